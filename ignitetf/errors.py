@@ -1,0 +1,158 @@
+"""The error tree of ignitetf.
+
+    IgniteTFError
+    +-- ConfigError (ValueError)           a setting, argument or option is wrong
+    +-- SourceError (ValueError)           data to be loaded is missing, damaged or inconsistent
+    +-- ConnectError (ConnectionError)     no node could be reached, or the connection was lost
+    |   +-- TlsError                       the TLS handshake or the check of a certificate failed
+    |   +-- AuthenticationError            user name or password refused
+    +-- RequestTimeout (TimeoutError)      no answer within the time limit; the connection was dropped
+    +-- ServerError                        the server answered with an error status
+    |   +-- CacheNotFound (LookupError)
+    |   +-- CacheExists
+    |   +-- SqlError
+    |   +-- PartitionLost                  a partition has no owner left
+    |   +-- ServerOverloaded               out of memory, heap space or cursors
+    +-- WireError                          bytes that break the protocol
+    +-- SchemaError (ValueError, TypeError) an entry does not have the types that are expected
+    +-- DataChanged                        keys were added or removed while they were read
+    +-- LoadInterrupted                    a load stopped early; it can be resumed
+    +-- NodeError                          the embedded node; carries the tail of its log
+    +-- MissingExtra (ImportError)         an optional dependency is not installed
+
+An error is split from another by who must act. Each has a message of one line, a hint of one
+line, and fields for programs; no message contains a password or the content of a key file.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = [
+    "AuthenticationError",
+    "CacheExists",
+    "CacheNotFound",
+    "ConfigError",
+    "ConnectError",
+    "DataChanged",
+    "IgniteTFError",
+    "LoadInterrupted",
+    "MissingExtra",
+    "NodeError",
+    "PartitionLost",
+    "RequestTimeout",
+    "SchemaError",
+    "ServerError",
+    "ServerOverloaded",
+    "SourceError",
+    "SqlError",
+    "TlsError",
+    "WireError",
+]
+
+
+class IgniteTFError(Exception):
+    """Base of every error that ignitetf raises on purpose.
+
+    Args:
+        message: One line: where, what was found, what was expected.
+        hint: One line: what to do about it; None where nothing general can be said.
+        fields: Facts for programs, readable as attributes (`error.cache`, `error.partition`).
+    """
+
+    def __init__(self, message: str, *, hint: str | None = None, **fields: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.fields = fields
+
+    def __getattr__(self, name: str) -> Any:
+        fields = self.__dict__.get("fields", {})
+        if name in fields:
+            return fields[name]
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exceptions pickle by their positional arguments alone; the hint and fields go beside them.
+        return (_rebuild, (type(self), self.message, self.hint, self.fields))
+
+
+def _rebuild(
+    cls: type[IgniteTFError], message: str, hint: str | None, fields: dict[str, Any]
+) -> IgniteTFError:
+    return cls(message, hint=hint, **fields)
+
+
+class ConfigError(IgniteTFError, ValueError):
+    """A setting, argument or option is wrong."""
+
+
+class SourceError(IgniteTFError, ValueError):
+    """Data to be loaded are missing, damaged or inconsistent."""
+
+
+class ConnectError(IgniteTFError, ConnectionError):
+    """No node could be reached, or the connection to it was lost."""
+
+
+class TlsError(ConnectError):
+    """The TLS handshake, or the check of a certificate, failed."""
+
+
+class AuthenticationError(ConnectError):
+    """The server refused the user name or the password."""
+
+
+class RequestTimeout(IgniteTFError, TimeoutError):
+    """No answer came within the time limit; the connection was dropped."""
+
+
+class ServerError(IgniteTFError):
+    """The server answered with an error; `status` and `server_message` are as it sent them."""
+
+
+class CacheNotFound(ServerError, LookupError):
+    """The cluster has no cache of this name."""
+
+
+class CacheExists(ServerError):
+    """The cluster already has a cache of this name."""
+
+
+class SqlError(ServerError):
+    """The server refused a SQL statement."""
+
+
+class PartitionLost(ServerError):
+    """A partition has no owner left in the cluster."""
+
+
+class ServerOverloaded(ServerError):
+    """The server ran out of memory, heap space or cursors."""
+
+
+class WireError(IgniteTFError):
+    """The bytes of an answer break the protocol."""
+
+
+class SchemaError(IgniteTFError, ValueError, TypeError):
+    """An entry does not have the types that its dataset or table was built for."""
+
+
+class DataChanged(IgniteTFError):
+    """Keys were added to or removed from a cache while it was read."""
+
+
+class LoadInterrupted(IgniteTFError):
+    """A load stopped before its end; what was stored is kept and the load can be resumed."""
+
+
+class NodeError(IgniteTFError):
+    """The embedded node did not do what was asked; `log_tail` has the end of its log."""
+
+
+class MissingExtra(IgniteTFError, ImportError):
+    """An optional dependency is not installed; the hint names the extra that brings it."""

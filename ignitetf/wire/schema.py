@@ -1,0 +1,370 @@
+"""What a record is: `Field`, `Schema`, `Column` and `Batch`, shared by loading and reading.
+
+source -> **Batch** -> encoder -> cache -> page -> decoder -> **Batch** -> tensors
+
+A `Schema` says how the records of a cache are stored (type codes, field order) and what they
+are for training (shape, dtype). A `Column` is one field of many records. Nothing here opens a
+socket or knows TensorFlow.
+
+Source of the ids: Apache Ignite 2.17.0, `BinaryBasicIdMapper` and `BinaryUtils.updateSchemaId`.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignitetf.errors import ConfigError, SchemaError
+from ignitetf.wire.codes import TypeCode, java_hash_lower
+
+__all__ = ["BYTES", "Batch", "Column", "Field", "Schema", "Shape", "field_for"]
+
+Shape = tuple[int | None, ...]
+
+# The dtype of a value that is a run of bytes (a string or a blob): `tf.string`, Python `bytes`.
+BYTES = np.dtype(object)
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*\Z")
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of a record: how it is stored, and what it is for training.
+
+    Attributes:
+        name: As stored; SQL tables have it in capitals.
+        type: Type code of the stored object.
+        dtype: NumPy dtype of one element; `BYTES` for strings and blobs (one `bytes` a record).
+        shape: Shape of one record's value; `()` a scalar, None where lengths differ.
+        nullable: Whether a null may stand in place of a value.
+        fields: The fields of a nested binary object (type OBJECT), else empty.
+    """
+
+    name: str
+    type: TypeCode
+    dtype: np.dtype[Any]
+    shape: Shape = ()
+    nullable: bool = False
+    fields: tuple[Field, ...] = ()
+
+    @property
+    def field_id(self) -> int:
+        """Id of the field inside its binary type, a signed 32-bit number."""
+        return java_hash_lower(self.name)
+
+    @property
+    def ragged(self) -> bool:
+        """Whether records differ in length."""
+        return None in self.shape
+
+    @property
+    def size(self) -> int:
+        """Elements in one record's value; only where no dimension is None."""
+        return int(np.prod([n for n in self.shape if n is not None], dtype=np.int64))
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object from which `from_json` makes an equal field."""
+        out: dict[str, Any] = {
+            "name": self.name,
+            "type": self.type.name.lower(),
+            "dtype": "bytes" if self.dtype == BYTES else self.dtype.name,
+            "shape": list(self.shape),
+        }
+        if self.nullable:
+            out["nullable"] = True
+        if self.fields:
+            out["fields"] = [f.to_json() for f in self.fields]
+        return out
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Field:
+        """The field that `to_json` wrote; raises SchemaError when it is not one."""
+        try:
+            return cls(
+                name=str(data["name"]),
+                type=TypeCode[str(data["type"]).upper()],
+                dtype=BYTES if data["dtype"] == "bytes" else np.dtype(data["dtype"]),
+                shape=tuple(None if n is None else int(n) for n in data["shape"]),
+                nullable=bool(data.get("nullable", False)),
+                fields=tuple(cls.from_json(f) for f in data.get("fields", ())),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise SchemaError(f"not a field description: {error!r}") from error
+
+
+def field_for(name: str, dtype: np.dtype[Any], shape: Shape = (), *, nullable: bool = False) -> Field:
+    """The field that stores values of this dtype and shape with the type code of equal width.
+
+    Scalars become BYTE ... DOUBLE, BOOL, STRING; everything with a shape becomes the array of
+    its elements. Unsigned integers keep their bits and their dtype, in the signed type of the
+    same width.
+
+    Raises:
+        SchemaError: No Ignite type has this dtype.
+    """
+    dtype = np.dtype(dtype)
+    if dtype == BYTES or dtype.kind in "SU":
+        code = TypeCode.STRING_ARRAY if shape else TypeCode.STRING
+        return Field(name, code, BYTES, shape, nullable)
+    little = dtype.newbyteorder("<") if dtype.itemsize > 1 else dtype
+    table = _ARRAY_CODE if shape else _SCALAR_CODE
+    if (code_ := table.get((dtype.kind, dtype.itemsize))) is None:
+        raise SchemaError(
+            f"field {name!r}: no Ignite type stores {dtype}",
+            hint="convert it to an integer, float32, float64, bool or string first",
+        )
+    return Field(name, code_, little, shape, nullable)
+
+
+_SCALAR_CODE: dict[tuple[str, int], TypeCode] = {
+    ("i", 1): TypeCode.BYTE, ("u", 1): TypeCode.BYTE,
+    ("i", 2): TypeCode.SHORT, ("u", 2): TypeCode.SHORT,
+    ("i", 4): TypeCode.INT, ("u", 4): TypeCode.INT,
+    ("i", 8): TypeCode.LONG, ("u", 8): TypeCode.LONG,
+    ("f", 4): TypeCode.FLOAT, ("f", 8): TypeCode.DOUBLE,
+    ("b", 1): TypeCode.BOOL,
+}  # fmt: skip
+_ARRAY_CODE: dict[tuple[str, int], TypeCode] = {
+    ("i", 1): TypeCode.BYTE_ARRAY, ("u", 1): TypeCode.BYTE_ARRAY,
+    ("i", 2): TypeCode.SHORT_ARRAY, ("u", 2): TypeCode.SHORT_ARRAY,
+    ("i", 4): TypeCode.INT_ARRAY, ("u", 4): TypeCode.INT_ARRAY,
+    ("i", 8): TypeCode.LONG_ARRAY, ("u", 8): TypeCode.LONG_ARRAY,
+    ("f", 4): TypeCode.FLOAT_ARRAY, ("f", 8): TypeCode.DOUBLE_ARRAY,
+    ("b", 1): TypeCode.BOOL_ARRAY,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The records of one cache: key, value type and fields in stored order.
+
+    Attributes:
+        type_name: Name of the binary type of the values; None for plain values, which then
+            have exactly one field (named `val`).
+        key: Field of the keys (named `key`); type OBJECT with `fields` for a composite key.
+        fields: Fields of the value in the order of the binary object's schema.
+        affinity_key: Name of the key field that decides the partition, None for the whole key.
+        key_type_name: Name of the binary type of composite keys, else None.
+    """
+
+    type_name: str | None
+    key: Field
+    fields: tuple[Field, ...]
+    affinity_key: str | None = None
+    key_type_name: str | None = None
+
+    def __post_init__(self) -> None:
+        """Names must differ in more than their case, as their ids do not."""
+        names = [f.name.lower() for f in self.fields]
+        if len(set(names)) != len(names):
+            twice = sorted({n for n in names if names.count(n) > 1})
+            raise SchemaError(f"field names differ in case only or not at all: {', '.join(twice)}")
+
+    def __getitem__(self, name: str) -> Field:
+        """The field of this name; raises KeyError where there is none."""
+        for item in self.fields:
+            if item.name == name:
+                return item
+        raise KeyError(name)
+
+    @functools.cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of the value's fields, in stored order."""
+        return tuple(f.name for f in self.fields)
+
+    @property
+    def type_id(self) -> int:
+        """Id of the value's binary type, a signed 32-bit number."""
+        return 0 if self.type_name is None else java_hash_lower(self.type_name)
+
+    @property
+    def schema_id(self) -> int:
+        """Id of the order of fields, a signed 32-bit number."""
+        return schema_id(self.fields)
+
+    def replace_fields(self, *changed: Field) -> Schema:
+        """This schema with the fields of the same names exchanged."""
+        by_name = {f.name: f for f in changed}
+        return replace(self, fields=tuple(by_name.get(f.name, f) for f in self.fields))
+
+    def check_identifiers(self) -> None:
+        """Raise ConfigError unless every name can stand in SQL without quotes."""
+        for name in self.names:
+            if not _IDENTIFIER.match(name):
+                raise ConfigError(
+                    f"column name {name!r} is no SQL identifier",
+                    hint="rename it: letters, digits and underscores, not starting with a digit",
+                )
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object from which `from_json` makes an equal schema."""
+        out: dict[str, Any] = {
+            "type_name": self.type_name,
+            "key": self.key.to_json(),
+            "fields": [f.to_json() for f in self.fields],
+        }
+        if self.affinity_key is not None:
+            out["affinity_key"] = self.affinity_key
+        if self.key_type_name is not None:
+            out["key_type_name"] = self.key_type_name
+        return out
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Schema:
+        """The schema that `to_json` wrote; raises SchemaError when it is not one."""
+        try:
+            return cls(
+                type_name=data["type_name"],
+                key=Field.from_json(data["key"]),
+                fields=tuple(Field.from_json(f) for f in data["fields"]),
+                affinity_key=data.get("affinity_key"),
+                key_type_name=data.get("key_type_name"),
+            )
+        except (KeyError, TypeError) as error:
+            raise SchemaError(f"not a schema description: {error!r}") from error
+
+
+def schema_id(fields: tuple[Field, ...]) -> int:
+    """Schema id of an order of fields: FNV-1 over the bytes of their ids, signed 32-bit."""
+    value = 0x811C9DC5
+    for item in fields:
+        for byte in (item.field_id & 0xFFFFFFFF).to_bytes(4, "little"):
+            value = ((value ^ byte) * 0x01000193) & 0xFFFFFFFF
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+@dataclass(frozen=True)
+class Column:
+    """One field of n records.
+
+    Three layouts:
+    - dense: `values` is an array `[n, *shape]`, `starts` and `lengths` are None;
+    - runs: record i is `values[starts[i] : starts[i] + lengths[i]]`; `values` is a flat array
+      (uint8 for strings and blobs), or a Column for nested runs. Runs may lie apart (a view
+      into a page) and need not be in order;
+    - object: `values` maps field names to columns of n records each.
+
+    `valid` is a bool array [n], False where a null stands; None means that there is none.
+    """
+
+    values: NDArray[Any] | Column | dict[str, Column]
+    starts: NDArray[np.int64] | None = None
+    lengths: NDArray[np.int64] | None = None
+    valid: NDArray[np.bool_] | None = None
+
+    def __len__(self) -> int:
+        """Number of records."""
+        if self.starts is not None:
+            return len(self.starts)
+        if isinstance(self.values, dict):
+            return len(next(iter(self.values.values()))) if self.values else 0
+        return len(self.values)
+
+    @classmethod
+    def from_offsets(
+        cls,
+        values: NDArray[Any] | Column,
+        offsets: NDArray[np.int64],
+        valid: NDArray[np.bool_] | None = None,
+    ) -> Column:
+        """Runs that follow each other: record i is `values[offsets[i] : offsets[i + 1]]`."""
+        offsets = np.asarray(offsets, np.int64)
+        return cls(values, offsets[:-1], np.diff(offsets), valid)
+
+    @classmethod
+    def from_bytes(cls, items: list[bytes] | list[bytes | None]) -> Column:
+        """Runs of a list of byte strings; None is a null."""
+        lengths = np.fromiter((len(b) if b is not None else 0 for b in items), np.int64, len(items))
+        offsets = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
+        flat = np.frombuffer(b"".join(b for b in items if b is not None), np.uint8)
+        valid = None
+        if any(b is None for b in items):
+            valid = np.fromiter((b is not None for b in items), np.bool_, len(items))
+        return cls(flat, offsets[:-1], lengths, valid)
+
+    def to_bytes(self) -> list[bytes]:
+        """One `bytes` a record, copied; b"" for a null. Only for runs of uint8."""
+        assert isinstance(self.values, np.ndarray)
+        assert self.starts is not None and self.lengths is not None
+        view = memoryview(np.ascontiguousarray(self.values)).cast("B")
+        ends = self.starts + self.lengths
+        return [bytes(view[p:q]) for p, q in zip(self.starts.tolist(), ends.tolist(), strict=True)]
+
+    def compact(self) -> tuple[NDArray[Any] | Column, NDArray[np.int64]]:
+        """Values without gaps and in order, and offsets [n + 1]; no copy where they already are."""
+        assert self.starts is not None and self.lengths is not None
+        assert not isinstance(self.values, dict)
+        offsets = np.concatenate(([0], np.cumsum(self.lengths, dtype=np.int64)))
+        n = len(self.starts)
+        if n == 0:
+            return self.values[:0], offsets
+        first = int(self.starts[0])
+        if np.array_equal(self.starts, offsets[:-1] + first):
+            return self.values[first : first + int(offsets[-1])], offsets
+        index = np.repeat(self.starts - offsets[:-1], self.lengths) + np.arange(offsets[-1])
+        return self.values[index], offsets
+
+    def __getitem__(self, index: Any) -> Column:
+        """Records of a slice or an index array; slices are views."""
+        valid = None if self.valid is None else self.valid[index]
+        if self.starts is not None and self.lengths is not None:
+            return Column(self.values, self.starts[index], self.lengths[index], valid)
+        if isinstance(self.values, dict):
+            return Column({k: v[index] for k, v in self.values.items()}, valid=valid)
+        return Column(self.values[index], valid=valid)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the records' values (runs are counted by length, not by their buffer)."""
+        if self.lengths is not None:
+            if isinstance(self.values, np.ndarray):
+                return int(self.lengths.sum()) * self.values.itemsize
+            assert isinstance(self.values, Column)
+            inner = len(self.values)
+            return self.values.nbytes * int(self.lengths.sum()) // inner if inner else 0
+        if isinstance(self.values, dict):
+            return sum(c.nbytes for c in self.values.values())
+        return self.values.nbytes
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Columns of the same records: what a source yields, the encoder takes and the decoder gives.
+
+    Attributes:
+        key: The keys; None in a source that leaves them to the loader.
+        columns: The fields of the values by name; may be a part of the schema's fields.
+    """
+
+    key: Column | None
+    columns: dict[str, Column] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        """Number of records."""
+        if self.key is not None:
+            return len(self.key)
+        return len(next(iter(self.columns.values()))) if self.columns else 0
+
+    def __getitem__(self, index: Any) -> Batch:
+        """Records of a slice or an index array."""
+        key = None if self.key is None else self.key[index]
+        return Batch(key, {name: c[index] for name, c in self.columns.items()})
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all values, keys included."""
+        own = 0 if self.key is None else self.key.nbytes
+        return own + sum(c.nbytes for c in self.columns.values())
+
+    def slices(self, rows: int) -> Iterator[Batch]:
+        """This batch in pieces of at most `rows` records, as views."""
+        for start in range(0, len(self), rows):
+            yield self[start : start + rows]
+
+

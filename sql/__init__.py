@@ -1,0 +1,1 @@
+"""Statements that commands run by name; installs as `ignitetf.sql`."""
