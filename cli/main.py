@@ -1,0 +1,61 @@
+"""`ignitetf`: the entry point and the list of its commands.
+
+A command lives in a module of its own, named here and imported only when it is called, so that
+`ignitetf --help` stays fast.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ignitetf.cli.group import LazyGroup
+
+__all__ = ["COMMANDS", "app", "main"]
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "query": ("ignitetf.cli.query", "Run SQL: one statement, a file, or an interactive prompt."),
+    "config": ("ignitetf.cli.config", "Show the settings in force and where each comes from."),
+}
+
+
+class _Root(LazyGroup):
+    registry = COMMANDS
+
+
+app = typer.Typer(name="ignitetf", cls=_Root, rich_markup_mode=None)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"ignitetf {version('ignitetf')}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    ctx: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error; IGNITETF_DEBUG=1 too.")
+    ] = False,
+) -> None:
+    """Training data in Apache Ignite, fed to TensorFlow at the speed of the wire.
+
+    Example: ignitetf query "SELECT LABEL, COUNT(*) FROM MNIST_TRAIN GROUP BY LABEL"
+    """
+    command = ctx.command
+    assert isinstance(command, LazyGroup)
+    command.debug = command.debug or debug
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+
+
+def main() -> None:
+    """Run the command line; never returns."""
+    app(prog_name="ignitetf")

@@ -1,0 +1,125 @@
+"""Options that many commands share, written once.
+
+`connected` gives a command the connection options without their standing in its signature: the
+command takes a parameter `connect`, a function that opens the client when it is called.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from ignitetf.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ignitetf.client import Client
+    from ignitetf.settings import Settings
+
+__all__ = ["Connect", "Yes", "confirm", "connected"]
+
+_PANEL = "Connection"
+
+
+class Connect:
+    """Opens the client that the connection options ask for.
+
+    Args:
+        options: Values of the options by parameter name; None where one was not given.
+    """
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._options = {k: v for k, v in options.items() if v is not None}
+
+    def settings(self) -> Settings:
+        """The settings in force; asks for the password when `--password` came without one."""
+        from ignitetf.settings import Settings
+
+        return Settings.resolve(**self._given())
+
+    def __call__(self) -> Client:
+        """A connected client; close it, or use it as a context manager."""
+        from ignitetf.client import connect
+
+        return connect(**self._given())
+
+    def _given(self) -> dict[str, Any]:
+        given = dict(self._options)
+        if (timeout := given.pop("timeout", None)) is not None:
+            given["request_timeout_s"] = timeout
+        if given.get("password") == "":
+            given["password"] = _ask_password(given.get("username"))
+        return given
+
+
+def _option(flag: str, kind: Any, help: str, **more: Any) -> tuple[str, Any]:
+    name = flag.partition("/")[0].lstrip("-").replace("-", "_")
+    option = typer.Option(flag, help=help, rich_help_panel=_PANEL, show_default=False, **more)
+    return name, Annotated[Optional[kind], option]  # noqa: UP045 (evaluated at run time)
+
+
+_CONNECTION: dict[str, Any] = dict(
+    [
+        _option("--address", str, "Nodes, HOST:PORT[,HOST:PORT].", metavar="ADDRESS"),
+        _option("--username", str, "User name.", metavar="NAME"),
+        _option("--password", str, "Password; asked for when no value follows.", metavar="TEXT"),
+        _option("--password-file", str, "File with the password.", metavar="FILE"),
+        _option("--tls/--no-tls", bool, "Encrypt, and verify the server."),
+        _option("--ca", str, "Certificates to trust, PEM.", metavar="FILE"),
+        _option("--cert", str, "Client certificate, PEM.", metavar="FILE"),
+        _option("--key", str, "Key of the client certificate, PEM.", metavar="FILE"),
+        _option("--key-password", str, "Password of the key.", metavar="TEXT"),
+        _option("--tls-insecure", bool, "Do not verify the server.", is_flag=True),
+        _option("--profile", str, "Settings from this profile.", metavar="NAME"),
+        _option("--timeout", float, "Limit of one request in seconds.", metavar="SECONDS"),
+    ]
+)
+
+
+def connected(command: Callable[..., None]) -> Callable[..., None]:
+    """Give the command the connection options; it gets its parameter `connect` from them.
+
+    The options that were given go to `ignitetf.connect`; the environment, the profile and the
+    running embedded node decide on the others.
+    """
+    signature = inspect.signature(command, eval_str=True)
+    own = [p for name, p in signature.parameters.items() if name != "connect"]
+    shared = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in _CONNECTION.items()
+    ]
+
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        options = {name: values.pop(name) for name in _CONNECTION}
+        command(connect=Connect(options), **values)
+
+    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own] + shared
+    del run.__wrapped__
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in parameters}
+    return run
+
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask before something is lost; no question without a terminal. Leaves when refused."""
+    if not yes and sys.stdin.isatty() and sys.stderr.isatty():
+        typer.confirm(question, abort=True, err=True)
+
+
+def _ask_password(username: str | None) -> str:
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            "--password has no value, and there is no terminal to ask on",
+            hint="use --password-file or IGNITETF_PASSWORD",
+        )
+    import getpass
+
+    return getpass.getpass(f"Password of {username}: " if username else "Password: ")
