@@ -98,7 +98,9 @@ class Field:
             raise SchemaError(f"not a field description: {error!r}") from error
 
 
-def field_for(name: str, dtype: np.dtype[Any], shape: Shape = (), *, nullable: bool = False) -> Field:
+def field_for(
+    name: str, dtype: np.dtype[Any], shape: Shape = (), *, nullable: bool = False
+) -> Field:
     """The field that stores values of this dtype and shape with the type code of equal width.
 
     Scalars become BYTE ... DOUBLE, BOOL, STRING; everything with a shape becomes the array of
@@ -292,7 +294,7 @@ class Column:
         """One `bytes` a record, copied; b"" for a null. Only for runs of uint8."""
         assert isinstance(self.values, np.ndarray)
         assert self.starts is not None and self.lengths is not None
-        view = memoryview(np.ascontiguousarray(self.values)).cast("B")
+        view = np.ascontiguousarray(self.values).data.cast("B")
         ends = self.starts + self.lengths
         return [bytes(view[p:q]) for p, q in zip(self.starts.tolist(), ends.tolist(), strict=True)]
 
@@ -366,5 +368,3 @@ class Batch:
         """This batch in pieces of at most `rows` records, as views."""
         for start in range(0, len(self), rows):
             yield self[start : start + rows]
-
-

@@ -1,0 +1,591 @@
+"""`Client`: settings in, caches, SQL, partition map and raw channels out.
+
+settings -> transport -> **client** -> load, read, fs
+
+The only module that touches pyignite's connections: they run over the verified and time-limited
+sockets of `transport`, so that typed work (caches, SQL, binary types) and raw pages share one
+way to connect. A client may be used by several threads.
+
+Source: Apache Ignite 2.17.0, `ClientCachePartitionsRequest` (op 1101),
+`ClientClusterGroupGetNodesEndpointsRequest` (op 5102).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import re
+import struct
+import threading
+import uuid
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyignite
+from pyignite.connection import Connection as PyConnection
+from pyignite.connection.bitmask_feature import BitmaskFeature
+from pyignite.connection.protocol_context import ProtocolContext
+from pyignite.exceptions import CacheError, ReconnectError
+from pyignite.exceptions import SQLError as PySqlError
+
+from ignitetf.errors import (
+    CacheNotFound,
+    ConfigError,
+    ConnectError,
+    IgniteTFError,
+    RequestTimeout,
+    ServerError,
+    SqlError,
+    WireError,
+)
+from ignitetf.settings import Settings, split_address
+from ignitetf.transport import Channel, is_loopback, open_connection, read_uuid, server_error
+from ignitetf.wire.codes import Feature, OpCode, TypeCode, java_hash
+
+__all__ = ["Client", "NodeEndpoint", "PartitionMap", "SqlResult", "cache_id", "connect"]
+
+# Idle channels kept for each address; more are opened on demand and closed when given back.
+_POOL_SIZE = 8
+_PARTS = re.compile(r"\bparts=(\d+)")
+
+
+def cache_id(name: str) -> int:
+    """Id of a cache in requests: Java's hash of its name."""
+    return java_hash(name)
+
+
+def connect(
+    address: str | Sequence[str] | None = None,
+    *,
+    settings: Settings | None = None,
+    **given: Any,
+) -> Client:
+    """Connect to a cluster.
+
+    Args:
+        address: `HOST:PORT`, or several (a sequence, or separated by commas).
+        settings: Complete settings; nothing else is looked at then.
+        **given: The attributes of `Settings` (`username`, `password`, `tls`, `ca`, `cert`,
+            `key`, `tls_insecure`, `connect_timeout_s`, ...). What is not given comes from the
+            environment, the profile, the running embedded node, or the default.
+
+    Returns:
+        A connected client; close it, or use it as a context manager.
+
+    Raises:
+        ConnectError: No address answered; the message has the cause of each.
+        ConfigError: A setting is unusable.
+    """
+    if settings is None:
+        if isinstance(address, str) or address is None:
+            given["address"] = address
+        else:
+            given["addresses"] = tuple(address)
+        settings = Settings.resolve(**given)
+    return Client(settings)
+
+
+@dataclass(frozen=True)
+class NodeEndpoint:
+    """A server node and where its thin client port can be reached."""
+
+    node_id: uuid.UUID
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PartitionMap:
+    """Which node owns which partition, at one version of the topology.
+
+    Attributes:
+        version: Affinity version (major, minor).
+        count: Number of partitions of the cache.
+        owners: Primary node by partition; a partition without owner is missing. Empty for a
+            cache whose affinity the thin client protocol does not tell.
+    """
+
+    version: tuple[int, int]
+    count: int
+    owners: dict[int, uuid.UUID]
+
+    def owner(self, partition: int) -> uuid.UUID | None:
+        """Node id of the partition's primary, None where it is not known."""
+        return self.owners.get(partition)
+
+
+class SqlResult:
+    """Rows of one statement, fetched page by page as they are iterated.
+
+    Attributes:
+        columns: Names of the columns.
+        update_count: Rows changed by a DML statement, None for a query.
+    """
+
+    def __init__(self, cursor: Any, statement: str) -> None:
+        self._cursor = cursor
+        self._statement = statement
+        with _translated(statement):
+            self.columns: list[str] = list(next(cursor, []))
+        self.update_count: int | None = None
+        if self.columns == ["UPDATED"]:
+            self.update_count = int(next(iter(self), (0,))[0])
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        while True:
+            with _translated(self._statement):
+                row = next(self._cursor, None)
+            if row is None:
+                return
+            yield tuple(_plain(v) for v in row)
+
+    def __enter__(self) -> SqlResult:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        """All rows that are left."""
+        with self:
+            return list(self)
+
+    def close(self) -> None:
+        """Close the cursor on the node; harmless when it is exhausted."""
+        with contextlib.suppress(IgniteTFError, CacheError, OSError):
+            self._cursor.close()
+
+
+class Client:
+    """A connection to a cluster; see `connect`."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Connect with these settings."""
+        self.settings = settings
+        self._lock = threading.Lock()
+        self._idle: dict[str, list[Channel]] = {}
+        self._address_of: dict[uuid.UUID, str] = {}
+        self._closed = False
+        if settings.tls and settings.tls_insecure:
+            warnings.warn("TLS without a check of the server's certificate", stacklevel=3)
+        if settings.password and not settings.tls and not is_loopback(settings.addresses):
+            warnings.warn("the password is sent without TLS", stacklevel=3)
+        self._py: _PyClient | None = None
+        with self.channel():
+            pass
+
+    def __repr__(self) -> str:
+        return f"<Client {','.join(self.settings.addresses)}>"
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all idle connections; those in use are closed when they are given back."""
+        self._closed = True
+        with self._lock:
+            idle, self._idle = self._idle, {}
+        for channels in idle.values():
+            for channel in channels:
+                channel.close()
+        if self._py is not None:
+            self._py.close()
+
+    # Raw channels
+
+    @contextlib.contextmanager
+    def channel(self, node: uuid.UUID | None = None) -> Iterator[Channel]:
+        """A connection of the pool, to `node` where that can be reached, else to any node.
+
+        It goes back to the pool afterwards, unless an exception passed through that leaves its
+        state unknown. For one thread at a time.
+        """
+        channel = self.acquire(node)
+        try:
+            yield channel
+        except ServerError:
+            self.release(channel)
+            raise
+        except BaseException:
+            channel.close()
+            raise
+        self.release(channel)
+
+    def acquire(self, node: uuid.UUID | None = None) -> Channel:
+        """As `channel`, without the context; give it back with `release`, or close it."""
+        if self._closed:
+            raise ConnectError("the client is closed")
+        addresses = list(self.settings.addresses)
+        if node is not None and (known := self._address_of.get(node)):
+            addresses.insert(0, known)
+        with self._lock:
+            for address in addresses:
+                if self._idle.get(address):
+                    return self._idle[address].pop()
+        return self._open_first(addresses)
+
+    def open_channel(self, address: str) -> Channel:
+        """A new connection to this address, outside the pool."""
+        channel = Channel(address, self.settings)
+        if channel.node_id is not None:
+            self._address_of[channel.node_id] = address
+        return channel
+
+    def release(self, channel: Channel) -> None:
+        """Give a channel back whose last answer was received."""
+        with self._lock:
+            idle = self._idle.setdefault(channel.address, [])
+            if not self._closed and not channel.closed and len(idle) < _POOL_SIZE:
+                idle.append(channel)
+                return
+        channel.close()
+
+    def _open_first(self, addresses: Sequence[str]) -> Channel:
+        causes: list[IgniteTFError] = []
+        for address in dict.fromkeys(addresses):
+            try:
+                return self.open_channel(address)
+            except (ConnectError, RequestTimeout) as error:
+                causes.append(error)
+        if len(causes) == 1:
+            raise causes[0]
+        kind = type(causes[0]) if len({type(c) for c in causes}) == 1 else ConnectError
+        raise kind(
+            "no address answered: " + "; ".join(c.message for c in causes), hint=causes[0].hint
+        ) from causes[0]
+
+    def call(
+        self, op: OpCode | int, body: bytes | bytearray = b"", *, timeout_s: float | None = None
+    ) -> memoryview:
+        """One request on any pooled channel; the body of its answer."""
+        with self.channel() as channel:
+            return channel.call(op, body, timeout_s=timeout_s)
+
+    # pyignite
+
+    @property
+    def pyignite(self) -> pyignite.Client:
+        """A pyignite client over connections of these settings."""
+        with self._lock:
+            if self._py is None:
+                self._py = _PyClient(self.settings)
+            return self._py
+
+    def cache(self, name: str) -> Any:
+        """The pyignite cache object of this name; raises CacheNotFound where there is none."""
+        self.require_cache(name)
+        return self.pyignite.get_cache(name)
+
+    def sql(
+        self,
+        statement: str,
+        params: Sequence[Any] = (),
+        *,
+        schema: str = "PUBLIC",
+        page_size: int = 1024,
+        timeout_s: float | None = None,
+    ) -> SqlResult:
+        """Run one SQL statement.
+
+        Args:
+            statement: One statement; `?` stands for a parameter.
+            params: Values for the parameters, sent apart from the text.
+            schema: SQL schema of names without one.
+            page_size: Rows fetched at once.
+            timeout_s: Limit in seconds after which the node cancels the query.
+
+        Raises:
+            SqlError: The node refused the statement.
+        """
+        limit = timeout_s if timeout_s is not None else self.settings.request_timeout_s
+        with _translated(statement):
+            cursor = self.pyignite.sql(
+                statement,
+                page_size=page_size,
+                query_args=list(params) or None,
+                schema=schema,
+                include_field_names=True,
+                lazy=True,
+                timeout=int(limit * 1000),
+            )
+        return SqlResult(cursor, statement)
+
+    # Caches
+
+    def cache_names(self) -> list[str]:
+        """Names of all caches, sorted."""
+        body = self.call(OpCode.CACHE_GET_NAMES)
+        (count,) = struct.unpack_from("<i", body, 0)
+        names, at = [], 4
+        for _ in range(count):
+            name, at = _read_string(body, at)
+            names.append(name)
+        return sorted(names)
+
+    def cache_exists(self, name: str) -> bool:
+        """Whether there is a cache of this name."""
+        return name in self.cache_names()
+
+    def require_cache(self, name: str) -> None:
+        """Raise CacheNotFound, with the nearest names, unless the cache exists."""
+        names = self.cache_names()
+        if name in names:
+            return
+        import difflib
+
+        near = difflib.get_close_matches(name.upper(), {n.upper(): n for n in names}, 3)
+        found = [n for n in names if n.upper() in near]
+        raise CacheNotFound(
+            f"no cache {name!r}",
+            hint=f"did you mean {' or '.join(found)}?"
+            if found
+            else "'ignitetf cache ls' lists the caches",
+            cache=name,
+        )
+
+    def cache_size(self, name: str) -> int:
+        """Number of entries, primary copies only.
+
+        A lost partition lowers it without an error.
+        """
+        with _named(name):
+            body = self.call(OpCode.CACHE_GET_SIZE, struct.pack("<ibi", cache_id(name), 0, 0))
+        return int(struct.unpack_from("<q", body, 0)[0])
+
+    def destroy_cache(self, name: str) -> None:
+        """Remove a cache and its entries; raises CacheNotFound where there is none."""
+        with _named(name):
+            self.call(OpCode.CACHE_DESTROY, struct.pack("<i", cache_id(name)))
+
+    # Topology
+
+    def partition_map(self, name: str) -> PartitionMap:
+        """The primary node of each partition, as the cluster knows it now (op 1101)."""
+        with _named(name):
+            body = self.call(OpCode.CACHE_PARTITIONS, struct.pack("<ii", 1, cache_id(name)))
+        try:
+            return _read_partition_map(body)
+        except (struct.error, IndexError) as error:
+            raise WireError(f"{name}: damaged partition map") from error
+
+    def partition_count(self, name: str) -> int:
+        """Number of partitions, from the view SYS.CACHES (or the partition map without SQL)."""
+        try:
+            rows = self.sql(
+                "SELECT AFFINITY FROM SYS.CACHES WHERE CACHE_NAME = ?", (name,)
+            ).fetchall()
+        except SqlError:
+            rows = []
+        if rows and (found := _PARTS.search(rows[0][0] or "")):
+            return int(found[1])
+        self.require_cache(name)
+        if count := self.partition_map(name).count:
+            return count
+        raise ConfigError(
+            f"cache {name!r}: the cluster does not tell the number of partitions",
+            hint="its affinity function is a custom one",
+            cache=name,
+        )
+
+    def nodes(self) -> list[NodeEndpoint]:
+        """The server nodes and their thin client addresses (op 5102), the seeds' first.
+
+        Empty where the cluster is older than this operation.
+        """
+        with self.channel() as channel:
+            if not channel.features & Feature.CLUSTER_GROUP_GET_NODES_ENDPOINTS:
+                return []
+            body = channel.call(OpCode.CLUSTER_GROUP_NODE_ENDPOINTS, struct.pack("<qq", -1, -1))
+        try:
+            found = _read_endpoints(body)
+        except (struct.error, IndexError) as error:
+            raise WireError("damaged list of endpoints") from error
+        seeds = set(self.settings.addresses)
+        for node in found:
+            ordered = sorted(node.addresses, key=lambda a: a not in seeds)
+            if ordered:
+                self._address_of.setdefault(node.node_id, ordered[0])
+        return found
+
+
+def _read_partition_map(body: memoryview) -> PartitionMap:
+    major, minor, groups = struct.unpack_from("<qii", body, 0)
+    at, owners = 16, {}
+    for _ in range(groups):
+        applicable, caches = struct.unpack_from("<bi", body, at)
+        at += 5
+        for _ in range(caches):
+            at += 4
+            if applicable:
+                (keys,) = struct.unpack_from("<i", body, at)
+                at += 4 + 8 * keys
+        if not applicable:
+            continue
+        (nodes,) = struct.unpack_from("<i", body, at)
+        at += 4
+        for _ in range(nodes):
+            node = read_uuid(body, at + 1)
+            (count,) = struct.unpack_from("<i", body, at + 17)
+            at += 21
+            for partition in struct.unpack_from(f"<{count}i", body, at):
+                owners[partition] = node
+            at += 4 * count
+    return PartitionMap((major, minor), max(owners, default=-1) + 1, owners)
+
+
+def _read_endpoints(body: memoryview) -> list[NodeEndpoint]:
+    _, added = struct.unpack_from("<qi", body, 0)
+    at, found = 12, []
+    for _ in range(added):
+        node = read_uuid(body, at)
+        port, count = struct.unpack_from("<ii", body, at + 16)
+        at += 24
+        hosts = []
+        for _ in range(count):
+            host, at = _read_string(body, at)
+            hosts.append(host)
+        found.append(NodeEndpoint(node, tuple(_join_address(h, port) for h in hosts)))
+    return found
+
+
+def _join_address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _read_string(body: memoryview, at: int) -> tuple[str, int]:
+    if body[at] != TypeCode.STRING:
+        return "", at + 1
+    (length,) = struct.unpack_from("<i", body, at + 1)
+    if length < 0 or at + 5 + length > len(body):
+        raise IndexError("string beyond the end of the answer")
+    return bytes(body[at + 5 : at + 5 + length]).decode("utf-8", "replace"), at + 5 + length
+
+
+@contextlib.contextmanager
+def _named(cache: str) -> Iterator[None]:
+    """Name the cache in an error that has only its id."""
+    try:
+        yield
+    except CacheNotFound as error:
+        raise CacheNotFound(
+            f"no cache {cache!r}", hint=error.hint, cache=cache, status=error.status
+        ) from error
+
+
+@contextlib.contextmanager
+def _translated(statement: str) -> Iterator[None]:
+    """Turn pyignite's errors into the project's."""
+    try:
+        yield
+    except ReconnectError as error:
+        raise ConnectError("connection lost", hint="is the node still running?") from error
+    except (PySqlError, CacheError) as error:
+        message = str(error)
+        found = server_error(1, message)
+        if type(found) in (ServerError, SqlError):
+            raise SqlError(
+                _sql_message(message), hint=_sql_hint(message), statement=statement, status=1
+            ) from error
+        raise found from error
+
+
+def _sql_message(message: str) -> str:
+    text = message.strip().splitlines()[0] if message.strip() else "SQL error"
+    # "Failed to parse query. Syntax error in SQL statement "..."; expected ...; SQL statement: ..."
+    text = text.split("; SQL statement:")[0]
+    return re.sub(r"^([0-9A-Z]{5}: )?(\S*Exception: )?(Failed to parse query\. )?", "", text)
+
+
+def _sql_hint(message: str) -> str:
+    if "Table" in message and "not found" in message:
+        return "'ignitetf table ls' lists the tables; write the schema if it is not PUBLIC"
+    if "Column" in message and "not found" in message:
+        return "'ignitetf table describe NAME' lists the columns"
+    return "[*] in the message marks the place" if "[*]" in message else "check the statement"
+
+
+def _plain(value: Any) -> Any:
+    """A timestamp as one datetime; pyignite gives it in two parts."""
+    if (
+        isinstance(value, tuple)
+        and len(value) == 2
+        and isinstance(value[0], datetime.datetime)
+        and isinstance(value[1], int)
+    ):
+        return value[0].replace(microsecond=value[0].microsecond // 1000 * 1000 + value[1] // 1000)
+    return value
+
+
+class _PyConnection(PyConnection):  # type: ignore[misc]
+    """pyignite's connection over a socket of `transport`."""
+
+    def __init__(self, client: _PyClient, address: str) -> None:
+        host, port = split_address(address)
+        super().__init__(client, host, port)
+        self._address = address
+        self._request_lock = threading.Lock()
+
+    def _connect_version(self) -> dict[str, Any]:
+        settings = self.client.settings
+        self._socket, peer = open_connection(self._address, settings, Feature.CLUSTER_STATES)
+        self.timeout = settings.request_timeout_s
+        self.client.protocol_context = ProtocolContext(
+            peer.version, BitmaskFeature(int(peer.features)) if peer.features else None
+        )
+        mask = int(peer.features).to_bytes(2, "little")
+        return {"features": mask, "node_uuid": peer.node_id}
+
+    def _on_handshake_fail(self, err: BaseException) -> None:
+        # pyignite logs a traceback here; the error itself reaches the caller.
+        self.failed = True
+
+    def request(self, data: bytes | bytearray, flags: int | None = None) -> bytearray:
+        """Send a request and give the frame of its answer; one at a time."""
+        with self._request_lock:
+            try:
+                self.send(data, reconnect=False)
+                return bytearray(self.recv(reconnect=False))
+            except TimeoutError as error:
+                self.close()
+                raise RequestTimeout(
+                    f"{self._address}: no answer within {self.timeout:g} s",
+                    hint="--timeout sets the limit",
+                    address=self._address,
+                ) from error
+            except (OSError, EOFError) as error:
+                self.close()
+                raise ConnectError(
+                    f"{self._address}: connection lost: {error}",
+                    hint="is the node still running?",
+                    address=self._address,
+                ) from error
+            except BaseException:
+                self.failed = True
+                self.close()
+                raise
+
+
+class _PyClient(pyignite.Client):  # type: ignore[misc]
+    """pyignite's client over connections of these settings; uses the next address on a loss."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(compact_footer=True, partition_aware=False)
+        self.settings = settings
+        self._connect([])
+
+    def _connect(self, nodes: Any) -> None:
+        self._nodes = [_PyConnection(self, a) for a in self.settings.addresses]
+        causes: list[IgniteTFError] = []
+        for index, node in enumerate(self._nodes):
+            try:
+                node.connect()
+            except (ConnectError, RequestTimeout) as error:
+                causes.append(error)
+            else:
+                self._current_node = index
+                return
+        raise causes[0]

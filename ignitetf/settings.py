@@ -1,0 +1,265 @@
+"""Connection settings: argument > environment > profile > running embedded node > default.
+
+`Settings` is one frozen value that every connection is made from. It imports nothing heavy, so
+that commands which only print help stay fast. Secrets never show in `repr` or `public`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from ignitetf.errors import ConfigError
+
+__all__ = ["DEFAULT_ADDRESS", "Settings", "ignitetf_home", "profile_path", "split_address"]
+
+DEFAULT_ADDRESS = "127.0.0.1:10800"
+DEFAULT_PORT = 10800
+_SECRETS = frozenset({"password", "key_password"})
+_FILES = ("ca", "cert", "key")
+
+
+def ignitetf_home() -> Path:
+    """Folder of embedded nodes, jars and profiles: `IGNITETF_HOME`, else the user's data folder."""
+    if home := os.environ.get("IGNITETF_HOME"):
+        return Path(home).expanduser().absolute()
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir("ignitetf", appauthor=False))
+
+
+def profile_path(name: str) -> Path:
+    """File of a profile: a JSON object whose keys are the names of the settings."""
+    if not name or any(c in name for c in "/\\") or name.startswith("."):
+        raise ConfigError(f"profile name {name!r} is not a plain name")
+    return ignitetf_home() / "profiles" / f"{name}.json"
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of `HOST`, `HOST:PORT` or `[IPV6]:PORT`.
+
+    Raises:
+        ConfigError: The port is no number in 1..65535, or the host is empty.
+    """
+    text = address.strip()
+    if text.startswith("["):
+        host, _, rest = text[1:].partition("]")
+        port_text = rest[1:] if rest.startswith(":") else rest
+    elif text.count(":") > 1:
+        host, port_text = text, ""
+    else:
+        host, _, port_text = text.partition(":")
+    try:
+        port = int(port_text) if port_text else DEFAULT_PORT
+    except ValueError:
+        port = 0
+    if not host or not 0 < port < 65536:
+        raise ConfigError(
+            f"{address!r} is no address", hint="write HOST:PORT, for example 127.0.0.1:10800"
+        )
+    return host, port
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where and how to connect.
+
+    Attributes:
+        addresses: Nodes to try in order, each `HOST:PORT`.
+        username: User name; None where the cluster has no login.
+        password: Password of that user.
+        tls: Whether connections use TLS (verified unless `tls_insecure`).
+        ca: File of trusted certificates; None means those of the system.
+        cert: File of the client's certificate (chain).
+        key: File of the client's private key; None means that it stands in `cert`.
+        key_password: Password of an encrypted key file.
+        tls_insecure: Do not check the server's certificate and host name.
+        connect_timeout_s: Limit in seconds for connecting, TLS and handshake, each address.
+        request_timeout_s: Limit in seconds for the answer to one request.
+        profile: Name of the profile these settings were read from, if any.
+    """
+
+    addresses: tuple[str, ...] = (DEFAULT_ADDRESS,)
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    tls: bool = False
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    key_password: str | None = field(default=None, repr=False)
+    tls_insecure: bool = False
+    connect_timeout_s: float = 5.0
+    request_timeout_s: float = 30.0
+    profile: str | None = None
+    origin: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def resolve(cls, **given: Any) -> Settings:
+        """Settings from the arguments that are not None, then from the other places.
+
+        Args:
+            **given: The attributes of this class; besides `address` (a list separated by
+                commas, or a sequence) for `addresses`, and `password_file`.
+
+        Raises:
+            ConfigError: A value is unusable, or a profile that was asked for does not exist.
+        """
+        given = {k: v for k, v in given.items() if v is not None}
+        values: dict[str, Any] = {}
+        origin: dict[str, str] = {}
+        environment = _from_environment()
+        name = given.get("profile") or environment.get("profile")
+        layers: list[tuple[str, Mapping[str, Any]]] = [
+            ("argument", given),
+            ("environment", environment),
+            (f"profile {name or 'default'}", _from_profile(name)),
+        ]
+        for place, layer in layers:
+            for key, value in _normal(layer).items():
+                if key not in values:
+                    values[key], origin[key] = value, place
+        if "addresses" not in values and (found := _embedded_addresses()):
+            values["addresses"], origin["addresses"] = found, "running embedded node"
+        if "tls" not in values and any(values.get(k) for k in (*_FILES, "tls_insecure")):
+            values["tls"], origin["tls"] = True, "implied by the certificate settings"
+        settings = cls(**values, origin=origin)
+        settings.check()
+        return settings
+
+    def check(self) -> None:
+        """Raise ConfigError when a value is unusable."""
+        if not self.addresses:
+            raise ConfigError("no address given", hint="write --address HOST:PORT")
+        for address in self.addresses:
+            split_address(address)
+        for name in ("connect_timeout_s", "request_timeout_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} must be above zero, not {getattr(self, name)!r}")
+        if self.username and self.password is None:
+            raise ConfigError(
+                f"user {self.username!r} has no password",
+                hint="give --password, --password-file or IGNITETF_PASSWORD",
+            )
+        for name in _FILES:
+            path = getattr(self, name)
+            if path is not None and not Path(path).is_file():
+                raise ConfigError(f"--{name}: no file {path!r}")
+        if self.key and not self.cert:
+            raise ConfigError("a key without a certificate", hint="give --cert too")
+
+    def replace(self, **changed: Any) -> Settings:
+        """These settings with some attributes exchanged."""
+        return replace(self, **changed)
+
+    def public(self) -> list[dict[str, Any]]:
+        """Rows `setting`, `value`, `from`; a secret shows only whether it is set."""
+        rows = []
+        for item in fields(self):
+            if item.name == "origin":
+                continue
+            value = getattr(self, item.name)
+            if item.name in _SECRETS:
+                value = "set" if value is not None else None
+            elif item.name == "addresses":
+                value = ",".join(value)
+            place = self.origin.get(item.name, "default")
+            rows.append({"setting": item.name, "value": value, "from": place})
+        return rows
+
+
+def _normal(layer: Mapping[str, Any]) -> dict[str, Any]:
+    """The layer with list, number and switch values in their own types."""
+    known = {f.name for f in fields(Settings)} - {"origin"}
+    out: dict[str, Any] = {}
+    for name, value in layer.items():
+        if value is None:
+            continue
+        if name in ("address", "addresses"):
+            parts = value.split(",") if isinstance(value, str) else list(value)
+            out["addresses"] = tuple(p.strip() for p in parts if p.strip())
+        elif name == "password_file":
+            out["password"] = _read_secret(str(value))
+        elif name not in known:
+            raise ConfigError(
+                f"unknown setting {name!r}", hint=f"known: {', '.join(sorted(known))}"
+            )
+        elif name in ("tls", "tls_insecure"):
+            out[name] = _switch(name, value)
+        elif name.endswith("_timeout_s"):
+            out[name] = _number(name, value)
+        elif name in _FILES:
+            out[name] = str(Path(str(value)).expanduser())
+        else:
+            out[name] = value
+    return out
+
+
+def _from_environment() -> dict[str, Any]:
+    names = {
+        "address": "IGNITETF_ADDRESS",
+        "username": "IGNITETF_USERNAME",
+        "password": "IGNITETF_PASSWORD",
+        "password_file": "IGNITETF_PASSWORD_FILE",
+        "tls": "IGNITETF_TLS",
+        "ca": "IGNITETF_CA",
+        "cert": "IGNITETF_CERT",
+        "key": "IGNITETF_KEY",
+        "key_password": "IGNITETF_KEY_PASSWORD",
+        "tls_insecure": "IGNITETF_TLS_INSECURE",
+        "connect_timeout_s": "IGNITETF_CONNECT_TIMEOUT",
+        "request_timeout_s": "IGNITETF_REQUEST_TIMEOUT",
+        "profile": "IGNITETF_PROFILE",
+    }
+    return {k: os.environ[v] for k, v in names.items() if os.environ.get(v)}
+
+
+def _from_profile(name: str | None) -> dict[str, Any]:
+    path = profile_path(name or "default")
+    if not path.is_file():
+        if name is None:
+            return {}
+        raise ConfigError(f"no profile {name!r}", hint=f"a profile is a JSON file, here {path}")
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"profile {path}: {error}") from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"profile {path}: not a JSON object")
+    if name is not None:
+        data.setdefault("profile", name)
+    return data
+
+
+def _embedded_addresses() -> tuple[str, ...]:
+    from ignitetf.node import running_addresses
+
+    return running_addresses()
+
+
+def _read_secret(path: str) -> str:
+    try:
+        return Path(path).expanduser().read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"password file {path}: cannot be read") from error
+
+
+def _switch(name: str, value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    text = str(value).strip().lower()
+    if text in ("1", "true", "yes", "on"):
+        return True
+    if text in ("0", "false", "no", "off"):
+        return False
+    raise ConfigError(f"{name}: {value!r} is neither true nor false")
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{name}: {value!r} is no number of seconds") from error
