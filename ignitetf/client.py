@@ -236,10 +236,10 @@ class Client:
         return channel
 
     def release(self, channel: Channel) -> None:
-        """Give a channel back whose last answer was received."""
+        """Give a channel back; it is closed when an answer is outstanding."""
         with self._lock:
             idle = self._idle.setdefault(channel.address, [])
-            if not self._closed and not channel.closed and len(idle) < _POOL_SIZE:
+            if not self._closed and channel.idle and len(idle) < _POOL_SIZE:
                 idle.append(channel)
                 return
         channel.close()

@@ -112,8 +112,8 @@ def open_connection(
 class Channel:
     """A connection for raw requests; not for several threads at once.
 
-    Requests may be sent ahead and their answers received in order. Any failure but an error
-    answer closes the channel.
+    Requests may be sent ahead; the node works on them at once and answers in any order, and
+    answers that come early are kept. Any failure but an error answer closes the channel.
     """
 
     def __init__(self, address: str, settings: Settings) -> None:
@@ -126,6 +126,8 @@ class Channel:
         self.topology_version: tuple[int, int] | None = None
         self.closed = False
         self._request_id = 0
+        self._waiting: set[int] = set()
+        self._early: dict[int, memoryview] = {}
         self._limit_s = 0.0
         self._wait_all = _KERNEL_LIMITS and not isinstance(self._sock, ssl.SSLSocket)
         if self._wait_all:
@@ -163,10 +165,11 @@ class Channel:
         except BaseException:
             self.close()
             raise
+        self._waiting.add(self._request_id)
         return self._request_id
 
     def receive(self, request_id: int, *, timeout_s: float | None = None) -> memoryview:
-        """The body of the next answer, which must be that of `request_id`.
+        """The body of the answer to `request_id`; may wait for others before it.
 
         Args:
             request_id: As `send` gave it.
@@ -184,14 +187,31 @@ class Channel:
         self._check_open()
         self._set_limit(self.settings.request_timeout_s if timeout_s is None else timeout_s)
         try:
-            frame = self._frame()
+            frame = self._early.pop(request_id, None)
+            while frame is None:
+                answer = self._frame()
+                answered = int.from_bytes(answer[:8], "little", signed=True)
+                if answered not in self._waiting:
+                    raise WireError(
+                        f"{self.address}: answer to request {answered}, which was not asked"
+                    )
+                self._waiting.discard(answered)
+                if answered == request_id:
+                    frame = answer
+                else:
+                    self._early[answered] = answer
         except OSError as error:
             raise self._broken(error, "waiting for an answer") from error
         except BaseException:
             # A WireError, or Ctrl-C in the middle of a frame: what follows has no meaning.
             self.close()
             raise
-        return self._body(frame, request_id)
+        return self._body(frame)
+
+    @property
+    def idle(self) -> bool:
+        """Whether every request was answered and received, so that the channel can be reused."""
+        return not self.closed and not self._waiting and not self._early
 
     def close(self) -> None:
         """Close the connection; its cursors and streamers on the server end with it."""
@@ -254,11 +274,8 @@ class Channel:
                 raise ConnectionResetError("the node closed the connection")
             view = view[count:]
 
-    def _body(self, frame: memoryview, request_id: int) -> memoryview:
-        answered, flags = _RESPONSE.unpack_from(frame, 0)
-        if answered != request_id:
-            self.close()
-            raise WireError(f"{self.address}: answer to request {answered}, expected {request_id}")
+    def _body(self, frame: memoryview) -> memoryview:
+        _, flags = _RESPONSE.unpack_from(frame, 0)
         at = _RESPONSE.size
         try:
             if flags & _FLAG_TOPOLOGY:
