@@ -1,0 +1,5 @@
+"""Sources of records: files, arrays and iterables as column batches with a schema."""
+
+from ignitetf.load.sources.base import KINDS, BadRecord, Source, open_source
+
+__all__ = ["KINDS", "BadRecord", "Source", "open_source"]

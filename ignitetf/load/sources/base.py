@@ -1,0 +1,242 @@
+"""What a source of records is, and how one is opened.
+
+location -> **Source** -> Batch -> encoder -> cache
+
+A source has a schema and yields column batches in one fixed order, from any record on, in
+bounded memory. Records are counted from 0 in that order, bad ones included: the running key of
+a record is its number, so that a skipped record leaves a hole and a repeated load gives every
+row the key it had.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import itertools
+import os
+import re
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignitetf.errors import ConfigError, SourceError
+from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.schema import Batch, Column, Field, Schema
+
+__all__ = [
+    "BATCH_BYTES",
+    "KINDS",
+    "RUNNING_KEY",
+    "BadRecord",
+    "OnBadRecord",
+    "Source",
+    "check_record_size",
+    "column_name",
+    "keys_of",
+    "open_source",
+    "ordered_map",
+    "rows_per_batch",
+]
+
+BATCH_BYTES = 4 << 20
+# One record larger than this is damage or a mistake: Ignite keeps a record in memory as a whole.
+MAX_RECORD_BYTES = 256 << 20
+# With more bad records than this the source has another format than it was opened with.
+MAX_SKIPPED = 100_000
+
+OnBadRecord = Literal["fail", "skip"]
+RUNNING_KEY = Field("key", TypeCode.LONG, np.dtype("<i8"))
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+# Kind -> module and function that opens it; the modules load on first use.
+KINDS: dict[str, tuple[str, str]] = {
+    "csv": ("tabular", "csv"),
+    "digits": ("digits", "open_digits"),
+    "idx": ("idx", "idx"),
+    "images": ("images", "images"),
+    "mnist": ("mnist", "open_mnist"),
+    "npz": ("npz", "npz"),
+    "parquet": ("tabular", "parquet"),
+    "records": ("records", "records"),
+    "tfrecord": ("tfrecord", "tfrecord"),
+    "voc": ("voc", "voc"),
+}
+
+
+@dataclass(frozen=True)
+class BadRecord:
+    """A record that could not be read: its name (file, or file and place in it) and the reason."""
+
+    name: str
+    reason: str
+
+
+class Source(ABC):
+    """Records of one table, as column batches in a fixed order.
+
+    Attributes:
+        schema: What the records are; the loader may change its type name.
+        rows: Number of records when it is known (bad ones included), else None.
+        class_names: Names of the values of LABEL, where it has names.
+        key_name: The column that became the key; None for the running key.
+        skipped: The bad records that the present or last iteration left out.
+        position: Record with which the batch after the last yielded one begins: what
+            `batches(start=...)` takes to go on.
+    """
+
+    schema: Schema
+    rows: int | None = None
+    class_names: list[str] | None = None
+    key_name: str | None = None
+
+    def __init__(self, *, bad_records: OnBadRecord = "fail") -> None:
+        if bad_records not in ("fail", "skip"):
+            raise ConfigError(f"bad_records={bad_records!r}", hint="take 'fail' or 'skip'")
+        self.bad_records = bad_records
+        self.skipped: list[BadRecord] = []
+        self.position = 0
+
+    @property
+    def parts(self) -> dict[str, Source]:
+        """The tables of this source by name; most have one, called `data`."""
+        return {"data": self}
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """A text that is equal for the same data read in the same way; cheap to make."""
+
+    def batches(self, start: int = 0, *, max_bytes: int = BATCH_BYTES) -> Iterator[Batch]:
+        """The records from number `start` on, in order.
+
+        Args:
+            start: Number of the first record; beyond the end there are no batches.
+            max_bytes: About the size of one batch; a larger record comes alone.
+
+        Raises:
+            SourceError: The data are damaged; names the file and the reason.
+        """
+        if start < 0 or max_bytes < 1:
+            raise ConfigError(f"start={start}, max_bytes={max_bytes}: must not be negative or zero")
+        self.skipped.clear()
+        self.position = start
+        for position, batch in self._read(start, max_bytes):
+            self.position = position
+            if len(batch):
+                yield batch
+
+    @abstractmethod
+    def _read(self, start: int, max_bytes: int) -> Iterator[tuple[int, Batch]]:
+        """Batches from record `start` on, each with the number of the record after it."""
+
+    def bad(self, name: str, reason: str, *, hint: str | None = None) -> None:
+        """Note a bad record, or raise SourceError where bad records are not to be skipped."""
+        if self.bad_records == "fail":
+            raise SourceError(
+                f"{name}: {reason}",
+                hint=hint or "repair or remove it, or leave it out with --bad-records skip",
+                name=name,
+                reason=reason,
+            )
+        if len(self.skipped) >= MAX_SKIPPED:
+            raise SourceError(
+                f"{name}: {reason}; {MAX_SKIPPED:,} records were skipped before it",
+                hint="the data seem to have another format than they were opened with",
+            )
+        self.skipped.append(BadRecord(name, reason))
+
+
+def keys_of(numbers: NDArray[np.int64] | list[int]) -> Column:
+    """Running keys of records with these numbers."""
+    return Column(np.asarray(numbers, np.int64))
+
+
+def rows_per_batch(record_bytes: int, max_bytes: int) -> int:
+    """Records of this size that make up a batch, at least one."""
+    return max(1, max_bytes // max(1, record_bytes))
+
+
+def check_record_size(name: str, record_bytes: int) -> None:
+    """Raise SourceError for a record that is too large to be meant."""
+    if record_bytes > MAX_RECORD_BYTES:
+        raise SourceError(
+            f"{name}: one record has {record_bytes:,} bytes, at most {MAX_RECORD_BYTES:,} are taken",
+            hint="the first dimension must be the records; cut larger records into pieces",
+        )
+
+
+def column_name(text: str) -> str:
+    """A free name as an upper-case SQL identifier: `image/encoded` gives `IMAGE_ENCODED`."""
+    name = re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_").upper()
+    if not name:
+        return "VALUE"
+    return f"_{name}" if name[0].isdigit() else name
+
+
+def ordered_map(
+    function: Callable[[T], R], items: Iterable[T], *, workers: int | None = None
+) -> Iterator[R]:
+    """`map` on all cores: results in the order of the items, a bounded number at a time.
+
+    Items are taken from the iterable only as results are taken, so memory is that of
+    `workers` + 2 results. Leaving the loop stops the threads.
+    """
+    count = workers or os.cpu_count() or 2
+    source = iter(items)
+    waiting: deque[Future[R]] = deque()
+    pool = ThreadPoolExecutor(count, thread_name_prefix="ignitetf-source")
+    try:
+        for item in itertools.islice(source, count + 2):
+            waiting.append(pool.submit(function, item))
+        while waiting:
+            result = waiting.popleft().result()
+            for item in itertools.islice(source, 1):
+                waiting.append(pool.submit(function, item))
+            yield result
+    finally:
+        for future in waiting:
+            future.cancel()
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def open_source(kind: str, location: Any = None, **options: Any) -> Source:
+    """Open a source.
+
+    Args:
+        kind: One of `KINDS`: mnist, digits, idx, npz, images, voc, csv, parquet, tfrecord,
+            records.
+        location: Local path or fsspec URL (several, where the kind takes several); for
+            `records` the records themselves; for `mnist` None downloads.
+        options: Those of the function that opens this kind.
+
+    Raises:
+        ConfigError: No such kind or option.
+        SourceError: The data are missing or damaged.
+    """
+    if (found := KINDS.get(kind)) is None:
+        raise ConfigError(
+            f"no source kind {kind!r}", hint=_did_you_mean(kind, KINDS) or ", ".join(sorted(KINDS))
+        )
+    module = importlib.import_module(f"ignitetf.load.sources.{found[0]}")
+    function = getattr(module, found[1])
+    parameters = list(inspect.signature(function).parameters)
+    for name in options:
+        if name not in parameters[1:]:
+            raise ConfigError(
+                f"source {kind!r} has no option {name!r}",
+                hint=_did_you_mean(name, parameters[1:]) or f"it has: {', '.join(parameters[1:])}",
+            )
+    return cast(Source, function(location, **options))
+
+
+def _did_you_mean(word: str, known: Iterable[str]) -> str | None:
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"did you mean {close[0]!r}?" if close else None

@@ -1,0 +1,316 @@
+"""Where source bytes come from: local paths and fsspec URLs behind one small `Place`.
+
+**place** -> stream -> records -> Batch
+
+A local path is read with plain file calls; everything else goes through fsspec. Whatever a
+file system or decompressor raises becomes a `SourceError` that names the file, without the
+user name, password or signature that a URL can carry.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import io
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, cast
+
+from ignitetf.errors import IgniteTFError, MissingExtra, SourceError
+
+__all__ = [
+    "Location",
+    "Place",
+    "Stream",
+    "digest",
+    "inspect",
+    "locate",
+    "one_line",
+    "open_plain",
+    "public_name",
+    "read_exactly",
+    "reading",
+    "skip_bytes",
+]
+
+Location = str | Path
+Stream = io.BufferedIOBase
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_PIECE_BYTES = 1 << 20
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+(://|::)")
+# What changes when the content behind a URL changes, in order of trust.
+_VERSION_KEYS = ("ETag", "etag", "mtime", "LastModified", "last_modified", "updated", "created")
+
+
+def public_name(location: object) -> str:
+    """A location as it may stand in a message: no login, no signature."""
+    text = re.sub(r"//[^/@]*@", "//", str(location))
+    return text.partition("?")[0] if "://" in text else text
+
+
+def digest(*parts: object) -> str:
+    """A short, stable text for these values: the same values give the same text."""
+    whole = hashlib.sha256()
+    for part in parts:
+        raw = str(part).encode("utf-8", "surrogatepass")
+        whole.update(len(raw).to_bytes(8, "little"))
+        whole.update(raw)
+    return whole.hexdigest()[:32]
+
+
+@contextlib.contextmanager
+def reading(name: str, hint: str | None = None) -> Iterator[None]:
+    """Turn whatever reading or decoding raises into a SourceError that names the file.
+
+    Libraries that decode damaged data raise nearly anything (struct, zlib, Unicode, key and
+    attribute errors; remote file systems their own), so the boundary is every Exception.
+    """
+    try:
+        yield
+    except IgniteTFError:
+        raise
+    except FileNotFoundError as error:
+        raise SourceError(
+            f"{name}: no such file or folder", hint=hint or "check the path", name=name
+        ) from error
+    except MemoryError as error:
+        raise SourceError(f"{name}: does not fit into memory", hint=hint, name=name) from error
+    except ImportError as error:
+        raise MissingExtra(
+            f"{name}: {one_line(error)}",
+            hint="this kind of URL needs one more package; fsspec's documentation names it",
+        ) from error
+    except Exception as error:
+        raise SourceError(f"{name}: {one_line(error)}", hint=hint, name=name) from error
+
+
+def one_line(error: BaseException) -> str:
+    """What an exception says, on one line and of bounded length."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    text = public_name(" ".join(str(error).split())) or type(error).__name__
+    return text if len(text) <= 300 else text[:297] + "..."
+
+
+@dataclass(frozen=True)
+class Place:
+    """A file or folder, local or behind an fsspec file system.
+
+    Attributes:
+        name: As the user gave it (and the path below it), for messages.
+        path: Path in the file system.
+        fs: The fsspec file system; None for a local path.
+    """
+
+    name: str
+    path: str
+    fs: Any = None
+
+    @property
+    def base(self) -> str:
+        """The last part of the path."""
+        return PurePosixPath(self.path.rstrip("/")).name or self.path
+
+    @property
+    def stem(self) -> str:
+        """The last part of the path without its endings."""
+        return self.base.partition(".")[0]
+
+    @property
+    def local(self) -> Path | None:
+        """The local path, None for a remote place."""
+        return Path(self.path) if self.fs is None else None
+
+    def child(self, relative: str) -> Place:
+        """A place below this folder."""
+        if self.fs is None:
+            return Place(str(Path(self.name) / relative), str(Path(self.path) / relative))
+        return Place(
+            f"{self.name.rstrip('/')}/{relative}", f"{self.path.rstrip('/')}/{relative}", self.fs
+        )
+
+    @property
+    def parent(self) -> Place:
+        """The folder of this place."""
+        if self.fs is None:
+            return Place(str(Path(self.name).parent), str(Path(self.path).parent))
+        return Place(self.name.rpartition("/")[0], self.path.rpartition("/")[0], self.fs)
+
+    def exists(self) -> bool:
+        """Whether something stands here."""
+        with reading(self.name):
+            return Path(self.path).exists() if self.fs is None else bool(self.fs.exists(self.path))
+
+    def is_dir(self) -> bool:
+        """Whether a folder stands here."""
+        with reading(self.name):
+            return Path(self.path).is_dir() if self.fs is None else bool(self.fs.isdir(self.path))
+
+    def size(self) -> int | None:
+        """Bytes of the file, None where the file system does not know."""
+        with reading(self.name):
+            if self.fs is None:
+                return Path(self.path).stat().st_size
+            size = self.fs.info(self.path).get("size")
+            return None if size is None else int(size)
+
+    def stamp(self) -> str:
+        """Name, size and version of the file: changes when the content was changed."""
+        with reading(self.name):
+            if self.fs is None:
+                stat = Path(self.path).stat()
+                return f"{self.base}|{stat.st_size}|{stat.st_mtime_ns}"
+            info = self.fs.info(self.path)
+            version = next((str(info[k]) for k in _VERSION_KEYS if info.get(k)), "")
+            return f"{self.base}|{info.get('size')}|{version}"
+
+    def open(self) -> Stream:
+        """The bytes of the file, from its beginning; close it."""
+        with reading(self.name):
+            if self.fs is None:
+                return Path(self.path).open("rb")
+            return cast(Stream, self.fs.open(self.path, "rb"))
+
+    def read(self, max_bytes: int) -> bytes:
+        """The whole file.
+
+        Raises:
+            SourceError: It cannot be read, or is longer than `max_bytes`.
+        """
+        with reading(self.name), self.open() as stream:
+            data = stream.read(max_bytes + 1)
+        if len(data) > max_bytes:
+            raise SourceError(
+                f"{self.name}: longer than {max_bytes >> 20} MiB",
+                hint="split it, or leave it out",
+                name=self.name,
+            )
+        return data
+
+    def children(self) -> list[tuple[str, bool, int, str]]:
+        """Name, whether it is a folder, size and version of what stands in this folder, sorted."""
+        with reading(self.name):
+            return sorted(self._children())
+
+    def _children(self) -> Iterator[tuple[str, bool, int, str]]:
+        if self.fs is None:
+            for path in Path(self.path).iterdir():
+                stat = path.stat()
+                yield path.name, path.is_dir(), stat.st_size, str(stat.st_mtime_ns)
+            return
+        for info in self.fs.ls(self.path, detail=True):
+            name = PurePosixPath(str(info["name"]).rstrip("/")).name
+            version = next((str(info[k]) for k in _VERSION_KEYS if info.get(k)), "")
+            yield name, info.get("type") == "directory", int(info.get("size") or 0), version
+
+
+def locate(location: Location) -> Place:
+    """The place of a path or URL.
+
+    Raises:
+        SourceError: The URL's protocol is unknown, or its file system cannot be opened.
+        MissingExtra: The package for this protocol is not installed.
+    """
+    text = str(location)
+    if isinstance(location, Path) or not _URL.match(text):
+        return Place(text, str(Path(text).expanduser()))
+    name = public_name(text)
+    import fsspec
+
+    with reading(name, "protocols: those of fsspec, such as s3://, gs://, https://, igfs://"):
+        fs, path = fsspec.core.url_to_fs(text)
+    if getattr(fs, "protocol", None) in ("file", ("file", "local")):
+        return Place(name, str(path))
+    return Place(name, str(path), fs)
+
+
+def open_plain(place: Place) -> Stream:
+    """The bytes of a file, decompressed where it is gzip (told by its first two bytes)."""
+    raw = place.open()
+    try:
+        with reading(place.name):
+            head = raw.read(2)
+            raw.seek(0)
+    except BaseException:
+        raw.close()
+        raise
+    return _OwningGzip(raw) if head == _GZIP_MAGIC else raw
+
+
+class _OwningGzip(gzip.GzipFile):
+    """A gzip reader that closes the file below it."""
+
+    def __init__(self, raw: Stream) -> None:
+        super().__init__(fileobj=cast(Any, raw), mode="rb")
+        self._raw_file = raw
+
+    def close(self) -> None:
+        """Close both."""
+        try:
+            super().close()
+        finally:
+            self._raw_file.close()
+
+
+def read_exactly(stream: Stream, n: int, name: str, what: str = "data") -> bytearray:
+    """The next `n` bytes; memory grows with what really comes, not with `n`.
+
+    Raises:
+        SourceError: The stream ends earlier or is damaged.
+    """
+    out = bytearray()
+    with reading(name):
+        while len(out) < n:
+            piece = stream.read(min(n - len(out), _PIECE_BYTES))
+            if not piece:
+                raise SourceError(
+                    f"{name}: truncated: {what} needs {n:,} bytes, {len(out):,} are there",
+                    hint="fetch or export the file again",
+                    name=name,
+                )
+            out += piece
+    return out
+
+
+def skip_bytes(stream: Stream, n: int, name: str) -> None:
+    """Go `n` bytes on: a seek where that is free, else reading in pieces."""
+    if n <= 0:
+        return
+    with reading(name):
+        if not isinstance(stream, gzip.GzipFile) and stream.seekable():
+            stream.seek(n, io.SEEK_CUR)
+            return
+    while n > 0:
+        n -= len(read_exactly(stream, min(n, _PIECE_BYTES), name))
+
+
+def inspect(place: Place, limit: int) -> tuple[int, str]:
+    """Length and SHA-256 of a file's decompressed bytes, in bounded memory.
+
+    Reads at most `limit` + 1 bytes, so a file that claims to be short cannot unpack without end.
+    """
+    whole = hashlib.sha256()
+    n = 0
+    with reading(place.name, "fetch or export the file again"), open_plain(place) as stream:
+        try:
+            while n <= limit and (piece := stream.read(min(_PIECE_BYTES, limit + 1 - n))):
+                whole.update(piece)
+                n += len(piece)
+        except EOFError as error:
+            raise SourceError(
+                f"{place.name}: truncated: the gzip stream stops after {n:,} bytes",
+                hint="fetch or export the file again",
+                name=place.name,
+            ) from error
+        except (gzip.BadGzipFile, zlib.error) as error:
+            raise SourceError(
+                f"{place.name}: damaged gzip stream: {one_line(error)}",
+                hint="fetch or export the file again",
+                name=place.name,
+            ) from error
+    return n, whole.hexdigest()
