@@ -1,1 +1,25 @@
-"""."""
+"""The embedded node: a real Apache Ignite server as a managed background process.
+
+Java runtime -> jars -> configuration -> **processes** -> an address to connect to
+
+`running_addresses` costs no more than reading one small file; `Node` loads on first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ignitetf.node.state import running_addresses
+
+if TYPE_CHECKING:
+    from ignitetf.node.embedded import Node, NodeStatus
+
+__all__ = ["Node", "NodeStatus", "running_addresses"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("Node", "NodeStatus"):
+        from ignitetf.node import embedded
+
+        return getattr(embedded, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,324 @@
+"""Spring XML of a node, from options: the one generator for the embedded node and for `docker/`.
+
+options -> **Spring XML** -> JVM
+
+`spring_xml` is pure: equal options give equal text; nothing is read, written or looked up.
+
+Partition counts. A thin client cannot set one, so the XML holds cache templates `pN*` for
+N = 1, 2, 4 ... 1024 and each N asked for, all with partitionLossPolicy READ_WRITE_SAFE. Found by
+trying them on Ignite 2.17.0, with the templates in rising and in falling order:
+
+- A cache that is created **by name** (ops 1051, 1052) takes the template whose prefix is the
+  longest that its name begins with: `p16-x`, `p16X` and `p16` take 16 partitions beside `p1*`,
+  `p1-x` takes 1. Case counts: `P16X` takes none (1024 partitions, loss policy IGNORE).
+- The trap is a count without a template: `p15-x` and `template=p15` silently take `p1*`, `p10240`
+  takes `p1024*`; `p3-x` takes the default and `template=p3` is refused ("Cache doesn't exist").
+  So the count is to be read from SYS.CACHES (`Client.partition_count`) after a cache was made.
+- A cache that is created **with a configuration** (ops 1053, 1054) takes no template, whatever its
+  name: it has 1024 partitions. That way can set backups, atomicity and partition loss policy.
+- A cache of any name gets N partitions through SQL: `CREATE TABLE T (...) WITH "template=pN,
+  CACHE_NAME=MNIST_TRAIN,KEY_TYPE=java.lang.Long,VALUE_TYPE=MNIST_TRAIN"`. The template's name is
+  compared with its case; everything behind the count is ignored (`template=p16-x` works).
+  `backups`, `atomicity` and `write_synchronization_mode` can stand in WITH beside the template and
+  win over it; `partition_loss_policy` cannot ("Unsupported parameter"), the template's holds.
+- Without a template, and with `template=partitioned`, a table's loss policy is IGNORE.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from ignitetf.errors import ConfigError
+
+__all__ = [
+    "DEFAULT_PARTITION_COUNTS",
+    "MAX_PARTITION_COUNT",
+    "NodeConfig",
+    "TlsStores",
+    "spring_xml",
+    "template_xml",
+]
+
+MIB: Final = 1 << 20
+MAX_PARTITION_COUNT: Final = 65_000  # CacheConfiguration.MAX_PARTITIONS_COUNT
+DEFAULT_PARTITION_COUNTS: Final = tuple(1 << power for power in range(11))
+
+_HEAD: Final = (
+    '<?xml version="1.0" encoding="UTF-8"?>\n'
+    '<beans xmlns="http://www.springframework.org/schema/beans"\n'
+    '       xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"\n'
+    '       xsi:schemaLocation="http://www.springframework.org/schema/beans\n'
+    '                           http://www.springframework.org/schema/beans/spring-beans.xsd">\n'
+)
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+
+
+@dataclass(frozen=True)
+class TlsStores:
+    """PKCS12 stores of a node with TLS; a client has to show a certificate that `trust` knows."""
+
+    key_store: str
+    key_password: str = field(repr=False)
+    trust_store: str
+    trust_password: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class NodeConfig:
+    """Options of one node.
+
+    Args:
+        name: Instance name and consistent id; the same again after a restart.
+        work_directory: Folder of the node's files.
+        client_port: Port of thin clients.
+        discovery_port: Port on which nodes find each other.
+        communication_port: Port on which nodes talk.
+        discovery_addresses: `host:port` of every node of the cluster; empty means this node alone.
+        local_host: Address to bind to; None binds to all (containers, with the port kept private).
+        region_bytes: Most bytes of data held off the Java heap.
+        persist: Whether data live on disk and survive a restart.
+        partition_counts: Counts N for which a cache template `pN*` is made.
+        tls: Stores for TLS with client certificates; None for plain connections.
+        authentication: Whether clients must log in; needs `persist`.
+    """
+
+    name: str
+    work_directory: str
+    client_port: int = 10800
+    discovery_port: int = 47500
+    communication_port: int = 47100
+    discovery_addresses: tuple[str, ...] = ()
+    local_host: str | None = "127.0.0.1"
+    region_bytes: int = 2 << 30
+    persist: bool = False
+    partition_counts: tuple[int, ...] = DEFAULT_PARTITION_COUNTS
+    tls: TlsStores | None = None
+    authentication: bool = False
+
+
+def spring_xml(config: NodeConfig) -> str:
+    """Spring XML of a node.
+
+    Returns:
+        A whole document; with TLS it holds the passwords of the stores, so keep it private.
+
+    Raises:
+        ConfigError: A value that Spring would evaluate, a bad partition count, or a login without
+            persistence.
+    """
+    if config.authentication and not config.persist:
+        raise ConfigError(
+            "login needs a node that keeps its data on disk",
+            hint="give --persist as well, or --secure, which includes it",
+        )
+    return _HEAD + "\n".join(_indented(_ignite(config), 1)) + "\n</beans>\n"
+
+
+def template_xml(partition_counts: Iterable[int]) -> str:
+    """The part of the XML that a foreign cluster needs so that caches can choose their partitions.
+
+    Returns:
+        A `<property name="cacheConfiguration">` element to put into the `IgniteConfiguration` bean.
+    """
+    return "\n".join(_indented(_templates(partition_counts), 0))
+
+
+# Elements are (opening tag without brackets, children); a child is an element or text.
+_Element = tuple[str, list["_Element"]]
+
+
+def _ignite(config: NodeConfig) -> _Element:
+    properties = [
+        _value("igniteInstanceName", config.name),
+        _value("consistentId", config.name),
+        _value("workDirectory", config.work_directory),
+        *([_value("localHost", config.local_host)] if config.local_host else []),
+        _value("metricsLogFrequency", 0),
+        _value("peerClassLoadingEnabled", False),
+        _value("clusterStateOnStart", "ACTIVE"),
+        # Without this the node opens a second, unauthenticated port (11211) for its old REST.
+        _property("connectorConfiguration", ("null", [])),
+        _failure_handler(config),
+        _discovery(config),
+        _property(
+            "communicationSpi",
+            _bean(
+                "spi.communication.tcp.TcpCommunicationSpi",
+                _value("localPort", config.communication_port),
+                _value("localPortRange", 0),
+            ),
+        ),
+        _storage(config),
+        _client_connector(config),
+        _templates(config.partition_counts),
+    ]
+    if config.authentication:
+        properties.append(_value("authenticationEnabled", True))
+    if config.tls:
+        properties.append(_property("sslContextFactory", _ssl_factory(config.tls)))
+    return _bean("configuration.IgniteConfiguration", *properties)
+
+
+def _failure_handler(config: NodeConfig) -> _Element:
+    """A full memory region is a CRITICAL_ERROR, on which Ignite's handler halts the JVM.
+
+    In memory that loses all data, so it is ignored and the client gets the error instead. With
+    persistence a restart loses nothing and the stock meaning stays.
+    """
+    ignored = ["SYSTEM_WORKER_BLOCKED", "SYSTEM_CRITICAL_OPERATION_TIMEOUT"]
+    if not config.persist:
+        ignored.append("CRITICAL_ERROR")
+    types = _property("ignoredFailureTypes", ("set", [_text(name) for name in ignored]))
+    return _property("failureHandler", _bean("failure.StopNodeOrHaltFailureHandler", types))
+
+
+def _discovery(config: NodeConfig) -> _Element:
+    own = f"{config.local_host or '127.0.0.1'}:{config.discovery_port}"
+    addresses = config.discovery_addresses or (own,)
+    finder = _bean(
+        "spi.discovery.tcp.ipfinder.vm.TcpDiscoveryVmIpFinder",
+        _property("addresses", ("list", [_text(address) for address in addresses])),
+    )
+    return _property(
+        "discoverySpi",
+        _bean(
+            "spi.discovery.tcp.TcpDiscoverySpi",
+            _value("localPort", config.discovery_port),
+            _value("localPortRange", 0),
+            _value("joinTimeout", 30_000),
+            _property("ipFinder", finder),
+        ),
+    )
+
+
+def _storage(config: NodeConfig) -> _Element:
+    region = [
+        _value("name", "default"),
+        _value("initialSize", min(config.region_bytes, 64 * MIB)),
+        _value("maxSize", config.region_bytes),
+        _value("persistenceEnabled", config.persist),
+    ]
+    storage = [_value("pageSize", 4096), _value("metricsEnabled", True)]
+    if config.persist:
+        buffer = max(min(config.region_bytes // 4, 1 << 30), 64 * MIB)
+        region.append(_value("checkpointPageBufferSize", buffer))
+        storage += [
+            _value("walMode", "LOG_ONLY"),
+            _value("walSegmentSize", 64 * MIB),
+            _value("maxWalArchiveSize", 1 << 30),
+        ]
+    region_bean = _bean("configuration.DataRegionConfiguration", *region)
+    storage.append(_property("defaultDataRegionConfiguration", region_bean))
+    return _property(
+        "dataStorageConfiguration", _bean("configuration.DataStorageConfiguration", *storage)
+    )
+
+
+def _client_connector(config: NodeConfig) -> _Element:
+    properties = [
+        *([_value("host", config.local_host)] if config.local_host else []),
+        _value("port", config.client_port),
+        _value("portRange", 0),
+        _value("jdbcEnabled", False),
+        _value("odbcEnabled", False),
+        _value("socketSendBufferSize", MIB),
+        _value("socketReceiveBufferSize", MIB),
+    ]
+    if config.tls:
+        properties += [
+            _value("sslEnabled", True),
+            _value("sslClientAuth", True),
+            _value("useIgniteSslContextFactory", False),
+            _property("sslContextFactory", _ssl_factory(config.tls)),
+        ]
+    return _property(
+        "clientConnectorConfiguration",
+        _bean("configuration.ClientConnectorConfiguration", *properties),
+    )
+
+
+def _ssl_factory(stores: TlsStores) -> _Element:
+    return _bean(
+        "ssl.SslContextFactory",
+        _value("keyStoreFilePath", stores.key_store),
+        _value("keyStorePassword", stores.key_password),
+        _value("keyStoreType", "PKCS12"),
+        _value("trustStoreFilePath", stores.trust_store),
+        _value("trustStorePassword", stores.trust_password),
+        _value("trustStoreType", "PKCS12"),
+        _value("protocol", "TLS"),
+        _property("protocols", ("array", [_text("TLSv1.2"), _text("TLSv1.3")])),
+    )
+
+
+def _templates(partition_counts: Iterable[int]) -> _Element:
+    counts = sorted(set(partition_counts))
+    for count in counts:
+        if not 1 <= count <= MAX_PARTITION_COUNT:
+            raise ConfigError(
+                f"a cache cannot have {count} partitions, expected 1 to {MAX_PARTITION_COUNT}",
+                hint="give --template-partitions a number in that range",
+            )
+    return _property("cacheConfiguration", ("list", [_template(count) for count in counts]))
+
+
+def _template(count: int) -> _Element:
+    affinity = _bean(
+        "cache.affinity.rendezvous.RendezvousAffinityFunction", _value("partitions", count)
+    )
+    return _bean(
+        "configuration.CacheConfiguration",
+        _value("name", f"p{count}*"),
+        # Ignite's default answers reads of a lost partition with silence; this one with an error.
+        _value("partitionLossPolicy", "READ_WRITE_SAFE"),
+        _property("affinity", affinity),
+    )
+
+
+def _bean(name: str, *children: _Element) -> _Element:
+    return (f'bean class="org.apache.ignite.{name}"', list(children))
+
+
+def _property(name: str, child: _Element) -> _Element:
+    return (f'property name="{name}"', [child])
+
+
+def _value(name: str, value: str | int | bool) -> _Element:
+    return (f'property name="{name}" value="{_literal(value)}"', [])
+
+
+_TEXT: Final = "#"  # opening tag of an element that is text in <value>
+
+
+def _text(value: str) -> _Element:
+    return (_TEXT + _literal(value), [])
+
+
+def _literal(value: str | int | bool) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = str(value)
+    if "${" in text or "#{" in text or _CONTROL.search(text):
+        raise ConfigError(
+            f"a name or path of a node may not contain '${{', '#{{' or control characters: {text!r}",
+            hint="choose another name, or another folder with IGNITETF_HOME",
+        )
+    return html.escape(text, quote=True)
+
+
+def _indented(element: _Element, depth: int) -> Iterator[str]:
+    tag, children = element
+    space = "  " * depth
+    if tag.startswith(_TEXT):
+        yield f"{space}<value>{tag[1:]}</value>"
+    elif not children:
+        yield f"{space}<{tag}/>"
+    else:
+        yield f"{space}<{tag}>"
+        for child in children:
+            yield from _indented(child, depth + 1)
+        yield f"{space}</{tag.split(' ', 1)[0]}>"

@@ -1,0 +1,186 @@
+"""The command line of a node's JVM: options, class path, environment, start-up cache.
+
+Java >= 25 can keep loaded classes in a file (AOT cache) that a first run writes when it ends; a
+node then starts in a third of the time. The first node of a home therefore records, which costs
+it nothing at its start and a few seconds at its end; where it is killed there is no file, and the
+next node records. The file's name covers the Java program and every jar.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ignitetf.node.java import JavaRuntime
+
+__all__ = [
+    "StartCache",
+    "adopt_training",
+    "argument_file",
+    "clean_environment",
+    "logging_properties",
+    "start_cache",
+]
+
+_MAIN = "org.apache.ignite.startup.cmdline.CommandLineStartup"
+_AOT_SINCE = 25
+_KEEP_CACHES = 3
+# Packages that Ignite reaches into; its own start script opens the same.
+_OPENS = [
+    "java.base/java.io",
+    "java.base/java.lang",
+    "java.base/java.lang.invoke",
+    "java.base/java.lang.reflect",
+    "java.base/java.math",
+    "java.base/java.net",
+    "java.base/java.nio",
+    "java.base/java.text",
+    "java.base/java.time",
+    "java.base/java.util",
+    "java.base/java.util.concurrent",
+    "java.base/java.util.concurrent.atomic",
+    "java.base/java.util.concurrent.locks",
+    "java.base/jdk.internal.access",
+    "java.base/jdk.internal.misc",
+    "java.base/sun.nio.ch",
+    "java.base/sun.reflect.generics.reflectiveObjects",
+    "java.base/sun.util.calendar",
+    "java.desktop/java.awt.font",
+    "java.management/com.sun.jmx.mbeanserver",
+    "java.management/sun.management",
+    "java.sql/java.sql",
+    "jdk.internal.jvmstat/sun.jvmstat.monitor",
+    "jdk.management/com.sun.management.internal",
+]
+# No ExitOnOutOfMemoryError: a single oversized request would end a node that can go on serving.
+_OPTIONS = (
+    "-XX:MaxDirectMemorySize=256m",
+    "-XX:-UsePerfData",
+    "-Djava.net.preferIPv4Stack=true",
+    "-Djava.awt.headless=true",
+    "-Dfile.encoding=UTF-8",
+    "-DIGNITE_UPDATE_NOTIFIER=false",
+    "-DIGNITE_QUIET=false",
+    "-DIGNITE_NO_ASCII=true",
+    "-DIGNITE_PERFORMANCE_SUGGESTIONS_DISABLED=true",
+)
+_DROPPED = {"JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "CLASSPATH", "LD_PRELOAD"}
+
+
+@dataclass(frozen=True)
+class StartCache:
+    """The start-up cache of a JVM: to be used, or to be written when it ends."""
+
+    path: Path
+    write: bool
+
+
+def argument_file(
+    java: JavaRuntime,
+    jars: Sequence[Path],
+    directory: Path,
+    heap_mib: int,
+    cache: StartCache | None,
+) -> str:
+    """Text of the file that `java @FILE` reads; runs `node.xml` of the directory."""
+    lines = [
+        f"-Xms{heap_mib // 2}m",
+        f"-Xmx{heap_mib}m",
+        *_OPTIONS,
+        _quoted(f"-XX:ErrorFile={directory / 'log' / 'hs_err_%p.log'}"),
+        _quoted(f"-Djava.io.tmpdir={directory / 'tmp'}"),
+        _quoted(f"-Djava.util.logging.config.file={directory / 'logging.properties'}"),
+    ]
+    # Older JVMs refuse options they do not know.
+    if java.major >= 23:
+        lines.append("--sun-misc-unsafe-memory-access=allow")
+    if java.major >= 24:
+        lines.append("--enable-native-access=ALL-UNNAMED")
+    lines += [f"--add-opens={package}=ALL-UNNAMED" for package in _OPENS]
+    if cache is not None:
+        option = "AOTCacheOutput" if cache.write else "AOTCache"
+        lines += [_quoted(f"-XX:{option}={cache.path}"), "-Xlog:disable", "-Xlog:all=error:stderr"]
+    class_path = os.pathsep.join(str(jar) for jar in jars)
+    return "\n".join([*lines, "-cp", _quoted(class_path), _MAIN, _quoted(directory / "node.xml")])
+
+
+def logging_properties(directory: Path) -> str:
+    """Java logging into rotating files of the directory's `log` folder."""
+    handler = "java.util.logging.FileHandler"
+    pattern = str(directory / "log" / "ignite-%g.log").replace("\\", "/")
+    return (
+        f"handlers={handler}\n.level=INFO\n{handler}.pattern={pattern}\n"
+        f"{handler}.limit=10485760\n{handler}.count=5\n{handler}.encoding=UTF-8\n"
+        f"{handler}.formatter=org.apache.ignite.logger.java.JavaLoggerFormatter\n"
+    )
+
+
+def clean_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment without what would change the JVM, and without our own secrets."""
+    kept = {
+        name: value
+        for name, value in environment.items()
+        if name not in _DROPPED and not name.startswith("IGNITE")
+    }
+    # Without UTF-8 a path that is not ASCII is unreadable to Java.
+    return {**kept, "LC_ALL": "C.UTF-8", "MALLOC_ARENA_MAX": "2"}
+
+
+def start_cache(home: Path, java: JavaRuntime, jars: Sequence[Path]) -> StartCache | None:
+    """The start-up cache for these files: there, or to be made; None where Java has none.
+
+    `IGNITETF_AOT=off` turns it off.
+    """
+    switched_off = os.environ.get("IGNITETF_AOT", "").lower() in ("off", "0", "false", "no")
+    if java.major < _AOT_SINCE or switched_off:
+        return None
+    folder = home / "aot"
+    folder.mkdir(parents=True, exist_ok=True)
+    _sweep(folder)
+    facts = [_facts(java.path.resolve()), [_facts(jar) for jar in jars]]
+    key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+    finished = folder / f"{key}.aot"
+    if finished.is_file():
+        return StartCache(finished, write=False)
+    return StartCache(folder / f"{key}-{secrets.token_hex(4)}.part", write=True)
+
+
+def adopt_training(written: Path, *, complete: bool) -> None:
+    """Give the file of a JVM that has ended its final name; remove it when not complete."""
+    with contextlib.suppress(OSError):
+        if complete and written.stat().st_size:
+            written.replace(written.with_name(f"{written.name.partition('-')[0]}.aot"))
+            _limit(written.parent)
+        else:
+            written.unlink(missing_ok=True)
+
+
+def _limit(folder: Path) -> None:
+    newest_first = sorted(folder.glob("*.aot"), key=lambda path: -path.stat().st_mtime)
+    for path in newest_first[_KEEP_CACHES:]:
+        path.unlink()
+
+
+def _sweep(folder: Path) -> None:
+    """Remove files of JVMs that were killed while they wrote."""
+    for path in folder.glob("*.part"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > 600:
+                path.unlink()
+
+
+def _facts(path: Path) -> list[str | int]:
+    status = path.stat()
+    return [str(path), status.st_mtime_ns, status.st_size]
+
+
+def _quoted(value: str | Path) -> str:
+    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

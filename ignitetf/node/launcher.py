@@ -1,0 +1,246 @@
+"""One start of a node: files, ports, processes, readiness; or nothing at all.
+
+options -> folders and files -> processes -> state "starting" -> ready -> state "running"
+
+Whatever goes wrong in between, Ctrl-C included, ends the processes and removes the state.
+"""
+
+from __future__ import annotations
+
+import datetime
+import shutil
+import subprocess
+import time
+from dataclasses import astuple, dataclass, replace
+from pathlib import Path
+
+from filelock import FileLock
+
+from ignitetf.errors import NodeError
+from ignitetf.node.config import DEFAULT_PARTITION_COUNTS, NodeConfig, spring_xml
+from ignitetf.node.jars import IGNITE_VERSION
+from ignitetf.node.java import JavaRuntime
+from ignitetf.node.jvm import (
+    StartCache,
+    adopt_training,
+    argument_file,
+    clean_environment,
+    logging_properties,
+    start_cache,
+)
+from ignitetf.node.logs import log_tail
+from ignitetf.node.memory import heap_mib
+from ignitetf.node.ports import LOOPBACK, client_ports, free_ports
+from ignitetf.node.process import ProcessId, identify, kill, launch, private_directory, wait_gone
+from ignitetf.node.readiness import wait_active, wait_answer, wait_started
+from ignitetf.node.state import (
+    Member,
+    NodeOptions,
+    NodeState,
+    all_states,
+    node_directory,
+    remove_state,
+    write_private,
+    write_state,
+    write_stored_members,
+)
+from ignitetf.settings import Settings, ignitetf_home
+
+__all__ = ["Launch"]
+
+_FIRST_DISCOVERY_PORT = 47_500
+_FIRST_COMMUNICATION_PORT = 47_100
+_PORTS_LOCK_TIMEOUT_S = 60
+_CONNECT_TIMEOUT_S = 2.0
+_KILL_TIMEOUT_S = 10
+
+
+@dataclass(frozen=True)
+class _Ports:
+    client: int
+    discovery: int
+    communication: int
+
+
+class Launch:
+    """Starts the processes of one node.
+
+    Args:
+        name: Name of the node.
+        options: How to start it.
+        java: The Java to run.
+        jars: The class path.
+        timeout_s: Limit until all members answer a query.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        options: NodeOptions,
+        java: JavaRuntime,
+        jars: list[Path],
+        timeout_s: float,
+    ) -> None:
+        self.name = name
+        self.options = options
+        self._java = java
+        self._jars = jars
+        self._timeout_s = timeout_s
+        self._home = ignitetf_home()
+        self._directory = private_directory(node_directory(name))
+        self._new_stores: list[Path] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._cache: StartCache | None = None
+
+    def run(self) -> NodeState:
+        """Start and wait until every member answers.
+
+        Raises:
+            NodeError: A port is taken, a member ended, or the time is over.
+        """
+        deadline = time.monotonic() + self._timeout_s
+        self._cache = start_cache(self._home, self._java, self._jars)
+        try:
+            # Two nodes that start at once must not choose the same free ports.
+            with FileLock(self._home / "nodes" / "ports.lock", timeout=_PORTS_LOCK_TIMEOUT_S):
+                ports = self._choose_ports()
+                self._write_files(ports)
+                if self._new_stores:
+                    write_stored_members(self.name, self.options.nodes)
+                state = self._add_members(None, ports, 1)
+            wait_started(state.members, deadline)
+            if len(ports) > 1:
+                state = self._add_members(state, ports, len(ports))
+                wait_started(state.members, deadline)
+            self._wait_ready(state, deadline)
+            state = replace(state, phase="running")
+            write_state(state)
+            return state
+        except BaseException:
+            self._undo()
+            raise
+
+    def _choose_ports(self) -> list[_Ports]:
+        others = [state for state in all_states() if state.name != self.name and state.alive]
+        owners = {port: state.name for state in others for port in state.ports}
+        clients = client_ports(self.options.port, self.options.nodes, owners)
+        excluded = {*owners, *clients}
+        discovery = free_ports(_FIRST_DISCOVERY_PORT, excluded)
+        chosen = [(client, next(discovery)) for client in clients]
+        excluded.update(port for _, port in chosen)
+        communication = free_ports(_FIRST_COMMUNICATION_PORT, excluded)
+        return [_Ports(client, found, next(communication)) for client, found in chosen]
+
+    def _member_name(self, index: int) -> str:
+        return self.name if self.options.nodes == 1 else f"{self.name}-{index + 1}"
+
+    def _member_directory(self, index: int) -> Path:
+        return self._directory / self._member_name(index)
+
+    def _write_files(self, ports: list[_Ports]) -> None:
+        discovery = tuple(f"{LOOPBACK}:{each.discovery}" for each in ports)
+        counts = tuple(sorted({*DEFAULT_PARTITION_COUNTS, *self.options.template_partitions}))
+        for index, own in enumerate(ports):
+            directory = private_directory(self._member_directory(index))
+            for folder in ("log", "tmp"):
+                (directory / folder).mkdir(exist_ok=True)
+            config = NodeConfig(
+                name=self._member_name(index),
+                work_directory=str(self._work_directory(directory)),
+                client_port=own.client,
+                discovery_port=own.discovery,
+                communication_port=own.communication,
+                discovery_addresses=discovery,
+                region_bytes=self.options.memory_bytes,
+                persist=self.options.persist,
+                partition_counts=counts,
+            )
+            cache = self._cache
+            if cache is not None and cache.write and index:
+                cache = None  # one process writes the file
+            arguments = argument_file(
+                self._java, self._jars, directory, heap_mib(self.options.nodes), cache
+            )
+            write_private(directory / "node.xml", spring_xml(config))
+            write_private(directory / "jvm.args", arguments)
+            write_private(directory / "logging.properties", logging_properties(directory))
+
+    def _work_directory(self, directory: Path) -> Path:
+        """Folder of Ignite's files: kept with persistence, else new at each start."""
+        if not self.options.persist:
+            shutil.rmtree(directory / "memory", ignore_errors=True)
+            return directory / "memory"
+        if not (directory / "store").exists():
+            self._new_stores.append(directory / "store")
+        return directory / "store"
+
+    def _spawn(self, index: int) -> ProcessId:
+        directory = self._member_directory(index)
+        log = directory / "out.log"
+        if log.exists():
+            log.replace(directory / "out.log.1")
+        process = launch(
+            [str(self._java.path), f"@{directory / 'jvm.args'}"],
+            directory=directory,
+            log=log,
+            environment=clean_environment(),
+        )
+        self._processes.append(process)
+        found = identify(process.pid)
+        if found is None:
+            raise NodeError(
+                f"{self._java.path} ended at once (exit code {process.wait()})",
+                hint="does this java run at all? set IGNITETF_JAVA to another",
+                log_tail=log_tail(directory),
+            )
+        return found
+
+    def _add_members(self, state: NodeState | None, ports: list[_Ports], count: int) -> NodeState:
+        """Spawn members until there are `count`, and write that down."""
+        members = list(state.members) if state else []
+        for index in range(len(members), count):
+            own = ports[index]
+            members.append(
+                Member(
+                    name=self._member_name(index),
+                    directory=str(self._member_directory(index)),
+                    process=self._spawn(index),
+                    client_port=own.client,
+                    discovery_port=own.discovery,
+                    communication_port=own.communication,
+                )
+            )
+        state = NodeState(
+            name=self.name,
+            version=IGNITE_VERSION,
+            phase="starting",
+            started=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+            java=str(self._java.path),
+            options=self.options,
+            members=tuple(members),
+            ports=tuple(port for each in ports for port in astuple(each)),
+            trains=str(self._cache.path) if self._cache and self._cache.write else None,
+        )
+        write_state(state)
+        return state
+
+    def _wait_ready(self, state: NodeState, deadline: float) -> None:
+        for index, member in enumerate(state.members):
+            settings = Settings(addresses=(member.address,), connect_timeout_s=_CONNECT_TIMEOUT_S)
+            if self.options.persist and index == 0:
+                wait_active(member, settings, deadline)
+            wait_answer(member, settings, deadline)
+
+    def _undo(self) -> None:
+        """End what was started and forget it; a store that this start made goes too."""
+        for process in self._processes:
+            if found := identify(process.pid):
+                kill(found)
+                wait_gone(found, _KILL_TIMEOUT_S)
+        if self._cache is not None and self._cache.write:
+            adopt_training(self._cache.path, complete=False)
+        for store in self._new_stores:
+            shutil.rmtree(store, ignore_errors=True)
+        if self._new_stores:
+            write_stored_members(self.name, None)
+        remove_state(self.name)

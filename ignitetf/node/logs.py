@@ -1,0 +1,103 @@
+"""Logs of a node's members: their end for error messages, and the cause found in them."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from ignitetf.errors import NodeError
+
+__all__ = ["failure_cause", "follow", "last_lines", "log_tail", "main_log", "member_directories"]
+
+_TAIL_BYTES = 256 << 10
+_CAUSES = tuple(
+    re.compile(rf"(?:{pattern})[^\n]*")
+    for pattern in (
+        "Address already in use|Port is already in use|BindException",
+        "Could not reserve enough space|insufficient memory",
+        "Could not create the Java Virtual Machine|Unrecognized option",
+    )
+)
+_NOISE = re.compile(r"^\s*(?:at |\.\.\. \d+ more|Caused by: *$|>>>)|^\s*$|^\s*\^--|^Suppressed:")
+_CAUSED_BY = re.compile(r"^Caused by: (?:[\w.$]+: )?(.+)$", re.MULTILINE)
+
+
+def main_log(directory: Path) -> Path:
+    """The newest log file that Ignite writes in a member's folder."""
+    return directory / "log" / "ignite-0.log"
+
+
+def log_tail(directory: Path, lines: int = 25) -> str:
+    """The last lines of what a member printed, and of its log."""
+    return "\n".join(
+        "\n".join([f"== {path}", *text.splitlines()[-lines:]])
+        for path in (directory / "out.log", main_log(directory))
+        if (text := _end(path))
+    )
+
+
+def last_lines(path: Path, lines: int) -> list[str]:
+    """The last lines of a file, of its end of 256 KiB at most."""
+    return _end(path).splitlines()[-lines:] if lines else []
+
+
+def member_directories(node: Path) -> list[Path]:
+    """Folders of the members that were started last.
+
+    Raises:
+        NodeError: None was ever started.
+    """
+    found = sorted(log.parent for log in node.glob("*/out.log"))
+    if not found:
+        raise NodeError(
+            f"node {node.name!r} has no logs, it was never started",
+            hint="see 'ignitetf node status --all' for the names",
+        )
+    return found
+
+
+def failure_cause(directory: Path) -> str:
+    """One line that says best why a member ended; empty when nothing was written."""
+    text = _end(directory / "out.log") + "\n" + _end(main_log(directory))
+    for pattern in _CAUSES:
+        if found := pattern.search(text):
+            return found[0].strip()
+    if causes := _CAUSED_BY.findall(text):
+        return str(causes[-1]).strip()
+    telling = [line for line in text.splitlines() if not _NOISE.search(line)]
+    return telling[-1].strip() if telling else ""
+
+
+def follow(path: Path, lines: int) -> Iterator[str]:
+    """The last lines of a file, then each further one as it is written, without end.
+
+    A file that was rotated away is followed by its successor from the beginning.
+    """
+    yield from last_lines(path, lines)
+    position = path.stat().st_size if path.exists() else 0
+    rest = ""
+    while True:
+        time.sleep(0.2)
+        try:
+            if path.stat().st_size < position:
+                position, rest = 0, ""
+            with path.open("rb") as file:
+                file.seek(position)
+                data = file.read()
+        except FileNotFoundError:
+            continue
+        position += len(data)
+        *whole, rest = (rest + data.decode("utf-8", "replace")).split("\n")
+        yield from whole
+
+
+def _end(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - _TAIL_BYTES))
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""

@@ -1,0 +1,67 @@
+"""TCP ports of the loopback interface: free or taken."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Collection, Iterator, Mapping
+
+from ignitetf.errors import NodeError
+
+__all__ = ["LOOPBACK", "client_ports", "free_ports", "is_free"]
+
+LOOPBACK = "127.0.0.1"
+_LAST = 65_535
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on this port of 127.0.0.1 now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        if sys.platform != "win32":  # there the option means to share a port with its owner
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
+
+
+def client_ports(first: int, count: int, owners: Mapping[int, str]) -> list[int]:
+    """`count` consecutive ports from `first` on.
+
+    Args:
+        first: The first port.
+        count: How many.
+        owners: Ports of other embedded nodes, with their names.
+
+    Raises:
+        NodeError: One of them is taken or out of range; the message names the option.
+    """
+    if not 1 <= first <= _LAST - count + 1:
+        raise NodeError(
+            f"--port {first} is out of range for {count} node{'s' if count > 1 else ''}",
+            hint=f"choose a port from 1 to {_LAST - count + 1}",
+        )
+    ports = list(range(first, first + count))
+    for port in ports:
+        if port in owners or not is_free(port):
+            option = f"--port {first}" if count == 1 else f"--port {first} with --nodes {count}"
+            owner = f"node {owners[port]!r}" if port in owners else "another program"
+            raise NodeError(
+                f"port {port} ({option}) is taken by {owner}",
+                hint="choose another with --port, or stop what listens there",
+                port=port,
+            )
+    return ports
+
+
+def free_ports(start: int, excluded: Collection[int]) -> Iterator[int]:
+    """Free ports from `start` upwards, without those that are excluded.
+
+    Raises:
+        NodeError: There is none left.
+    """
+    for port in range(start, _LAST + 1):
+        if port not in excluded and is_free(port):
+            yield port
+    raise NodeError("no free port was found for the node", hint="stop nodes that are not needed")

@@ -1,0 +1,120 @@
+"""When is a node ready: its process lives, its log says so, and a thin client got an answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ignitetf.errors import (
+    AuthenticationError,
+    ConnectError,
+    NodeError,
+    RequestTimeout,
+    ServerError,
+)
+from ignitetf.node.logs import failure_cause, log_tail
+from ignitetf.node.state import Member
+from ignitetf.settings import Settings
+
+__all__ = ["answers", "wait_active", "wait_answer", "wait_started"]
+
+_STARTED = b"Ignite node started OK"
+# Looking at the log is cheap; asking a node that recovers is not, and fills its log.
+_LOG_POLL_S = 0.1
+_QUERY_POLL_S = 0.3
+_INACTIVE, _ACTIVE = 0, 1
+
+
+def wait_started(members: Sequence[Member], deadline: float) -> None:
+    """Wait until each member's log says that it has started.
+
+    Raises:
+        NodeError: A member ended, or the time is over; carries the end of its log.
+    """
+    waiting = list(members)
+    while waiting:
+        for member in list(waiting):
+            directory = Path(member.directory)
+            alive = member.alive
+            if _STARTED in (directory / "out.log").read_bytes():
+                waiting.remove(member)
+            elif not alive:
+                raise _ended(member)
+        if waiting:
+            _check_time(waiting[0], deadline)
+            time.sleep(_LOG_POLL_S)
+
+
+def wait_active(member: Member, settings: Settings, deadline: float) -> None:
+    """Make the cluster active, which a new cluster that keeps data on disk is not.
+
+    To be called when all members have joined: they become those that must be there again at the
+    next start.
+
+    Raises:
+        NodeError: The member ended, or the time is over.
+    """
+    from ignitetf.transport import Channel
+    from ignitetf.wire.codes import OpCode
+
+    def make_active() -> None:
+        with Channel(settings.addresses[0], settings) as channel:
+            if channel.call(OpCode.CLUSTER_GET_STATE)[0] == _INACTIVE:
+                limit = max(1.0, deadline - time.monotonic())
+                channel.call(OpCode.CLUSTER_CHANGE_STATE, bytes([_ACTIVE]), timeout_s=limit)
+
+    _retry(make_active, member, deadline)
+
+
+def wait_answer(member: Member, settings: Settings, deadline: float) -> None:
+    """Wait until the member answers a query.
+
+    Raises:
+        NodeError: It ended, or the time is over.
+    """
+    _retry(lambda: answers(settings), member, deadline)
+
+
+def answers(settings: Settings) -> None:
+    """Ask a query of the address of `settings`; raises what the client raises."""
+    from ignitetf.client import Client
+
+    with Client(settings) as client:
+        rows = client.sql("SELECT 1").fetchall()
+    if rows != [(1,)]:
+        raise ConnectError(f"{settings.addresses[0]}: SELECT 1 gave {rows!r}")
+
+
+def _retry(attempt: Callable[[], None], member: Member, deadline: float) -> None:
+    while True:
+        try:
+            attempt()
+            return
+        except AuthenticationError:
+            raise
+        except (ConnectError, RequestTimeout, ServerError) as error:
+            if not member.alive:
+                raise _ended(member) from error
+            _check_time(member, deadline, error.message)
+        time.sleep(_QUERY_POLL_S)
+
+
+def _ended(member: Member) -> NodeError:
+    directory = Path(member.directory)
+    cause = failure_cause(directory)
+    return NodeError(
+        f"node {member.name!r} ended while it started" + (f": {cause}" if cause else ""),
+        hint=f"its log is {directory / 'log'}",
+        log_tail=log_tail(directory),
+    )
+
+
+def _check_time(member: Member, deadline: float, last: str = "") -> None:
+    if time.monotonic() < deadline:
+        return
+    raise NodeError(
+        f"node {member.name!r} was not ready in time" + (f": {last}" if last else ""),
+        hint="is the machine busy? give it more time with --timeout SECONDS",
+        log_tail=log_tail(Path(member.directory)),
+    )
