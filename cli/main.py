@@ -15,6 +15,7 @@ from ignitetf.cli.group import LazyGroup
 __all__ = ["COMMANDS", "app", "main"]
 
 COMMANDS: dict[str, tuple[str, str]] = {
+    "node": ("ignitetf.cli.node", "Start, stop and look at embedded nodes."),
     "query": ("ignitetf.cli.query", "Run SQL: one statement, a file, or an interactive prompt."),
     "config": ("ignitetf.cli.config", "Show the settings in force and where each comes from."),
 }
