@@ -118,7 +118,8 @@ class IdxFile:
         """Arrays `[<= rows, *shape]` in the machine's byte order, from record `start` on."""
         name = self.place.name
         with open_plain(self.place) as stream:
-            skip_bytes(stream, self.header_bytes + start * self.record_bytes, name)
+            skip = min(start, self.count) * self.record_bytes
+            skip_bytes(stream, self.header_bytes + skip, name)
             for first in range(start, self.count, rows):
                 count = min(rows, self.count - first)
                 raw = read_exactly(stream, count * self.record_bytes, name)
