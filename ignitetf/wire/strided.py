@@ -1,0 +1,171 @@
+"""The fixed-stride path: a page whose entries differ in nothing but their values.
+
+objects -> **strided** -> tensors
+
+Records of one schema whose values all have equal lengths (images of one size, numbers) are a
+two-dimensional array of bytes. A `Layout` is learned from one entry: where each value stands and
+which bytes around it must be the same in all entries (type codes, lengths, headers, footers).
+Every further page is proven against those bytes, all entries of it, before its columns are taken
+as slices. No entry is touched by Python and nothing is copied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignitetf.errors import IgniteTFError
+from ignitetf.wire.codes import ARRAY_ELEMENT, FIXED_DTYPE, BinaryFlag, TypeCode
+from ignitetf.wire.objects import Bytes, field_positions, find_rows, headers, unwrap
+from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
+from ignitetf.wire.types import TypeRegistry, UnknownType
+
+__all__ = ["Layout"]
+
+_HASH_AT: Final = 8
+_HASH_BYTES: Final = 4
+# Types whose value is their bytes as they stand (UUID, timestamp and enum are put together).
+_PLAIN: Final = frozenset(
+    set(FIXED_DTYPE) - {TypeCode.UUID, TypeCode.TIMESTAMP, TypeCode.ENUM, TypeCode.BINARY_ENUM}
+    | set(ARRAY_ELEMENT)
+    | {TypeCode.STRING}
+)
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """Where one field's value stands in an entry, in bytes."""
+
+    field: Field
+    at: int
+    size: int
+
+
+class Layout:
+    """Positions that hold for every entry of a page; made by `learn`."""
+
+    def __init__(
+        self, template: Bytes, key: _Slot, slots: list[_Slot], constant: list[tuple[int, int]]
+    ) -> None:
+        self.stride = len(template)
+        self._key = key
+        self._slots = slots
+        self._constant = [(p, q, template[p:q].copy()) for p, q in constant]
+
+    @classmethod
+    def learn(
+        cls, data: Bytes, count: int, schema: Schema, wanted: list[Field], registry: TypeRegistry
+    ) -> Layout | None:
+        """The layout of the page's first entry; None where its records have no fixed layout."""
+        if count == 0 or len(data) % count or any(f.nullable for f in wanted if f.ragged):
+            return None
+        entry = data[: len(data) // count]
+        try:
+            return cls._of_entry(entry, schema, wanted, registry)
+        except (IgniteTFError, UnknownType):
+            # Not an entry of this length, or not of this schema: the general path says which.
+            return None
+
+    @classmethod
+    def _of_entry(
+        cls, entry: Bytes, schema: Schema, wanted: list[Field], registry: TypeRegistry
+    ) -> Layout | None:
+        key_at, value_at = (int(p[0]) for p in find_rows(entry, 1))
+        key = _slot(entry, key_at, schema.key)
+        if key is None or schema.type_name is None:
+            return None
+        at = unwrap(entry, np.array([value_at], np.int64))
+        if entry[at[0]] != TypeCode.OBJECT:
+            return None
+        head = headers(entry, at)
+        if not int(head.flags[0]) & BinaryFlag.COMPACT_FOOTER:
+            return None
+        order = registry.schema(int(head.type_id[0]), int(head.schema_id[0]))
+        places = field_positions(entry, head, registry, order)
+        slots, free = [], [(key.at, key.size)]
+        free.append((int(at[0]) + _HASH_AT, _HASH_BYTES))
+        starts = sorted(int(p[0]) for p in places.values())
+        ends = dict(zip(starts, [*starts[1:], int(head.schema_at[0])], strict=True))
+        by_id = {f.field_id: f for f in wanted}
+        if not set(by_id) <= set(places):
+            return None
+        for field_id, place in places.items():
+            start = int(place[0])
+            if field_id not in by_id:
+                free.append((start, ends[start] - start))
+                continue
+            slot = _slot(entry, start, by_id[field_id])
+            if slot is None or slot.at + slot.size != ends[start]:
+                return None
+            slots.append(slot)
+            free.append((slot.at, slot.size))
+        return cls(entry, key, slots, _complement(sorted(free), len(entry)))
+
+    def read(self, data: Bytes, count: int) -> Batch | None:
+        """The columns of a page as views of it; None where an entry differs from the layout."""
+        if count == 0 or len(data) != count * self.stride:
+            return None
+        rows = data.reshape(count, self.stride)
+        if any((rows[:, p:q] != same).any() for p, q, same in self._constant):
+            return None
+        columns = {s.field.name: self._column(data, count, s) for s in self._slots}
+        return Batch(self._column(data, count, self._key), columns)
+
+    def _column(self, data: Bytes, count: int, slot: _Slot) -> Column:
+        field = slot.field
+        if field.dtype == BYTES or field.ragged:
+            size = field.dtype.itemsize if field.dtype != BYTES else 1
+            if size > 1:
+                flat = self._view(data, count, slot, field.dtype, (slot.size // size,))
+                per_row = slot.size // size
+                starts = np.arange(count, dtype=np.int64) * per_row
+                return Column(flat.reshape(-1), starts, np.full(count, per_row, np.int64))
+            starts = np.arange(count, dtype=np.int64) * self.stride + slot.at
+            values = data if field.dtype == BYTES else data.view(field.dtype)
+            return Column(values, starts, np.full(count, slot.size, np.int64))
+        shape = tuple(n for n in field.shape if n is not None)
+        return Column(self._view(data, count, slot, field.dtype, shape))
+
+    def _view(
+        self, data: Bytes, count: int, slot: _Slot, dtype: np.dtype[Any], shape: tuple[int, ...]
+    ) -> NDArray[Any]:
+        inner = np.empty(shape, dtype).strides if shape else ()
+        view: NDArray[Any] = np.ndarray(
+            (count, *shape), dtype, data.data, slot.at, (self.stride, *inner)
+        )
+        return view
+
+
+def _slot(entry: Bytes, at: int, field: Field) -> _Slot | None:
+    """Where the value of the field's object at `at` stands; None where it has no plain form."""
+    code = int(entry[at])
+    if code != field.type or field.type not in _PLAIN:
+        return None
+    if field.type in FIXED_DTYPE:
+        size = FIXED_DTYPE[field.type].itemsize
+        return _Slot(field, at + 1, size) if size == field.dtype.itemsize else None
+    length = int(entry[at + 1 : at + 5].view("<i4")[0])
+    if field.type in ARRAY_ELEMENT:
+        width = ARRAY_ELEMENT[field.type].itemsize
+        if field.dtype != BYTES:
+            if field.dtype.itemsize != width:
+                return None
+            if length % max(field.size, 1) or (not field.ragged and length != field.size):
+                return None
+        length *= width
+    return _Slot(field, at + 5, length)
+
+
+def _complement(free: list[tuple[int, int]], size: int) -> list[tuple[int, int]]:
+    """The ranges (first, end) outside the sorted ranges (first, size)."""
+    out, at = [], 0
+    for start, length in free:
+        if start > at:
+            out.append((at, start))
+        at = max(at, start + length)
+    if at < size:
+        out.append((at, size))
+    return out

@@ -1,0 +1,133 @@
+"""Binary types: which fields a (type id, schema id) pair stands for.
+
+A compact binary object names neither its type nor its fields; both come from the cluster's
+registry (op 3002), which the client asks once a type.
+
+Source: Apache Ignite 2.17.0, `ClientBinaryTypeGetResponse`, `PlatformUtils`/`ClientUtils`
+(`binaryMetadata`).
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from ignitetf.errors import WireError
+from ignitetf.wire.codes import TypeCode
+
+__all__ = ["BinaryType", "TypeRegistry", "UnknownType", "read_binary_type"]
+
+
+class UnknownType(Exception):
+    """A page has an object of a type or schema that the registry does not hold yet."""
+
+    def __init__(self, type_id: int, schema_id: int) -> None:
+        super().__init__(f"type {type_id}, schema {schema_id}")
+        self.type_id = type_id
+        self.schema_id = schema_id
+
+
+@dataclass(frozen=True)
+class BinaryType:
+    """One binary type as the cluster knows it.
+
+    Attributes:
+        type_id: Signed 32-bit id.
+        name: Name as registered.
+        fields: Name and declared type code (or -1) by field id.
+        schemas: Field ids in stored order, by schema id.
+        affinity_key: Name of the affinity key field, if any.
+        enum: Names of an enum's constants by ordinal; empty for other types.
+    """
+
+    type_id: int
+    name: str
+    fields: dict[int, tuple[str, int]]
+    schemas: dict[int, tuple[int, ...]]
+    affinity_key: str | None = None
+    enum: dict[int, str] | None = None
+
+
+class TypeRegistry:
+    """The binary types seen so far, by type id."""
+
+    def __init__(self) -> None:
+        self._types: dict[int, BinaryType] = {}
+
+    def add(self, item: BinaryType) -> None:
+        """Take in a type; a newer one of the same id replaces it."""
+        self._types[item.type_id] = item
+
+    def type(self, type_id: int, schema_id: int = 0) -> BinaryType:
+        """The type of this id; raises UnknownType until it was added."""
+        if (found := self._types.get(type_id)) is None:
+            raise UnknownType(type_id, schema_id)
+        return found
+
+    def schema(self, type_id: int, schema_id: int) -> tuple[int, ...]:
+        """Field ids of a schema in stored order; raises UnknownType until it was added."""
+        found = self.type(type_id, schema_id).schemas.get(schema_id)
+        if found is None:
+            raise UnknownType(type_id, schema_id)
+        return found
+
+
+def read_binary_type(body: memoryview) -> BinaryType | None:
+    """The answer of BINARY_TYPE_GET; None where the cluster has no such type."""
+    try:
+        return _Reader(body).binary_type()
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise WireError("damaged description of a binary type") from error
+
+
+class _Reader:
+    def __init__(self, body: memoryview) -> None:
+        self.body = body
+        self.at = 0
+
+    def int32(self) -> int:
+        (value,) = struct.unpack_from("<i", self.body, self.at)
+        self.at += 4
+        return int(value)
+
+    def count(self) -> int:
+        value = self.int32()
+        if not 0 <= value <= len(self.body):
+            raise IndexError(f"count {value}")
+        return value
+
+    def flag(self) -> bool:
+        self.at += 1
+        return bool(self.body[self.at - 1])
+
+    def string(self) -> str | None:
+        code = self.body[self.at]
+        self.at += 1
+        if code != TypeCode.STRING:
+            return None
+        length = self.count()
+        if self.at + length > len(self.body):
+            raise IndexError("string beyond the end")
+        self.at += length
+        return bytes(self.body[self.at - length : self.at]).decode("utf-8")
+
+    def binary_type(self) -> BinaryType | None:
+        if not self.flag():
+            return None
+        type_id = self.int32()
+        name = self.string() or ""
+        affinity_key = self.string()
+        fields = {}
+        for _ in range(self.count()):
+            field_name = self.string() or ""
+            code = self.int32()
+            fields[self.int32()] = (field_name, code)
+        enum = None
+        if self.flag():
+            names = [(self.string() or "", self.int32()) for _ in range(self.count())]
+            enum = {ordinal: constant for constant, ordinal in names}
+        schemas = {}
+        for _ in range(self.count()):
+            schema_id = self.int32()
+            schemas[schema_id] = tuple(self.int32() for _ in range(self.count()))
+        return BinaryType(type_id, name, fields, schemas, affinity_key, enum)
