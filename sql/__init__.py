@@ -1,1 +1,124 @@
-"""Statements that commands run by name; installs as `ignitetf.sql`."""
+"""Statements that commands run by name; installs as `ignitetf.sql`.
+
+Each file has one statement or several, for Ignite's H2 dialect. `{name}` in a file is a place to
+fill; `statement` puts nothing there but names, numbers and lists of them, so that no value can
+become SQL. Values of a query go as `?` parameters, beside the text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources import files
+
+from ignitetf.errors import ConfigError
+
+__all__ = ["TABLES", "fill", "names", "placeholders", "split", "statement"]
+
+# Files that `ignitetf table create NAME` knows.
+TABLES = ("images", "mnist", "voc")
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_$.-]*\Z")
+_TYPE = re.compile(r"[A-Z]+(\([0-9]+(,[0-9]+)?\))?( NOT NULL)?\Z")
+_PLACE = re.compile(r"\{([a-z_]+)\}")
+# What a semicolon does not end: quoted text, quoted names, comments.
+_TOKEN = re.compile(
+    r"""(?P<skip>'(?:[^']|'')*(?:'|\Z) | "(?:[^"]|"")*(?:"|\Z) | --[^\n]* | /\*.*?(?:\*/|\Z))
+      | (?P<end>;) | (?P<text>[^;'"/-]+|.)""",
+    re.DOTALL | re.VERBOSE,
+)
+
+Fill = str | int | Sequence[str] | Sequence[tuple[str, str]] | Mapping[str, "str | int | bool"]
+
+
+def names() -> list[str]:
+    """Names of all files, without `.sql`."""
+    found = (item.name for item in files(__name__).iterdir())
+    return sorted(name[: -len(".sql")] for name in found if name.endswith(".sql"))
+
+
+def statement(name: str, /, **values: Fill) -> str:
+    """The text of `name`.sql with its places filled; see `fill`.
+
+    Raises:
+        ConfigError: There is no such file, or a value may not stand in SQL.
+    """
+    if name not in names():
+        raise ConfigError(f"no statement {name!r}", hint=f"there are {', '.join(names())}")
+    return fill(files(__name__).joinpath(f"{name}.sql").read_text(encoding="utf-8"), **values)
+
+
+def fill(text: str, /, **values: Fill) -> str:
+    """The text with each `{place}` exchanged for its value.
+
+    A name or a number stands as it is. A list of names becomes `"A", "B"`; a list of names and
+    types becomes the columns `"A" INT, "B" BIGINT`; a mapping becomes the options
+    `,TEMPLATE=p16,BACKUPS=1`, with the comma in front, as other options stand there already.
+
+    Raises:
+        ConfigError: A place has no value, or a value may not stand in SQL.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        if match[1] not in values:
+            raise ConfigError(f"the SQL needs a value for {match[0]}")
+        return _render(match[1], values[match[1]])
+
+    return _PLACE.sub(value, text)
+
+
+def placeholders(text: str) -> set[str]:
+    """Names of the places in the text."""
+    return set(_PLACE.findall(text))
+
+
+def split(text: str) -> Iterator[str]:
+    """The statements of a text, which semicolons end outside quotes and comments.
+
+    Yields:
+        Each without its semicolon; none that is only space and comments.
+    """
+    start, content = 0, False
+    for token in _TOKEN.finditer(text):
+        if token["end"]:
+            if content:
+                yield text[start : token.start()].strip()
+            start, content = token.end(), False
+        elif token["text"]:
+            content = content or not token["text"].isspace()
+        elif token["skip"][0] in "'\"":
+            content = True
+    if content:
+        yield text[start:].strip()
+
+
+def _render(place: str, value: Fill) -> str:
+    if isinstance(value, Mapping):
+        return "".join(f",{_name(place, k)}={_word(place, v)}" for k, v in value.items())
+    if isinstance(value, (str, int)):
+        return _word(place, value)
+    return ", ".join(_column(place, item) for item in value)
+
+
+def _column(place: str, item: str | tuple[str, str]) -> str:
+    if isinstance(item, str):
+        return f'"{_name(place, item)}"'
+    name, kind = item
+    if not _TYPE.match(kind):
+        raise ConfigError(f"{kind!r} is no SQL type ({place})")
+    return f'"{_name(place, name)}" {kind}'
+
+
+def _word(place: str, value: str | int | bool) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int) else _name(place, value)
+
+
+def _name(place: str, value: str) -> str:
+    if not isinstance(value, str) or not _NAME.match(value):
+        raise ConfigError(
+            f"{place} {value!r} may not stand in SQL",
+            hint="a name has letters, digits, '_', '$', '.', '-', and begins with a letter or '_'",
+        )
+    return value

@@ -1,0 +1,426 @@
+"""Create, list, describe and drop caches and SQL tables.
+
+A thin client cannot set the number of partitions of a cache. Templates in the node's
+configuration can (`p16*` has 16), and `CREATE TABLE ... WITH "template=p16"` takes one under any
+cache name; so every cache whose partitions are chosen is made by SQL. What was made is compared
+with what was asked for, and dropped when the two differ.
+
+Source: Apache Ignite 2.17.0, by experiment. Columns of the type OTHER take arrays of every kind;
+a column whose type is not exactly that of the binary field fails when it is read. A bare string
+value gets a full-text index, without whose jar the table silently does not appear.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ignitetf.client import Client, cache_id
+from ignitetf.errors import CacheExists, CacheNotFound, ConfigError, SqlError
+from ignitetf.sql import statement
+from ignitetf.transport import server_error
+from ignitetf.wire.codes import OpCode, Status, TypeCode
+from ignitetf.wire.schema import Field, Schema
+
+__all__ = [
+    "MAX_PARTITIONS",
+    "CacheSpec",
+    "check_partitions",
+    "clear_cache",
+    "column_type",
+    "create_cache",
+    "create_table",
+    "describe",
+    "drop_cache",
+    "drop_table",
+    "find_table",
+    "list_caches",
+    "list_tables",
+    "missing_template",
+]
+
+MAX_PARTITIONS: Final = 65_000  # CacheConfiguration.MAX_PARTITIONS_COUNT
+_DEFAULT_PARTITIONS: Final = 1024  # RendezvousAffinityFunction's own
+_MODES: Final = ("PARTITIONED", "REPLICATED")
+_ATOMICITIES: Final = ("ATOMIC", "TRANSACTIONAL")
+
+_COLUMN: Final[Mapping[TypeCode, str]] = {
+    TypeCode.BYTE: "TINYINT",
+    TypeCode.SHORT: "SMALLINT",
+    TypeCode.INT: "INT",
+    TypeCode.LONG: "BIGINT",
+    TypeCode.FLOAT: "REAL",
+    TypeCode.DOUBLE: "DOUBLE",
+    TypeCode.CHAR: "CHAR",
+    TypeCode.BOOL: "BOOLEAN",
+    TypeCode.STRING: "VARCHAR",
+    TypeCode.UUID: "UUID",
+    TypeCode.DATE: "TIMESTAMP",
+    TypeCode.TIMESTAMP: "TIMESTAMP",
+    TypeCode.TIME: "TIME",
+    TypeCode.DECIMAL: "DECIMAL",
+    TypeCode.BYTE_ARRAY: "VARBINARY",
+}
+_JAVA_TYPE: Final[Mapping[str, str]] = {
+    "java.lang.Byte": "TINYINT",
+    "java.lang.Short": "SMALLINT",
+    "java.lang.Integer": "INT",
+    "java.lang.Long": "BIGINT",
+    "java.lang.Float": "REAL",
+    "java.lang.Double": "DOUBLE",
+    "java.lang.Boolean": "BOOLEAN",
+    "java.lang.String": "VARCHAR",
+    "java.util.UUID": "UUID",
+    "java.sql.Date": "DATE",
+    "java.sql.Timestamp": "TIMESTAMP",
+    "java.sql.Time": "TIME",
+    "java.math.BigDecimal": "DECIMAL",
+    "[B": "VARBINARY",
+    "java.lang.Object": "OTHER",
+}
+
+
+@dataclass(frozen=True)
+class CacheSpec:
+    """What a new cache shall be.
+
+    Attributes:
+        name: Name of the cache.
+        partitions: Number of partitions; None leaves it to the cluster (1024).
+        backups: Copies of each partition beside the primary one.
+        mode: PARTITIONED, or REPLICATED (all data on each node).
+        atomicity: ATOMIC or TRANSACTIONAL.
+        affinity_key: Name of the key field that decides the partition, for composite keys.
+    """
+
+    name: str
+    partitions: int | None = None
+    backups: int = 0
+    mode: str = "PARTITIONED"
+    atomicity: str = "ATOMIC"
+    affinity_key: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what the server would refuse later, or take as something else."""
+        if not self.name or self.name != self.name.strip():
+            raise ConfigError(f"{self.name!r} is no name of a cache")
+        check_partitions(self.partitions)
+        if self.backups < 0:
+            raise ConfigError(f"a cache cannot have {self.backups} backups")
+        if self.mode not in _MODES:
+            raise ConfigError(f"mode {self.mode!r} is none of {', '.join(_MODES)}")
+        if self.atomicity not in _ATOMICITIES:
+            raise ConfigError(f"atomicity {self.atomicity!r} is none of {', '.join(_ATOMICITIES)}")
+        if self.mode == "REPLICATED" and self.partitions is not None:
+            raise ConfigError(
+                "a replicated cache takes no number of partitions",
+                hint="leave the number out, or choose the mode PARTITIONED with backups",
+            )
+
+
+def check_partitions(count: int | None) -> None:
+    """Raise ConfigError unless a cache can have this number of partitions."""
+    if count is not None and not 1 <= count <= MAX_PARTITIONS:
+        raise ConfigError(
+            f"a cache cannot have {count} partitions", hint=f"choose 1 to {MAX_PARTITIONS}"
+        )
+
+
+def create_cache(client: Client, spec: CacheSpec) -> None:
+    """Create a cache for keys and values of every type.
+
+    Raises:
+        CacheExists: There is a cache or a table of this name.
+        ConfigError: The cluster has no template for this number of partitions.
+    """
+    _require_absent(client, spec.name)
+    if spec.partitions is None:
+        _create_plain(client, spec)
+        return
+    text = statement("create_cache", cache=spec.name, options=_options(spec, spec.partitions))
+    _create(client, spec, text, spec.name)
+
+
+def create_table(
+    client: Client, schema: Schema, name: str, spec: CacheSpec, index: Sequence[str] = ()
+) -> None:
+    """Create the SQL table `name` over the new cache `spec.name`, for records of this schema.
+
+    The columns are the key (`ID`, or the fields of a composite key) and the fields of the value,
+    in capitals. Bare values that SQL cannot show (strings, arrays but byte[]) get a cache without
+    a table.
+
+    Args:
+        client: The connection.
+        schema: The records.
+        name: Name of the table; in capitals, SQL needs no quotes around it.
+        spec: The cache.
+        index: Names of columns that get an index of their own.
+
+    Raises:
+        CacheExists: There is a cache or a table of this name.
+        ConfigError: A name cannot stand in SQL, or the cluster has no template for this number
+            of partitions. Nothing is left behind.
+    """
+    schema.check_identifiers()
+    _require_absent(client, spec.name)
+    if schema.type_name is None and not _bare_value_fits(schema.fields[0]):
+        create_cache(client, spec)
+        return
+    keys = _key_columns(schema)
+    columns = [*keys, *((f.name.upper(), column_type(f)) for f in schema.fields)]
+    partitions = spec.partitions
+    if partitions is None and spec.mode == "PARTITIONED":
+        partitions = _DEFAULT_PARTITIONS
+    text = _table_text(schema, name, spec, columns, [k for k, _ in keys], partitions)
+    try:
+        _create(client, spec, text, name)
+    except ConfigError:
+        if spec.partitions is not None or partitions is None:
+            raise
+        # Without templates the table takes Ignite's own defaults, which have as many partitions.
+        text = _table_text(schema, name, spec, columns, [k for k, _ in keys], None)
+        _create(client, spec, text, name)
+    try:
+        for column in index:
+            _create_index(client, name, column.upper())
+    except BaseException:
+        drop_table(client, name)
+        raise
+
+
+def drop_table(client: Client, name: str) -> None:
+    """Drop a table and its cache; raises CacheNotFound where there is none."""
+    table = find_table(client, name)
+    client.sql(statement("drop_table", schema=table["schema"], table=table["table"])).close()
+
+
+def drop_cache(client: Client, name: str) -> None:
+    """Remove a cache, and the table it was made by; raises CacheNotFound where there is none."""
+    client.require_cache(name)
+    rows = client.sql(statement("tables_of_cache"), (name,)).fetchall()
+    own = [table for schema, table in rows if schema == "PUBLIC"]
+    if not own:
+        client.destroy_cache(name)
+    for table in own:
+        client.sql(statement("drop_table", schema="PUBLIC", table=table)).close()
+
+
+def clear_cache(client: Client, name: str) -> None:
+    """Remove all entries of a cache; raises CacheNotFound where there is none."""
+    client.require_cache(name)
+    client.call(OpCode.CACHE_CLEAR, struct.pack("<ib", cache_id(name), 0))
+
+
+def list_caches(client: Client) -> list[dict[str, Any]]:
+    """One mapping for each cache: `name`, `entries`, `partitions`, `backups`, `mode`."""
+    rows = client.sql(statement("caches"), (None, None)).fetchall()
+    return [_cache_row(client, row) for row in rows]
+
+
+def list_tables(client: Client) -> list[dict[str, Any]]:
+    """One mapping for each table: `schema`, `table`, `cache`, `rows`, `key_type`, `value_type`."""
+    return [{**table, "rows": client.cache_size(table["cache"])} for table in _tables(client)]
+
+
+def find_table(client: Client, name: str) -> dict[str, Any]:
+    """The table of this name, as written or in capitals, with or without its schema.
+
+    Returns:
+        As `list_tables`, without `rows`.
+
+    Raises:
+        CacheNotFound: There is none; the hint has the nearest names.
+    """
+    tables = _tables(client)
+    for wanted in (name, name.upper()):
+        for table in tables:
+            if wanted in (table["table"], f"{table['schema']}.{table['table']}"):
+                return table
+    import difflib
+
+    near = difflib.get_close_matches(name.upper(), [t["table"] for t in tables], 3)
+    found = f"did you mean {' or '.join(near)}?" if near else "'ignitetf table ls' lists the tables"
+    raise CacheNotFound(f"no table {name!r}", hint=found, cache=name)
+
+
+def describe(client: Client, name: str) -> dict[str, Any]:
+    """A cache: as in `list_caches`, and how it stores data, its tables, fields and indexes.
+
+    Raises:
+        CacheNotFound: There is none.
+    """
+    client.require_cache(name)
+    rows = client.sql(statement("caches"), (name, name)).fetchall()
+    if not rows:
+        raise CacheNotFound(f"cache {name!r} is not one of a user", cache=name)
+    out = _cache_row(client, rows[0])
+    _, _, _, _, out["atomicity"], out["partition_loss"], out["data_region"] = rows[0]
+    tables = _tables(client, name)
+    out["table"] = None
+    out["fields"] = []
+    for table in tables[:1]:
+        out.update({k: table[k] for k in ("table", "key_type", "value_type", "affinity_key")})
+        out["fields"] = _columns(client, table["schema"], table["table"])
+        indexes = client.sql(statement("indexes"), (table["schema"], table["table"])).fetchall()
+        out["indexes"] = [{"name": n, "columns": c, "unique": u} for n, c, u in indexes]
+    return out
+
+
+def column_type(field: Field) -> str:
+    """The SQL type whose values are exactly those of the field's binary type."""
+    return _COLUMN.get(field.type, "OTHER")
+
+
+def missing_template(partitions: int) -> ConfigError:
+    """The error for a cluster that has no template with this number of partitions."""
+    from ignitetf.node.config import template_xml
+
+    return ConfigError(
+        f"the cluster has no cache template p{partitions}*, so it cannot make a cache with "
+        f"{partitions} partitions",
+        hint=f"start an embedded node with --template-partitions {partitions}, or put this into "
+        f"the IgniteConfiguration of the nodes:\n{template_xml([partitions])}",
+        partitions=partitions,
+    )
+
+
+def _options(spec: CacheSpec, partitions: int | None) -> dict[str, str | int | bool]:
+    options: dict[str, str | int | bool] = {"BACKUPS": spec.backups, "ATOMICITY": spec.atomicity}
+    if spec.mode == "REPLICATED":
+        return {"TEMPLATE": "REPLICATED", "ATOMICITY": spec.atomicity}
+    if partitions is not None:
+        options["TEMPLATE"] = f"p{partitions}"
+    return options
+
+
+def _table_text(
+    schema: Schema,
+    name: str,
+    spec: CacheSpec,
+    columns: list[tuple[str, str]],
+    keys: list[str],
+    partitions: int | None,
+) -> str:
+    options = _options(spec, partitions)
+    if schema.type_name is None:
+        options["WRAP_VALUE"] = False
+    else:
+        options["VALUE_TYPE"] = schema.type_name
+    if schema.key_type_name is not None:
+        options["KEY_TYPE"] = schema.key_type_name
+    if affinity_key := spec.affinity_key or schema.affinity_key:
+        options["AFFINITY_KEY"] = affinity_key.upper()
+    return statement(
+        "create_table", table=name, columns=columns, key=keys, cache=spec.name, options=options
+    )
+
+
+def _create(client: Client, spec: CacheSpec, text: str, table: str) -> None:
+    """Run a CREATE TABLE and compare the number of partitions; leaves nothing when it fails."""
+    try:
+        client.sql(text).close()
+    except SqlError as error:
+        if "already exists" in error.message or "already indexed" in error.message:
+            raise CacheExists(
+                f"table {table!r} exists",
+                hint=f"choose another name, or remove it with 'ignitetf table drop {table}'",
+                cache=spec.name,
+            ) from error
+        if "Cache doesn't exist: p" in error.message and spec.mode == "PARTITIONED":
+            raise missing_template(spec.partitions or _DEFAULT_PARTITIONS) from error
+        raise
+    if spec.partitions is not None and client.partition_count(spec.name) != spec.partitions:
+        client.sql(statement("drop_table", schema="PUBLIC", table=table)).close()
+        raise missing_template(spec.partitions)
+
+
+def _create_index(client: Client, table: str, column: str) -> None:
+    text = statement("create_index", index=f"{table}_{column}_IDX", table=table, columns=[column])
+    client.sql(text).close()
+
+
+def _require_absent(client: Client, name: str) -> None:
+    if client.cache_exists(name):
+        raise _exists(name)
+
+
+def _exists(name: str) -> CacheExists:
+    return CacheExists(
+        f"cache {name!r} exists",
+        hint=f"choose another name, or remove it with 'ignitetf cache drop {name}'",
+        cache=name,
+    )
+
+
+def _create_plain(client: Client, spec: CacheSpec) -> None:
+    from pyignite.datatypes import prop_codes
+    from pyignite.datatypes.cache_config import (
+        CacheAtomicityMode,
+        CacheMode,
+        PartitionLossPolicy,
+    )
+    from pyignite.exceptions import CacheError
+
+    settings = {
+        prop_codes.PROP_NAME: spec.name,
+        prop_codes.PROP_CACHE_MODE: getattr(CacheMode, spec.mode),
+        prop_codes.PROP_CACHE_ATOMICITY_MODE: getattr(CacheAtomicityMode, spec.atomicity),
+        prop_codes.PROP_BACKUPS_NUMBER: spec.backups,
+        prop_codes.PROP_PARTITION_LOSS_POLICY: PartitionLossPolicy.READ_WRITE_SAFE,
+    }
+    try:
+        client.pyignite.create_cache(settings)
+    except CacheError as error:
+        _require_absent(client, spec.name)
+        raise server_error(Status.FAILED, str(error)) from error
+
+
+def _key_columns(schema: Schema) -> list[tuple[str, str]]:
+    if schema.key.type is TypeCode.OBJECT:
+        return [(f.name.upper(), column_type(f)) for f in schema.key.fields]
+    taken = {f.name.upper() for f in schema.fields}
+    name = next(n for n in ("ID", "KEY", "KEY_ID", "CACHE_KEY", "ROW_KEY") if n not in taken)
+    return [(name, column_type(schema.key))]
+
+
+def _bare_value_fits(field: Field) -> bool:
+    return field.type in _COLUMN and field.type is not TypeCode.STRING
+
+
+def _cache_row(client: Client, row: Sequence[Any]) -> dict[str, Any]:
+    name, partitions, backups, mode = row[:4]
+    return {
+        "name": name,
+        "entries": client.cache_size(name),
+        "partitions": partitions,
+        "backups": backups if mode != "REPLICATED" else None,
+        "mode": mode,
+    }
+
+
+def _tables(client: Client, cache: str | None = None) -> list[dict[str, Any]]:
+    names = ("schema", "table", "cache", "key_type", "value_type", "affinity_key")
+    rows: Iterable[tuple[Any, ...]] = client.sql(statement("tables"), (cache, cache)).fetchall()
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def _columns(client: Client, schema: str, table: str) -> list[dict[str, Any]]:
+    rows = client.sql(statement("columns"), (schema, table)).fetchall()
+    fields = {
+        name: {
+            "name": name,
+            "type": _JAVA_TYPE.get(java, java),
+            "key": key,
+            "nullable": nullable and not key,
+            "affinity": affinity,
+        }
+        for name, java, key, nullable, affinity in rows
+    }
+    try:
+        order = client.sql(statement("column_order", schema=schema, table=table)).columns
+    except (ConfigError, SqlError):  # a name that needs escapes: the columns as they come
+        order = list(fields)
+    return [fields[name] for name in order if name in fields]

@@ -1,0 +1,4 @@
+-- Names for the interactive prompt.
+SELECT TABLE_NAME, COLUMN_NAME
+FROM SYS.TABLE_COLUMNS
+WHERE COLUMN_NAME NOT IN ('_KEY', '_VAL')
