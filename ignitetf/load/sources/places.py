@@ -15,7 +15,7 @@ import hashlib
 import io
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
@@ -29,6 +29,7 @@ __all__ = [
     "digest",
     "inspect",
     "locate",
+    "locate_all",
     "one_line",
     "open_plain",
     "public_name",
@@ -227,6 +228,13 @@ def locate(location: Location) -> Place:
     if getattr(fs, "protocol", None) in ("file", ("file", "local")):
         return Place(name, str(path))
     return Place(name, str(path), fs)
+
+
+def locate_all(locations: Location | Sequence[Location]) -> list[Place]:
+    """The places of one location or several."""
+    if isinstance(locations, (str, Path)):
+        return [locate(locations)]
+    return [locate(one) for one in locations]
 
 
 def open_plain(place: Place) -> Stream:

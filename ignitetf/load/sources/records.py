@@ -30,12 +30,13 @@ from ignitetf.load.sources.values import column_of, field_of, strings_column, un
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema, field_for
 
-__all__ = ["ArraySource", "RecordSource", "records"]
+__all__ = ["ArraySource", "RecordSource", "array_column", "array_field", "key_field_of", "records"]
 
 _SAMPLE = 100  # records from which types and shapes are inferred
 _FEED = 1024  # records that are converted at a time
 _HASH_PIECES = 64
 _PIECE_BYTES = 1 << 20
+_INTEGERS = (TypeCode.BYTE, TypeCode.SHORT, TypeCode.INT, TypeCode.LONG)
 
 
 class ArraySource(Source):
@@ -59,11 +60,10 @@ class ArraySource(Source):
         self.arrays = {name.upper(): np.asanyarray(array) for name, array in arrays.items()}
         self.class_names = class_names
         self.rows = self._common_length()
-        fields = {name: _array_field(name, array) for name, array in self.arrays.items()}
-        key_field = RUNNING_KEY
-        if key is not None:
-            self.key_name = key.upper()
-            key_field = key_field_of(self.key_name, fields.pop(self.key_name, None))
+        fields = {name: array_field(name, array) for name, array in self.arrays.items()}
+        self._field_of = dict(fields)
+        self.key_name = None if key is None else key.upper()
+        key_field = key_field_of(self.key_name, fields)
         self.schema = Schema(type_name, key_field, tuple(fields.values()))
         self.schema.check_identifiers()
 
@@ -99,15 +99,10 @@ class ArraySource(Source):
                 name: self._column(name, array[first:last], first)
                 for name, array in self.arrays.items()
             }
-            key = keys_of(np.arange(first, last))
-            if self.key_name is not None:
-                key = columns.pop(self.key_name)
-            yield last, Batch(key, columns)
+            yield last, Batch(take_key(columns, self.key_name, first, last), columns)
 
     def _column(self, name: str, values: NDArray[Any], first: int) -> Column:
-        is_key = name == self.key_name
-        field = self.schema.key if is_key else self.schema[name]
-        return array_column(field, values, f"array {name}, records from {first}")
+        return array_column(self._field_of[name], values, f"array {name}, records from {first}")
 
 
 def _content(array: NDArray[Any]) -> str:
@@ -120,7 +115,7 @@ def _content(array: NDArray[Any]) -> str:
     return digest(*(digest(array[s : s + rows].tobytes().hex()) for s in starts))
 
 
-def _array_field(name: str, array: NDArray[Any]) -> Field:
+def array_field(name: str, array: NDArray[Any]) -> Field:
     """The field of an array whose first dimension is the record."""
     kind = array.dtype.kind
     if kind == "O":
@@ -136,7 +131,7 @@ def _array_field(name: str, array: NDArray[Any]) -> Field:
 
 
 def array_column(field: Field, values: NDArray[Any], name: str) -> Column:
-    """The column of an array `[n, *shape]` that `_array_field` described."""
+    """The column of an array `[n, *shape]` that `array_field` described."""
     kind = values.dtype.kind
     try:
         if kind == "O":
@@ -164,15 +159,26 @@ def _timestamps(values: NDArray[Any]) -> Column:
     return Column(wide.astype(np.int64))
 
 
-def key_field_of(name: str, field: Field | None) -> Field:
-    """The key that a column becomes: integers and dates LONG, texts STRING.
+def key_field_of(name: str | None, fields: dict[str, Field]) -> Field:
+    """Take a column out of the fields as the key: integers become LONG, texts STRING.
+
+    Args:
+        name: The column; None for the running key, which takes none out.
+        fields: The fields by name.
 
     Raises:
-        ConfigError: No such column, or its values cannot be keys.
+        ConfigError: No such column, its values cannot be keys, or nothing else is left.
     """
+    if name is None:
+        return RUNNING_KEY
+    field = fields.pop(name, None)
     if field is None:
-        raise ConfigError(f"no column {name!r} to be the key", hint="--key takes a column's name")
-    if not field.shape and field.dtype.kind in "iu" and field.type != TypeCode.BOOL:
+        raise ConfigError(
+            f"no column {name!r} to be the key", hint=f"columns: {', '.join(sorted(fields))}"
+        )
+    if not fields:
+        raise ConfigError(f"no column is left beside the key {name!r}")
+    if field.type in _INTEGERS and field.dtype.kind in "iu":
         return RUNNING_KEY
     if field.type == TypeCode.STRING:
         return Field("key", TypeCode.STRING, BYTES)
@@ -180,6 +186,18 @@ def key_field_of(name: str, field: Field | None) -> Field:
         f"column {name!r} of type {field.type.name} cannot be the key",
         hint="keys are integers or strings; leave --key out for a running number",
     )
+
+
+def take_key(columns: dict[str, Column], name: str | None, first: int, last: int) -> Column:
+    """The keys of the records from `first` up to `last`, taken out of the columns."""
+    if name is None:
+        return keys_of(np.arange(first, last))
+    key = columns.pop(name)
+    if key.starts is not None or not isinstance(key.values, np.ndarray):
+        return key
+    if key.values.dtype == np.uint64 and len(key) and key.values.max() > np.iinfo(np.int64).max:
+        raise SourceError(f"a key in records {first} to {last - 1} does not fit into a long")
+    return Column(key.values.astype(np.int64), valid=key.valid)
 
 
 class RecordSource(Source):
@@ -251,9 +269,7 @@ class RecordSource(Source):
             upper[name]: field_of(upper[name], [item.get(name) for item in self.sample])
             for name in names
         }
-        key = RUNNING_KEY
-        if self.key_name is not None:
-            key = key_field_of(self.key_name, fields.pop(self.key_name, None))
+        key = key_field_of(self.key_name, fields)
         return Schema(type_name, key, tuple(fields.values()))
 
     def fingerprint(self) -> str:
