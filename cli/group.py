@@ -21,11 +21,12 @@ from typer.main import get_command
 
 from ignitetf.errors import IgniteTFError, MissingExtra
 
-__all__ = ["Command", "LazyGroup", "prepare"]
+__all__ = ["Command", "LazyGroup", "UsageError", "prepare"]
 
+# Raised by a command for options that do not go together: exit code 2.
 # Typer carries Click inside itself in some versions and depends on it in others; the bases of
 # its public BadParameter are the same two classes everywhere.
-_UsageError: type[Any] = typer.BadParameter.__mro__[1]
+UsageError: type[Any] = typer.BadParameter.__mro__[1]
 _ClickException: type[Any] = typer.BadParameter.__mro__[2]
 
 _UNKNOWN_COMMAND = re.compile(r"No such command '(?P<name>[^']*)'")
@@ -153,7 +154,7 @@ def _report(error: Exception) -> int:
     """Print the error to stderr in one line, with a hint; returns the exit code."""
     if isinstance(error, IgniteTFError):
         _say(f"error: {error.message}", error.hint)
-    elif isinstance(error, _UsageError):
+    elif isinstance(error, UsageError):
         if type(error).__name__ == "NoArgsIsHelpError":
             cast("Any", error).show()
         else:

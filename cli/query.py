@@ -1,0 +1,283 @@
+"""`ignitetf query`: SQL from an argument, a file, standard input or a prompt."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import os
+import sys
+import uuid
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from enum import Enum
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from ignitetf.cli.group import UsageError
+from ignitetf.cli.options import Connect, connected
+from ignitetf.cli.output import Rows, note, show, unique
+from ignitetf.errors import ConfigError, MissingExtra, SchemaError, SqlError
+
+if TYPE_CHECKING:
+    from ignitetf.client import Client, SqlResult
+
+app = typer.Typer()
+
+PARQUET_ROWS = 8192  # rows of one row group
+_LONG = range(-(1 << 63), 1 << 63)
+_QUERIES = ("SELECT", "WITH", "EXPLAIN", "SHOW", "VALUES", "TABLE", "(")
+
+
+class QueryOutput(str, Enum):
+    """Form of the rows of a query."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    PARQUET = "parquet"
+
+
+@app.command()
+@connected
+def query(
+    connect: Connect,
+    sql: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Argument(help="The statement; standard input or a prompt when left out."),
+    ] = None,
+    file: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--file", "-f", help="File with statements that ';' separates."),
+    ] = None,
+    output: Annotated[
+        QueryOutput, typer.Option("--output", "-o", help="Form of the rows; bytes are base64.")
+    ] = QueryOutput.TABLE,
+    to: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--to", help="File to write instead of stdout; parquet needs one."),
+    ] = None,
+    param: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option(help="Value of the next '?': number, true, false, null, else text."),
+    ] = None,
+    max_rows: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option("--max-rows", min=1, help="Stop after so many rows."),
+    ] = None,
+) -> None:
+    """Run SQL: one statement, a file, standard input, or an interactive prompt.
+
+    Example: ignitetf query "SELECT LABEL, COUNT(*) FROM MNIST_TRAIN GROUP BY LABEL"
+
+    Example: ignitetf query "SELECT ID, LABEL FROM MNIST_TRAIN WHERE LABEL = ?" --param 7 --output csv
+    """
+    if sql is not None and file is not None:
+        raise UsageError("give the statement or --file, not both")
+    if output is QueryOutput.PARQUET and to is None:
+        raise UsageError("parquet is no text: give --to FILE")
+    if sql is None and file is None and sys.stdin.isatty() and sys.stdout.isatty():
+        from ignitetf.cli.prompt import run
+
+        run(connect)
+        return
+    from ignitetf.sql import split
+
+    statements = list(split(sql if sql is not None else _read(file)))
+    values = [literal(text) for text in param or ()]
+    _check(statements, values, output)
+    with connect() as client:
+        _run(client, statements, values, output, to, max_rows)
+
+
+def literal(text: str) -> Any:
+    """The value of `--param`: a JSON number, true, false, null or string, else the text itself."""
+    try:
+        value = json.loads(text, parse_float=_float, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        return text
+    if isinstance(value, (list, dict)):
+        return text
+    if isinstance(value, int) and not isinstance(value, bool) and value not in _LONG:
+        return Decimal(value)
+    return value
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(text)
+    return value
+
+
+def _no_constant(text: str) -> Any:
+    raise ValueError(text)
+
+
+def _read(file: Path | None) -> str:
+    where = "standard input" if file is None else str(file)
+    try:
+        return sys.stdin.read() if file is None else file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{where}: not UTF-8 text") from error
+
+
+def _is_query(statement: str) -> bool:
+    import re
+
+    bare = re.sub(r"\A(\s|--[^\n]*(\n|\Z)|/\*.*?\*/)*", "", statement, flags=re.DOTALL)
+    return bare.upper().startswith(_QUERIES)
+
+
+def _check(statements: Sequence[str], values: Sequence[Any], output: QueryOutput) -> None:
+    if not statements:
+        raise UsageError("there is no SQL statement")
+    if values and len(statements) > 1:
+        raise UsageError(f"--param goes with one statement, here are {len(statements)}")
+    queries = sum(map(_is_query, statements))
+    if queries > 1 and output is not QueryOutput.TABLE:
+        raise UsageError(f"{output.value} holds the rows of one query, here are {queries}")
+
+
+def _run(
+    client: Client,
+    statements: Sequence[str],
+    values: Sequence[Any],
+    output: QueryOutput,
+    to: Path | None,
+    max_rows: int | None,
+) -> None:
+    changed: int | None = None
+    for number, text in enumerate(statements, 1):
+        try:
+            with client.sql(text, values) as result:
+                if result.update_count is None:
+                    print_rows(result, output, to, max_rows)
+                else:
+                    changed = (changed or 0) + result.update_count
+        except SqlError as error:
+            if len(statements) == 1:
+                raise
+            raise SqlError(
+                f"statement {number} of {len(statements)}: {error.message}",
+                hint=error.hint,
+                **error.fields,
+            ) from error
+    if changed is None:
+        return
+    if output is QueryOutput.JSON and not any(map(_is_query, statements)):
+        show({"updated": changed}, "json")
+    else:
+        note(f"{changed} rows changed")
+
+
+class Limited:
+    """The first rows of a result."""
+
+    def __init__(self, rows: Rows, limit: int) -> None:
+        """Take at most `limit` rows."""
+        self.columns = rows.columns
+        self._rows = iter(rows)
+        self._limit = limit
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from islice(self._rows, self._limit)
+        if next(self._rows, None) is not None:
+            note(f"stopped after {self._limit} rows, there are more")
+
+
+def print_rows(
+    result: SqlResult | Rows,
+    output: QueryOutput,
+    to: Path | None = None,
+    max_rows: int | None = None,
+) -> None:
+    """Print the rows, or write them to the file `to`, which appears only when it is complete."""
+    rows: Rows = result if max_rows is None else Limited(result, max_rows)
+    if to is None:
+        show(rows, output.value)
+        return
+    part = to.with_name(f".{to.name}.{os.getpid()}.part")
+    try:
+        if output is QueryOutput.PARQUET:
+            write_parquet(rows, part)
+        else:
+            with part.open("w", encoding="utf-8", newline="") as file:
+                show(rows, output.value, file=file)
+        part.replace(to)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_parquet(rows: Rows, path: Path) -> int:
+    """Write the rows as a Parquet file, a row group at a time; returns their number.
+
+    The first row group decides on the types; a column without a value in it is text.
+
+    Raises:
+        MissingExtra: pyarrow is not installed.
+        SchemaError: Later rows have values of another type.
+    """
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingExtra(
+            "parquet output needs pyarrow", hint="pip install 'ignitetf[query]'"
+        ) from error
+    names = unique(rows.columns)
+    source = iter(rows)
+    writer: Any = None
+    total = 0
+    try:
+        while True:
+            group = list(islice(source, PARQUET_ROWS))
+            if not group and writer is not None:
+                return total
+            columns = [[_arrow(row[i]) for row in group] for i in range(len(names))]
+            schema = None if writer is None else writer.schema
+            table = _arrow_table(pyarrow, names, columns, schema, total)
+            if writer is None:
+                writer = pyarrow.parquet.ParquetWriter(path, table.schema)
+            writer.write_table(table)
+            total += len(group)
+            if len(group) < PARQUET_ROWS:
+                return total
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def _arrow_table(
+    pyarrow: Any, names: Sequence[str], columns: Sequence[list[Any]], schema: Any, start: int
+) -> Any:
+    arrays = []
+    for index, name in enumerate(names):
+        try:
+            if schema is not None:
+                arrays.append(pyarrow.array(columns[index], schema.field(index).type))
+                continue
+            array = pyarrow.array(columns[index])
+        except (pyarrow.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise SchemaError(
+                f"column {name}: row {start} or one after it has a value of another type",
+                hint="CAST the column in the statement",
+            ) from error
+        kind = array.type
+        if pyarrow.types.is_null(kind):
+            kind = pyarrow.string()
+        elif pyarrow.types.is_decimal(kind):
+            kind = pyarrow.decimal128(38, max(kind.scale, 0))
+        arrays.append(array if kind == array.type else array.cast(kind))
+    return pyarrow.table(arrays, names=list(names))
+
+
+def _arrow(value: Any) -> Any:
+    if isinstance(value, uuid.UUID):
+        return str(value)
+    if isinstance(value, datetime.timedelta):
+        return (datetime.datetime.min + value).time()
+    return value
