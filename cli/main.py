@@ -10,12 +10,15 @@ from typing import Annotated
 
 import typer
 
+import ignitetf
 from ignitetf.cli.group import LazyGroup
 
 __all__ = ["COMMANDS", "app", "main"]
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "node": ("ignitetf.cli.node", "Start, stop and look at embedded nodes."),
+    "table": ("ignitetf.cli.table", "Create, list, describe and drop SQL tables."),
+    "cache": ("ignitetf.cli.cache", "Create, list, describe, clear and drop caches."),
     "query": ("ignitetf.cli.query", "Run SQL: one statement, a file, or an interactive prompt."),
     "config": ("ignitetf.cli.config", "Show the settings in force and where each comes from."),
 }
@@ -30,9 +33,7 @@ app = typer.Typer(name="ignitetf", cls=_Root, rich_markup_mode=None)
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
-
-        typer.echo(f"ignitetf {version('ignitetf')}")
+        typer.echo(f"ignitetf {ignitetf.__version__}")
         raise typer.Exit
 
 

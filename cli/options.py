@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ignitetf.client import Client
     from ignitetf.settings import Settings
 
-__all__ = ["Connect", "Yes", "confirm", "connected"]
+__all__ = ["BackupsOption", "Connect", "PartitionsOption", "Yes", "confirm", "connected"]
 
 _PANEL = "Connection"
 
@@ -105,6 +105,19 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+PartitionsOption = Annotated[
+    Optional[int],  # noqa: UP045
+    typer.Option(
+        "--partitions",
+        min=1,
+        max=65_000,
+        metavar="N",
+        help="Partitions of a new cache; the cluster needs a template for N (1, 2, 4 ... 1024).",
+    ),
+]
+BackupsOption = Annotated[
+    int, typer.Option("--backups", min=0, metavar="N", help="Copies of each partition.")
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 

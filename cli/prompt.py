@@ -123,7 +123,8 @@ class _Shell:
             if result.update_count is None:
                 show(result)
             else:
-                note(f"{result.update_count} rows changed")
+                changes = _CHANGES_NAMES.match(text)
+                note("done" if changes else f"{result.update_count} rows changed")
         if _CHANGES_NAMES.match(text):
             self._load_words()
 

@@ -29,6 +29,7 @@ app = typer.Typer()
 
 PARQUET_ROWS = 8192  # rows of one row group
 _LONG = range(-(1 << 63), 1 << 63)
+_CHANGES = ("INSERT", "MERGE", "UPDATE", "DELETE")
 _QUERIES = ("SELECT", "WITH", "EXPLAIN", "SHOW", "VALUES", "TABLE", "(")
 
 
@@ -125,11 +126,18 @@ def _read(file: Path | None) -> str:
         raise ConfigError(f"{where}: not UTF-8 text") from error
 
 
-def _is_query(statement: str) -> bool:
-    import re
+def _first_word(statement: str) -> str:
+    from ignitetf.sql import bare
 
-    bare = re.sub(r"\A(\s|--[^\n]*(\n|\Z)|/\*.*?\*/)*", "", statement, flags=re.DOTALL)
-    return bare.upper().startswith(_QUERIES)
+    return bare(statement)[:10].upper()
+
+
+def _is_query(statement: str) -> bool:
+    return _first_word(statement).startswith(_QUERIES)
+
+
+def _is_change(statement: str) -> bool:
+    return _first_word(statement).startswith(_CHANGES)
 
 
 def _check(statements: Sequence[str], values: Sequence[Any], output: QueryOutput) -> None:
@@ -170,8 +178,10 @@ def _run(
         return
     if output is QueryOutput.JSON and not any(map(_is_query, statements)):
         show({"updated": changed}, "json")
-    else:
+    elif changed or any(map(_is_change, statements)):
         note(f"{changed} rows changed")
+    else:
+        note("done")
 
 
 class Limited:

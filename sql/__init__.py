@@ -13,7 +13,17 @@ from importlib.resources import files
 
 from ignitetf.errors import ConfigError
 
-__all__ = ["TABLES", "fill", "names", "placeholders", "split", "statement"]
+__all__ = [
+    "TABLES",
+    "Fill",
+    "bare",
+    "fill",
+    "names",
+    "placeholders",
+    "split",
+    "statement",
+    "text_of",
+]
 
 # Files that `ignitetf table create NAME` knows.
 TABLES = ("images", "mnist", "voc")
@@ -21,6 +31,7 @@ TABLES = ("images", "mnist", "voc")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_$.-]*\Z")
 _TYPE = re.compile(r"[A-Z]+(\([0-9]+(,[0-9]+)?\))?( NOT NULL)?\Z")
 _PLACE = re.compile(r"\{([a-z_]+)\}")
+_LEADING = re.compile(r"\A(\s|--[^\n]*(\n|\Z)|/\*.*?\*/)*", re.DOTALL)
 # What a semicolon does not end: quoted text, quoted names, comments.
 _TOKEN = re.compile(
     r"""(?P<skip>'(?:[^']|'')*(?:'|\Z) | "(?:[^"]|"")*(?:"|\Z) | --[^\n]* | /\*.*?(?:\*/|\Z))
@@ -41,28 +52,35 @@ def statement(name: str, /, **values: Fill) -> str:
     """The text of `name`.sql with its places filled; see `fill`.
 
     Raises:
-        ConfigError: There is no such file, or a value may not stand in SQL.
+        ConfigError: There is no such file, a place has no value, or a value may not stand in SQL.
     """
+    text = text_of(name)
+    if missing := placeholders(text) - values.keys():
+        raise ConfigError(f"{name}.sql needs {', '.join(sorted(missing))}")
+    return fill(text, **values)
+
+
+def text_of(name: str) -> str:
+    """The text of `name`.sql as it stands there; raises ConfigError where there is none."""
     if name not in names():
         raise ConfigError(f"no statement {name!r}", hint=f"there are {', '.join(names())}")
-    return fill(files(__name__).joinpath(f"{name}.sql").read_text(encoding="utf-8"), **values)
+    return files(__name__).joinpath(f"{name}.sql").read_text(encoding="utf-8")
 
 
 def fill(text: str, /, **values: Fill) -> str:
-    """The text with each `{place}` exchanged for its value.
+    """The text with each `{place}` that has a value exchanged for it.
 
     A name or a number stands as it is. A list of names becomes `"A", "B"`; a list of names and
     types becomes the columns `"A" INT, "B" BIGINT`; a mapping becomes the options
     `,TEMPLATE=p16,BACKUPS=1`, with the comma in front, as other options stand there already.
 
     Raises:
-        ConfigError: A place has no value, or a value may not stand in SQL.
+        ConfigError: A value may not stand in SQL.
     """
 
     def value(match: re.Match[str]) -> str:
-        if match[1] not in values:
-            raise ConfigError(f"the SQL needs a value for {match[0]}")
-        return _render(match[1], values[match[1]])
+        place = match[1]
+        return _render(place, values[place]) if place in values else match[0]
 
     return _PLACE.sub(value, text)
 
@@ -70,6 +88,11 @@ def fill(text: str, /, **values: Fill) -> str:
 def placeholders(text: str) -> set[str]:
     """Names of the places in the text."""
     return set(_PLACE.findall(text))
+
+
+def bare(text: str) -> str:
+    """The text without the space and the comments it begins with."""
+    return _LEADING.sub("", text)
 
 
 def split(text: str) -> Iterator[str]:

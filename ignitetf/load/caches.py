@@ -18,13 +18,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ignitetf.client import Client, cache_id
-from ignitetf.errors import CacheExists, CacheNotFound, ConfigError, SqlError
+from ignitetf.errors import CacheExists, CacheNotFound, ConfigError, IgniteTFError, SqlError
 from ignitetf.sql import statement
 from ignitetf.transport import server_error
 from ignitetf.wire.codes import OpCode, Status, TypeCode
 from ignitetf.wire.schema import Field, Schema
 
 __all__ = [
+    "DEFAULT_PARTITIONS",
     "MAX_PARTITIONS",
     "CacheSpec",
     "check_partitions",
@@ -32,6 +33,7 @@ __all__ = [
     "column_type",
     "create_cache",
     "create_table",
+    "creation_error",
     "describe",
     "drop_cache",
     "drop_table",
@@ -42,7 +44,7 @@ __all__ = [
 ]
 
 MAX_PARTITIONS: Final = 65_000  # CacheConfiguration.MAX_PARTITIONS_COUNT
-_DEFAULT_PARTITIONS: Final = 1024  # RendezvousAffinityFunction's own
+DEFAULT_PARTITIONS: Final = 1024  # RendezvousAffinityFunction's own
 _MODES: Final = ("PARTITIONED", "REPLICATED")
 _ATOMICITIES: Final = ("ATOMIC", "TRANSACTIONAL")
 
@@ -173,7 +175,7 @@ def create_table(
     columns = [*keys, *((f.name.upper(), column_type(f)) for f in schema.fields)]
     partitions = spec.partitions
     if partitions is None and spec.mode == "PARTITIONED":
-        partitions = _DEFAULT_PARTITIONS
+        partitions = DEFAULT_PARTITIONS
     text = _table_text(schema, name, spec, columns, [k for k, _ in keys], partitions)
     try:
         _create(client, spec, text, name)
@@ -287,6 +289,19 @@ def missing_template(partitions: int) -> ConfigError:
     )
 
 
+def creation_error(error: SqlError, table: str, partitions: int) -> IgniteTFError:
+    """What the failure of a CREATE TABLE means; the error itself where it says enough."""
+    if "already exists" in error.message or "already indexed" in error.message:
+        return CacheExists(
+            f"table {table!r} exists",
+            hint=f"choose another name, or remove it with 'ignitetf table drop {table}'",
+            cache=table,
+        )
+    if f"Cache doesn't exist: p{partitions}" in error.message:
+        return missing_template(partitions)
+    return error
+
+
 def _options(spec: CacheSpec, partitions: int | None) -> dict[str, str | int | bool]:
     options: dict[str, str | int | bool] = {"BACKUPS": spec.backups, "ATOMICITY": spec.atomicity}
     if spec.mode == "REPLICATED":
@@ -323,15 +338,7 @@ def _create(client: Client, spec: CacheSpec, text: str, table: str) -> None:
     try:
         client.sql(text).close()
     except SqlError as error:
-        if "already exists" in error.message or "already indexed" in error.message:
-            raise CacheExists(
-                f"table {table!r} exists",
-                hint=f"choose another name, or remove it with 'ignitetf table drop {table}'",
-                cache=spec.name,
-            ) from error
-        if "Cache doesn't exist: p" in error.message and spec.mode == "PARTITIONED":
-            raise missing_template(spec.partitions or _DEFAULT_PARTITIONS) from error
-        raise
+        raise creation_error(error, table, spec.partitions or DEFAULT_PARTITIONS) from error
     if spec.partitions is not None and client.partition_count(spec.name) != spec.partitions:
         client.sql(statement("drop_table", schema="PUBLIC", table=table)).close()
         raise missing_template(spec.partitions)

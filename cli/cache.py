@@ -1,0 +1,144 @@
+"""`ignitetf cache`: key-value caches."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated
+
+import typer
+
+from ignitetf.cli.options import (
+    BackupsOption,
+    Connect,
+    PartitionsOption,
+    Yes,
+    confirm,
+    connected,
+)
+from ignitetf.cli.output import Output, OutputOption, note, show
+
+app = typer.Typer(help="Create, list, describe, clear and drop caches.", no_args_is_help=True)
+
+NameArgument = Annotated[str, typer.Argument(help="Name of the cache.", show_default=False)]
+
+
+class Mode(str, Enum):
+    """Where the entries of a cache are."""
+
+    PARTITIONED = "partitioned"
+    REPLICATED = "replicated"
+
+
+class Atomicity(str, Enum):
+    """Whether a cache takes part in transactions."""
+
+    ATOMIC = "atomic"
+    TRANSACTIONAL = "transactional"
+
+
+@app.command()
+@connected
+def create(
+    connect: Connect,
+    name: NameArgument,
+    partitions: PartitionsOption = None,
+    backups: BackupsOption = 0,
+    mode: Annotated[
+        Mode, typer.Option(case_sensitive=False, help="Spread over the nodes, or all on each.")
+    ] = (Mode.PARTITIONED),
+    atomicity: Annotated[
+        Atomicity, typer.Option(case_sensitive=False, help="With transactions or without.")
+    ] = (Atomicity.ATOMIC),
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Create a cache for keys and values of every type.
+
+    Example: ignitetf cache create SESSIONS --partitions 16 --backups 1
+    """
+    from ignitetf.load.caches import CacheSpec, create_cache, list_caches
+
+    spec = CacheSpec(name, partitions, backups, mode.name, atomicity.name)
+    with connect() as client:
+        create_cache(client, spec)
+        show([row for row in list_caches(client) if row["name"] == name], output)
+
+
+@app.command("ls")
+@connected
+def list_(connect: Connect, output: OutputOption = Output.TABLE) -> None:
+    """List the caches with their entries, partitions and backups.
+
+    Example: ignitetf cache ls --output json
+    """
+    from ignitetf.load.caches import list_caches
+
+    with connect() as client:
+        rows = list_caches(client)
+    show(rows, output, columns=["name", "entries", "partitions", "backups", "mode"])
+
+
+@app.command()
+@connected
+def describe(connect: Connect, name: NameArgument, output: OutputOption = Output.TABLE) -> None:
+    """Show how a cache stores its data, and its fields and their types.
+
+    Example: ignitetf cache describe MNIST_TRAIN
+    """
+    from ignitetf.load.caches import describe as describe_cache
+
+    with connect() as client:
+        found = describe_cache(client, name)
+    if output is Output.JSON:
+        show(found, output)
+        return
+    fields = found.pop("fields")
+    found.pop("indexes", None)
+    if output is Output.CSV:
+        show(fields, output, columns=["name", "type", "key", "nullable"])
+        return
+    show({k: v for k, v in found.items() if v is not None})
+    if fields:
+        print()
+        show(fields, columns=["name", "type", "key", "nullable"])
+
+
+@app.command()
+@connected
+def clear(connect: Connect, name: NameArgument, yes: Yes = False) -> None:
+    """Remove all entries of a cache.
+
+    Example: ignitetf cache clear SESSIONS --yes
+    """
+    from ignitetf.load.caches import clear_cache
+
+    with connect() as client:
+        client.require_cache(name)
+        confirm(f"Remove all {client.cache_size(name)} entries of {name}?", yes)
+        clear_cache(client, name)
+    note(f"cache {name} is empty")
+
+
+@app.command()
+@connected
+def drop(
+    connect: Connect,
+    name: NameArgument,
+    yes: Yes = False,
+    if_exists: Annotated[
+        bool, typer.Option("--if-exists", help="No error where there is none.")
+    ] = False,
+) -> None:
+    """Remove a cache, its entries and its SQL table.
+
+    Example: ignitetf cache drop SESSIONS --yes
+    """
+    from ignitetf.load.caches import drop_cache
+
+    with connect() as client:
+        if if_exists and not client.cache_exists(name):
+            note(f"there is no cache {name}")
+            return
+        client.require_cache(name)
+        confirm(f"Remove {name} with its {client.cache_size(name)} entries?", yes)
+        drop_cache(client, name)
+    note(f"cache {name} is gone")

@@ -1,0 +1,136 @@
+"""`ignitetf table`: SQL tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from ignitetf.cli.group import UsageError
+from ignitetf.cli.options import (
+    BackupsOption,
+    Connect,
+    PartitionsOption,
+    Yes,
+    confirm,
+    connected,
+)
+from ignitetf.cli.output import Output, OutputOption, note, show
+from ignitetf.errors import ConfigError
+
+app = typer.Typer(help="Create, list, describe and drop SQL tables.", no_args_is_help=True)
+
+NameArgument = Annotated[str, typer.Argument(help="Name of the table.", show_default=False)]
+_COLUMNS = ("schema", "table", "cache", "rows")
+_FIELDS = ("name", "type", "key", "nullable", "affinity")
+
+
+@app.command()
+@connected
+def create(
+    connect: Connect,
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|FILE.sql", help="mnist, images, voc, or a file.", show_default=False
+        ),
+    ],
+    partitions: PartitionsOption = None,
+    backups: BackupsOption = 0,
+    name: Annotated[
+        Optional[str],  # noqa: UP045 (evaluated at run time)
+        typer.Option(help="Name of the table; names of several begin with it."),
+    ] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Create tables from statements that come with ignitetf, or from a file.
+
+    In a file, {options} before the closing quote of WITH "CACHE_NAME=..." takes --partitions and
+    --backups, and {name} takes --name.
+
+    Example: ignitetf table create mnist --partitions 16
+    """
+    from ignitetf.load.statements import create_tables
+
+    text, stem = _statements(source)
+    _check_places(text, named=name is not None, sized=partitions is not None or backups > 0)
+    with connect() as client:
+        made = create_tables(
+            client, text, name=name or stem, partitions=partitions, backups=backups
+        )
+    if not made:
+        note("the statements made no table")
+    show(made, output, columns=_COLUMNS)
+
+
+@app.command("ls")
+@connected
+def list_(connect: Connect, output: OutputOption = Output.TABLE) -> None:
+    """List the tables with their caches and numbers of rows.
+
+    Example: ignitetf table ls
+    """
+    from ignitetf.load.caches import list_tables
+
+    with connect() as client:
+        rows = list_tables(client)
+    show(rows, output, columns=_COLUMNS)
+
+
+@app.command()
+@connected
+def describe(connect: Connect, name: NameArgument, output: OutputOption = Output.TABLE) -> None:
+    """Show the columns of a table; JSON has its cache and indexes too.
+
+    Example: ignitetf table describe MNIST_TRAIN
+    """
+    from ignitetf.load import caches
+
+    with connect() as client:
+        found = caches.describe(client, caches.find_table(client, name)["cache"])
+    if output is Output.JSON:
+        show(found, output)
+    else:
+        show(found["fields"], output, columns=_FIELDS)
+
+
+@app.command()
+@connected
+def drop(connect: Connect, name: NameArgument, yes: Yes = False) -> None:
+    """Remove a table, its rows and its cache.
+
+    Example: ignitetf table drop MNIST_TRAIN --yes
+    """
+    from ignitetf.load.caches import drop_table, find_table
+
+    with connect() as client:
+        table = find_table(client, name)
+        confirm(f"Remove {table['table']} with its {client.cache_size(table['cache'])} rows?", yes)
+        drop_table(client, name)
+    note(f"table {table['table']} is gone")
+
+
+def _statements(source: str) -> tuple[str, str]:
+    """Text of the statements, and the name that stands for `{name}` when none is given."""
+    from ignitetf.sql import TABLES, text_of
+
+    if source.lower() in TABLES:
+        return text_of(source.lower()), source.upper()
+    if not source.endswith(".sql"):
+        raise UsageError(f"{source!r} is none of {', '.join(TABLES)}, and no file *.sql")
+    path = Path(source)
+    try:
+        return path.read_text(encoding="utf-8-sig"), path.stem.upper()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{source}: not UTF-8 text") from error
+
+
+def _check_places(text: str, *, named: bool, sized: bool) -> None:
+    from ignitetf.sql import placeholders
+
+    places = placeholders(text)
+    if sized and "options" not in places:
+        raise UsageError("--partitions and --backups need {options} in the file")
+    if named and "name" not in places:
+        raise UsageError("--name needs {name} in the file")
