@@ -1,0 +1,323 @@
+"""Pages of partitions, in order, over several connections, through the loss of a node.
+
+client -> **scan** -> reader
+
+The unit of work is one partition, read by its number, since a scan of a whole cache has no
+stable order. Each reader is a thread with one connection that receives ahead of its consumer up
+to a limit in bytes; the next page is asked for before the current one is handed over, and the
+first pages of small partitions are asked for several at a time. The consumer takes the units
+strictly in the given order, so that the number of readers never shows in the output.
+
+When a connection or node is lost, the unit is read again from its first page on another node;
+pages that were delivered before come marked as replays, for the consumer to compare and drop.
+A partition gives its entries in the order of their key hashes on every copy, and pages of one
+size split it alike, hence the replayed pages are the same while no key is added or removed.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ignitetf.client import Client
+from ignitetf.errors import IgniteTFError
+from ignitetf.transport import Channel, is_retryable
+from ignitetf.wire.codes import OpCode
+from ignitetf.wire.frames import (
+    Page,
+    cursor_request,
+    read_first_page,
+    read_first_sql_page,
+    read_page,
+)
+
+__all__ = ["Query", "RetryPolicy", "UnitPage", "assign_readers", "scan_units"]
+
+log = logging.getLogger(__name__)
+
+_MAX_PIPELINED: Final = 16
+_FIRST_WAIT_S: Final = 0.1
+_LONGEST_WAIT_S: Final = 5.0
+
+
+@dataclass(frozen=True)
+class Query:
+    """How one partition is asked for.
+
+    Attributes:
+        op: QUERY_SCAN or QUERY_SQL_FIELDS.
+        body: Partition to request body.
+        name: Cache, for messages.
+        pipelined: Units whose first page is asked for at once on one connection.
+        buffer_bytes: Bytes of pages that a reader may hold ahead of its consumer.
+    """
+
+    op: OpCode
+    body: Callable[[int], bytes]
+    name: str
+    pipelined: int = 1
+    buffer_bytes: int = 8 << 20
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How long a lost connection is tried to be replaced.
+
+    Attributes:
+        budget_s: Seconds without a single new page until the error is raised; 0 never retries.
+    """
+
+    budget_s: float = 60.0
+
+
+@dataclass(frozen=True)
+class UnitPage:
+    """One page of one unit.
+
+    Attributes:
+        unit: Index into the units asked for.
+        page: The page; None marks the end of the unit.
+        replay: Number of this page among those delivered before, -1 for a new page.
+    """
+
+    unit: int
+    page: Page | None
+    replay: int = -1
+
+
+def assign_readers(
+    client: Client, cache: str, partitions: Sequence[int], readers: int
+) -> list[list[int]]:
+    """Indices into `partitions` for each reader: together all, each in ascending order.
+
+    Readers are shared out among the nodes that own the partitions, so that one connection
+    stays with one node.
+    """
+    owners = client.partition_map(cache).owners if len(client.nodes()) > 1 else {}
+    by_owner: dict[object, list[int]] = {}
+    for index, partition in enumerate(partitions):
+        by_owner.setdefault(owners.get(partition), []).append(index)
+    share = max(1, readers // max(1, len(by_owner)))
+    return [part for units in by_owner.values() for i in range(share) if (part := units[i::share])]
+
+
+def scan_units(
+    client: Client,
+    query: Query,
+    partitions: Sequence[int],
+    *,
+    readers: int = 1,
+    retry: RetryPolicy | None = None,
+) -> Iterator[UnitPage]:
+    """All pages of the partitions, in the order of `partitions`.
+
+    Closing the generator at any point closes the cursors on the nodes, the connections that
+    have an answer outstanding, and the threads.
+
+    Raises:
+        IgniteTFError: What `Channel.receive` raises, once it cannot be retried any more.
+    """
+    if not partitions:
+        return
+    shares = assign_readers(client, query.name, partitions, readers)
+    streams = [
+        _Reader(client, query, [(i, partitions[i]) for i in share], retry or RetryPolicy())
+        for share in shares
+    ]
+    reader_of = {i: stream for share, stream in zip(shares, streams, strict=True) for i in share}
+    try:
+        for stream in streams:
+            stream.start()
+        for unit in range(len(partitions)):
+            while True:
+                item = reader_of[unit].take()
+                yield item
+                if item.page is None:
+                    break
+    finally:
+        for stream in streams:
+            stream.stop()
+        for stream in streams:
+            stream.join()
+
+
+class _Reader(threading.Thread):
+    """One connection: receives the pages of its units in order into a bounded buffer."""
+
+    def __init__(
+        self, client: Client, query: Query, units: list[tuple[int, int]], retry: RetryPolicy
+    ) -> None:
+        super().__init__(name=f"ignitetf-read-{query.name}", daemon=True)
+        self._client = client
+        self._query = query
+        self._units = deque(units)
+        self._retry = retry
+        self._ready = threading.Condition()
+        self._buffer: deque[UnitPage | BaseException] = deque()
+        self._buffered_bytes = 0
+        self._stop_asked = threading.Event()
+        self._channel: Channel | None = None
+        self._asked: deque[tuple[int, int, int]] = deque()  # unit, partition, request id
+        self._progress_at = time.monotonic()
+
+    # The consumer's side
+
+    def take(self) -> UnitPage:
+        """The next page; waits for it, and raises what ended the reader."""
+        with self._ready:
+            while not self._buffer:
+                self._ready.wait()
+            item = self._buffer.popleft()
+            if isinstance(item, UnitPage):
+                self._buffered_bytes -= _bytes_of(item)
+                self._ready.notify_all()
+                return item
+        raise item
+
+    def stop(self) -> None:
+        """End the thread soon: wake it where it waits."""
+        with self._ready:
+            self._stop_asked.set()
+            self._ready.notify_all()
+            if self._channel is not None and not self._channel.idle:
+                self._channel.abort()
+
+    # The thread's side
+
+    def run(self) -> None:
+        """Read all units; the error that ends it early goes to the consumer."""
+        try:
+            while self._units and not self._stop_asked.is_set():
+                unit, partition = self._units[0]
+                self._read_unit(unit, partition)
+                self._units.popleft()
+        except BaseException as error:
+            self._drop()
+            with self._ready:
+                self._buffer.append(error)
+                self._ready.notify_all()
+        finally:
+            self._finish()
+
+    def _read_unit(self, unit: int, partition: int) -> None:
+        delivered = 0
+        while not self._stop_asked.is_set():
+            try:
+                delivered = self._try_unit(unit, partition, delivered)
+                return
+            except IgniteTFError as error:
+                self._drop()
+                if self._stop_asked.is_set():
+                    return
+                delivered = getattr(error, "_delivered", delivered)
+                self._wait_to_retry(error, partition, delivered)
+
+    def _try_unit(self, unit: int, partition: int, delivered: int) -> int:
+        """Read a unit from its first page; the first `delivered` pages count as replays."""
+        number = 0
+        try:
+            channel = self._ask_ahead()
+            _, _, request = self._asked.popleft()
+            cursor, page = self._first(channel.receive(request))
+            while True:
+                if page.more:
+                    request = channel.send(self._next_op, cursor_request(cursor))
+                self._put(UnitPage(unit, page, number if number < delivered else -1))
+                number += 1
+                self._progress_at = time.monotonic()
+                if self._stop_asked.is_set():
+                    return number
+                if not page.more:
+                    break
+                page = read_page(channel.receive(request))
+        except IgniteTFError as error:
+            error._delivered = max(delivered, number)  # type: ignore[attr-defined]
+            raise
+        self._put(UnitPage(unit, None))
+        return number
+
+    def _ask_ahead(self) -> Channel:
+        """Ask for the first pages of the next units; the head of `_asked` is the current one."""
+        if self._channel is None:
+            channel = self._connect()
+            with self._ready:
+                self._channel = channel
+        channel = self._channel
+        for unit, partition in list(self._units)[len(self._asked) : self._query.pipelined]:
+            body = self._query.body(partition)
+            self._asked.append((unit, partition, channel.send(self._query.op, body)))
+        return channel
+
+    def _connect(self) -> Channel:
+        partition = self._units[0][1]
+        owner = None
+        if len(self._client.nodes()) > 1:
+            owner = self._client.partition_map(self._query.name).owner(partition)
+        return self._client.acquire(owner)
+
+    def _first(self, body: memoryview) -> tuple[int, Page]:
+        if self._query.op == OpCode.QUERY_SCAN:
+            return read_first_page(body)
+        cursor, _, page = read_first_sql_page(body)
+        return cursor, page
+
+    @property
+    def _next_op(self) -> OpCode:
+        if self._query.op == OpCode.QUERY_SCAN:
+            return OpCode.QUERY_SCAN_PAGE
+        return OpCode.QUERY_SQL_FIELDS_PAGE
+
+    def _put(self, item: UnitPage) -> None:
+        size = _bytes_of(item)
+        with self._ready:
+            while (
+                self._buffer
+                and self._buffered_bytes + size > self._query.buffer_bytes
+                and not self._stop_asked.is_set()
+            ):
+                self._ready.wait()
+            self._buffer.append(item)
+            self._buffered_bytes += size
+            self._ready.notify_all()
+
+    def _wait_to_retry(self, error: IgniteTFError, partition: int, delivered: int) -> None:
+        lost_for = time.monotonic() - self._progress_at
+        if not is_retryable(error) or lost_for > self._retry.budget_s:
+            raise error
+        wait = min(_LONGEST_WAIT_S, max(_FIRST_WAIT_S, lost_for)) * random.uniform(0.5, 1.0)
+        log.warning(
+            "%s, partition %d: %s; reading on after page %d in %.1f s",
+            self._query.name, partition, error, delivered, wait,
+        )  # fmt: skip
+        with self._ready:
+            self._ready.wait_for(self._stop_asked.is_set, wait)
+
+    def _drop(self) -> None:
+        self._asked.clear()
+        with self._ready:
+            channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
+
+    def _finish(self) -> None:
+        with self._ready:
+            channel, self._channel = self._channel, None
+        if channel is not None:
+            self._client.release(channel)
+
+
+def pipeline_depth(unit_bytes: float, page_bytes: int) -> int:
+    """Units to ask for at once so that together they are about one page."""
+    if unit_bytes <= 0:
+        return _MAX_PIPELINED
+    return int(max(1, min(_MAX_PIPELINED, page_bytes // unit_bytes)))
+
+
+def _bytes_of(item: UnitPage) -> int:
+    return 0 if item.page is None else item.page.data.nbytes
