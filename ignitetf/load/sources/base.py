@@ -43,6 +43,7 @@ __all__ = [
     "open_source",
     "ordered_map",
     "rows_per_batch",
+    "type_name",
 ]
 
 BATCH_BYTES = 4 << 20
@@ -179,6 +180,11 @@ def column_name(text: str) -> str:
     if not name:
         return "VALUE"
     return f"_{name}" if name[0].isdigit() else name
+
+
+def type_name(text: str) -> str:
+    """A free name as that of a binary type: `train_x` gives `TrainX`."""
+    return "".join(part.capitalize() for part in column_name(text).split("_")) or "Record"
 
 
 def ordered_map(

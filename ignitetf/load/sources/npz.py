@@ -24,6 +24,7 @@ from ignitetf.load.sources.base import (
     check_record_size,
     column_name,
     rows_per_batch,
+    type_name,
 )
 from ignitetf.load.sources.places import (
     Location,
@@ -197,7 +198,7 @@ class NpzSource(Source):
         self,
         members: Mapping[str, Member],
         *,
-        type_name: str = "Record",
+        type_name: str,
         key: str | None = None,
         bad_records: OnBadRecord = "fail",
     ) -> None:
@@ -287,8 +288,7 @@ def npz(
         extra = members_of(locate(labels))
         for member in extra:
             _add(chosen, "LABEL" if len(extra) == 1 else member.name.upper(), member)
-    type_name = "".join(part.capitalize() for part in column_name(places[0].stem).split("_"))
-    return NpzSource(chosen, type_name=type_name, key=key, bad_records=bad_records)
+    return NpzSource(chosen, type_name=type_name(places[0].stem), key=key, bad_records=bad_records)
 
 
 def _add(found: dict[str, Member], name: str, member: Member) -> None:

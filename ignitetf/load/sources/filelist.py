@@ -1,0 +1,140 @@
+"""Many small files, one a record: a compact list of them, and reading them on all cores.
+
+folder -> **list of files** -> groups, read in parallel -> records in order
+
+The list keeps all names in one byte string, about 60 bytes a file, so that millions of files
+fit into memory. Files are read in groups of about a megabyte; a thread takes a group, the
+results come in order, and only a few groups are in memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from ignitetf.errors import SourceError
+from ignitetf.load.sources.base import MAX_RECORD_BYTES, ordered_map
+from ignitetf.load.sources.places import Place
+
+__all__ = ["FileList", "read_groups", "walk"]
+
+R = TypeVar("R")
+
+_GROUP_BYTES = 1 << 20
+_GROUP_FILES = 64
+_MAX_DEPTH = 32
+
+
+class FileList:
+    """Names relative to a folder, sizes and, where there is one, a label each.
+
+    Attributes:
+        folder: What the names are relative to.
+    """
+
+    def __init__(self, folder: Place) -> None:
+        self.folder = folder
+        self._names = bytearray()
+        self._ends = array("q")
+        self._sizes = array("q")
+        self._labels = array("i")
+        self._stamp = hashlib.sha256()
+
+    def __len__(self) -> int:
+        """Number of files."""
+        return len(self._ends)
+
+    def add(self, name: str, size: int, version: str, label: int = -1) -> None:
+        """Append a file."""
+        raw = name.encode("utf-8", "surrogateescape")
+        self._names += raw
+        self._ends.append(len(self._names))
+        self._sizes.append(size)
+        self._labels.append(label)
+        self._stamp.update(f"{len(raw)}|{size}|{version}|{label}|".encode() + raw)
+
+    def name(self, number: int) -> str:
+        """Name of a file, relative to the folder, with forward slashes."""
+        start = self._ends[number - 1] if number else 0
+        return self._names[start : self._ends[number]].decode("utf-8", "surrogateescape")
+
+    def size(self, number: int) -> int:
+        """Bytes of a file; 0 where they are not known."""
+        return self._sizes[number]
+
+    def label(self, number: int) -> int:
+        """Label of a file, -1 where it has none."""
+        return self._labels[number]
+
+    def place(self, number: int) -> Place:
+        """Where a file is."""
+        return self.folder.child(self.name(number))
+
+    def read(self, number: int) -> bytes:
+        """The bytes of a file."""
+        return self.place(number).read(MAX_RECORD_BYTES)
+
+    def stamp(self) -> str:
+        """A text that changes with any name, size, version or label."""
+        return self._stamp.hexdigest()
+
+
+def walk(folder: Place, below: str = "", depth: int = 0) -> Iterator[tuple[str, int, str]]:
+    """Name (relative, with forward slashes), size and version of all files, sorted by folder.
+
+    Hidden files and folders are left out.
+    """
+    if depth > _MAX_DEPTH:
+        raise SourceError(
+            f"{folder.name}: more than {_MAX_DEPTH} folders inside each other",
+            hint="does a link lead back to a folder above it?",
+        )
+    for name, is_dir, size, version in folder.children():
+        if name.startswith("."):
+            continue
+        if is_dir:
+            yield from walk(folder.child(name), f"{below}{name}/", depth + 1)
+        else:
+            yield f"{below}{name}", size, version
+
+
+def read_groups(
+    start: int,
+    count: int,
+    size_of: Callable[[int], int],
+    load: Callable[[int], R],
+    max_bytes: int,
+) -> Iterator[tuple[int, R]]:
+    """Call `load` for the records from `start` up to `count` on all cores.
+
+    Args:
+        start: Number of the first record.
+        count: Number of records in all.
+        size_of: About the bytes of a record's result.
+        load: Reads one record; called in threads.
+        max_bytes: Bytes of a batch: a group is at most this large.
+
+    Yields:
+        Number and result of each record, in order.
+    """
+
+    def load_group(group: range) -> list[tuple[int, R]]:
+        return [(number, load(number)) for number in group]
+
+    limit = min(_GROUP_BYTES, max_bytes)
+    for group in ordered_map(load_group, _groups(start, count, size_of, limit)):
+        yield from group
+
+
+def _groups(start: int, count: int, size_of: Callable[[int], int], limit: int) -> Iterator[range]:
+    first, total = start, 0
+    for number in range(start, count):
+        size = size_of(number)
+        if number > first and (total + size > limit or number - first >= _GROUP_FILES):
+            yield range(first, number)
+            first, total = number, 0
+        total += size
+    if first < count:
+        yield range(first, count)

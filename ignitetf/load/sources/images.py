@@ -1,0 +1,270 @@
+"""Image files as records: class folders, a flat folder, or a CSV of path and label.
+
+folder or CSV -> list of files -> **read, check or decode** -> Batch
+
+Encoded images are stored as they are in the file, after a check that they decode to their
+end; decoded ones as uint8 arrays of one shape.
+"""
+
+from __future__ import annotations
+
+import csv as csv_module
+import io
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignitetf.errors import ConfigError, SourceError
+from ignitetf.load.sources.base import RUNNING_KEY, OnBadRecord, Source, keys_of, type_name
+from ignitetf.load.sources.filelist import FileList, read_groups, walk
+from ignitetf.load.sources.pictures import (
+    MAX_PIXELS,
+    PictureError,
+    check_channels,
+    check_picture,
+    decode_picture,
+    parse_size,
+    picture_suffixes,
+)
+from ignitetf.load.sources.places import Location, Place, digest, locate, reading
+from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema, field_for
+
+__all__ = ["ImageSource", "images"]
+
+_PATH_HEADINGS = frozenset({"path", "file", "filename", "file_name", "image", "name"})
+_MAX_CSV_BYTES = 256 << 20
+_PROBED = 100  # files that are tried for the shape of decoded images
+_RESIZE_HINT = "give all images one shape with --resize HEIGHTxWIDTH"
+
+Loaded = tuple[bytes | NDArray[np.uint8] | None, str]
+
+
+class ImageSource(Source):
+    """Fields IMAGE (blob, or uint8 [height, width, channels]), LABEL (int32) and NAME.
+
+    LABEL is missing where the images have no classes.
+    """
+
+    def __init__(
+        self,
+        files: FileList,
+        *,
+        class_names: list[str] | None,
+        labelled: bool,
+        decode: bool = False,
+        resize: tuple[int, int] | None = None,
+        channels: int = 3,
+        max_pixels: int = MAX_PIXELS,
+        bad_records: OnBadRecord = "fail",
+    ) -> None:
+        """Take a list of files; the first that decodes gives the shape of decoded images."""
+        super().__init__(bad_records=bad_records)
+        if not len(files):
+            raise SourceError(
+                f"{files.folder.name}: no image in it",
+                hint="images stand in one folder a class, in one folder, or in a CSV of path,label",
+            )
+        self.files = files
+        self.class_names = class_names
+        self.rows = len(files)
+        self.resize = resize
+        self.channels = check_channels(channels)
+        self.max_pixels = max_pixels
+        self.shape = self._decoded_shape() if decode or resize else None
+        self.schema = Schema(type_name(files.folder.stem), RUNNING_KEY, self._fields(labelled))
+
+    def _fields(self, labelled: bool) -> tuple[Field, ...]:
+        image = Field("IMAGE", TypeCode.BYTE_ARRAY, BYTES)
+        if self.shape is not None:
+            image = field_for("IMAGE", np.dtype(np.uint8), self.shape)
+        label = (field_for("LABEL", np.dtype(np.int32)),) if labelled else ()
+        return (image, *label, Field("NAME", TypeCode.STRING, BYTES))
+
+    def _decoded_shape(self) -> tuple[int, ...]:
+        if self.resize is not None:
+            return (*self.resize, self.channels)
+        for number in range(min(_PROBED, len(self.files))):
+            try:
+                data = self.files.read(number)
+                return decode_picture(data, self.channels, None, self.max_pixels).shape
+            except (PictureError, SourceError) as error:
+                if self.bad_records == "fail":
+                    raise SourceError(f"{self.files.place(number).name}: {error}") from error
+        raise SourceError(f"{self.files.folder.name}: none of the first {_PROBED} images decodes")
+
+    def fingerprint(self) -> str:
+        """From names, sizes, times and labels of the files and how they are decoded."""
+        return digest("images", self.files.stamp(), self.shape, self.resize)
+
+    def _read(self, start: int, max_bytes: int) -> Iterator[tuple[int, Batch]]:
+        per_image = int(np.prod(self.shape)) if self.shape is not None else None
+        numbers: list[int] = []
+        pictures: list[bytes | NDArray[np.uint8]] = []
+        size = 0
+        number = start - 1
+        for number, (picture, reason) in read_groups(
+            start, len(self.files), lambda n: per_image or self.files.size(n), self._load, max_bytes
+        ):
+            if picture is None:
+                self.bad(self.files.place(number).name, reason)
+                continue
+            n = (per_image or len(picture)) + len(self.files.name(number)) + 12
+            if numbers and size + n > max_bytes:
+                yield number, self._batch(numbers, pictures)
+                numbers, pictures, size = [], [], 0
+            numbers.append(number)
+            pictures.append(picture)
+            size += n
+        yield number + 1, self._batch(numbers, pictures)
+
+    def _load(self, number: int) -> Loaded:
+        """The image as it is stored, or None and the reason why it is bad; runs in a thread."""
+        try:
+            data = self.files.read(number)
+            if self.shape is None:
+                check_picture(data, self.max_pixels)
+                return data, ""
+            pixels = decode_picture(data, self.channels, self.resize, self.max_pixels)
+        except PictureError as error:
+            return None, str(error)
+        except SourceError as error:
+            return None, error.message.removeprefix(f"{self.files.place(number).name}: ")
+        if pixels.shape != self.shape:
+            found = " x ".join(map(str, pixels.shape[:2]))
+            expected = " x ".join(map(str, self.shape[:2]))
+            return None, f"size {found}, the first image has {expected}; {_RESIZE_HINT}"
+        return pixels, ""
+
+    def _batch(self, numbers: list[int], pictures: list[bytes | NDArray[np.uint8]]) -> Batch:
+        names = [self.files.name(n).encode("utf-8", "replace") for n in numbers]
+        columns = {"IMAGE": image_column(pictures, self.shape), "NAME": Column.from_bytes(names)}
+        if "LABEL" in self.schema.names:
+            labels = np.array([self.files.label(n) for n in numbers], np.int32)
+            columns["LABEL"] = Column(labels)
+        return Batch(keys_of(numbers), columns)
+
+
+def image_column(
+    pictures: list[bytes | NDArray[np.uint8]], shape: tuple[int, ...] | None
+) -> Column:
+    """A column of blobs, or of arrays of one shape."""
+    if shape is None:
+        return Column.from_bytes([p for p in pictures if isinstance(p, bytes)])
+    dense = np.empty((len(pictures), *shape), np.uint8)
+    for i, picture in enumerate(pictures):
+        dense[i] = picture
+    return Column(dense)
+
+
+def images(
+    location: Location,
+    labels: Location | None = None,
+    decode: bool = False,
+    resize: str | tuple[int, int] | None = None,
+    channels: int = 3,
+    max_pixels: int = MAX_PIXELS,
+    bad_records: OnBadRecord = "fail",
+) -> ImageSource:
+    """Image files.
+
+    Args:
+        location: A folder with one folder a class (files of deeper folders belong to the class
+            above them), a folder of images without classes, or a CSV file of path and label.
+        labels: A CSV of path (relative to `location`) and label.
+        decode: Store pixels instead of the encoded file; all images must have one shape.
+        resize: `HEIGHTxWIDTH` that all images are scaled to; implies `decode`.
+        channels: Of decoded images: 1 grey, 3 RGB, 4 RGBA.
+        max_pixels: Images with more are bad records.
+        bad_records: "fail" stops at the first damaged image, "skip" leaves it out.
+
+    Raises:
+        SourceError: No such folder, or no image in it.
+    """
+    if not location:
+        raise ConfigError("source 'images' needs a folder or a CSV of path and label")
+    place = locate(location)
+    if labels is not None:
+        files, class_names = _listed_in_csv(locate(labels), place)
+    elif place.is_dir():
+        files, class_names = _listed_in_folder(place)
+    elif place.path.lower().endswith((".csv", ".txt", ".tsv")) and place.exists():
+        files, class_names = _listed_in_csv(place, place.parent)
+    else:
+        raise SourceError(f"{place.name}: no such folder", hint="give a folder or a CSV file")
+    return ImageSource(
+        files,
+        class_names=class_names,
+        labelled=labels is not None or class_names is not None or not place.is_dir(),
+        decode=decode,
+        resize=None if resize is None else parse_size(resize),
+        channels=channels,
+        max_pixels=max_pixels,
+        bad_records=bad_records,
+    )
+
+
+def _listed_in_folder(folder: Place) -> tuple[FileList, list[str] | None]:
+    """Images by class folder; class names only where there are class folders."""
+    suffixes = picture_suffixes()
+    files = FileList(folder)
+    entries = [e for e in folder.children() if not e[0].startswith(".")]
+    classes = [name for name, is_dir, _, _ in entries if is_dir]
+    loose = [e for e in entries if not e[1] and PurePosixPath(e[0]).suffix.lower() in suffixes]
+    if classes and loose:
+        raise SourceError(
+            f"{folder.name}: images beside class folders, such as {loose[0][0]}",
+            hint="move them into the folder of their class",
+        )
+    for name, _, size, version in loose:
+        files.add(name, size, version)
+    for label, name in enumerate(classes):
+        for inner, size, version in walk(folder.child(name), f"{name}/"):
+            if PurePosixPath(inner).suffix.lower() in suffixes:
+                files.add(inner, size, version, label)
+    return files, classes or None
+
+
+def _listed_in_csv(table: Place, folder: Place) -> tuple[FileList, list[str] | None]:
+    """Images by a CSV of path and label; class names only where labels are no numbers."""
+    with reading(table.name, "the file must be CSV in UTF-8: path,label"):
+        text = table.read(_MAX_CSV_BYTES).decode("utf-8-sig")
+        rows = [row for row in csv_module.reader(io.StringIO(text), strict=True) if row]
+    if rows and rows[0][0].strip().lower() in _PATH_HEADINGS:
+        del rows[0]
+    for number, row in enumerate(rows, 1):
+        if len(row) != 2 or not row[0].strip() or not row[1].strip():
+            raise SourceError(
+                f"{table.name}: entry {number} has {len(row)} columns or an empty one, expected "
+                "path,label",
+                hint="columns are separated by commas; a heading path,label may come first",
+            )
+    class_names = _class_names([row[1].strip() for row in rows])
+    number_of = {name: i for i, name in enumerate(class_names or ())}
+    files = FileList(folder)
+    for path, label in ((row[0].strip(), row[1].strip()) for row in rows):
+        size, version = _stat(folder, path)
+        files.add(path, size, version, number_of[label] if class_names else int(label))
+    return files, class_names
+
+
+def _class_names(labels: list[str]) -> list[str] | None:
+    """Sorted names; None where all labels are numbers of int32."""
+    try:
+        if all(-(1 << 31) <= int(label) < 1 << 31 for label in set(labels)):
+            return None
+    except ValueError:
+        pass
+    return sorted(set(labels))
+
+
+def _stat(folder: Place, path: str) -> tuple[int, str]:
+    """Size and time of a local file, where it exists; a remote one is not asked for."""
+    local = folder.child(path).local
+    try:
+        stat = None if local is None else local.stat()
+    except (OSError, ValueError):
+        stat = None
+    return (0, "") if stat is None else (stat.st_size, str(stat.st_mtime_ns))

@@ -1,0 +1,175 @@
+"""Encoded images: are they whole, how large are they, and their pixels.
+
+bytes -> **check or decode** -> uint8 [height, width, channels]
+
+The size is read from the header before any pixel is unpacked, so a small file that claims an
+enormous image costs nothing. Large images are unpacked one at a time, whatever the number of
+threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import re
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from ignitetf.errors import ConfigError
+
+__all__ = [
+    "MAX_PIXELS",
+    "PictureError",
+    "check_channels",
+    "check_picture",
+    "crop_or_pad",
+    "decode_picture",
+    "parse_size",
+    "picture_suffixes",
+]
+
+MAX_PIXELS = 50_000_000
+# Images above this size hold a lock while they are unpacked.
+_LARGE_PIXELS = 4_000_000
+_LARGE = threading.Lock()
+# Pillow runs an external program for these.
+_REFUSED_FORMATS = frozenset({"EPS"})
+_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+
+
+class PictureError(ValueError):
+    """An image that cannot be used; the text is the reason."""
+
+
+@functools.cache
+def _formats() -> tuple[str, ...]:
+    Image.init()
+    return tuple(sorted(set(Image.OPEN) - _REFUSED_FORMATS))
+
+
+@functools.cache
+def picture_suffixes() -> frozenset[str]:
+    """Endings (lower case, with the dot) of the files that are taken for images."""
+    formats = set(_formats())
+    return frozenset(s for s, f in Image.registered_extensions().items() if f in formats)
+
+
+def parse_size(text: str | tuple[int, int]) -> tuple[int, int]:
+    """Height and width of `480x640`.
+
+    Raises:
+        ConfigError: Not two positive numbers.
+    """
+    if isinstance(text, str):
+        match = re.fullmatch(r"\s*(\d{1,5})\s*[xX,]\s*(\d{1,5})\s*", text)
+        size = (int(match[1]), int(match[2])) if match else (0, 0)
+    else:
+        size = (int(text[0]), int(text[1]))
+    if min(size) < 1 or size[0] * size[1] > MAX_PIXELS:
+        raise ConfigError(f"image size {text!r}", hint="give HEIGHTxWIDTH, for example 480x640")
+    return size
+
+
+def check_channels(channels: int) -> int:
+    """The number of channels, where it is one that images are decoded to."""
+    if channels not in _MODES:
+        raise ConfigError(f"channels={channels}", hint="1 is grey, 3 is RGB, 4 is RGBA")
+    return channels
+
+
+@contextlib.contextmanager
+def _opened(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
+    """The image with its header read.
+
+    Raises:
+        PictureError: Whatever is wrong with it, also while the body of `with` decodes it.
+    """
+    if not data:
+        raise PictureError("empty file")
+    try:
+        with Image.open(io.BytesIO(data), formats=_formats()) as image:
+            width, height = image.size
+            if width * height > max_pixels:
+                raise PictureError(
+                    f"{width} x {height} pixels, at most {max_pixels:,} are taken (max_pixels)"
+                )
+            large = width * height > _LARGE_PIXELS
+            with _LARGE if large else contextlib.nullcontext():
+                yield image
+    except PictureError:
+        raise
+    except Exception as error:  # decoders of damaged data raise nearly anything
+        raise PictureError(_reason(error)) from error
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnidentifiedImageError):
+        return "not an image of a known format"
+    text = re.sub(r"<_io\.BytesIO object at [^>]*>", "the file", " ".join(str(error).split()))
+    return f"damaged image: {text or type(error).__name__}"[:200]
+
+
+def check_picture(data: bytes, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
+    """Height and width of an image that can be decoded to its end.
+
+    JPEG is unpacked at an eighth of its size, PNG checked by its CRCs, others are decoded.
+
+    Raises:
+        PictureError: It cannot be decoded, or has too many pixels.
+    """
+    with _opened(data, max_pixels) as image:
+        width, height = image.size
+        if image.format == "PNG":
+            image.verify()
+        else:
+            if image.format == "JPEG":
+                image.draft("L", (1, 1))
+            image.load()
+        return height, width
+
+
+def decode_picture(
+    data: bytes,
+    channels: int = 3,
+    resize: tuple[int, int] | None = None,
+    max_pixels: int = MAX_PIXELS,
+) -> NDArray[np.uint8]:
+    """The pixels of an image (its first frame), as `[height, width, channels]`.
+
+    Args:
+        data: The encoded image.
+        channels: 1 grey, 3 RGB, 4 RGBA.
+        resize: Height and width to scale it to (bilinear, aspect not kept).
+        max_pixels: Larger images are refused.
+
+    Raises:
+        PictureError: It cannot be decoded, or has too many pixels.
+    """
+    with _opened(data, max_pixels) as image:
+        picture = image if image.mode == _MODES[channels] else image.convert(_MODES[channels])
+        if resize is not None and picture.size != resize[::-1]:
+            picture = picture.resize(resize[::-1], Image.Resampling.BILINEAR)
+        pixels = np.array(picture, np.uint8)
+    return pixels.reshape(*pixels.shape[:2], channels)
+
+
+def crop_or_pad(pixels: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
+    """The image cut or padded with zeros around its centre to height and width `size`.
+
+    The same pixels as `tf.image.resize_with_crop_or_pad` keeps.
+    """
+    out = np.zeros((*size, pixels.shape[2]), np.uint8)
+    source: list[slice] = []
+    target: list[slice] = []
+    for have, want in zip(pixels.shape[:2], size, strict=True):
+        cut, pad = max((have - want) // 2, 0), max((want - have) // 2, 0)
+        n = min(have, want)
+        source.append(slice(cut, cut + n))
+        target.append(slice(pad, pad + n))
+    out[target[0], target[1]] = pixels[source[0], source[1]]
+    return out

@@ -1,0 +1,263 @@
+import io
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from source_helpers import batch_sizes, check_resume, everything, real_data, same
+
+from ignitetf.errors import ConfigError, SourceError
+from ignitetf.load.sources import open_source
+from ignitetf.load.sources.base import ordered_map
+from ignitetf.load.sources.filelist import read_groups
+from ignitetf.load.sources.pictures import PictureError, check_picture, crop_or_pad, decode_picture
+from ignitetf.wire.schema import BYTES
+
+
+def picture(kind="PNG", size=(6, 5), mode="RGB", **options):
+    pixels = np.random.RandomState(7).randint(0, 256, (*size, 3), np.uint8)
+    out = io.BytesIO()
+    Image.fromarray(pixels).convert(mode).save(out, kind, **options)
+    return out.getvalue()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in ("dog/b.png", "dog/a.PNG", "cat/deep/er/x.png", "cat/a.jpg", "dog/.hidden.png"):
+        path = tmp_path / "pets" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(picture("JPEG" if name.endswith("jpg") else "PNG"))
+    (tmp_path / "pets" / "dog" / "notes.txt").write_text("no image")
+    return tmp_path / "pets"
+
+
+def test_class_folders(folder):
+    source = open_source("images", folder)
+    assert source.schema.names == ("IMAGE", "LABEL", "NAME")
+    assert source.schema["IMAGE"].dtype == BYTES
+    assert source.class_names == ["cat", "dog"]
+    got = everything(source)
+    assert got["NAME"] == [b"cat/a.jpg", b"cat/deep/er/x.png", b"dog/a.PNG", b"dog/b.png"]
+    assert got["LABEL"] == [0, 0, 1, 1]
+    assert got["key"] == [0, 1, 2, 3]
+    assert got["IMAGE"] == [(folder / n.decode()).read_bytes() for n in got["NAME"]]
+    assert source.rows == 4
+    check_resume(source, max_bytes=1)
+    check_resume(source, max_bytes=400)
+
+
+def test_a_flat_folder_has_no_labels(folder):
+    source = open_source("images", folder / "dog")
+    assert source.schema.names == ("IMAGE", "NAME")
+    assert source.class_names is None
+    assert everything(source)["NAME"] == [b"a.PNG", b"b.png"]
+
+
+def test_a_csv_of_path_and_label(folder, tmp_path):
+    table = tmp_path / "pets" / "list.csv"
+    table.write_text('path,label\ndog/b.png,zebra\n"cat/a.jpg",ant\n\n', encoding="utf-8")
+    source = open_source("images", table)
+    assert source.class_names == ["ant", "zebra"]
+    got = everything(source)
+    assert got["NAME"] == [b"dog/b.png", b"cat/a.jpg"]
+    assert got["LABEL"] == [1, 0]
+    elsewhere = tmp_path / "numbers.csv"
+    elsewhere.write_text("dog/b.png,7\ncat/a.jpg,-1\n")
+    source = open_source("images", folder, labels=elsewhere)
+    assert source.class_names is None
+    assert everything(source)["LABEL"] == [7, -1]
+    elsewhere.write_text("dog/b.png,7\ncat/a.jpg\n")
+    with pytest.raises(SourceError, match="entry 2"):
+        open_source("images", folder, labels=elsewhere)
+    elsewhere.write_text("dog/none.png,7\n")
+    with pytest.raises(SourceError, match=r"none\.png: no such file"):
+        everything(open_source("images", folder, labels=elsewhere))
+
+
+def test_decoded_and_resized(folder):
+    with Image.open(folder / "dog" / "b.png") as image:
+        expected = np.array(image.convert("RGB"))
+    got = everything(open_source("images", folder, decode=True))
+    assert np.array_equal(got["IMAGE"][3], expected)
+    source = open_source("images", folder, resize="8x7", channels=1)
+    assert source.schema["IMAGE"].shape == (8, 7, 1)
+    assert source.schema["IMAGE"].dtype == np.uint8
+    assert np.stack(everything(source)["IMAGE"]).shape == (4, 8, 7, 1)
+    assert max(batch_sizes(source, 200)) <= 200
+    check_resume(source, max_bytes=130)
+    (folder / "dog" / "odd.png").write_bytes(picture(size=(9, 9)))
+    with pytest.raises(SourceError, match=r"9 x 9, the first image has 6 x 5.*--resize"):
+        everything(open_source("images", folder, decode=True))
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "CMYK", "I;16"])
+def test_any_mode_decodes_to_the_channels_asked_for(mode):
+    out = io.BytesIO()
+    image = Image.new("L", (4, 3), 200)
+    image = Image.new("I;16", (4, 3), 200) if mode == "I;16" else image.convert(mode)
+    image.save(out, "TIFF")
+    for channels in (1, 3, 4):
+        assert decode_picture(out.getvalue(), channels).shape == (3, 4, channels)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF", "PPM"])
+def test_every_format_is_checked_to_its_end(kind):
+    data = picture(kind, (40, 50))
+    assert check_picture(data) == (40, 50)
+    with pytest.raises(PictureError):
+        check_picture(data[: len(data) * 2 // 3])
+
+
+def bomb():
+    """A PNG header that promises 60,000 x 60,000 pixels."""
+    data = bytearray(picture())
+    data[16:24] = (60_000).to_bytes(4, "big") * 2
+    import zlib
+
+    data[29:33] = zlib.crc32(data[12:29]).to_bytes(4, "big")
+    return bytes(data)
+
+
+BAD = {
+    "cut.jpg": (picture("JPEG", (64, 64))[:-400], "damaged image"),
+    "text.png": (b"hello", "not an image"),
+    "empty.png": (b"", "empty file"),
+    "flipped.png": (picture()[:60] + b"\0\1" + picture()[62:], "damaged image"),
+    "bomb.png": (bomb(), "pixel"),
+    "script.jpg": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EOF\n", "not an image"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("resize", [None, "4x4"])
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_a_bad_image_is_named_or_left_out(folder, name, resize):
+    data, words = BAD[name]
+    (folder / "cat" / name).write_bytes(data)
+    with pytest.raises(SourceError, match=words) as caught:
+        everything(open_source("images", folder, resize=resize))
+    assert str(folder / "cat" / name) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    source = open_source("images", folder, resize=resize, bad_records="skip")
+    got = everything(source)
+    assert len(got["key"]) == 4
+    hole = 1 if name < "deep" else 2
+    assert got["key"] == [n for n in range(5) if n != hole]
+    assert [record.name for record in source.skipped] == [str(folder / "cat" / name)]
+    check_resume(source, max_bytes=1)
+
+
+def test_refused_folders(tmp_path, folder):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SourceError, match="no image") as caught:
+        open_source("images", tmp_path / "empty")
+    assert caught.value.hint
+    with pytest.raises(SourceError, match="no such folder"):
+        open_source("images", tmp_path / "absent")
+    (folder / "loose.png").write_bytes(picture())
+    with pytest.raises(SourceError, match="beside class folders"):
+        open_source("images", folder)
+    (folder / "cat" / "loop").symlink_to(folder)
+    (folder / "loose.png").unlink()
+    with pytest.raises(SourceError, match="folders inside each other"):
+        open_source("images", folder)
+    for wrong in ("8", "0x9", "8x", "99999x99999", (0, 1)):
+        with pytest.raises(ConfigError, match="image size"):
+            open_source("images", folder / "dog", resize=wrong)
+    with pytest.raises(ConfigError, match="channels"):
+        open_source("images", folder / "dog", channels=2)
+
+
+def test_fingerprint_follows_files_and_options(folder):
+    first = open_source("images", folder).fingerprint()
+    assert open_source("images", folder).fingerprint() == first
+    assert open_source("images", folder, resize="4x4").fingerprint() != first
+    (folder / "dog" / "c.png").write_bytes(picture())
+    assert open_source("images", folder).fingerprint() != first
+
+
+def test_remote_folder():
+    import fsspec
+
+    fs = fsspec.filesystem("memory")
+    fs.pipe({"/pets/cat/a.png": picture(), "/pets/dog/b.png": picture()})
+    got = everything(open_source("images", "memory://pets"))
+    assert got["NAME"] == [b"cat/a.png", b"dog/b.png"]
+    assert got["IMAGE"][1] == fs.cat("/pets/dog/b.png")
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data(), kind=st.sampled_from(["PNG", "JPEG", "GIF", "BMP", "WEBP"]))
+@pytest.mark.filterwarnings("ignore")
+def test_damaged_images_raise_picture_errors_only(data, kind):
+    raw = bytearray(picture(kind, (9, 9)))
+    for _ in range(data.draw(st.integers(1, 4))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    for use in (check_picture, decode_picture):
+        try:
+            result = use(bytes(raw), max_pixels=1_000_000)
+        except PictureError as error:
+            assert "\n" not in str(error)
+        else:
+            assert len(result) > 0
+
+
+def test_crop_or_pad_keeps_the_pixels_around_the_centre():
+    pixels = np.arange(5 * 4, dtype=np.uint8).reshape(5, 4, 1)
+    assert crop_or_pad(pixels, (3, 2))[..., 0].tolist() == [[5, 6], [9, 10], [13, 14]]
+    padded = crop_or_pad(pixels, (6, 7))
+    assert np.array_equal(padded[0:5, 1:5], pixels)
+    assert int(padded.sum()) == int(pixels.sum())
+    assert crop_or_pad(pixels, (2, 6))[:, 1:5, 0].tolist() == pixels[1:3, :, 0].tolist()
+
+
+def test_groups_are_in_order_and_bounded():
+    sizes = [10, 2000, 1, 1, 1, 900, 900, 5]
+    running, most, lock = set(), [0], threading.Lock()
+
+    def load(number):
+        with lock:
+            running.add(number)
+            most[0] = max(most[0], number)
+        return number * 2
+
+    got = []
+    for number, result in read_groups(1, 8, sizes.__getitem__, load, 1000):
+        got.append((number, result))
+    assert got == [(n, 2 * n) for n in range(1, 8)]
+
+
+def test_reading_ahead_is_bounded_and_stops_with_the_loop():
+    taken = []
+
+    def items():
+        for n in range(1000):
+            taken.append(n)
+            yield n
+
+    results = ordered_map(lambda n: n * n, items(), workers=2)
+    assert [next(results) for _ in range(3)] == [0, 1, 4]
+    assert len(taken) <= 3 + 4
+    results.close()
+    assert len(taken) <= 3 + 4
+    assert not [t for t in threading.enumerate() if t.name.startswith("ignitetf-source")]
+
+
+def test_an_error_in_a_thread_reaches_the_reader():
+    def fail(n):
+        raise SourceError(f"file {n}")
+
+    with pytest.raises(SourceError, match="file 0"):
+        list(ordered_map(fail, range(10)))
+
+
+def test_real_jpegs_are_read_byte_for_byte():
+    folder = real_data("voc-bccd") / "JPEGImages"
+    source = open_source("images", folder)
+    files = sorted(folder.iterdir())
+    got = everything(source, max_bytes=1 << 20)
+    assert got["NAME"] == [file.name.encode() for file in files]
+    assert all(a == f.read_bytes() for a, f in zip(got["IMAGE"], files, strict=True))
+    assert same(everything(source, start=300), {k: v[300:] for k, v in got.items()})
