@@ -20,6 +20,7 @@ from ignitetf.cli.output import Output, OutputOption, note, show
 app = typer.Typer(help="Create, list, describe, clear and drop caches.", no_args_is_help=True)
 
 NameArgument = Annotated[str, typer.Argument(help="Name of the cache.", show_default=False)]
+_FIELDS = ("name", "type", "key", "nullable", "dtype", "shape")
 
 
 class Mode(str, Enum):
@@ -94,12 +95,12 @@ def describe(connect: Connect, name: NameArgument, output: OutputOption = Output
     fields = found.pop("fields")
     found.pop("indexes", None)
     if output is Output.CSV:
-        show(fields, output, columns=["name", "type", "key", "nullable"])
+        show(fields, output, columns=_FIELDS)
         return
     show({k: v for k, v in found.items() if v is not None})
     if fields:
         print()
-        show(fields, columns=["name", "type", "key", "nullable"])
+        show(fields, columns=[c for c in _FIELDS if any(c in f for f in fields)])
 
 
 @app.command()
@@ -109,12 +110,12 @@ def clear(connect: Connect, name: NameArgument, yes: Yes = False) -> None:
 
     Example: ignitetf cache clear SESSIONS --yes
     """
-    from ignitetf.load.caches import clear_cache
+    from ignitetf.load.caches import clear_cache, resolve
 
     with connect() as client:
-        client.require_cache(name)
-        confirm(f"Remove all {client.cache_size(name)} entries of {name}?", yes)
-        clear_cache(client, name)
+        cache = resolve(client, name)
+        confirm(f"Remove all {client.cache_size(cache)} entries of {name}?", yes)
+        clear_cache(client, cache)
     note(f"cache {name} is empty")
 
 
@@ -132,13 +133,17 @@ def drop(
 
     Example: ignitetf cache drop SESSIONS --yes
     """
-    from ignitetf.load.caches import drop_cache
+    from ignitetf.errors import CacheNotFound
+    from ignitetf.load.caches import drop_cache, resolve
 
     with connect() as client:
-        if if_exists and not client.cache_exists(name):
+        try:
+            cache = resolve(client, name)
+        except CacheNotFound:
+            if not if_exists:
+                raise
             note(f"there is no cache {name}")
             return
-        client.require_cache(name)
-        confirm(f"Remove {name} with its {client.cache_size(name)} entries?", yes)
-        drop_cache(client, name)
+        confirm(f"Remove {name} with its {client.cache_size(cache)} entries?", yes)
+        drop_cache(client, cache)
     note(f"cache {name} is gone")

@@ -1,4 +1,4 @@
-"""Create, list, describe and drop caches and SQL tables.
+"""Create and drop caches and SQL tables.
 
 A thin client cannot set the number of partitions of a cache. Templates in the node's
 configuration can (`p16*` has 16), and `CREATE TABLE ... WITH "template=p16"` takes one under any
@@ -13,12 +13,21 @@ value gets a full-text index, without whose jar the table silently does not appe
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
+from ignitetf.catalog import drop_manifest
 from ignitetf.client import Client, cache_id
-from ignitetf.errors import CacheExists, CacheNotFound, ConfigError, IgniteTFError, SqlError
+from ignitetf.errors import CacheExists, ConfigError, IgniteTFError, SqlError
+from ignitetf.load.describe import (
+    describe,
+    find_table,
+    list_caches,
+    list_tables,
+    manifest_of,
+    resolve,
+)
 from ignitetf.sql import statement
 from ignitetf.transport import server_error
 from ignitetf.wire.codes import OpCode, Status, TypeCode
@@ -41,6 +50,7 @@ __all__ = [
     "list_caches",
     "list_tables",
     "missing_template",
+    "resolve",
 ]
 
 MAX_PARTITIONS: Final = 65_000  # CacheConfiguration.MAX_PARTITIONS_COUNT
@@ -64,23 +74,6 @@ _COLUMN: Final[Mapping[TypeCode, str]] = {
     TypeCode.TIME: "TIME",
     TypeCode.DECIMAL: "DECIMAL",
     TypeCode.BYTE_ARRAY: "VARBINARY",
-}
-_JAVA_TYPE: Final[Mapping[str, str]] = {
-    "java.lang.Byte": "TINYINT",
-    "java.lang.Short": "SMALLINT",
-    "java.lang.Integer": "INT",
-    "java.lang.Long": "BIGINT",
-    "java.lang.Float": "REAL",
-    "java.lang.Double": "DOUBLE",
-    "java.lang.Boolean": "BOOLEAN",
-    "java.lang.String": "VARCHAR",
-    "java.util.UUID": "UUID",
-    "java.sql.Date": "DATE",
-    "java.sql.Timestamp": "TIMESTAMP",
-    "java.sql.Time": "TIME",
-    "java.math.BigDecimal": "DECIMAL",
-    "[B": "VARBINARY",
-    "java.lang.Object": "OTHER",
 }
 
 
@@ -194,81 +187,35 @@ def create_table(
 
 
 def drop_table(client: Client, name: str) -> None:
-    """Drop a table and its cache; raises CacheNotFound where there is none."""
+    """Drop a table, its cache and its manifest; raises CacheNotFound where there is none."""
     table = find_table(client, name)
     client.sql(statement("drop_table", schema=table["schema"], table=table["table"])).close()
+    _forget(client, table["cache"])
 
 
 def drop_cache(client: Client, name: str) -> None:
-    """Remove a cache, and the table it was made by; raises CacheNotFound where there is none."""
-    client.require_cache(name)
-    rows = client.sql(statement("tables_of_cache"), (name,)).fetchall()
+    """Remove a cache, its table and its manifest; raises CacheNotFound where there is none."""
+    cache = resolve(client, name)
+    rows = client.sql(statement("tables_of_cache"), (cache,)).fetchall()
     own = [table for schema, table in rows if schema == "PUBLIC"]
     if not own:
-        client.destroy_cache(name)
+        client.destroy_cache(cache)
     for table in own:
         client.sql(statement("drop_table", schema="PUBLIC", table=table)).close()
+    _forget(client, cache)
 
 
 def clear_cache(client: Client, name: str) -> None:
-    """Remove all entries of a cache; raises CacheNotFound where there is none."""
-    client.require_cache(name)
-    client.call(OpCode.CACHE_CLEAR, struct.pack("<ib", cache_id(name), 0))
+    """Remove all entries and the manifest of a cache; raises CacheNotFound where there is none."""
+    cache = resolve(client, name)
+    client.call(OpCode.CACHE_CLEAR, struct.pack("<ib", cache_id(cache), 0))
+    _forget(client, cache)
 
 
-def list_caches(client: Client) -> list[dict[str, Any]]:
-    """One mapping for each cache: `name`, `entries`, `partitions`, `backups`, `mode`."""
-    rows = client.sql(statement("caches"), (None, None)).fetchall()
-    return [_cache_row(client, row) for row in rows]
-
-
-def list_tables(client: Client) -> list[dict[str, Any]]:
-    """One mapping for each table: `schema`, `table`, `cache`, `rows`, `key_type`, `value_type`."""
-    return [{**table, "rows": client.cache_size(table["cache"])} for table in _tables(client)]
-
-
-def find_table(client: Client, name: str) -> dict[str, Any]:
-    """The table of this name, as written or in capitals, with or without its schema.
-
-    Returns:
-        As `list_tables`, without `rows`.
-
-    Raises:
-        CacheNotFound: There is none; the hint has the nearest names.
-    """
-    tables = _tables(client)
-    for wanted in (name, name.upper()):
-        for table in tables:
-            if wanted in (table["table"], f"{table['schema']}.{table['table']}"):
-                return table
-    import difflib
-
-    near = difflib.get_close_matches(name.upper(), [t["table"] for t in tables], 3)
-    found = f"did you mean {' or '.join(near)}?" if near else "'ignitetf table ls' lists the tables"
-    raise CacheNotFound(f"no table {name!r}", hint=found, cache=name)
-
-
-def describe(client: Client, name: str) -> dict[str, Any]:
-    """A cache: as in `list_caches`, and how it stores data, its tables, fields and indexes.
-
-    Raises:
-        CacheNotFound: There is none.
-    """
-    client.require_cache(name)
-    rows = client.sql(statement("caches"), (name, name)).fetchall()
-    if not rows:
-        raise CacheNotFound(f"cache {name!r} is not one of a user", cache=name)
-    out = _cache_row(client, rows[0])
-    _, _, _, _, out["atomicity"], out["partition_loss"], out["data_region"] = rows[0]
-    tables = _tables(client, name)
-    out["table"] = None
-    out["fields"] = []
-    for table in tables[:1]:
-        out.update({k: table[k] for k in ("table", "key_type", "value_type", "affinity_key")})
-        out["fields"] = _columns(client, table["schema"], table["table"])
-        indexes = client.sql(statement("indexes"), (table["schema"], table["table"])).fetchall()
-        out["indexes"] = [{"name": n, "columns": c, "unique": u} for n, c, u in indexes]
-    return out
+def _forget(client: Client, cache: str) -> None:
+    """Remove the manifest of a data set that is no more."""
+    if (manifest := manifest_of(client, cache)) is not None:
+        drop_manifest(client, manifest.name)
 
 
 def column_type(field: Field) -> str:
@@ -395,39 +342,3 @@ def _key_columns(schema: Schema) -> list[tuple[str, str]]:
 
 def _bare_value_fits(field: Field) -> bool:
     return field.type in _COLUMN and field.type is not TypeCode.STRING
-
-
-def _cache_row(client: Client, row: Sequence[Any]) -> dict[str, Any]:
-    name, partitions, backups, mode = row[:4]
-    return {
-        "name": name,
-        "entries": client.cache_size(name),
-        "partitions": partitions,
-        "backups": backups if mode != "REPLICATED" else None,
-        "mode": mode,
-    }
-
-
-def _tables(client: Client, cache: str | None = None) -> list[dict[str, Any]]:
-    names = ("schema", "table", "cache", "key_type", "value_type", "affinity_key")
-    rows: Iterable[tuple[Any, ...]] = client.sql(statement("tables"), (cache, cache)).fetchall()
-    return [dict(zip(names, row, strict=True)) for row in rows]
-
-
-def _columns(client: Client, schema: str, table: str) -> list[dict[str, Any]]:
-    rows = client.sql(statement("columns"), (schema, table)).fetchall()
-    fields = {
-        name: {
-            "name": name,
-            "type": _JAVA_TYPE.get(java, java),
-            "key": key,
-            "nullable": nullable and not key,
-            "affinity": affinity,
-        }
-        for name, java, key, nullable, affinity in rows
-    }
-    try:
-        order = client.sql(statement("column_order", schema=schema, table=table)).columns
-    except (ConfigError, SqlError):  # a name that needs escapes: the columns as they come
-        order = list(fields)
-    return [fields[name] for name in order if name in fields]
