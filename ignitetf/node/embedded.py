@@ -138,7 +138,7 @@ class Node:
         options = _options(name, port, nodes, memory, persist, template_partitions)
         with end_at_signals(), _locked(name, timeout_s):
             if (state := read_state(name)) is not None:
-                if state.phase == "running" and all(m.alive for m in state.members):
+                if state.phase == "running" and state.alive:
                     given = {
                         "port": port,
                         "nodes": nodes,
@@ -146,7 +146,7 @@ class Node:
                         "persist": persist,
                     }
                     _check_same(state, given, template_partitions)
-                    return cls(state, already_running=True)
+                    return cls(_completed(state, timeout_s, note), already_running=True)
                 _clear(state, note)
             _check_store(options, name)
             check_memory(options.memory_bytes, options.nodes)
@@ -344,17 +344,20 @@ def _word(state: NodeState | None, running: int) -> str:
     return "running"
 
 
+def _completed(state: NodeState, timeout_s: float, note: Note) -> NodeState:
+    """The state once members of a cluster that have ended run again."""
+    gone = [member.name for member in state.members if not member.alive]
+    if not gone:
+        return state
+    note(f"node {state.name!r}: starting {', '.join(gone)} again")
+    # The members' files name the Java options and jars already; only the program is needed here.
+    launch = Launch(state.name, state.options, find_java(), [], timeout_s)
+    return launch.complete(state)
+
+
 def _clear(state: NodeState, note: Note) -> None:
-    """Remove what a crash or a killed start left; raise when part of the node still serves."""
-    alive = [member for member in state.members if member.alive]
-    if alive and state.phase == "running":
-        gone = [member.name for member in state.members if not member.alive]
-        raise NodeError(
-            f"node {state.name!r}: {', '.join(gone)} ended, {len(alive)} of"
-            f" {len(state.members)} members still run",
-            hint=f"stop the rest with 'ignitetf node stop --name {state.name}'",
-        )
-    for member in alive:
+    """End and remove what a crash or a killed start left."""
+    for member in state.members:
         kill(member.process)
         wait_gone(member.process, _KILL_TIMEOUT_S)
     if state.trains:

@@ -114,7 +114,8 @@ def argument_file(
 def logging_properties(directory: Path) -> str:
     """Java logging into rotating files of the directory's `log` folder."""
     handler = "java.util.logging.FileHandler"
-    pattern = str(directory / "log" / "ignite-%g.log").replace("\\", "/")
+    folder = str(directory / "log").replace("\\", "/").replace("%", "%%")
+    pattern = _escaped(f"{folder}/ignite-%g.log")
     return (
         f"handlers={handler}\n.level=INFO\n{handler}.pattern={pattern}\n"
         f"{handler}.limit=10485760\n{handler}.count=5\n{handler}.encoding=UTF-8\n"
@@ -174,6 +175,13 @@ def _sweep(folder: Path) -> None:
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > 600:
                 path.unlink()
+
+
+def _escaped(value: str) -> str:
+    """The value as a Java properties file has it, which knows no encoding but Latin-1."""
+    units = value.encode("utf-16-be")
+    codes = (int.from_bytes(units[i : i + 2], "big") for i in range(0, len(units), 2))
+    return "".join(chr(code) if code < 128 else f"\\u{code:04x}" for code in codes)
 
 
 def _facts(path: Path) -> list[str | int]:

@@ -8,6 +8,7 @@ Whatever goes wrong in between, Ctrl-C included, ends the processes and removes 
 from __future__ import annotations
 
 import datetime
+import secrets
 import shutil
 import subprocess
 import time
@@ -48,8 +49,9 @@ from ignitetf.settings import Settings, ignitetf_home
 
 __all__ = ["Launch"]
 
-_FIRST_DISCOVERY_PORT = 47_500
-_FIRST_COMMUNICATION_PORT = 47_100
+# Ports between members, below those that Linux and macOS give to outgoing connections. Each start
+# begins at a place of its own, so that two homes that start nodes at once do not meet.
+_FIRST_MEMBER_PORT, _LAST_MEMBER_PORT = 20_000, 32_000
 _PORTS_LOCK_TIMEOUT_S = 60
 _CONNECT_TIMEOUT_S = 2.0
 _KILL_TIMEOUT_S = 10
@@ -120,16 +122,37 @@ class Launch:
             self._undo()
             raise
 
+    def complete(self, state: NodeState) -> NodeState:
+        """Start the members of a running cluster that have ended, at their old ports.
+
+        Raises:
+            NodeError: As `run`; the members that run are left alone.
+        """
+        deadline = time.monotonic() + self._timeout_s
+        missing = [index for index, member in enumerate(state.members) if not member.alive]
+        try:
+            for index in missing:
+                client_ports(state.members[index].client_port, 1, {})
+                self._work_directory(self._member_directory(index))
+                member = replace(state.members[index], process=self._spawn(index))
+                members = [*state.members[:index], member, *state.members[index + 1 :]]
+                state = replace(state, members=tuple(members))
+                write_state(state)
+            started = tuple(state.members[index] for index in missing)
+            wait_started(started, deadline)
+            self._wait_ready(replace(state, members=started), deadline)
+            return state
+        except BaseException:
+            self._end_processes()
+            raise
+
     def _choose_ports(self) -> list[_Ports]:
         others = [state for state in all_states() if state.name != self.name and state.alive]
         owners = {port: state.name for state in others for port in state.ports}
         clients = client_ports(self.options.port, self.options.nodes, owners)
-        excluded = {*owners, *clients}
-        discovery = free_ports(_FIRST_DISCOVERY_PORT, excluded)
-        chosen = [(client, next(discovery)) for client in clients]
-        excluded.update(port for _, port in chosen)
-        communication = free_ports(_FIRST_COMMUNICATION_PORT, excluded)
-        return [_Ports(client, found, next(communication)) for client, found in chosen]
+        first = _FIRST_MEMBER_PORT + secrets.randbelow(_LAST_MEMBER_PORT - _FIRST_MEMBER_PORT)
+        free = free_ports(first, {*owners, *clients})
+        return [_Ports(client, next(free), next(free)) for client in clients]
 
     def _member_name(self, index: int) -> str:
         return self.name if self.options.nodes == 1 else f"{self.name}-{index + 1}"
@@ -233,10 +256,7 @@ class Launch:
 
     def _undo(self) -> None:
         """End what was started and forget it; a store that this start made goes too."""
-        for process in self._processes:
-            if found := identify(process.pid):
-                kill(found)
-                wait_gone(found, _KILL_TIMEOUT_S)
+        self._end_processes()
         if self._cache is not None and self._cache.write:
             adopt_training(self._cache.path, complete=False)
         for store in self._new_stores:
@@ -244,3 +264,9 @@ class Launch:
         if self._new_stores:
             write_stored_members(self.name, None)
         remove_state(self.name)
+
+    def _end_processes(self) -> None:
+        for process in self._processes:
+            if found := identify(process.pid):
+                kill(found)
+                wait_gone(found, _KILL_TIMEOUT_S)

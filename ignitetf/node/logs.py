@@ -12,6 +12,7 @@ from ignitetf.errors import NodeError
 __all__ = ["failure_cause", "follow", "last_lines", "log_tail", "main_log", "member_directories"]
 
 _TAIL_BYTES = 256 << 10
+_FOLLOW_POLL_S = 0.2
 _CAUSES = tuple(
     re.compile(rf"(?:{pattern})[^\n]*")
     for pattern in (
@@ -76,21 +77,32 @@ def follow(path: Path, lines: int) -> Iterator[str]:
     A file that was rotated away is followed by its successor from the beginning.
     """
     yield from last_lines(path, lines)
-    position = path.stat().st_size if path.exists() else 0
-    rest = ""
+    position, identity = _position(path)
+    rest = b""
     while True:
-        time.sleep(0.2)
+        time.sleep(_FOLLOW_POLL_S)
+        size, current = _position(path)
+        if size < position or current != identity:
+            position, identity, rest = 0, current, b""
         try:
-            if path.stat().st_size < position:
-                position, rest = 0, ""
             with path.open("rb") as file:
                 file.seek(position)
                 data = file.read()
         except FileNotFoundError:
             continue
         position += len(data)
-        *whole, rest = (rest + data.decode("utf-8", "replace")).split("\n")
-        yield from whole
+        *whole, rest = (rest + data).split(b"\n")
+        for line in whole:
+            yield line.decode("utf-8", "replace")
+
+
+def _position(path: Path) -> tuple[int, int]:
+    """Size and identity of the file; zeros when there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return 0, 0
+    return status.st_size, status.st_ino
 
 
 def _end(path: Path) -> str:
