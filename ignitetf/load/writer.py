@@ -1,0 +1,332 @@
+"""Column batches into a cache: encoded, streamed by several connections, stored when flushed.
+
+source -> Batch -> **writer** -> cache
+
+Each connection has a thread that encodes a batch and sends it in requests of about 1 MB, a few
+of them unanswered at a time, so that encoding, the network and the node work at once. A batch
+that was acknowledged is not stored yet: only the answer to a flush says so.
+
+Rows go through the data streamer (ops 8000, 8001), or through `put_all` on servers without it.
+
+Source: Apache Ignite 2.17.0, `ClientDataStreamerStartRequest`, `ClientDataStreamerAddDataRequest`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import struct
+import threading
+import time
+import uuid
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignitetf.client import Client, cache_id
+from ignitetf.errors import IgniteTFError, RequestTimeout, ServerError
+from ignitetf.transport import Channel
+from ignitetf.wire.affinity import partitions_of
+from ignitetf.wire.codes import OpCode, Status, StreamerFlag, TypeCode
+from ignitetf.wire.encode import EncodedPage, encode_entries
+from ignitetf.wire.register import binary_type_requests
+from ignitetf.wire.schema import Batch, Schema
+
+__all__ = ["Totals", "Writer", "register_types"]
+
+REQUEST_BYTES: Final = 1 << 20
+IN_FLIGHT: Final = 3
+CONNECTIONS: Final = 2
+# Bytes that the node collects for another node before it sends them on. The protocol counts
+# entries; a buffer of too many bytes costs more than one of too few.
+NODE_BUFFER_BYTES: Final = 4 << 20
+_MIN_NODE_BUFFER: Final = 4
+_MAX_NODE_BUFFER: Final = 8192
+_QUEUED_BATCHES: Final = 2
+# A flush waits for all that is on its way, so it may take longer than another request.
+_MIN_FLUSH_TIMEOUT_S: Final = 60.0
+_POLL_S: Final = 0.1
+
+
+@dataclass
+class Totals:
+    """What was written: rows, bytes of their entries, checksum, rows by partition."""
+
+    rows: int = 0
+    nbytes: int = 0
+    checksum: int = 0
+    partition_rows: NDArray[np.int64] | None = None
+
+    def add(self, page: EncodedPage, partitions: NDArray[np.int32] | None) -> None:
+        """Count the rows of a page."""
+        self.rows += len(page)
+        self.nbytes += page.nbytes
+        self.checksum = (self.checksum + int(page.row_hashes.sum(dtype=np.uint64))) % (1 << 64)
+        if partitions is None:
+            self.partition_rows = None
+        elif self.partition_rows is not None:
+            count = len(self.partition_rows)
+            self.partition_rows = self.partition_rows + np.bincount(partitions, minlength=count)
+
+
+def register_types(client: Client, schema: Schema) -> None:
+    """Make the binary types of a schema known to the cluster."""
+    for request in binary_type_requests(schema):
+        client.call(OpCode.BINARY_TYPE_PUT, request)
+
+
+class Writer:
+    """Writes batches of one schema into one cache; a context manager, for one thread.
+
+    Leaving the block normally stores everything; leaving it by an exception (Ctrl-C too) drops
+    the connections, and with them what was not flushed.
+
+    Attributes:
+        totals: What was handed to the node; all of it is stored after `flush`.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        cache: str,
+        schema: Schema,
+        *,
+        partitions: int | None = None,
+        overwrite: bool = True,
+        connections: int = CONNECTIONS,
+        in_flight: int = IN_FLIGHT,
+        request_bytes: int = REQUEST_BYTES,
+        streamer: bool = True,
+    ) -> None:
+        """Open the connections.
+
+        Args:
+            client: The client to take connections from.
+            cache: Name of the cache, which exists.
+            schema: The records.
+            partitions: Number of partitions of the cache, to count the rows of each.
+            overwrite: Whether a row replaces one that has its key already; False is for an
+                empty cache, where it leaves out the search for an older row.
+            connections: Number of connections, each with a thread.
+            in_flight: Requests of one connection that wait for their answer.
+            request_bytes: Size of a request, if one row is not larger.
+            streamer: False takes `put_all` even where the server has the data streamer.
+        """
+        self.client, self.cache, self.schema = client, cache, schema
+        self.totals = Totals()
+        if partitions is not None:
+            self.totals.partition_rows = np.zeros(partitions, np.int64)
+        self.overwrite, self.streamer = overwrite, streamer
+        self.in_flight, self.request_bytes = in_flight, request_bytes
+        self.flush_timeout_s = max(_MIN_FLUSH_TIMEOUT_S, client.settings.request_timeout_s)
+        self._lock = threading.Lock()
+        self._failed: BaseException | None = None
+        self._queue: queue.Queue[Batch | _Flush | None] = queue.Queue(_QUEUED_BATCHES)
+        self._lines = [_Line(self, node) for node in _targets(client, connections)]
+
+    def __enter__(self) -> Writer:
+        for line in self._lines:
+            line.thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        try:
+            if kind is None:
+                self.flush()
+        finally:
+            self._stop(clean=kind is None and self._failed is None)
+
+    def write(self, batch: Batch) -> None:
+        """Hand over a batch; waits while the node is behind.
+
+        Raises:
+            IgniteTFError: An earlier batch could not be written.
+        """
+        self._put(batch)
+
+    def flush(self) -> None:
+        """Wait until everything that was written is stored.
+
+        Raises:
+            IgniteTFError: Something could not be written.
+        """
+        barrier = _Flush(threading.Barrier(len(self._lines)))
+        for _ in self._lines:
+            self._put(barrier)
+        deadline = time.monotonic() + self.flush_timeout_s + self.client.settings.request_timeout_s
+        while not barrier.done.wait(_POLL_S):
+            self._check()
+            if time.monotonic() > deadline:
+                raise RequestTimeout(
+                    f"cache {self.cache!r}: not stored within {self.flush_timeout_s:g} s",
+                    hint="is the node overloaded? --timeout sets the limit",
+                )
+        self._check()
+
+    def count(self, page: EncodedPage, batch: Batch) -> None:
+        """Add a page to the totals; called by the connections' threads."""
+        partitions = None
+        if self.totals.partition_rows is not None and batch.key is not None:
+            partitions = partitions_of(self.schema, batch.key, len(self.totals.partition_rows))
+        page.row_hashes  # noqa: B018 (computed outside the lock)
+        with self._lock:
+            self.totals.add(page, partitions)
+
+    def take(self) -> Batch | _Flush | None:
+        """The next piece of work; waits for it. None ends the thread."""
+        while self._failed is None:
+            with contextlib.suppress(queue.Empty):
+                return self._queue.get(timeout=_POLL_S)
+        return None
+
+    def fail(self, error: BaseException) -> None:
+        """Note the first error of a connection, for the caller of the next method."""
+        with self._lock:
+            if self._failed is None:
+                self._failed = error
+
+    def _put(self, item: Batch | _Flush | None) -> None:
+        while True:
+            self._check()
+            with contextlib.suppress(queue.Full):
+                return self._queue.put(item, timeout=_POLL_S)
+
+    def _check(self) -> None:
+        if self._failed is not None:
+            raise self._failed
+
+    def _stop(self, *, clean: bool) -> None:
+        if clean:
+            for _ in self._lines:
+                self._put(None)
+        else:
+            self.fail(IgniteTFError("the load was given up"))
+            for line in self._lines:
+                line.abort()
+        for line in self._lines:
+            line.thread.join(self.flush_timeout_s)
+        if clean:
+            self._check()
+
+
+@dataclass
+class _Flush:
+    """Asks every connection for a flush; the last to finish says that all is stored."""
+
+    barrier: threading.Barrier
+    done: threading.Event = field(default_factory=threading.Event)
+
+
+class _Line:
+    """One connection and its thread."""
+
+    def __init__(self, writer: Writer, node: uuid.UUID | None) -> None:
+        self.writer = writer
+        self.node = node
+        self.thread = threading.Thread(target=self._run, name="ignitetf-writer", daemon=True)
+        self.channel: Channel | None = None
+        self.stream: int | None = None
+        self.waiting: deque[int] = deque()
+        self._aborted = False
+
+    def abort(self) -> None:
+        """End the thread soon, whatever it waits for."""
+        self._aborted = True
+        if self.channel is not None:
+            self.channel.abort()
+
+    def _run(self) -> None:
+        try:
+            self.channel = self.writer.client.acquire(self.node)
+            while (item := self.writer.take()) is not None:
+                if isinstance(item, Batch):
+                    self._write(item)
+                    del item
+                    continue
+                self._flush(StreamerFlag.FLUSH)
+                if item.barrier.wait(self.writer.flush_timeout_s) == 0:
+                    item.done.set()
+            if not self._aborted and self.writer._failed is None:
+                self._flush(StreamerFlag.FLUSH | StreamerFlag.CLOSE)
+                self.writer.client.release(self.channel)
+                self.channel = None
+        except threading.BrokenBarrierError:
+            self.writer.fail(RequestTimeout(f"cache {self.writer.cache!r}: a flush took too long"))
+        except BaseException as error:
+            self.writer.fail(error)
+        finally:
+            if self.channel is not None:
+                self.channel.close()
+
+    def _write(self, batch: Batch) -> None:
+        page = encode_entries(self.writer.schema, batch)
+        self.writer.count(page, batch)
+        if self.writer.streamer and self.stream is None:
+            self._start(max(1, page.nbytes // max(1, len(page))))
+        for count, entries in page.pieces(self.writer.request_bytes):
+            self._send(count, entries)
+            while len(self.waiting) > self.writer.in_flight:
+                self._receive()
+
+    def _start(self, entry_bytes: int) -> None:
+        """Open a data streamer; without one in the server, go on with `put_all`."""
+        assert self.channel is not None
+        buffer = min(max(NODE_BUFFER_BYTES // entry_bytes, _MIN_NODE_BUFFER), _MAX_NODE_BUFFER)
+        request = struct.pack(
+            "<ibiibi",
+            cache_id(self.writer.cache),
+            self._flags(),
+            buffer,
+            buffer,
+            TypeCode.NULL,
+            0,
+        )
+        try:
+            body = self.channel.call(OpCode.DATA_STREAMER_START, request)
+        except ServerError as error:
+            if error.fields.get("status") != Status.INVALID_OP_CODE:
+                raise
+            self.writer.streamer = False
+            return
+        (self.stream,) = struct.unpack_from("<q", body, 0)
+
+    def _flags(self) -> int:
+        overwrite = StreamerFlag.ALLOW_OVERWRITE if self.writer.overwrite else 0
+        return int(StreamerFlag.KEEP_BINARY | overwrite)
+
+    def _send(self, count: int, entries: memoryview) -> None:
+        assert self.channel is not None
+        if self.stream is None:
+            head = struct.pack("<ibi", cache_id(self.writer.cache), 0, count)
+            self.waiting.append(self.channel.send(OpCode.CACHE_PUT_ALL, head, entries))
+        else:
+            head = struct.pack("<qbi", self.stream, self._flags(), count)
+            self.waiting.append(self.channel.send(OpCode.DATA_STREAMER_ADD_DATA, head, entries))
+
+    def _receive(self) -> None:
+        assert self.channel is not None
+        self.channel.receive(self.waiting.popleft())
+
+    def _flush(self, flags: int) -> None:
+        assert self.channel is not None
+        while self.waiting:
+            self._receive()
+        if self.stream is None:
+            return
+        request = struct.pack("<qbi", self.stream, self._flags() | int(flags), 0)
+        self.channel.call(
+            OpCode.DATA_STREAMER_ADD_DATA, request, timeout_s=self.writer.flush_timeout_s
+        )
+        if flags & StreamerFlag.CLOSE:
+            self.stream = None
+
+
+def _targets(client: Client, connections: int) -> list[uuid.UUID | None]:
+    """The node of each connection: the server nodes in turn, where there are several."""
+    nodes = client.nodes()
+    if len(nodes) < 2:
+        return [None] * connections
+    return [nodes[i % len(nodes)].node_id for i in range(max(connections, min(len(nodes), 4)))]

@@ -1,0 +1,89 @@
+"""Which partition a key falls into, for whole columns of keys.
+
+Keys of fixed types only, and strings; what is not known here gives None, and the caller does
+without. A cache with an affinity function of its own decides otherwise: then the partition map
+of the cluster is empty, and this must not be asked.
+
+Source: Apache Ignite 2.17.0, `RendezvousAffinityFunction.calculatePartition`,
+`GridCacheUtils`; `hashCode` of java.lang.Long, Integer, Double, String, java.util.UUID.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignitetf.wire.codes import TypeCode, java_hash
+from ignitetf.wire.encode import encode_entries
+from ignitetf.wire.schema import Batch, Column, Field, Schema
+
+__all__ = ["key_hashes", "partitions_of"]
+
+
+def partitions_of(schema: Schema, keys: Column, count: int) -> NDArray[np.int32] | None:
+    """The partition of each key in a cache of `count` partitions; None where it is not known."""
+    hashes = key_hashes(schema, keys)
+    if hashes is None:
+        return None
+    bits = hashes.view(np.uint32)
+    if count & (count - 1) == 0:
+        return ((bits ^ (bits >> np.uint32(16))) & np.uint32(count - 1)).astype(np.int32)
+    # Java's Math.abs of the smallest int is itself, which Ignite then takes as partition 0.
+    rest = np.fmod(hashes.astype(np.int64), count)
+    return np.abs(rest).astype(np.int32)
+
+
+def key_hashes(schema: Schema, keys: Column) -> NDArray[np.int32] | None:
+    """Java's `hashCode` of each key, or of its affinity field; None where it is not known."""
+    field = schema.key
+    if field.type is not TypeCode.OBJECT:
+        return _scalar_hashes(field, keys)
+    if not isinstance(keys.values, dict):
+        return None
+    if schema.affinity_key is not None:
+        for part in field.fields:
+            if part.name.lower() == schema.affinity_key.lower():
+                return _scalar_hashes(part, keys.values[part.name])
+        return None
+    return _object_hashes(schema, keys)
+
+
+def _object_hashes(schema: Schema, keys: Column) -> NDArray[np.int32]:
+    """The hash code that stands in the header of each key object."""
+    dummy = Field("val", TypeCode.BYTE, np.dtype("i1"))
+    plain = Schema(None, schema.key, (dummy,), key_type_name=schema.key_type_name)
+    column = Column(np.zeros(len(keys), np.int8))
+    page = encode_entries(plain, Batch(keys, {"val": column}))
+    starts = np.concatenate(([0], page.ends[:-1])).astype(np.int64)
+    codes: NDArray[np.int32] = page.data[starts[:, None] + np.arange(8, 12)].view("<i4")[:, 0]
+    return codes
+
+
+def _scalar_hashes(field: Field, column: Column) -> NDArray[np.int32] | None:
+    if column.valid is not None and not column.valid.all():
+        return None
+    if field.type is TypeCode.STRING:
+        return np.array([java_hash(item.decode()) for item in column.to_bytes()], np.int32)
+    if column.starts is not None or not isinstance(column.values, np.ndarray):
+        return None
+    return _number_hashes(field.type, column.values)
+
+
+def _number_hashes(code: TypeCode, values: NDArray[Any]) -> NDArray[np.int32] | None:
+    if code is TypeCode.UUID and values.ndim == 2:
+        return _fold(values[:, 0] ^ values[:, 1])
+    if values.ndim != 1:
+        return None
+    if code in (TypeCode.LONG, TypeCode.DATE, TypeCode.TIME):
+        return _fold(values.astype(np.int64).view(np.uint64))
+    if code in (TypeCode.INT, TypeCode.SHORT, TypeCode.BYTE) and values.dtype.kind == "i":
+        return values.astype(np.int32)
+    if code is TypeCode.DOUBLE:
+        return _fold(np.ascontiguousarray(values, np.float64).view(np.uint64))
+    return None
+
+
+def _fold(bits: NDArray[np.uint64]) -> NDArray[np.int32]:
+    return (bits ^ (bits >> np.uint64(32))).astype(np.uint32).view(np.int32)
