@@ -73,7 +73,7 @@ _CONNECTION: dict[str, Any] = dict(
         _option("--cert", str, "Client certificate, PEM.", metavar="FILE"),
         _option("--key", str, "Key of the client certificate, PEM.", metavar="FILE"),
         _option("--key-password", str, "Password of the key.", metavar="TEXT"),
-        _option("--tls-insecure", bool, "Do not verify the server.", is_flag=True),
+        _option("--tls-insecure", bool, "Do not verify the server."),
         _option("--profile", str, "Settings from this profile.", metavar="NAME"),
         _option("--timeout", float, "Limit of one request in seconds.", metavar="SECONDS"),
     ]

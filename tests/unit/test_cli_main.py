@@ -1,0 +1,319 @@
+"""The command line as a whole: help, speed, exits, suggestions."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from ignitetf.cli import options
+from ignitetf.cli.group import LazyGroup, UsageError
+from ignitetf.cli.main import COMMANDS, app
+from ignitetf.errors import ConfigError
+
+HEAVY = ("numpy", "tensorflow", "pyignite", "rich", "pyarrow", "prompt_toolkit", "pandas")
+
+
+def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Each command that runs something, with the words that lead to it."""
+    context = typer.Context(command)
+    if not hasattr(command, "list_commands"):
+        yield path, command
+        return
+    for name in command.list_commands(context):
+        yield from leaves(command.get_command(context, name), (*path, name))
+
+
+COMMAND_PATHS = [path for path, _ in leaves(get_command(app))]
+
+
+def run(*args: str, **more: Any) -> Any:
+    return CliRunner().invoke(app, list(args), prog_name="ignitetf", **more)
+
+
+def python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+@pytest.fixture
+def group(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Runs a function as the command `act` of a lazy group."""
+
+    def invoke(function: Callable[..., None], *args: str, **more: Any) -> Any:
+        module = types.ModuleType("ignitetf_test_command")
+        module.app = typer.Typer()  # type: ignore[attr-defined]
+        module.app.command()(function)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+
+        class Group(LazyGroup):
+            registry = {"act": (module.__name__, "Acts.")}  # noqa: RUF012
+
+        root = typer.Typer(cls=Group)
+        root.callback(invoke_without_command=True)(lambda: None)
+        return CliRunner().invoke(root, ["act", *args], **more)
+
+    return invoke
+
+
+@pytest.mark.parametrize("path", COMMAND_PATHS, ids=" ".join)
+def test_every_command_has_help_with_an_example(path):
+    result = run(*path, "--help")
+    assert result.exit_code == 0
+    assert f"Example: ignitetf {path[0]}" in result.stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_line_of_the_root_names_each_command(name):
+    assert f"  {name} " in run("--help").stdout
+
+
+def test_root_without_arguments_is_its_help():
+    assert run().stdout == run("--help").stdout
+    assert run().exit_code == 0
+
+
+def test_version():
+    import ignitetf
+
+    assert run("--version").stdout == f"ignitetf {ignitetf.__version__}\n"
+
+
+def test_import_and_help_load_nothing_heavy():
+    code = (
+        "import sys; from ignitetf.cli.main import app\n"
+        "try: app(['--help'])\n"
+        "except SystemExit: pass\n"
+        f"print(sorted(set({HEAVY!r}) & set(sys.modules)))"
+    )
+    assert python(code).splitlines()[-1] == "[]"
+
+
+def test_help_takes_less_than_300_ms():
+    command = Path(sys.executable).with_name("ignitetf")
+    best = 1e9
+    for _ in range(5):
+        start = time.perf_counter()
+        subprocess.run([command, "--help"], stdout=subprocess.DEVNULL, check=True)
+        best = min(best, time.perf_counter() - start)
+    assert best < 0.3
+
+
+@pytest.mark.parametrize(
+    ("args", "suggestion"),
+    [
+        (("qurey",), "query"),
+        (("cache", "desribe", "X"), "describe"),
+        (("cache", "ls", "--adress", "h"), "--address"),
+        (("query", "--ouptut", "json"), "--output"),
+    ],
+)
+def test_wrong_usage_exits_2_and_names_the_nearest(args, suggestion):
+    result = run(*args)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    error, hint = result.stderr.splitlines()
+    assert error.startswith("error: ")
+    assert f"did you mean {suggestion}" in hint
+    assert "--help" in hint
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("cache", "create"),
+        ("cache", "create", "X", "--partitions", "0"),
+        ("cache", "create", "X", "--partitions", "-1"),
+        ("cache", "create", "X", "--partitions", "65001"),
+        ("cache", "create", "X", "--partitions", "many"),
+        ("cache", "create", "X", "--backups", "-1"),
+        ("cache", "ls", "--output", "yaml"),
+        ("cache", "ls", "--timeout", "soon"),
+        ("table", "create", "nothing"),
+        ("query", "SELECT 1", "--max-rows", "0"),
+        ("query", "SELECT 1", "--file", "x.sql"),
+        ("query", "SELECT 1", "--output", "parquet"),
+        ("query", "SELECT 1; SELECT 2", "--output", "json"),
+        ("query", "SELECT 1; SELECT ?", "--param", "1"),
+        ("query", "/* nothing */"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_two_lines_and_exit_2(args):
+    result = run(*args)
+    assert result.exit_code == 2
+    assert [line.partition(":")[0] for line in result.stderr.splitlines()] == ["error", "hint"]
+
+
+def test_group_without_command_shows_its_help():
+    result = run("cache")
+    assert result.exit_code == 2
+    assert "Commands:" in result.output
+
+
+def test_failure_is_one_line_and_a_hint(group):
+    def act() -> None:
+        raise ConfigError("the thing is\nbroken", hint="mend it")
+
+    result = group(act)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr == "error: the thing is broken\nhint: mend it\n"
+
+
+@pytest.mark.parametrize(("args", "env"), [(("--debug",), {}), ((), {"IGNITETF_DEBUG": "1"})])
+def test_debug_shows_the_traceback(group, args, env):
+    def act() -> None:
+        raise ConfigError("broken")
+
+    result = group(act, *args, env=env)
+    assert result.exit_code == 1
+    assert "Traceback" in result.stderr
+    assert result.stderr.endswith("error: broken\n")
+
+
+def test_unexpected_exception_is_an_internal_error(group):
+    def act() -> None:
+        raise ZeroDivisionError("by zero")
+
+    result = group(act)
+    assert result.exit_code == 1
+    error, hint = result.stderr.splitlines()
+    assert error == "internal error: ZeroDivisionError: by zero"
+    assert "--debug" in hint
+
+
+def test_operating_system_error_names_the_file(group, tmp_path):
+    def act() -> None:
+        (tmp_path / "none").read_text()
+
+    result = group(act)
+    assert result.exit_code == 1
+    assert result.stderr == f"error: {tmp_path / 'none'}: No such file or directory\n"
+
+
+def test_missing_package_names_the_extra(group):
+    def act() -> None:
+        raise ModuleNotFoundError("No module named 'pyarrow.parquet'", name="pyarrow.parquet")
+
+    result = group(act)
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[1] == "hint: pip install 'ignitetf[query]'"
+
+
+def test_usage_error_of_a_command_exits_2(group):
+    def act() -> None:
+        raise UsageError("these do not go together")
+
+    result = group(act)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: these do not go together\n")
+
+
+def test_interrupt_exits_130_with_one_line(group):
+    def act() -> None:
+        raise KeyboardInterrupt
+
+    result = group(act)
+    assert result.exit_code == 130
+    assert result.stderr == "interrupted\n"
+
+
+def test_value_of_a_command_is_no_exit_code(group):
+    def act() -> Any:
+        return 3
+
+    assert group(act).exit_code == 0
+
+
+def test_closed_pipe_is_quiet():
+    code = (
+        "from ignitetf.cli import group\n"
+        "import types, sys, typer\n"
+        "m = types.ModuleType('m'); m.app = typer.Typer(); sys.modules['m'] = m\n"
+        "m.app.command()(lambda: [print('x' * 100) for _ in range(100_000)])\n"
+        "class G(group.LazyGroup): registry = {'act': ('m', '')}\n"
+        "root = typer.Typer(cls=G); root.callback()(lambda: None)\n"
+        "root(['act'])"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        child.stdout.readline()
+        child.stdout.close()
+        assert child.stderr.read() == b""
+        assert child.wait(30) == 1
+
+
+def test_connection_options_reach_the_settings(group, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("pw\n")
+    seen: dict[str, Any] = {}
+
+    @options.connected
+    def act(connect: options.Connect, word: str = "none") -> None:
+        seen.update(settings=connect.settings(), word=word)
+
+    args = ("--address", "a:1,b:2", "--username", "u", "--password-file", str(secret))
+    result = group(act, *args, "--timeout", "7", "--tls", "--word", "w")
+    assert result.exit_code == 0, result.stderr
+    settings = seen["settings"]
+    assert settings.addresses == ("a:1", "b:2")
+    assert (settings.username, settings.password, settings.tls) == ("u", "pw", True)
+    assert settings.request_timeout_s == 7
+    assert seen["word"] == "w"
+
+
+@pytest.mark.parametrize("args", [("--password",), ("--password", "--tls"), ("--password=",)])
+def test_password_without_value_is_asked_for(group, monkeypatch, args):
+    @options.connected
+    def act(connect: options.Connect) -> None:
+        print(connect.settings().password)
+
+    result = group(act, "--username", "u", *args)
+    assert result.exit_code == 1
+    assert "no terminal" in result.stderr
+    monkeypatch.setattr(options, "_ask_password", lambda name: f"of {name}")
+    assert group(act, "--username", "u", *args).stdout == "of u\n"
+
+
+def test_config_masks_secrets_and_names_origins(monkeypatch, tmp_path):
+    monkeypatch.setenv("IGNITETF_HOME", str(tmp_path))
+    monkeypatch.setenv("IGNITETF_PASSWORD", "hidden-word")
+    result = run("config", "--address", "h:1", "--username", "u", "--output", "json")
+    assert result.exit_code == 0, result.stderr
+    assert "hidden-word" not in result.output
+    import json
+
+    rows = {row["setting"]: row for row in json.loads(result.stdout)}
+    assert rows["addresses"] == {"setting": "addresses", "value": "h:1", "from": "argument"}
+    assert (rows["password"]["value"], rows["password"]["from"]) == ("set", "environment")
+    assert rows["home"]["value"] == str(tmp_path)
+
+
+def test_no_node_listening_is_one_line_and_a_hint(unused_port):
+    result = run("cache", "ls", "--address", f"127.0.0.1:{unused_port}")
+    assert result.exit_code == 1
+    error, hint = result.stderr.splitlines()
+    assert str(unused_port) in error
+    assert "ignitetf node start" in hint
+
+
+@pytest.fixture
+def unused_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
