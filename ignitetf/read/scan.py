@@ -21,7 +21,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -114,7 +114,7 @@ def scan_units(
     *,
     readers: int = 1,
     retry: RetryPolicy | None = None,
-) -> Iterator[UnitPage]:
+) -> Generator[UnitPage, None, None]:
     """All pages of the partitions, in the order of `partitions`.
 
     Closing the generator at any point closes the cursors on the nodes, the connections that

@@ -1,0 +1,138 @@
+"""Columns to flat arrays, the form in which TensorFlow takes them; no TensorFlow here.
+
+reader -> **elements** -> dataset
+
+Each field is a small tree of nodes: dense values, text, runs of another node, or a struct of
+nodes. A node packs the columns of several batches into arrays of its leaves with one copy, into
+memory that TensorFlow can take over without another (64-byte aligned).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignitetf.read.nulls import MASK_SUFFIX, NullPolicy
+from ignitetf.wire.codes import ARRAY_ELEMENT, TypeCode
+from ignitetf.wire.schema import BYTES, Column, Field, Schema
+
+__all__ = ["Dense", "Node", "Runs", "Struct", "Text", "aligned", "element_tree", "node_for"]
+
+# TensorFlow takes over an array without a copy if its data are aligned to this.
+_ALIGNMENT: Final = 64
+
+
+def aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """An uninitialised array whose data begin at a multiple of 64 bytes."""
+    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    raw = np.empty(size + _ALIGNMENT, np.uint8)
+    offset = -raw.ctypes.data % _ALIGNMENT
+    return raw[offset : offset + size].view(dtype).reshape(shape)
+
+
+@dataclass(frozen=True)
+class Dense:
+    """Values of one dtype and shape: one leaf `[n, *shape]`."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    def pack(self, columns: Sequence[Column]) -> Iterator[NDArray[Any]]:
+        """One array of all records, a copy."""
+        arrays = [c.values for c in columns]
+        out = aligned((sum(len(a) for a in arrays), *self.shape), self.dtype)
+        at = 0
+        for array in arrays:
+            assert isinstance(array, np.ndarray)
+            out[at : at + len(array)] = array.reshape(len(array), *self.shape)
+            at += len(array)
+        yield out
+
+
+@dataclass(frozen=True)
+class Text:
+    """Strings or blobs: one leaf `[n]` of `bytes`."""
+
+    def pack(self, columns: Sequence[Column]) -> Iterator[NDArray[Any]]:
+        """One object array of all records; each value is copied once."""
+        items: list[bytes] = []
+        for column in columns:
+            items += column.to_bytes()
+        out = np.empty(len(items), object)
+        out[:] = items
+        yield out
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Lists of different lengths: the leaves of their items, then lengths `[n]` int64."""
+
+    item: Node
+    step: int = 1
+
+    def pack(self, columns: Sequence[Column]) -> Iterator[NDArray[Any]]:
+        """Items of all records one after the other, and how many each record has."""
+        inner, lengths = [], []
+        for column in columns:
+            values, offsets = column.compact()
+            if isinstance(values, np.ndarray):
+                values = Column(values.reshape(-1, *self._item_shape))
+            inner.append(values)
+            lengths.append(np.diff(offsets) // self.step)
+        yield from self.item.pack(inner)
+        yield np.concatenate(lengths) if lengths else np.empty(0, np.int64)
+
+    @property
+    def _item_shape(self) -> tuple[int, ...]:
+        return self.item.shape if isinstance(self.item, Dense) else ()
+
+
+@dataclass(frozen=True)
+class Struct:
+    """A nested object or map: the leaves of its fields in order."""
+
+    fields: tuple[tuple[str, Node], ...]
+
+    def pack(self, columns: Sequence[Column]) -> Iterator[NDArray[Any]]:
+        """The leaves of every field."""
+        for name, node in self.fields:
+            parts = []
+            for column in columns:
+                assert isinstance(column.values, dict)
+                parts.append(column.values[name])
+            yield from node.pack(parts)
+
+
+Node = Dense | Text | Runs | Struct
+
+
+def node_for(field: Field) -> Node:
+    """The node of a field: see `columns` for the form each type has."""
+    if field.type == TypeCode.OBJECT:
+        return Struct(tuple((f.name, node_for(f)) for f in field.fields))
+    if field.type == TypeCode.MAP:
+        return Struct(tuple((f.name, Runs(node_for(f))) for f in field.fields))
+    if field.fields:
+        return Runs(node_for(field.fields[0]))
+    if field.type == TypeCode.UUID and field.dtype != BYTES:
+        return Dense(np.dtype("<u8"), (2,))
+    rest = tuple(n for n in field.shape[1:] if n is not None)
+    if field.dtype == BYTES:
+        return Runs(Text()) if field.shape else Text()
+    if field.ragged:
+        return Runs(Dense(field.dtype, rest), step=int(np.prod(rest, dtype=np.int64)))
+    if field.shape and field.type not in ARRAY_ELEMENT:
+        return Runs(Dense(field.dtype, rest))
+    return Dense(field.dtype, tuple(n for n in field.shape if n is not None))
+
+
+def element_tree(schema: Schema, nulls: NullPolicy) -> dict[str, Node]:
+    """Nodes by column name, those of the masks included, sorted by name."""
+    nodes: dict[str, Node] = {f.name: node_for(f) for f in schema.fields}
+    if nulls == "mask":
+        nodes |= {f.name + MASK_SUFFIX: Dense(np.dtype("?"), ()) for f in schema.fields}
+    return dict(sorted(nodes.items()))

@@ -1,0 +1,434 @@
+"""`CacheReader`: one cache opened for reading; partitions in, batches of columns out.
+
+scan -> **reader** -> dataset
+
+Opening finds out what the cache holds: from its manifest, else from the declared schema, else
+from the first pages. Reading decodes pages, applies the policy for nulls, and compares pages
+that had to be fetched again with those delivered before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import struct
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
+
+import numpy as np
+
+from ignitetf.catalog import Manifest, read_manifest
+from ignitetf.client import Client, cache_id
+from ignitetf.errors import (
+    ConfigError,
+    DataChanged,
+    SchemaError,
+    WireError,
+)
+from ignitetf.read.declared import (
+    Declaration,
+    choose_fields,
+    declared_schema,
+    merge,
+    parse_declaration,
+)
+from ignitetf.read.nulls import NullPolicy, apply_nulls, check_policy
+from ignitetf.read.scan import Query, RetryPolicy, pipeline_depth, scan_units
+from ignitetf.wire.codes import Feature, OpCode
+from ignitetf.wire.decoder import Decoder
+from ignitetf.wire.frames import encode_parameter, scan_request, sql_request
+from ignitetf.wire.infer import Evidence, infer_schema, observe_page
+from ignitetf.wire.schema import Batch, Column, Schema
+from ignitetf.wire.types import TypeRegistry, UnknownType, read_binary_type
+
+__all__ = ["PAGE_BYTES", "CacheReader", "ReadOptions", "UnitBatch"]
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+# About 4 MB a page was best for rows of 784 bytes and of 1 MB alike.
+PAGE_BYTES: Final = 4 << 20
+_MAX_PAGE_ENTRIES: Final = 65_536
+# Partitions and entries looked at to learn what an undescribed cache holds.
+_PROBE_PARTITIONS: Final = 64
+_PROBE_ENTRIES: Final = 64
+_PROBE_ROWS: Final = 4096
+_PROBE_BYTES: Final = 16 << 20
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What is read of a cache, and how.
+
+    Attributes:
+        fields: Names of value fields, None for all.
+        where: SQL condition that the node evaluates, None for all entries.
+        where_params: Values for the `?` in it.
+        schema: Declared schema, see `declared`.
+        nulls: Policy for nulls.
+        page_size: Entries in a page, None for about `PAGE_BYTES`.
+        readers: Connections at once.
+        retry_s: Seconds that a lost connection may take to be replaced.
+        version: Version of the manifest that is insisted on.
+    """
+
+    fields: tuple[str, ...] | None = None
+    where: str | None = None
+    where_params: tuple[Any, ...] = ()
+    schema: Any = None
+    nulls: NullPolicy = "error"
+    page_size: int | None = None
+    readers: int = 1
+    retry_s: float = 60.0
+    version: int | None = None
+
+    def check(self) -> None:
+        """Raise ConfigError for an unusable value."""
+        check_policy(self.nulls)
+        if self.page_size is not None and not 0 < self.page_size < 1 << 31:
+            raise ConfigError(f"page_size must be above zero, not {self.page_size}")
+        if self.readers < 1:
+            raise ConfigError(f"readers must be 1 or more, not {self.readers}")
+        if self.where_params and self.where is None:
+            raise ConfigError("parameters without a condition", hint="pass where=")
+
+
+@dataclass(frozen=True)
+class UnitBatch:
+    """A batch of one partition.
+
+    Attributes:
+        unit: Index into the partitions asked for.
+        first: Number of the batch's first record within its partition, before nulls are dropped.
+        count: Records of the partition in it, before nulls are dropped; 0 at the partition's end.
+        batch: The records.
+    """
+
+    unit: int
+    first: int
+    count: int
+    batch: Batch | None
+
+
+class CacheReader:
+    """A cache whose content is known; `batches` reads it.
+
+    Raises:
+        CacheNotFound: There is no such cache.
+        SchemaError: The cache is empty or unclear and nothing is declared; or a field is unknown.
+    """
+
+    def __init__(self, client: Client, name: str, options: ReadOptions) -> None:
+        """Find out what the cache holds."""
+        options.check()
+        self.client = client
+        self.name = name
+        self.options = options
+        self.manifest: Manifest | None = read_manifest(client, name)
+        self.cache = name if self.manifest is None else self.manifest.cache
+        client.require_cache(self.cache)
+        self._check_version()
+        self.partition_count = client.partition_count(self.cache)
+        self.registry = TypeRegistry()
+        self.entry_bytes = 0.0
+        self.dropped = 0
+        self.schema = self._open_schema()
+        self._table = self._find_table() if options.where is not None else None
+
+    # Opening
+
+    def _check_version(self) -> None:
+        wanted = self.options.version
+        if wanted is None:
+            return
+        found = None if self.manifest is None else self.manifest.version
+        if found != wanted:
+            raise DataChanged(
+                f"{self.name}: version {wanted} was asked for, the cache has"
+                f" {'no manifest' if found is None else f'version {found}'}",
+                cache=self.name,
+            )
+
+    def _open_schema(self) -> Schema:
+        declared = None
+        if self.options.schema is not None:
+            declared = parse_declaration(self.options.schema)
+        if self.manifest is not None:
+            schema = self.manifest.schema
+            if self.manifest.rows:
+                self.entry_bytes = self.manifest.nbytes / self.manifest.rows
+        elif isinstance(declared, Schema):
+            schema = declared
+        else:
+            schema = self._probe(declared)
+        if isinstance(declared, Declaration) and schema.fields:
+            schema = merge(declared, schema)
+        fields = choose_fields(schema, self.options.fields)
+        if not fields:
+            raise SchemaError(f"{self.name}: no field is left to read")
+        return replace(schema, fields=fields)
+
+    def _probe(self, declared: Declaration | None) -> Schema:
+        """The schema seen in the first pages of some partitions, or of the whole cache.
+
+        The latter is one scan, for a cache of few entries in very many partitions.
+        """
+        key, value = Evidence(), Evidence()
+        partitions = _spread_out(self.partition_count, _PROBE_PARTITIONS)
+        query = self._scan_query(self.options.page_size or _PROBE_ENTRIES)
+        rows = self._observe(query, partitions, key, value)
+        if rows == 0 and len(partitions) < self.partition_count and self._size():
+            request = scan_request(cache_id(self.cache), _PROBE_ENTRIES)
+            rows = self._observe(replace(query, body=lambda _: request), [0], key, value)
+        if rows == 0:
+            return self._empty(declared)
+        only: Sequence[str] | None = self.options.fields
+        if declared is not None:
+            only = None if declared.plain else list(declared.fields)
+        return infer_schema(key, value, self.registry, only)
+
+    def _observe(
+        self, query: Query, partitions: Sequence[int], key: Evidence, value: Evidence
+    ) -> int:
+        """Take in pages until there are enough rows or bytes; gives the number of rows."""
+        rows = nbytes = 0
+        with contextlib.closing(
+            scan_units(self.client, query, partitions, retry=self._retry)
+        ) as pages:
+            for item in pages:
+                if (page := item.page) is None or page.count == 0:
+                    continue
+                self._with_types(observe_page, page, key, value, self.registry)
+                rows += page.count
+                nbytes += page.data.nbytes
+                if nbytes > _PROBE_BYTES or rows >= _PROBE_ROWS:
+                    break
+        self.entry_bytes = nbytes / rows if rows else 0.0
+        return rows
+
+    def _empty(self, declared: Declaration | None) -> Schema:
+        if declared is None:
+            raise SchemaError(
+                f"cache {self.name!r} is empty, its fields cannot be told",
+                hint="pass schema={'FIELD': (dtype, shape), ...}, or load data first",
+                cache=self.name,
+            )
+        return declared_schema(declared)
+
+    def _find_table(self) -> str:
+        rows = self.client.sql(
+            "SELECT SCHEMA_NAME, TABLE_NAME FROM SYS.TABLES WHERE CACHE_NAME = ?", (self.cache,)
+        ).fetchall()
+        if not rows:
+            raise ConfigError(
+                f"cache {self.name!r} is no SQL table, where= cannot be evaluated on the node",
+                hint="load it with a table (the default of 'ignitetf load'), or use Dataset.filter",
+                cache=self.name,
+            )
+        if self.manifest is not None and self.manifest.layout == "blocks":
+            raise ConfigError(
+                f"cache {self.name!r} has the block layout: the node cannot look into its rows",
+                hint="load it with --layout rows, or use Dataset.filter",
+                cache=self.name,
+            )
+        return f'"{rows[0][0]}"."{rows[0][1]}"'
+
+    # Sizes
+
+    def _size(self) -> int:
+        return self.client.cache_size(self.cache)
+
+    def row_count(self, partitions: Sequence[int]) -> int | None:
+        """Records in these partitions, None where only reading them would tell."""
+        if self.options.where is not None or self.options.nulls == "drop":
+            return None
+        if len(partitions) == self.partition_count:
+            if self.manifest is not None and self.manifest.layout == "blocks":
+                return self.manifest.rows
+            return self._size()
+        if self.manifest is not None and self.manifest.partition_rows:
+            return sum(self.manifest.partition_rows[p] for p in partitions)
+        return None
+
+    def page_size(self) -> int:
+        """Entries in a page: as given, else about `PAGE_BYTES`."""
+        if self.options.page_size is not None:
+            return self.options.page_size
+        return int(max(1, min(_MAX_PAGE_ENTRIES, PAGE_BYTES // max(self.entry_bytes, 64.0))))
+
+    # Reading
+
+    @property
+    def _retry(self) -> RetryPolicy:
+        return RetryPolicy(self.options.retry_s)
+
+    def _scan_query(self, page_size: int) -> Query:
+        number = cache_id(self.cache)
+        rows = self.manifest.rows if self.manifest is not None else 0
+        unit_bytes = self.entry_bytes * (rows or self._size()) / max(1, self.partition_count)
+        return Query(
+            OpCode.QUERY_SCAN,
+            lambda partition: scan_request(number, page_size, partition),
+            self.cache,
+            pipelined=pipeline_depth(unit_bytes, PAGE_BYTES) if self.entry_bytes else 1,
+            buffer_bytes=PAGE_BYTES,
+        )
+
+    def _sql_query(self, page_size: int) -> Query:
+        schema, _, _ = (self._table or "").partition(".")
+        statement = f"SELECT _KEY, _VAL FROM {self._table} WHERE ({self.options.where})"
+        params = [encode_parameter(v) for v in self.options.where_params]
+        with self.client.channel() as channel:
+            if not channel.features & Feature.QUERY_PARTITIONS_BATCH_SIZE:
+                raise ConfigError(
+                    "the cluster does not take SQL by partition, where= cannot be used",
+                    hint="Apache Ignite 2.13 or newer is needed for where=",
+                )
+        return Query(
+            OpCode.QUERY_SQL_FIELDS,
+            lambda p: sql_request(schema.strip('"'), statement, params, page_size, partitions=[p]),
+            self.cache,
+            pipelined=1,
+            buffer_bytes=PAGE_BYTES,
+        )
+
+    def batches(self, partitions: Sequence[int]) -> Iterator[UnitBatch]:
+        """The records of the partitions, in the order given and by key hash within each.
+
+        A batch with `batch` None and `count` 0 marks the end of each partition.
+
+        Raises:
+            SchemaError: A record does not fit; cache, partition, key and field are named.
+            DataChanged: A page fetched again has other keys than before.
+        """
+        size = self.page_size()
+        query = self._scan_query(size) if self._table is None else self._sql_query(size)
+        decoder = self._decoder()
+        seen: list[int] = []
+        unit, first = -1, 0
+        pages = scan_units(
+            self.client, query, partitions, readers=self.options.readers, retry=self._retry
+        )
+        try:
+            for item in pages:
+                if item.unit != unit:
+                    unit, first, seen = item.unit, 0, []
+                if item.page is None:
+                    yield UnitBatch(unit, first, 0, None)
+                    continue
+                with _Place(self.name, partitions[unit]):
+                    batch = self._with_types(decoder.decode, item.page)
+                    mark = _fingerprint(batch)
+                if item.replay >= 0:
+                    self._compare(seen, item.replay, mark, partitions[unit])
+                    continue
+                seen.append(mark)
+                count = len(batch)
+                if count == 0:
+                    continue
+                with _Place(self.name, partitions[unit], batch):
+                    batch, dropped = apply_nulls(batch, self.options.nulls)
+                self.dropped += dropped
+                yield UnitBatch(unit, first, count, batch)
+                first += count
+        finally:
+            pages.close()
+
+    def _decoder(self) -> Decoder:
+        return Decoder(self.schema, self.registry)
+
+    def _compare(self, seen: list[int], number: int, mark: int, partition: int) -> None:
+        if number < len(seen) and seen[number] == mark:
+            return
+        raise DataChanged(
+            f"{self.name}, partition {partition}: keys were added or removed while it was read",
+            hint="read it again; load with --if-exists replace to change data under readers",
+            cache=self.name,
+            partition=partition,
+        )
+
+    def _with_types(self, work: Callable[..., T], *args: Any) -> T:
+        """Run `work(*args)`, and look up the binary types it asks for until it has them all."""
+        asked: set[tuple[int, int]] = set()
+        while True:
+            try:
+                return work(*args)
+            except UnknownType as missing:
+                place = (missing.type_id, missing.schema_id)
+                body = self.client.call(OpCode.BINARY_TYPE_GET, struct.pack("<i", missing.type_id))
+                found = read_binary_type(body)
+                if found is None or place in asked:
+                    raise SchemaError(
+                        f"{self.name}: the cluster does not know binary type {missing.type_id}"
+                        f" with schema {missing.schema_id}",
+                        hint="was it written by a client that registers no types?",
+                        cache=self.name,
+                    ) from missing
+                asked.add(place)
+                self.registry.add(found)
+
+
+class _Place:
+    """Add cache, partition and key to an error of a record."""
+
+    def __init__(self, cache: str, partition: int, batch: Batch | None = None) -> None:
+        self._where = f"{cache}, partition {partition}"
+        self._facts: dict[str, Any] = {"cache": cache, "partition": partition}
+        self._batch = batch
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if not isinstance(error, (SchemaError, WireError)):
+            return
+        record = error.fields.get("record")
+        where = self._where if record is None else f"{self._where}, entry {record}"
+        facts = {**error.fields, **self._facts}
+        if record is not None and self._batch is not None and self._batch.key is not None:
+            facts["key"] = key = _key_of(self._batch.key, record)
+            where += f", key {key}"
+        raise type(error)(f"{where}: {error.message}", hint=error.hint, **facts) from error
+
+
+def _key_of(key: Column, record: int) -> Any:
+    if key.starts is not None and key.lengths is not None and isinstance(key.values, np.ndarray):
+        first = int(key.starts[record])
+        text = bytes(key.values[first : first + int(key.lengths[record])])
+        return repr(text.decode("utf-8", "backslashreplace"))
+    if isinstance(key.values, np.ndarray):
+        return key.values[record].tolist()
+    return (
+        {n: _key_of(c, record) for n, c in key.values.items()}
+        if isinstance(key.values, dict)
+        else "?"
+    )
+
+
+def _fingerprint(batch: Batch) -> int:
+    """A checksum of the batch's keys, in order."""
+    return _checksum(batch.key, 0) if batch.key is not None else 0
+
+
+def _checksum(column: Column, start: int) -> int:
+    if isinstance(column.values, dict):
+        for inner in column.values.values():
+            start = _checksum(inner, start)
+        return start
+    if column.starts is not None:
+        values, offsets = column.compact()
+        start = zlib.crc32(np.ascontiguousarray(offsets).tobytes(), start)
+        if isinstance(values, Column):
+            return _checksum(values, start)
+        return zlib.crc32(np.ascontiguousarray(values).tobytes(), start)
+    assert isinstance(column.values, np.ndarray)
+    return zlib.crc32(np.ascontiguousarray(column.values).tobytes(), start)
+
+
+def _spread_out(count: int, most: int) -> list[int]:
+    """At most `most` partitions, evenly spread."""
+    if count <= most:
+        return list(range(count))
+    return [i * count // most for i in range(most)]
