@@ -60,13 +60,13 @@ R = TypeVar("R")
 
 # Kind -> module and function that opens it; the modules load on first use.
 KINDS: dict[str, tuple[str, str]] = {
-    "csv": ("tabular", "csv"),
+    "csv": ("csvfile", "csv"),
     "digits": ("digits", "open_digits"),
     "idx": ("idx", "idx"),
     "images": ("images", "images"),
     "mnist": ("mnist", "open_mnist"),
     "npz": ("npz", "npz"),
-    "parquet": ("tabular", "parquet"),
+    "parquet": ("parquetfile", "parquet"),
     "records": ("records", "records"),
     "tfrecord": ("tfrecord", "tfrecord"),
     "voc": ("voc", "voc"),

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from ignitetf.errors import ConfigError, MissingExtra
+from ignitetf.load.sources.arrays import ArraySource
 from ignitetf.load.sources.base import OnBadRecord
-from ignitetf.load.sources.records import ArraySource
 
 __all__ = ["digits", "open_digits"]
 

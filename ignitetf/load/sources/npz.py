@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError, SchemaError, SourceError
+from ignitetf.load.sources.arrays import array_column, array_field, key_field_of, take_key
 from ignitetf.load.sources.base import (
     OnBadRecord,
     Source,
@@ -37,7 +38,6 @@ from ignitetf.load.sources.places import (
     reading,
     skip_bytes,
 )
-from ignitetf.load.sources.records import array_column, array_field, key_field_of, take_key
 from ignitetf.wire.schema import Batch, Field, Schema
 
 __all__ = ["NpzSource", "npz"]

@@ -14,190 +14,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError, IgniteTFError, SchemaError, SourceError
+from ignitetf.load.sources.arrays import ArraySource, key_field_of
 from ignitetf.load.sources.base import (
-    RUNNING_KEY,
     OnBadRecord,
     Source,
-    check_record_size,
     keys_of,
     rows_per_batch,
 )
 from ignitetf.load.sources.places import digest, one_line
-from ignitetf.load.sources.values import column_of, field_of, strings_column, unfit
-from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema, field_for
+from ignitetf.load.sources.values import column_of, field_of, unfit
+from ignitetf.wire.schema import Batch, Schema
 
-__all__ = ["ArraySource", "RecordSource", "array_column", "array_field", "key_field_of", "records"]
+__all__ = ["RecordSource", "records"]
 
 _SAMPLE = 100  # records from which types and shapes are inferred
 _FEED = 1024  # records that are converted at a time
-_HASH_PIECES = 64
-_PIECE_BYTES = 1 << 20
-_INTEGERS = (TypeCode.BYTE, TypeCode.SHORT, TypeCode.INT, TypeCode.LONG)
-
-
-class ArraySource(Source):
-    """Arrays by name, all of one length: the first dimension is the record.
-
-    Numbers keep dtype and shape; texts become STRING, `bytes` objects blobs. Arrays are not
-    copied as a whole, so memory maps stay on disk.
-    """
-
-    def __init__(
-        self,
-        arrays: Mapping[str, Any],
-        *,
-        type_name: str = "Record",
-        class_names: list[str] | None = None,
-        key: str | None = None,
-        bad_records: OnBadRecord = "fail",
-    ) -> None:
-        """Check the lengths, and take the column `key`, where given, as the key."""
-        super().__init__(bad_records=bad_records)
-        self.arrays = {name.upper(): np.asanyarray(array) for name, array in arrays.items()}
-        self.class_names = class_names
-        self.rows = self._common_length()
-        fields = {name: array_field(name, array) for name, array in self.arrays.items()}
-        self._field_of = dict(fields)
-        self.key_name = None if key is None else key.upper()
-        key_field = key_field_of(self.key_name, fields)
-        self.schema = Schema(type_name, key_field, tuple(fields.values()))
-        self.schema.check_identifiers()
-
-    def _common_length(self) -> int:
-        if not self.arrays or any(a.ndim == 0 for a in self.arrays.values()):
-            raise SourceError(
-                "no arrays, or one without a first dimension",
-                hint="give a mapping of names to arrays whose first dimension is the record",
-            )
-        lengths = {name: len(array) for name, array in self.arrays.items()}
-        if len(set(lengths.values())) > 1:
-            told = ", ".join(f"{name} {n:,}" for name, n in lengths.items())
-            raise SourceError(
-                f"arrays of different length: {told}",
-                hint="all must have one entry a record; leave others out",
-            )
-        return next(iter(lengths.values()))
-
-    def fingerprint(self) -> str:
-        """From names, shapes and content; of large arrays 64 pieces of 1 MiB are read."""
-        parts = [
-            (name, a.shape, a.dtype.str, _content(a)) for name, a in sorted(self.arrays.items())
-        ]
-        return digest("arrays", self.key_name, *parts)
-
-    def _read(self, start: int, max_bytes: int) -> Iterator[tuple[int, Batch]]:
-        total = self.rows or 0
-        record = sum(a.nbytes for a in self.arrays.values()) // max(1, total)
-        rows = rows_per_batch(record, max_bytes)
-        for first in range(start, total, rows):
-            last = min(first + rows, total)
-            columns = {
-                name: self._column(name, array[first:last], first)
-                for name, array in self.arrays.items()
-            }
-            yield last, Batch(take_key(columns, self.key_name, first, last), columns)
-
-    def _column(self, name: str, values: NDArray[Any], first: int) -> Column:
-        return array_column(self._field_of[name], values, f"array {name}, records from {first}")
-
-
-def _content(array: NDArray[Any]) -> str:
-    if array.dtype.kind == "O":
-        return digest(*array[:: max(1, len(array) // 4096)].ravel().tolist())
-    rows = max(1, _PIECE_BYTES // max(1, array.nbytes // max(1, len(array))))
-    starts = range(0, len(array), rows)
-    if len(starts) > _HASH_PIECES:
-        starts = range(0, len(array), -(-len(array) // _HASH_PIECES))
-    return digest(*(digest(array[s : s + rows].tobytes().hex()) for s in starts))
-
-
-def array_field(name: str, array: NDArray[Any]) -> Field:
-    """The field of an array whose first dimension is the record."""
-    kind = array.dtype.kind
-    if kind == "O":
-        return field_of(name, array[:_SAMPLE].tolist())
-    if kind == "M":
-        return Field(name, TypeCode.TIMESTAMP, np.dtype(np.int64))
-    if kind == "S":
-        return Field(name, TypeCode.BYTE_ARRAY, BYTES)
-    if array.dtype == np.float16:
-        return field_for(name, np.dtype(np.float32), array.shape[1:])
-    check_record_size(f"array {name}", array.dtype.itemsize * int(np.prod(array.shape[1:])))
-    return field_for(name, array.dtype, array.shape[1:])
-
-
-def array_column(field: Field, values: NDArray[Any], name: str) -> Column:
-    """The column of an array `[n, *shape]` that `array_field` described."""
-    kind = values.dtype.kind
-    try:
-        if kind == "O":
-            return column_of(field, values.tolist())
-        if kind == "M":
-            return _timestamps(values)
-        if kind in "US" and field.shape:
-            return strings_column(field, values.reshape(len(values), -1).tolist())
-        if kind == "U":
-            return Column.from_bytes([text.encode() for text in values.tolist()])
-        if kind == "S":
-            return Column.from_bytes(values.tolist())
-    except (SchemaError, ValueError, TypeError, OverflowError) as error:
-        raise SourceError(f"{name}: {one_line(error)}") from error
-    return Column(values.astype(field.dtype, copy=False))
-
-
-def _timestamps(values: NDArray[Any]) -> Column:
-    """Nanoseconds since the epoch; NaT is refused, as the field is not nullable."""
-    if np.isnat(values).any():
-        raise SchemaError("NaT (not a time)")
-    wide = values.astype("datetime64[ns]")
-    if not np.array_equal(wide.astype(values.dtype), values):
-        raise SchemaError("a time that nanoseconds since 1970 cannot count")
-    return Column(wide.astype(np.int64))
-
-
-def key_field_of(name: str | None, fields: dict[str, Field]) -> Field:
-    """Take a column out of the fields as the key: integers become LONG, texts STRING.
-
-    Args:
-        name: The column; None for the running key, which takes none out.
-        fields: The fields by name.
-
-    Raises:
-        ConfigError: No such column, its values cannot be keys, or nothing else is left.
-    """
-    if name is None:
-        return RUNNING_KEY
-    field = fields.pop(name, None)
-    if field is None:
-        raise ConfigError(
-            f"no column {name!r} to be the key", hint=f"columns: {', '.join(sorted(fields))}"
-        )
-    if not fields:
-        raise ConfigError(f"no column is left beside the key {name!r}")
-    if field.type in _INTEGERS and field.dtype.kind in "iu":
-        return RUNNING_KEY
-    if field.type == TypeCode.STRING:
-        return Field("key", TypeCode.STRING, BYTES)
-    raise ConfigError(
-        f"column {name!r} of type {field.type.name} cannot be the key",
-        hint="keys are integers or strings; leave --key out for a running number",
-    )
-
-
-def take_key(columns: dict[str, Column], name: str | None, first: int, last: int) -> Column:
-    """The keys of the records from `first` up to `last`, taken out of the columns."""
-    if name is None:
-        return keys_of(np.arange(first, last))
-    key = columns.pop(name)
-    if key.starts is not None or not isinstance(key.values, np.ndarray):
-        return key
-    if key.values.dtype == np.uint64 and len(key) and key.values.max() > np.iinfo(np.int64).max:
-        raise SourceError(f"a key in records {first} to {last - 1} does not fit into a long")
-    return Column(key.values.astype(np.int64), valid=key.valid)
 
 
 class RecordSource(Source):

@@ -1,0 +1,201 @@
+"""Arrow arrays to columns: types, nulls, dictionaries, decimals, times, lists.
+
+CSV or Parquet -> Arrow -> **fields, columns** -> Batch
+
+Timestamps become nanoseconds since 1970 UTC (int64), dates milliseconds since 1970 (int64),
+times of day milliseconds (int64), decimals their text. Unsigned integers take the next wider
+signed type, so that SQL shows the number that was meant.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignitetf.errors import MissingExtra, SourceError
+from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.schema import BYTES, Column, Field, Shape, field_for
+
+__all__ = ["arrow_column", "arrow_field", "import_pyarrow"]
+
+_INT64 = np.dtype(np.int64)
+
+
+def import_pyarrow(what: str) -> Any:
+    """The module pyarrow.
+
+    Raises:
+        MissingExtra: It is not installed.
+    """
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise MissingExtra(
+            f"{what} are read through pyarrow, which is not installed",
+            hint='pip install "ignitetf[arrow]"',
+        ) from error
+    return pyarrow
+
+
+def arrow_field(name: str, arrow_type: Any, *, nullable: bool = True) -> Field:
+    """The field that stores values of an Arrow type.
+
+    Raises:
+        SourceError: No Ignite type stores them.
+    """
+    pa = import_pyarrow("tables")
+    types = pa.types
+    shape: Shape = ()
+    if isinstance(arrow_type, pa.BaseExtensionType):
+        inner = getattr(arrow_type, "shape", None)
+        arrow_type = arrow_type.storage_type
+        if inner is not None and types.is_fixed_size_list(arrow_type):
+            dtype = _number_dtype(pa, arrow_type.value_type)
+            if dtype is not None:
+                return field_for(name, dtype, tuple(inner), nullable=nullable)
+    if types.is_dictionary(arrow_type):
+        return arrow_field(name, arrow_type.value_type, nullable=nullable)
+    if types.is_list(arrow_type) or types.is_large_list(arrow_type):
+        shape, arrow_type = (None,), arrow_type.value_type
+    elif types.is_fixed_size_list(arrow_type):
+        shape, arrow_type = (arrow_type.list_size,), arrow_type.value_type
+    if shape:
+        if types.is_string(arrow_type) or types.is_large_string(arrow_type):
+            return Field(name, TypeCode.STRING_ARRAY, BYTES, (None,), nullable)
+        if (dtype := _number_dtype(pa, arrow_type)) is not None:
+            return field_for(name, dtype, shape, nullable=nullable)
+    elif (scalar := _scalar_field(pa, name, arrow_type, nullable)) is not None:
+        return scalar
+    raise SourceError(
+        f"column {name!r}: no Ignite type stores {arrow_type}",
+        hint="leave the column out, or convert it before",
+    )
+
+
+def _scalar_field(pa: Any, name: str, arrow_type: Any, nullable: bool) -> Field | None:
+    types = pa.types
+    if types.is_unsigned_integer(arrow_type):
+        wider = np.dtype(f"i{min(8, arrow_type.bit_width // 4)}")
+        return field_for(name, wider, nullable=nullable)
+    if (dtype := _number_dtype(pa, arrow_type)) is not None:
+        return field_for(name, dtype, nullable=nullable)
+    for test, code, kind in (
+        ("is_string", TypeCode.STRING, BYTES),
+        ("is_large_string", TypeCode.STRING, BYTES),
+        ("is_null", TypeCode.STRING, BYTES),
+        ("is_binary", TypeCode.BYTE_ARRAY, BYTES),
+        ("is_large_binary", TypeCode.BYTE_ARRAY, BYTES),
+        ("is_fixed_size_binary", TypeCode.BYTE_ARRAY, BYTES),
+        ("is_decimal", TypeCode.DECIMAL, BYTES),
+        ("is_timestamp", TypeCode.TIMESTAMP, _INT64),
+        ("is_date", TypeCode.DATE, _INT64),
+        ("is_time", TypeCode.TIME, _INT64),
+    ):
+        if getattr(types, test)(arrow_type):
+            return Field(name, code, kind, (), nullable)
+    return None
+
+
+def _number_dtype(pa: Any, arrow_type: Any) -> np.dtype[Any] | None:
+    """NumPy's dtype of a number or bool; float16 widens, as Ignite has none."""
+    types = pa.types
+    if types.is_float16(arrow_type):
+        return np.dtype(np.float32)
+    if (
+        types.is_integer(arrow_type)
+        or types.is_floating(arrow_type)
+        or types.is_boolean(arrow_type)
+    ):
+        dtype: np.dtype[Any] = np.dtype(arrow_type.to_pandas_dtype())
+        return dtype
+    return None
+
+
+def arrow_column(field: Field, array: Any) -> Column:
+    """The column of an Arrow array whose type `arrow_field` described; nulls become `valid`.
+
+    Raises:
+        SourceError: A value has no place in the field: a null inside a list, a time that int64
+            nanoseconds cannot count.
+        ArrowException: Other values that do not fit.
+    """
+    pa = import_pyarrow("tables")
+    if isinstance(array.type, pa.BaseExtensionType):
+        array = array.storage
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    valid = None
+    if array.null_count:
+        valid = array.is_valid().to_numpy(zero_copy_only=False)
+    if field.type == TypeCode.STRING_ARRAY:
+        return _lists(pa, Field(field.name, TypeCode.STRING, BYTES), array, valid)
+    if field.ragged:
+        return _lists(pa, field_for(field.name, field.dtype), array, valid)
+    if field.shape:
+        return _fixed_lists(pa, field, array, valid)
+    if field.dtype == BYTES:
+        return _bytes(pa, field, array, valid)
+    return Column(_numbers(pa, field, array), valid=valid)
+
+
+def _numbers(pa: Any, field: Field, array: Any) -> NDArray[Any]:
+    if field.type == TypeCode.TIMESTAMP:
+        array = array.cast(pa.timestamp("ns", array.type.tz)).cast(pa.int64())
+    elif field.type == TypeCode.DATE:
+        array = array.cast(pa.date64()).cast(pa.int64())
+    elif field.type == TypeCode.TIME:
+        array = array.cast(pa.time32("ms"), safe=False).cast(pa.int32())
+    elif pa.types.is_float16(array.type):
+        array = array.cast(pa.float32())
+    elif pa.types.is_uint64(array.type) and field.dtype == _INT64:
+        array = array.cast(pa.int64())
+    if array.null_count:
+        array = array.fill_null(False if field.type == TypeCode.BOOL else 0)
+    values: NDArray[Any] = array.to_numpy(zero_copy_only=False)
+    return values.astype(field.dtype, copy=False)
+
+
+def _bytes(pa: Any, field: Field, array: Any, valid: NDArray[np.bool_] | None) -> Column:
+    if pa.types.is_null(array.type):
+        nothing: list[bytes | None] = [None] * len(array)
+        return Column.from_bytes(nothing)
+    if field.type == TypeCode.DECIMAL:
+        array = array.cast(pa.string())
+    array = array.cast(pa.large_binary())
+    n = len(array)
+    _, offset_buffer, data = array.buffers()
+    offsets = np.frombuffer(offset_buffer, np.int64, n + 1, array.offset * 8) if n else np.zeros(1)
+    offsets = offsets.astype(np.int64, copy=False)
+    flat = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
+    lengths = np.diff(offsets)
+    if valid is not None:
+        lengths = np.where(valid, lengths, 0)
+    return Column(flat, offsets[:-1], lengths, valid)
+
+
+def _lists(pa: Any, inner: Field, array: Any, valid: NDArray[np.bool_] | None) -> Column:
+    offsets = array.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+    values = array.values
+    first, last = int(offsets[0]), int(offsets[-1])
+    values = values.slice(first, last - first)
+    column = arrow_column(inner, values)
+    if column.valid is not None:
+        raise SourceError(f"column {inner.name!r}: a null inside a list")
+    lengths = np.diff(offsets)
+    if valid is not None:
+        lengths = np.where(valid, lengths, 0)
+    flat = column.values if inner.dtype != BYTES else column
+    assert not isinstance(flat, dict)
+    return Column(flat, offsets[:-1] - first, lengths, valid)
+
+
+def _fixed_lists(pa: Any, field: Field, array: Any, valid: NDArray[np.bool_] | None) -> Column:
+    size, n = array.type.list_size, len(array)
+    values = array.values.slice(array.offset * size, n * size)
+    if valid is None and values.null_count:
+        raise SourceError(f"column {field.name!r}: a null inside a list")
+    flat = _numbers(pa, Field(field.name, TypeCode.LONG, field.dtype), values)
+    shape = tuple(k or 0 for k in field.shape)
+    return Column(flat.reshape(n, *shape), valid=valid)

@@ -1,0 +1,146 @@
+"""Parquet files as records, through pyarrow.
+
+file -> row groups -> **columns** -> Batch
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ignitetf.errors import ConfigError, SchemaError, SourceError
+from ignitetf.load.sources.arrow import arrow_column, arrow_field, import_pyarrow
+from ignitetf.load.sources.base import OnBadRecord, Source, keys_of, rows_per_batch
+from ignitetf.load.sources.chain import ChainSource, files_at
+from ignitetf.load.sources.places import Place, digest, reading
+from ignitetf.load.sources.tables import Table
+from ignitetf.wire.schema import Batch, Column
+
+__all__ = ["ParquetSource", "parquet"]
+
+_READ_BYTES = 1 << 20
+_MAX_ROWS = 1 << 16
+_HINT = "is it a Parquet file? write it again"
+
+
+class ParquetSource(Table):
+    """One Parquet file; a column has nulls where the file's statistics do not exclude them."""
+
+    def __init__(
+        self, place: Place, *, key: str | None = None, bad_records: OnBadRecord = "fail"
+    ) -> None:
+        """Read the footer."""
+        super().__init__(bad_records=bad_records)
+        import_pyarrow("Parquet files")
+        self.place = place
+        with self._open() as file:
+            with reading(place.name, _HINT):
+                footer, arrow_schema = file.metadata, file.schema_arrow
+                self.rows = footer.num_rows
+                self._groups = [footer.row_group(i).num_rows for i in range(footer.num_row_groups)]
+                size = sum(footer.row_group(i).total_byte_size for i in range(len(self._groups)))
+                nulls = _columns_with_nulls(footer)
+            self._record_bytes = size // max(1, self.rows or 0)
+        fields = [
+            arrow_field(f.name.upper(), f.type, nullable=f.nullable and f.name in nulls)
+            for f in arrow_schema
+        ]
+        self._take_fields(fields, key)
+
+    def _open(self) -> _ParquetFile:
+        return _ParquetFile(self.place)
+
+    def fingerprint(self) -> str:
+        """From name, size and time of the file."""
+        return digest("parquet", self.place.stamp(), self.key_name)
+
+    def _read(self, start: int, max_bytes: int) -> Iterator[tuple[int, Batch]]:
+        number, groups = 0, list(range(len(self._groups)))
+        while groups and number + self._groups[groups[0]] <= start:
+            number += self._groups[groups.pop(0)]
+        rows = min(rows_per_batch(self._record_bytes, max_bytes), _MAX_ROWS)
+        with self._open() as file:
+            batches = file.iter_batches(batch_size=rows, row_groups=groups, use_threads=False)
+            while True:
+                with reading(self.place.name, _HINT):
+                    if (found := next(batches, None)) is None:
+                        break
+                    cut = max(0, min(start - number, len(found)))
+                    number += len(found)
+                    found = found.slice(cut)
+                    columns = self._convert(found)
+                if len(found):
+                    numbers = np.arange(number - len(found), number)
+                    yield from self._batches_of(columns, numbers, max_bytes)
+                yield max(number, start), Batch(keys_of([]), {})
+        if number != self.rows:
+            raise SourceError(f"{self.place.name}: {number:,} rows, the footer says {self.rows:,}")
+
+    def _convert(self, found: Any) -> dict[str, Column]:
+        columns = {}
+        for i, field in enumerate(self._columns):
+            column = arrow_column(field, found.column(i))
+            if column.valid is not None and not field.nullable:
+                raise SchemaError(f"column {field.name}: a null that the footer excludes")
+            columns[field.name] = column
+        return columns
+
+
+class _ParquetFile:
+    """pyarrow's ParquetFile over a place, closed with it."""
+
+    def __init__(self, place: Place) -> None:
+        from pyarrow import parquet as arrow_parquet
+
+        self._stream = place.open()
+        try:
+            with reading(place.name, _HINT):
+                self._file = arrow_parquet.ParquetFile(
+                    self._stream, pre_buffer=False, buffer_size=_READ_BYTES
+                )
+        except BaseException:
+            self._stream.close()
+            raise
+
+    def __enter__(self) -> Any:
+        return self._file
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+        self._stream.close()
+
+
+def _columns_with_nulls(footer: Any) -> set[str]:
+    """Top-level columns for which the statistics do not prove that there is no null."""
+    nulls = set()
+    for g in range(footer.num_row_groups):
+        group = footer.row_group(g)
+        for c in range(group.num_columns):
+            chunk = group.column(c)
+            statistics = chunk.statistics
+            known = statistics is not None and statistics.has_null_count
+            if not known or statistics.null_count:
+                nulls.add(chunk.path_in_schema.split(".")[0])
+    return nulls
+
+
+def parquet(location: Any, key: str | None = None, bad_records: OnBadRecord = "fail") -> Source:
+    """Parquet files.
+
+    Args:
+        location: A file, a pattern with `*`, a folder, or a list.
+        key: Column that is the key; else a running number.
+        bad_records: What to do with null keys.
+
+    Raises:
+        SourceError: Missing or damaged, or with columns that Ignite cannot store.
+    """
+    if not location:
+        raise ConfigError("source 'parquet' needs a file")
+    sources = [
+        ParquetSource(place, key=key, bad_records=bad_records)
+        for place in files_at(location, (".parquet", ".pq"))
+    ]
+    return sources[0] if len(sources) == 1 else ChainSource(sources, bad_records=bad_records)
