@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "node": ("ignitetf.cli.node", "Start, stop and look at embedded nodes."),
     "table": ("ignitetf.cli.table", "Create, list, describe and drop SQL tables."),
     "cache": ("ignitetf.cli.cache", "Create, list, describe, clear and drop caches."),
+    "load": ("ignitetf.cli.load", "Load a data set into a cache."),
     "query": ("ignitetf.cli.query", "Run SQL: one statement, a file, or an interactive prompt."),
     "config": ("ignitetf.cli.config", "Show the settings in force and where each comes from."),
 }

@@ -84,18 +84,25 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
     """Give the command the connection options; it gets its parameter `connect` from them.
 
     The options that were given go to `ignitetf.connect`; the environment, the profile and the
-    running embedded node decide on the others.
+    running embedded node decide on the others. A command that has a `--key` of its own gets the
+    key of the client certificate as `--tls-key`.
     """
     signature = inspect.signature(command, eval_str=True)
     own = [p for name, p in signature.parameters.items() if name != "connect"]
+    connection = dict(_CONNECTION)
+    if "key" in signature.parameters:
+        del connection["key"]
+        connection |= [_option("--tls-key", str, "Key of the client certificate.", metavar="FILE")]
     shared = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-        for name, kind in _CONNECTION.items()
+        for name, kind in connection.items()
     ]
 
     @functools.wraps(command)
     def run(**values: Any) -> None:
-        options = {name: values.pop(name) for name in _CONNECTION}
+        options = {name: values.pop(name) for name in connection}
+        if "tls_key" in options:
+            options["key"] = options.pop("tls_key")
         command(connect=Connect(options), **values)
 
     parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own] + shared

@@ -42,7 +42,7 @@ from ignitetf.load.writer import Writer, register_types
 from ignitetf.transport import is_retryable
 from ignitetf.wire.schema import Batch, Column, Schema
 
-__all__ = ["IfExists", "LoadReport", "Progress", "load_dataset"]
+__all__ = ["IfExists", "LoadReport", "Progress", "check_target", "load_dataset"]
 
 IfExists = Literal["error", "append", "replace", "resume"]
 Layout = Literal["rows", "blocks"]
@@ -148,6 +148,13 @@ def load_dataset(
     return replace(reports[0], parts=tuple(reports[1:]))
 
 
+def check_target(client: Client, source: Source, cache: str, if_exists: IfExists) -> None:
+    """Raise CacheExists for the tables of a source that `load_dataset` would refuse."""
+    for name, _ in _tables(source, cache):
+        if if_exists == "error" and client.cache_exists(name):
+            raise _exists(name, read_journal(client, name))
+
+
 @dataclass(frozen=True)
 class _Options:
     partitions: int | None
@@ -198,7 +205,7 @@ class _Load:
             return self._append(journal)
         if if_exists == "replace":
             return self._replace()
-        raise self._exists(journal)
+        raise _exists(self.name, journal)
 
     # The ways to begin
 
@@ -220,7 +227,7 @@ class _Load:
 
     def _append(self, journal: Journal | None) -> LoadReport:
         if journal is not None:
-            raise self._exists(journal)
+            raise _exists(self.name, journal)
         old = read_manifest(self.client, self.name)
         if old is None:
             raise ConfigError(
@@ -478,19 +485,6 @@ class _Load:
             )
         self.schema = theirs
 
-    def _exists(self, journal: Journal | None) -> CacheExists:
-        if journal is not None:
-            return CacheExists(
-                f"cache {self.name!r} has an unfinished load, {journal.rows:,} rows are stored",
-                hint="go on with --if-exists resume, or begin again with --if-exists replace",
-                cache=self.name,
-            )
-        return CacheExists(
-            f"cache {self.name!r} exists",
-            hint="choose --if-exists append, replace or resume, or another name",
-            cache=self.name,
-        )
-
     def _interrupted(self, journal: Journal, error: IgniteTFError) -> IgniteTFError:
         if journal.rows == 0 and journal.mode == "new":
             return error
@@ -501,6 +495,20 @@ class _Load:
             rows=journal.rows,
             cache=self.name,
         )
+
+
+def _exists(name: str, journal: Journal | None) -> CacheExists:
+    if journal is not None:
+        return CacheExists(
+            f"cache {name!r} has an unfinished load, {journal.rows:,} rows are stored",
+            hint="go on with --if-exists resume, or begin again with --if-exists replace",
+            cache=name,
+        )
+    return CacheExists(
+        f"cache {name!r} exists",
+        hint="choose --if-exists append, replace or resume, or another name",
+        cache=name,
+    )
 
 
 def _check_options(if_exists: str, layout: str, limit: int | None) -> None:
