@@ -206,10 +206,14 @@ def _storage(config: NodeConfig) -> _Element:
     if config.persist:
         buffer = max(min(config.region_bytes // 4, 1 << 30), 64 * MIB)
         region.append(_value("checkpointPageBufferSize", buffer))
+        # Equal paths mean no archive: segments are not copied, and take far less room.
+        log = "db/wal"
         storage += [
             _value("walMode", "LOG_ONLY"),
             _value("walSegmentSize", 64 * MIB),
-            _value("maxWalArchiveSize", 1 << 30),
+            _value("walPath", log),
+            _value("walArchivePath", log),
+            _value("maxWalArchiveSize", 512 * MIB),
         ]
     region_bean = _bean("configuration.DataRegionConfiguration", *region)
     storage.append(_property("defaultDataRegionConfiguration", region_bean))
