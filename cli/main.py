@@ -16,6 +16,7 @@ from ignitetf.cli.group import LazyGroup
 __all__ = ["COMMANDS", "app", "main"]
 
 COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": ("ignitetf.cli.demo", "From nothing to a trained model, in one command."),
     "node": ("ignitetf.cli.node", "Start, stop and look at embedded nodes."),
     "table": ("ignitetf.cli.table", "Create, list, describe and drop SQL tables."),
     "cache": ("ignitetf.cli.cache", "Create, list, describe, clear and drop caches."),

@@ -1,0 +1,52 @@
+"""`ignitetf demo`: from nothing to a trained model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ignitetf.cli.options import Connect, connected
+from ignitetf.cli.output import Output, OutputOption, note, show
+
+if TYPE_CHECKING:
+    from ignitetf.settings import Settings
+
+app = typer.Typer()
+
+
+@app.command()
+@connected
+def demo(
+    connect: Connect,
+    output: OutputOption = Output.TABLE,
+    port: Annotated[
+        int, typer.Option(help="Port of the node, when one has to be started.")
+    ] = 10800,
+) -> None:
+    """Start a node if none runs, load digits, train a small model, save and restore it.
+
+    Example: ignitetf demo --output json
+    """
+    settings = connect.settings()
+    if not settings.origin.get("addresses") and not _listens(settings):
+        from ignitetf.node import Node
+
+        note("starting an Apache Ignite node (the first start fetches 21 MB of jars)")
+        node = Node.start(port=port, note=note)
+        note(f"node at {node.address}; 'ignitetf node stop' ends it")
+        settings = connect.settings()
+    from ignitetf.train.demo import run_demo
+
+    show(run_demo(settings, note), output)
+
+
+def _listens(settings: Settings) -> bool:
+    from ignitetf.client import Client
+    from ignitetf.errors import ConnectError
+
+    try:
+        Client(settings).close()
+    except ConnectError:
+        return False
+    return True
