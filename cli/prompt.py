@@ -20,7 +20,7 @@ from ignitetf.sql import split, statement
 if TYPE_CHECKING:
     from ignitetf.client import Client
 
-__all__ = ["history_file", "is_complete", "run"]
+__all__ = ["completer", "history_file", "is_complete", "run"]
 
 _SECRET = re.compile(r"\bPASSWORD\b", re.IGNORECASE)
 _CHANGES_NAMES = re.compile(r"\s*(CREATE|DROP|ALTER)\b", re.IGNORECASE)
@@ -153,7 +153,6 @@ class _Shell:
 def _session(shell: _Shell, terminal: dict[str, Any]) -> Any:
     try:
         from prompt_toolkit import PromptSession
-        from prompt_toolkit.completion import WordCompleter
         from prompt_toolkit.history import FileHistory
         from prompt_toolkit.key_binding import KeyBindings
         from prompt_toolkit.lexers import PygmentsLexer
@@ -189,7 +188,14 @@ def _session(shell: _Shell, terminal: dict[str, Any]) -> Any:
         key_bindings=keys,
         lexer=PygmentsLexer(SqlLexer),
         history=History(str(history_file())),
-        completer=WordCompleter(lambda: shell.words, ignore_case=True),
+        completer=completer(shell),
         complete_while_typing=False,
         **terminal,
     )
+
+
+def completer(shell: _Shell) -> Any:
+    """Completes keywords and the names of tables and columns, in any case."""
+    from prompt_toolkit.completion import WordCompleter
+
+    return WordCompleter(lambda: shell.words, ignore_case=True)

@@ -1,0 +1,239 @@
+"""The cache, table and query commands against a node."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import stat
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from ignitetf.cli.main import app
+from ignitetf.cli.options import Connect
+from ignitetf.client import Client
+from ignitetf.load.caches import drop_cache
+
+pytestmark = pytest.mark.node
+
+Cli = Callable[..., Any]
+
+
+@pytest.fixture
+def cli(address: str) -> Cli:
+    """Runs a command against the node."""
+
+    def run(*args: str, **more: Any) -> Any:
+        env = {"IGNITETF_ADDRESS": address}
+        return CliRunner().invoke(app, list(args), prog_name="ignitetf", env=env, **more)
+
+    return run
+
+
+@pytest.fixture
+def name(client: Client) -> Iterator[str]:
+    """A new name; what was made under it is removed."""
+    prefix = f"CLI_{uuid.uuid4().hex[:8].upper()}"
+    yield prefix
+    for cache in client.cache_names():
+        if cache.startswith(prefix):
+            drop_cache(client, cache)
+
+
+@pytest.fixture
+def numbers(client: Client, name: str) -> str:
+    """A table of ID 0..9 and V = ID * ID."""
+    client.sql(f'CREATE TABLE {name} (ID INT PRIMARY KEY, V INT) WITH "CACHE_NAME={name}"').close()
+    client.sql(f"INSERT INTO {name} SELECT X, X * X FROM SYSTEM_RANGE(0, 9)").close()
+    return name
+
+
+def done(result: Any) -> Any:
+    assert result.exit_code == 0, result.stderr
+    return result
+
+
+def test_cache_from_create_to_drop(cli, name):
+    made = done(cli("cache", "create", name, "--partitions", "8", "--backups", "1", "-o", "json"))
+    row = {"name": name, "entries": 0, "partitions": 8, "backups": 1, "mode": "PARTITIONED"}
+    assert json.loads(made.stdout) == [row]
+    assert row in json.loads(done(cli("cache", "ls", "--output", "json")).stdout)
+    again = cli("cache", "create", name)
+    assert again.exit_code == 1
+    assert [line.split(":")[0] for line in again.stderr.splitlines()] == ["error", "hint"]
+    described = json.loads(done(cli("cache", "describe", name, "--output", "json")).stdout)
+    assert described.items() >= row.items()
+    done(cli("cache", "clear", name))
+    done(cli("cache", "drop", name))
+    assert cli("cache", "drop", name).exit_code == 1
+    done(cli("cache", "drop", name, "--if-exists"))
+
+
+def test_missing_template_prints_xml(cli, name):
+    result = cli("cache", "create", name, "--partitions", "7")
+    assert result.exit_code == 1
+    assert '<property name="name" value="p7*"/>' in result.stderr
+    assert result.stderr.startswith("error: the cluster has no cache template p7*")
+
+
+def test_table_from_create_to_drop(cli, client, name):
+    args = ("table", "create", "voc", "--name", name, "--partitions", "4")
+    made = json.loads(done(cli(*args, "-o", "json")).stdout)
+    assert [row["table"] for row in made] == [f"{name}_IMAGES", f"{name}_ANNOTATIONS"]
+    listed = json.loads(done(cli("table", "ls", "-o", "json")).stdout)
+    assert all(row in listed for row in made)
+    columns = done(cli("table", "describe", f"{name}_annotations", "-o", "csv")).stdout
+    keys = [r["name"] for r in csv.DictReader(io.StringIO(columns)) if r["key"] == "true"]
+    assert keys == ["IMAGE_ID", "N"]
+    assert cli(*args).exit_code == 1
+    for row in made:
+        done(cli("table", "drop", row["table"], "--yes"))
+    assert not [c for c in client.cache_names() if c.startswith(name)]
+
+
+def test_table_from_a_file(cli, client, name, tmp_path):
+    path = tmp_path / "my.sql"
+    path.write_text('CREATE TABLE {name} (ID INT PRIMARY KEY, V INT) WITH "CACHE_NAME={name}"')
+    sized = cli("table", "create", str(path), "--name", name, "--partitions", "4")
+    assert sized.exit_code == 2
+    assert "{options}" in sized.stderr
+    path.write_text(path.read_text()[:-1] + '{options}"')
+    done(cli("table", "create", str(path), "--name", name, "--partitions", "4"))
+    assert client.partition_count(name) == 4
+
+
+def test_query_forms(cli, numbers):
+    statement = f"SELECT ID, V FROM {numbers} WHERE V > ? ORDER BY ID"
+    rows = [{"ID": i, "V": i * i} for i in range(8, 10)]
+    args = ("query", statement, "--param", "49")
+    assert json.loads(done(cli(*args, "--output", "json")).stdout) == rows
+    assert done(cli(*args, "--output", "csv")).stdout == "ID,V\n8,64\n9,81\n"
+    table = done(cli(*args)).stdout.splitlines()
+    assert [line.split() for line in (table[0], *table[2:])] == [
+        ["ID", "V"],
+        ["8", "64"],
+        ["9", "81"],
+    ]
+
+
+def test_query_to_files(cli, numbers, tmp_path):
+    statement = f"SELECT ID, V FROM {numbers} ORDER BY ID"
+    path = tmp_path / "x.parquet"
+    done(cli("query", statement, "--output", "parquet", "--to", str(path)))
+    assert pq.read_table(path).to_pydict() == {
+        "ID": list(range(10)),
+        "V": [i * i for i in range(10)],
+    }
+    path = tmp_path / "x.csv"
+    done(cli("query", statement, "--output", "csv", "--to", str(path)))
+    assert len(path.read_text().splitlines()) == 11
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["x.csv", "x.parquet"]
+
+
+def test_query_from_a_file_and_from_standard_input(cli, name, tmp_path):
+    text = f"""
+        -- three; statements
+        CREATE TABLE {name} (ID INT PRIMARY KEY, V VARCHAR) WITH "CACHE_NAME={name}";
+        INSERT INTO {name} VALUES (1, 'a;b'), (2, NULL);
+        SELECT * FROM {name} ORDER BY ID;
+    """
+    path = tmp_path / "x.sql"
+    path.write_text(text)
+    result = done(cli("query", "-f", str(path), "-o", "json"))
+    assert json.loads(result.stdout) == [{"ID": 1, "V": "a;b"}, {"ID": 2, "V": None}]
+    assert result.stderr == "2 rows changed\n"
+    result = done(cli("query", "-o", "csv", input=f"SELECT COUNT(*) AS N FROM {name}"))
+    assert result.stdout == "N\n2\n"
+
+
+def test_query_stops_after_max_rows(cli):
+    args = ("query", "SELECT X FROM SYSTEM_RANGE(1, 100000)", "-o", "csv", "--max-rows", "3")
+    result = done(cli(*args))
+    assert result.stdout == "X\n1\n2\n3\n"
+    assert "there are more" in result.stderr
+
+
+def test_changes_are_told(cli, numbers):
+    update = ("query", f"UPDATE {numbers} SET V = 0 WHERE ID < 4")
+    assert done(cli(*update)).stderr == "4 rows changed\n"
+    assert json.loads(done(cli(*update, "-o", "json")).stdout) == {"updated": 4}
+
+
+@pytest.mark.parametrize(
+    ("statement", "error"),
+    [
+        ("SELEC 1", "Syntax error"),
+        ("SELECT * FROM NO_SUCH_TABLE", "NO_SUCH_TABLE"),
+        ("SELECT NO_SUCH_COLUMN FROM SYS.CACHES", "NO_SUCH_COLUMN"),
+    ],
+)
+def test_refused_statements_are_one_line_and_a_hint(cli, statement, error):
+    result = cli("query", statement)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    first, hint = result.stderr.splitlines()
+    assert first.startswith("error: ")
+    assert error in first
+    assert hint.startswith("hint: ")
+
+
+def test_the_statement_of_a_file_that_failed_is_named(cli):
+    result = cli("query", input="SELECT 1; SELEC 2; SELECT 3")
+    assert result.exit_code == 1
+    assert "statement 2 of 3" in result.stderr
+
+
+def test_prompt(address, numbers, monkeypatch, tmp_path, capsys):
+    """Many lines, an error, commands, history: as typed on a terminal."""
+    from prompt_toolkit.input import create_pipe_input
+    from prompt_toolkit.output import DummyOutput
+
+    from ignitetf.cli import prompt
+
+    monkeypatch.setenv("IGNITETF_HOME", str(tmp_path))
+    typed = (
+        f"SELECT COUNT(*)\rFROM {numbers};\r"
+        "SELEC 1;\r"
+        f"\\d {numbers.lower()}\r"
+        "\\d\r"
+        "CREATE USER \"x\" WITH PASSWORD 'hidden-word';\r"
+        f"SELECT V FROM {numbers} WHERE ID = 7;\r"
+        "\\q\r"
+    )
+    with create_pipe_input() as keys:
+        keys.send_text(typed)
+        prompt.run(Connect({"address": address}), input=keys, output=DummyOutput())
+    out, err = capsys.readouterr()
+    assert out.split()[:3] == ["COUNT(*)", "────────", "10"]
+    assert "49" in out.split()
+    assert "INT" in out
+    assert numbers in out
+    assert "error: Syntax error" in err
+    history = tmp_path / "query_history"
+    assert stat.S_IMODE(history.stat().st_mode) == 0o600
+    assert "SELECT COUNT(*)" in history.read_text()
+    assert "hidden-word" not in history.read_text()
+
+
+def test_prompt_completes_names_of_tables_and_columns(address, numbers):
+    from prompt_toolkit.completion import CompleteEvent
+    from prompt_toolkit.document import Document
+
+    from ignitetf.cli.prompt import _Shell, completer
+
+    shell = _Shell(Connect({"address": address}))
+    try:
+        for typed, whole in ((numbers[:-1].lower(), numbers), ("sel", "SELECT")):
+            document = Document(f"SELECT X FROM {typed}")
+            found = completer(shell).get_completions(document, CompleteEvent())
+            assert whole in [c.text for c in found]
+        assert {"ID", "V"} <= set(shell.words)
+        shell.handle(f"ALTER TABLE {numbers} ADD COLUMN (NEWCOMER INT);")
+        assert "NEWCOMER" in shell.words
+    finally:
+        shell.close()
