@@ -1,0 +1,292 @@
+"""Writing a file: chunks first, then one transaction that shows them all.
+
+store -> **files** -> tree, chunks, leases
+
+A writer appends to content of its own. `publish` makes the entry refer to it: nobody sees a part
+of what was written between two publications, and a writer that dies leaves what was published
+before, or nothing. An appending writer adds its content to the file as a further extent (or takes
+the last extent's place when that was short, having copied it), so that writers who append at the
+same time all keep their bytes.
+
+A file that is renamed while it is written keeps its writer. One that is removed or replaced takes
+what its writer publishes later with it, as an open file that is unlinked would.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from ignitetf.errors import IgniteTFError
+from ignitetf.fs.chunks import ContentReader, ContentWriter
+from ignitetf.fs.meta import Transaction
+from ignitetf.fs.oserrors import os_errors
+from ignitetf.fs.path import os_error
+from ignitetf.fs.records import (
+    Entry,
+    Extent,
+    decode,
+    directory_key,
+    lease_key,
+    moved_key,
+    new_id,
+)
+from ignitetf.fs.tree import Found, Stale, garbage
+
+if TYPE_CHECKING:
+    from ignitetf.fs.store import Store
+
+__all__ = ["FileWriter"]
+
+
+class FileWriter:
+    """An open file that is written from its beginning, or appended to.
+
+    Not for several threads. After a failure every later call but `discard` fails.
+
+    Args:
+        store: The file system.
+        found: Where the file is or will be; its directory exists.
+        mode: "w" replaces, "x" must be the first, "a" appends.
+        chunk_bytes: Size of the chunks.
+    """
+
+    def __init__(self, store: Store, found: Found, mode: str, chunk_bytes: int) -> None:
+        self.path = found.path
+        self.mode = mode
+        self.closed = False
+        self._store = store
+        self._directory_id = found.parent_id
+        self._key = found.key
+        self._pid = os.getpid()
+        self._failure: BaseException | None = None
+        self._published: int | None = None  # bytes of our content the entry refers to
+        self._dropped = False
+        self._absorbed: Extent | None = None
+        self._prefix = 0
+        self._base = 0  # size of the file before ours, for `tell`
+        content_id = new_id()
+        self._content = ContentWriter(store.chunks, content_id, chunk_bytes)
+        self._lease = store.leases.writer(content_id, found.key)
+        if mode == "a" and found.entry is not None:
+            self._absorb(found.entry)
+
+    @property
+    def size(self) -> int:
+        """Length of the file as this writer knows it: where the next byte goes."""
+        return self._base + self._content.size - self._prefix
+
+    def write(self, data: memoryview) -> int:
+        """Append bytes, which are copied; gives their number."""
+        with self._guarded():
+            view = data.cast("B") if data.format != "B" or data.ndim != 1 else data
+            begin = 0
+            # The lease goes ahead of the chunks, in steps that are long enough not to matter.
+            while begin < len(view):
+                room = self._lease.reserved * self._content.chunk_bytes - self._content.size
+                if room <= 0 and self._content.size + len(view) - begin >= self._step():
+                    self._reserve(self._content.chunks + 1)
+                    continue
+                end = min(len(view), begin + room) if room > 0 else len(view)
+                self._content.write(view[begin:end])
+                begin = end
+            return len(view)
+
+    def publish(self, *, final: bool = False, attributes: Mapping[str, str] | None = None) -> None:
+        """Make what was written visible to all.
+
+        Args:
+            final: Nothing will be written any more.
+            attributes: Facts about the whole file to keep with it.
+        """
+        with self._guarded():
+            if not final and self._published == self._content.size:
+                return
+            self._reserve(max(1, self._content.chunks))
+            self._content.flush()
+            if not self._dropped:
+                self._store.tree.settled((), lambda: self._publish(final, dict(attributes or {})))
+            if self._dropped and final:
+                self._remove_content()
+
+    def store_all(self) -> None:
+        """Store what was written without showing it."""
+        with self._guarded():
+            if self._content.size:
+                self._reserve(self._content.chunks)
+                self._content.flush()
+
+    def close(self, attributes: Mapping[str, str] | None = None) -> None:
+        """Publish for the last time."""
+        if self.closed:
+            return
+        try:
+            self.publish(final=True, attributes=attributes)
+        except BaseException:
+            self.discard()
+            raise
+        self.closed = True
+        self._end()
+
+    def discard(self) -> None:
+        """Give up what was not published, and its chunks."""
+        if self.closed:
+            return
+        self.closed = True
+        self._content.abandon()
+        # Without a connection the lease runs out, and others reclaim.
+        with contextlib.suppress(IgniteTFError, OSError):
+            if self._published is None or self._dropped:
+                self._remove_content()
+            else:
+                self._lease.end()
+                self._store.reclaimer.bury(
+                    self._content.content_id, self._lease.reserved, self._key
+                )
+        self._end()
+
+    def _step(self) -> int:
+        """Size from which on the next write sends a chunk."""
+        return (self._content.size // self._content.chunk_bytes + 1) * self._content.chunk_bytes
+
+    def _reserve(self, chunks: int) -> None:
+        self._lease.reserve(chunks)
+        if self._lease.lost:
+            raise os_error(
+                errno.ESTALE, self.path, "the writer was silent too long and was taken for dead"
+            )
+
+    def _absorb(self, entry: Entry) -> None:
+        """Begin with a copy of the last extent when it is short, to take its place."""
+        self._base = entry.size
+        if not entry.extents:
+            return
+        last = entry.extents[-1]
+        if last.size >= self._content.chunk_bytes or last.content_id in entry.writers:
+            return
+        data = memoryview(bytearray(last.size))
+        reader = ContentReader(self._store.chunks, [last], self.path)
+        with contextlib.closing(reader):
+            reader.read_into(0, data)
+        if last.size:
+            self._reserve(1)
+            self._content.write(data)
+        self._absorbed, self._prefix = last, last.size
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        if self.closed:
+            raise ValueError(f"{self.path}: the file is closed")
+        if self._pid != os.getpid():
+            raise os_error(errno.EBADF, self.path, "the file was opened before the process forked")
+        if self._failure is not None:
+            message = f"an earlier write failed: {self._failure}"
+            raise os_error(errno.EIO, self.path, message) from self._failure
+        try:
+            with os_errors(self.path):
+                yield
+        except BaseException as error:
+            self._failure = error
+            raise
+
+    def _publish(self, final: bool, attributes: dict[str, str]) -> None:
+        key = self._store.meta.transact(lambda t: self._show(t, final, attributes))
+        if key is not None:
+            # Renamed meanwhile: the next try goes there.
+            self._key, self._directory_id = key, key.partition("/")[0]
+            raise Stale
+        if not self._dropped:
+            self._published = self._content.size
+
+    def _show(
+        self, transaction: Transaction, final: bool, attributes: dict[str, str]
+    ) -> str | None:
+        """One try; gives the key to try next where the file was renamed."""
+        content = self._content.content_id
+        own, lease, pointer = (
+            directory_key(self._directory_id),
+            lease_key(content),
+            moved_key(content),
+        )
+        held = transaction.lock([own, lease, pointer, self._key])
+        present = Entry.from_bytes(held[self._key]) if self._key in held else None
+        ours = present is not None and content in present.contents()
+        if transaction.unsettled and ours and lease not in held and final:
+            return None
+        if lease not in held or decode(held[lease]).get("dead"):
+            raise os_error(
+                errno.ESTALE, self.path, "the writer was silent too long and was taken for dead"
+            )
+        if self._published is not None and not ours:
+            moved = held.get(pointer, b"").decode()
+            if moved and moved != self._key:
+                return moved
+            self._dropped = True
+            return None
+        if own not in held:
+            raise os_error(errno.ENOENT, self.path, "the directory of the file was removed")
+        extents, gone = self._extents(present, ours)
+        writers = present.writers if present is not None and (ours or self.mode == "a") else ()
+        others = tuple(writer for writer in writers if writer != content)
+        entry = Entry(
+            None,
+            time.time_ns(),
+            tuple(extents),
+            attributes,
+            others if final else (*others, content),
+        )
+        puts = {self._key: entry.to_bytes(), **garbage(gone)}
+        transaction.put(puts)
+        if final:
+            transaction.remove([lease, pointer] if pointer in held else [lease])
+        if gone:
+            self._store.leases.garbage_made()
+        return None
+
+    def _extents(self, present: Entry | None, ours: bool) -> tuple[list[Extent], dict[str, int]]:
+        """The file's extents with ours in them, and contents that are no longer in use."""
+        content, size = self._content.content_id, self._content.size
+        chunk_bytes = self._content.chunk_bytes
+        whole = Extent(content, 0, size, chunk_bytes)
+        if ours:
+            assert present is not None
+            last = present.extents[-1]
+            if last.content_id == content:
+                grown = Extent(content, last.start, size - last.start, chunk_bytes)
+                return [*present.extents[:-1], grown], {}
+            shown = max(e.end for e in present.extents if e.content_id == content)
+            more = [Extent(content, shown, size - shown, chunk_bytes)] if size > shown else []
+            return [*present.extents, *more], {}
+        if present is not None and present.is_directory:
+            raise os_error(errno.EISDIR, self.path)
+        if present is not None and self.mode == "x":
+            raise os_error(errno.EEXIST, self.path)
+        if present is None or self.mode != "a":
+            contents = present.contents() if present is not None else {}
+            start = self._prefix if present is None else 0
+            return [Extent(content, start, size - start, chunk_bytes)], contents
+        if present.extents and present.extents[-1] == self._absorbed:
+            kept = list(present.extents[:-1])
+            used = Entry(None, 0, tuple(kept)).contents()
+            gone = {c: n for c, n in present.contents().items() if c not in used}
+            return [*kept, whole], gone
+        added = Extent(content, self._prefix, size - self._prefix, chunk_bytes)
+        return [*present.extents, added], {}
+
+    def _remove_content(self) -> None:
+        content = self._content.content_id
+        if not self._lease.taken:
+            return
+        self._lease.end()
+        meta = self._store.meta
+        # In flight puts may arrive after their connection was closed: a note has them removed.
+        meta.put_all(garbage({content: self._lease.reserved}))
+        meta.remove([lease_key(content), moved_key(content)])
+        self._store.leases.garbage_made()
+
+    def _end(self) -> None:
+        self._store.leases.writer_ended(self._lease)

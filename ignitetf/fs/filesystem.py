@@ -1,0 +1,420 @@
+"""`igfs://[user@]host:port/path` for fsspec, and so for pandas, pyarrow, Dask and the rest.
+
+fsspec -> **filesystem** -> store
+
+Translation only: URLs and options to settings, fsspec's words to the store's. `igfs:///path`
+takes the address that every other part of ignitetf takes (environment, profile, running embedded
+node, default).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import errno
+import io
+import os
+import re
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
+from fsspec.utils import infer_storage_options, tokenize
+
+from ignitetf.fs.files import FileWriter
+from ignitetf.fs.oserrors import os_errors
+from ignitetf.fs.path import os_error
+from ignitetf.fs.records import Entry
+from ignitetf.fs.store import DEFAULT_NAME, FileReader, Store, open_store
+
+__all__ = ["IgniteFile", "IgniteFileSystem"]
+
+_URL = re.compile(r"(?:igfs)://(?P<authority>[^/]*)(?P<path>.*)", re.DOTALL)
+_STORE_OPTIONS = ("backups", "data_region", "chunk_bytes")
+
+
+class IgniteFileSystem(AbstractFileSystem):  # type: ignore[misc]
+    """Files in an Ignite cluster.
+
+    Args:
+        host: Host of a node; None for the default address.
+        port: Its thin client port.
+        name: Name of the file system in the cluster.
+        auto_mkdir: Make missing directories when a file is written.
+        **options: Settings (`address`, `username`, `password`, `tls`, `ca`, `cert`, `key`, ...;
+            see `ignitetf.connect`), options of the store for a file system that does not exist
+            yet (`backups`, `data_region`, `chunk_bytes`), and those of fsspec.
+    """
+
+    protocol: ClassVar[str] = "igfs"
+    root_marker: ClassVar[str] = "/"
+
+    def __init__(
+        self,
+        host: str | None = None,
+        port: int | None = None,
+        *,
+        name: str = DEFAULT_NAME,
+        auto_mkdir: bool = True,
+        **options: Any,
+    ) -> None:
+        from ignitetf.settings import Settings
+
+        self.auto_mkdir = auto_mkdir
+        self._store_name = name
+        self._store_options = {k: options.pop(k) for k in _STORE_OPTIONS if k in options}
+        known = {f for f in Settings.__dataclass_fields__ if f != "origin"}
+        known |= {"address", "password_file"}
+        self._connection = {k: options.pop(k) for k in list(options) if k in known}
+        if host is not None:
+            self._connection["address"] = f"{host}:{port}" if port else host
+        self._opened: tuple[int, Store] | None = None
+        super().__init__(**options)
+
+    @property
+    def store(self) -> Store:
+        """The store, opened on first use in each process."""
+        if self._opened is None or self._opened[0] != os.getpid():
+            from ignitetf.settings import Settings
+
+            with os_errors():
+                settings = Settings.resolve(**self._connection)
+            store = open_store(settings, self._store_name, **self._store_options)
+            self._opened = (os.getpid(), store)
+        return self._opened[1]
+
+    @property
+    def fsid(self) -> str:
+        """Identity of the file system."""
+        return f"igfs_{','.join(self.store.client.settings.addresses)}_{self._store_name}"
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        if isinstance(path, list):
+            return [cls._strip_protocol(one) for one in path]
+        text = os.fspath(path)
+        if found := _URL.fullmatch(text):
+            text = found["path"]
+        names: list[str] = []
+        for name in text.split("/"):
+            if name == "..":
+                del names[-1:]
+            elif name not in ("", "."):
+                names.append(name)
+        return "/" + "/".join(names)
+
+    def unstrip_protocol(self, name: str) -> str:
+        """The URL of a path in this file system."""
+        return f"igfs://{self._authority()}{self._strip_protocol(name)}"
+
+    def _authority(self) -> str:
+        address = self._connection.get("address")
+        if not isinstance(address, str):
+            return ""
+        user = self._connection.get("username")
+        return f"{user}@{address}" if user else address
+
+    @staticmethod
+    def _get_kwargs_from_urls(path: str) -> dict[str, Any]:
+        found = _URL.fullmatch(path)
+        if found is None or not found["authority"]:
+            return {}
+        user, _, address = found["authority"].rpartition("@")
+        options: dict[str, Any] = {"address": address}
+        if user:
+            parts = infer_storage_options(f"igfs://{user}@host/")
+            options["username"] = parts.get("username", user)
+            if "password" in parts:
+                options["password"] = parts["password"]
+        return options
+
+    # Looking
+
+    def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
+        """Facts about a file or directory: name, size, type, mtime (seconds)."""
+        path = self._strip_protocol(path)
+        return _info(path, self.store.stat(path))
+
+    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
+        """What is in a directory; a file is listed as itself."""
+        path = self._strip_protocol(path)
+        try:
+            found = self.store.list(path)
+        except NotADirectoryError:
+            infos = [self.info(path)]
+        else:
+            base = path.rstrip("/")
+            infos = [_info(f"{base}/{name}", entry) for name, entry in found]
+        return infos if detail else [info["name"] for info in infos]
+
+    def exists(self, path: str, **kwargs: Any) -> bool:
+        """Whether something is at a path; a failure to ask is an error, not False."""
+        return self.store.exists(self._strip_protocol(path))
+
+    def isdir(self, path: str) -> bool:
+        """Whether a directory is at a path."""
+        return self._is(path, directory=True)
+
+    def isfile(self, path: str) -> bool:
+        """Whether a file is at a path."""
+        return self._is(path, directory=False)
+
+    def _is(self, path: str, *, directory: bool) -> bool:
+        try:
+            entry = self.store.stat(self._strip_protocol(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return entry.is_directory is directory
+
+    def modified(self, path: str) -> datetime.datetime:
+        """Time of the last change, UTC."""
+        mtime = self.info(path)["mtime"]
+        return datetime.datetime.fromtimestamp(mtime, tz=datetime.timezone.utc)
+
+    def checksum(self, path: str) -> int:
+        """A number that changes when the content does."""
+        return int(self.ukey(path)[:15], 16)
+
+    def ukey(self, path: str) -> str:
+        """A text that changes when the content does."""
+        entry = self.store.stat(self._strip_protocol(path))
+        return str(tokenize(entry.extents, entry.directory_id))
+
+    def invalidate_cache(self, path: str | None = None) -> None:
+        """Forget listings kept by fsspec; the store keeps none."""
+        super().invalidate_cache(path)
+
+    # Changing
+
+    def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
+        """Make a directory; raises FileExistsError where something is."""
+        self.store.make_directory(self._strip_protocol(path), parents=create_parents)
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        """Make a directory and those on the way."""
+        self.store.make_directory(self._strip_protocol(path), parents=True, exist_ok=exist_ok)
+
+    def rmdir(self, path: str) -> None:
+        """Remove an empty directory."""
+        self.store.remove_directory(self._strip_protocol(path))
+
+    def rm_file(self, path: str) -> None:
+        """Remove a file."""
+        self.store.remove(self._strip_protocol(path))
+
+    def _rm(self, path: str) -> None:
+        self.rm_file(path)
+
+    def rm(
+        self, path: str | Iterable[str], recursive: bool = False, maxdepth: int | None = None
+    ) -> None:
+        """Remove files (globs too), and with `recursive` directories: each at once."""
+        paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
+        if not recursive or maxdepth is not None:
+            for found in reversed(self.expand_path(paths, recursive=recursive, maxdepth=maxdepth)):
+                self._rm_one(found)
+            return
+        for one in paths:
+            for found in self.expand_path(one, recursive=False):
+                with contextlib.suppress(NotADirectoryError):
+                    self.store.remove_directory(found, recursive=True)
+                    continue
+                self.rm_file(found)
+
+    def _rm_one(self, path: str) -> None:
+        if self.isdir(path):
+            self.rmdir(path)
+        else:
+            self.rm_file(path)
+
+    def mv(
+        self,
+        path1: str,
+        path2: str,
+        recursive: bool = False,
+        maxdepth: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Rename a file or directory, into `path2` where that is a directory; copies nothing.
+
+        Lists and globs are moved one by one.
+        """
+        if not isinstance(path1, str) or any(c in path1 for c in "*?["):
+            for one in self.expand_path(path1, recursive=False):
+                self.mv(one, path2.rstrip("/") + "/")
+            return
+        source, target = self._strip_protocol(path1), self._strip_protocol(path2)
+        if source == target:
+            return
+        if str(path2).endswith("/") or self.isdir(target):
+            target = f"{target.rstrip('/')}/{source.rsplit('/', 1)[-1]}"
+        self.rename_exactly(source, target)
+
+    def rename_exactly(self, source: str, target: str) -> None:
+        """Rename as `os.replace` does: the target is the new name itself."""
+        target = self._strip_protocol(target)
+        if self.auto_mkdir and (parent := self._parent(target)) != "/":
+            with contextlib.suppress(FileExistsError):
+                self.makedirs(parent, exist_ok=True)
+        self.store.rename(self._strip_protocol(source), target)
+
+    def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
+        """Copy a file; of a directory only the directory itself."""
+        source, target = self._strip_protocol(path1), self._strip_protocol(path2)
+        if self.isdir(source):
+            self.makedirs(target, exist_ok=True)
+        else:
+            self.store.copy(source, target, parents=self.auto_mkdir)
+
+    def touch(self, path: str, truncate: bool = True, **kwargs: Any) -> None:
+        """Make an empty file, or give an existing one a new time without `truncate`."""
+        mode = "w" if truncate or not self.exists(path) else "a"
+        with self.store.writing(self._strip_protocol(path), mode, parents=self.auto_mkdir):
+            pass
+
+    # Content
+
+    def _open(
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: int | None = None,
+        autocommit: bool = True,
+        cache_options: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> IgniteFile:
+        return IgniteFile(
+            self,
+            path,
+            mode,
+            block_size or self.blocksize,
+            autocommit=autocommit,
+            cache_options=cache_options,
+            **kwargs,
+        )
+
+    def cat_file(
+        self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any
+    ) -> bytes:
+        """Bytes of a file, or of the range [start, end); negative numbers count from the end."""
+        with contextlib.closing(self.store.open_read(self._strip_protocol(path))) as reader:
+            first, last, _ = slice(start, end).indices(reader.size)
+            return reader.read(first, last - first)
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
+        """Write a file whole; mode "create" refuses to replace one."""
+        path = self._strip_protocol(path)
+        own_mode = "x" if mode == "create" else "w"
+        with self.open(path, f"{own_mode}b") as file:
+            file.write(value)
+
+
+def _info(path: str, entry: Entry) -> dict[str, Any]:
+    return {
+        "name": path,
+        "size": entry.size,
+        "type": "directory" if entry.is_directory else "file",
+        "mtime": entry.mtime_ns / 1e9,
+        "mtime_ns": entry.mtime_ns,
+        **({"attributes": dict(entry.attributes)} if entry.attributes else {}),
+    }
+
+
+class IgniteFile(AbstractBufferedFile):  # type: ignore[misc]
+    """An open file.
+
+    Written bytes are seen by others after `flush`, or after `close`; never a part of a write
+    between them. Leaving a `with` block by an exception discards what was not flushed. Reading
+    needs no cache of fsspec's: the store reads ahead; `cache_type` puts one in front all the same.
+    """
+
+    def __init__(
+        self,
+        fs: IgniteFileSystem,
+        path: str,
+        mode: str = "rb",
+        block_size: int | str = "default",
+        autocommit: bool = True,
+        cache_type: str = "none",
+        cache_options: dict[str, Any] | None = None,
+        size: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.closed: bool
+        self._writer: FileWriter | None = None
+        self._reader: FileReader | None = None
+        self._direct = cache_type == "none"
+        if mode == "rb":
+            self._reader = fs.store.open_read(path)
+            size = self._reader.size
+        super().__init__(
+            fs, path, mode, block_size, autocommit, cache_type, cache_options, size, **kwargs
+        )
+        if self._reader is None:
+            self._writer = fs.store.open_write(
+                path, mode[0], parents=fs.auto_mkdir, chunk_bytes=kwargs.get("chunk_bytes")
+            )
+            self.loc = self._writer.size
+
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        assert self._reader is not None
+        return self._reader.read(start, end - start)
+
+    def readinto(self, b: Any) -> int:
+        """Read into a buffer, without a further copy."""
+        if not self._direct or self._reader is None:
+            return int(super().readinto(b))
+        if self.closed:
+            raise ValueError("I/O operation on closed file.")
+        count = self._reader.read_into(self.loc, memoryview(b).cast("B"))
+        self.loc += count
+        return count
+
+    def write(self, data: Any) -> int:
+        """Append bytes."""
+        if self.closed:
+            raise ValueError("I/O operation on closed file.")
+        if self._writer is None:
+            raise io.UnsupportedOperation("not writable")
+        count = self._writer.write(memoryview(data))
+        self.loc += count
+        return count
+
+    def flush(self, force: bool = False) -> None:
+        """Make what was written visible to all readers, unless in a transaction."""
+        if self.closed:
+            raise ValueError("Flush on closed file")
+        if self._writer is not None and self.autocommit:
+            self._writer.publish()
+
+    def close(self) -> None:
+        """Publish, or in a transaction store without publishing, and let go."""
+        if self.closed:
+            return
+        self.closed = True
+        if self._reader is not None:
+            self._reader.close()
+        elif self._writer is not None and self.autocommit:
+            self._writer.close()
+        elif self._writer is not None:
+            self._writer.store_all()
+
+    def commit(self) -> None:
+        """End of a transaction: publish."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def discard(self) -> None:
+        """Give up what was not published."""
+        self.closed = True
+        if self._writer is not None:
+            self._writer.discard()
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if kind is not None and self._writer is not None:
+            self.discard()
+        self.close()
+
+    def fileno(self) -> int:
+        """There is no descriptor."""
+        raise os_error(errno.EBADF, self.path, "no file of the operating system")

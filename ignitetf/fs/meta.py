@@ -1,0 +1,391 @@
+"""The metadata cache: text keys, byte values, transactions, ranges.
+
+store -> **meta** -> client
+
+All requests are raw: a round trip costs what the node needs. Reads and repeatable writes are
+tried again while the cluster changes; a conditional write whose answer was lost is settled by
+reading. `round_trips` counts requests, for those who must stay within a number of them.
+
+Source: Apache Ignite 2.17.0, `ClientCacheRequest` (flag 2 and transaction id), `ClientTxStartRequest`,
+`ClientCacheSqlFieldsQueryRequest`. Values are byte arrays, not text: a table with values of type
+String makes the node look for Lucene classes, which are an optional part of it.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, TypeVar
+
+from ignitetf.client import Client, cache_id
+from ignitetf.errors import ConnectError, IgniteTFError, RequestTimeout, ServerError, WireError
+from ignitetf.transport import Channel, is_retryable
+from ignitetf.wire.codes import Feature, OpCode, TypeCode
+
+__all__ = ["MetaCache", "Transaction", "retry"]
+
+T = TypeVar("T")
+
+TABLE: Final = "ENTRY"
+_HEAD: Final = struct.Struct("<ib")  # cache id, flags
+_TX_HEAD: Final = struct.Struct("<ibi")  # cache id, flags, transaction id
+_SIZED: Final = struct.Struct("<bi")  # type code, length
+_IN_TRANSACTION: Final = 2
+_PESSIMISTIC: Final = 1
+_REPEATABLE_READ: Final = 1
+_LOCK_TIMEOUT_MS: Final = 10_000
+_RANGE_PAGE: Final = 16_384
+_SELECT: Final = 1
+# A failed transaction was rolled back whole; these tell that trying again makes sense.
+_TX_SIGNS: Final = (
+    "TransactionRollback",
+    "TransactionTimeout",
+    "TransactionDeadlock",
+    "TransactionOptimistic",
+    "Failed to acquire lock",
+    "Failed to map keys",
+    "CacheStoppedException",
+)
+_CHANGE_BUDGET_S: Final = 40.0
+_CONNECT_BUDGET_S: Final = 3.0
+_STALE_CONNECTIONS: Final = 12
+
+
+def retry(action: Callable[[bool], T]) -> T:
+    """Run an action until it succeeds, while the cluster changes or connections are stale.
+
+    Args:
+        action: Called with whether an earlier try may have taken effect without an answer.
+    """
+    begin = time.monotonic()
+    unsettled, failures = False, 0
+    while True:
+        try:
+            return action(unsettled)
+        except IgniteTFError as error:
+            failures += 1
+            lost = isinstance(error, (ConnectError, RequestTimeout))
+            passed = time.monotonic() - begin
+            if not is_retryable(error) and not _rolled_back(error):
+                raise
+            if passed > (_CONNECT_BUDGET_S if lost else _CHANGE_BUDGET_S):
+                raise
+            if isinstance(error, RequestTimeout):
+                raise
+            unsettled = True
+            # The pool may hold several connections of a node that is gone.
+            if not lost or failures > _STALE_CONNECTIONS:
+                time.sleep(min(1.0, 0.05 * 2 ** min(failures, 5)) * random.uniform(0.5, 1.0))
+
+
+def _rolled_back(error: IgniteTFError) -> bool:
+    message = str(error.fields.get("server_message"))
+    return isinstance(error, ServerError) and any(sign in message for sign in _TX_SIGNS)
+
+
+def _text(value: str) -> bytes:
+    data = value.encode()
+    return _SIZED.pack(TypeCode.STRING, len(data)) + data
+
+
+def _blob(value: bytes) -> bytes:
+    return _SIZED.pack(TypeCode.BYTE_ARRAY, len(value)) + value
+
+
+def _keys(keys: Iterable[str]) -> bytes:
+    packed = [_text(key) for key in keys]
+    return struct.pack("<i", len(packed)) + b"".join(packed)
+
+
+def _pairs(pairs: Mapping[str, bytes]) -> bytes:
+    packed = [_text(key) + _blob(value) for key, value in pairs.items()]
+    return struct.pack("<i", len(packed)) + b"".join(packed)
+
+
+def _read(body: memoryview, at: int) -> tuple[bytes | None, int]:
+    """One text or byte array of an answer, as bytes."""
+    code = body[at]
+    if code == TypeCode.NULL:
+        return None, at + 1
+    if code not in (TypeCode.STRING, TypeCode.BYTE_ARRAY):
+        raise WireError(f"the file system's metadata hold a value of type {code}")
+    (length,) = struct.unpack_from("<i", body, at + 1)
+    end = at + 5 + length
+    if length < 0 or end > len(body):
+        raise WireError("damaged answer from the metadata cache")
+    return bytes(body[at + 5 : end]), end
+
+
+def _read_map(body: memoryview) -> dict[str, bytes]:
+    (count,) = struct.unpack_from("<i", body, 0)
+    at, found = 4, {}
+    for _ in range(count):
+        key, at = _read(body, at)
+        value, at = _read(body, at)
+        if key is not None and value is not None:
+            found[key.decode()] = value
+    return found
+
+
+class MetaCache:
+    """The entries of one file system's metadata cache.
+
+    Attributes:
+        name: Name of the cache.
+        round_trips: Requests sent since this object was made.
+    """
+
+    def __init__(self, client: Client, name: str) -> None:
+        self.client = client
+        self.name = name
+        self.round_trips = 0
+        self._id = cache_id(name)
+        self._head = _HEAD.pack(self._id, 0)
+
+    def _call(self, op: OpCode, body: bytes) -> memoryview:
+        self.round_trips += 1
+        return self.client.call(op, body)
+
+    def get(self, key: str) -> bytes | None:
+        """The value of a key, None where there is none."""
+        body = retry(lambda _: self._call(OpCode.CACHE_GET, self._head + _text(key)))
+        return _read(body, 0)[0]
+
+    def get_all(self, keys: Iterable[str]) -> dict[str, bytes]:
+        """The values of those keys that exist."""
+        request = self._head + _keys(keys)
+        return _read_map(retry(lambda _: self._call(OpCode.CACHE_GET_ALL, request)))
+
+    def put(self, key: str, value: bytes) -> None:
+        """Set a value."""
+        request = self._head + _text(key) + _blob(value)
+        retry(lambda _: self._call(OpCode.CACHE_PUT, request))
+
+    def put_all(self, pairs: Mapping[str, bytes]) -> None:
+        """Set several values, each on its own."""
+        if pairs:
+            ordered = dict(sorted(pairs.items()))
+            request = self._head + _pairs(ordered)
+            retry(lambda _: self._call(OpCode.CACHE_PUT_ALL, request))
+
+    def put_if_absent(self, key: str, value: bytes) -> bool:
+        """Set a value where there is none; the value must be no other client's."""
+
+        def once(unsettled: bool) -> bool:
+            request = self._head + _text(key) + _blob(value)
+            done = bool(self._call(OpCode.CACHE_PUT_IF_ABSENT, request)[0])
+            return done or (unsettled and self.get(key) == value)
+
+        return retry(once)
+
+    def replace(self, key: str, old: bytes, new: bytes) -> bool:
+        """Set a value where the present one is `old`; `new` must be no other client's."""
+
+        def once(unsettled: bool) -> bool:
+            request = self._head + _text(key) + _blob(old) + _blob(new)
+            done = bool(self._call(OpCode.CACHE_REPLACE_IF_EQUALS, request)[0])
+            return done or (unsettled and self.get(key) == new)
+
+        return retry(once)
+
+    def remove(self, keys: Iterable[str]) -> None:
+        """Remove keys, each on its own."""
+        ordered = sorted(keys)
+        if ordered:
+            request = self._head + _keys(ordered)
+            retry(lambda _: self._call(OpCode.CACHE_REMOVE_KEYS, request))
+
+    def settle(self, key: str) -> None:
+        """Wait until no transaction that holds this key is under way.
+
+        A plain read during a commit may see the new state of one key and the old of another.
+        Before "it does not exist" is said, the key is asked once more, after this. It is a
+        conditional removal whose condition never holds (no value is empty): it takes the lock.
+        """
+        request = self._head + _text(key) + _blob(b"")
+        retry(lambda _: self._call(OpCode.CACHE_REMOVE_IF_EQUALS, request))
+
+    def range(
+        self, first: str, end: str, *, limit: int = -1, page: int = _RANGE_PAGE
+    ) -> Iterator[tuple[str, bytes]]:
+        """Keys from `first` on and before `end`, with their values, found through the index.
+
+        Args:
+            first: Least key.
+            end: First key after the range.
+            limit: Most rows wanted; -1 for all.
+            page: Rows of one answer.
+        """
+        channel, body = retry(lambda _: self._open_range(first, end, limit, page))
+        done = False
+        try:
+            (cursor,) = struct.unpack_from("<q", body, 0)
+            at = 12  # after the number of columns
+            while True:
+                rows, more = _read_rows(body, at)
+                yield from rows
+                if not more:
+                    break
+                self.round_trips += 1
+                body = channel.call(OpCode.QUERY_SQL_FIELDS_PAGE, struct.pack("<q", cursor))
+                at = 0
+            done = True
+        finally:
+            if done:
+                self.client.release(channel)
+            else:
+                channel.close()
+
+    def _open_range(
+        self, first: str, end: str, limit: int, page: int
+    ) -> tuple[Channel, memoryview]:
+        statement = f'SELECT K, V FROM "{self.name}".{TABLE} WHERE K >= ? AND K < ?'
+        if limit >= 0:
+            statement += f" LIMIT {limit}"
+        channel = self.client.acquire()
+        try:
+            request = b"".join(
+                [
+                    self._head,
+                    _text(self.name),
+                    struct.pack("<ii", page, -1),
+                    _text(statement),
+                    struct.pack("<i", 2),
+                    _text(first),
+                    _text(end),
+                    # kind; not joins, local, replicated, ordered, collocated; lazy
+                    struct.pack("<7b", _SELECT, 0, 0, 0, 0, 0, 1),
+                    struct.pack("<qb", int(self.client.settings.request_timeout_s * 1000), 0),
+                ]
+            )
+            if channel.features & Feature.QUERY_PARTITIONS_BATCH_SIZE:
+                request += struct.pack("<ii", -1, 1)
+            self.round_trips += 1
+            return channel, channel.call(OpCode.QUERY_SQL_FIELDS, request)
+        except ServerError:
+            self.client.release(channel)
+            raise
+        except BaseException:
+            channel.close()
+            raise
+
+    def transact(self, work: Callable[[Transaction], T]) -> T:
+        """Run work in a pessimistic transaction and commit it; again when it was rolled back.
+
+        Args:
+            work: Reads, which lock what they read, then writes. It may run several times, and
+                `transaction.unsettled` tells that its effect may be there already. An
+                exception from it rolls back.
+        """
+
+        def once(unsettled: bool) -> T:
+            channel = self.client.acquire()
+            try:
+                transaction = Transaction(self, channel, unsettled)
+                try:
+                    result = work(transaction)
+                except BaseException:
+                    transaction.end(commit=False)
+                    raise
+                transaction.end(commit=True)
+            except (IgniteTFError, OSError):
+                # The answer to the roll-back came, or the channel is closed already.
+                self.client.release(channel)
+                raise
+            except BaseException:
+                channel.close()
+                raise
+            self.client.release(channel)
+            return result
+
+        return retry(once)
+
+
+def _read_rows(body: memoryview, at: int) -> tuple[list[tuple[str, bytes]], bool]:
+    (count,) = struct.unpack_from("<i", body, at)
+    at += 4
+    rows = []
+    for _ in range(count):
+        key, at = _read(body, at)
+        value, at = _read(body, at)
+        rows.append(((key or b"").decode(), value or b""))
+    return rows, bool(body[at])
+
+
+class Transaction:
+    """A transaction on one connection; see `MetaCache.transact`.
+
+    Attributes:
+        unsettled: Whether an earlier try of the same work may have been committed.
+    """
+
+    def __init__(self, cache: MetaCache, channel: Channel, unsettled: bool) -> None:
+        self.unsettled = unsettled
+        self._cache = cache
+        self._channel = channel
+        request = struct.pack("<bbq", _PESSIMISTIC, _REPEATABLE_READ, _LOCK_TIMEOUT_MS)
+        body = self._call(OpCode.TX_START, request + bytes([TypeCode.NULL]))
+        (self._id,) = struct.unpack_from("<i", body, 0)
+        self._head = _TX_HEAD.pack(cache._id, _IN_TRANSACTION, self._id)
+
+    def _call(self, op: OpCode, body: bytes) -> memoryview:
+        self._cache.round_trips += 1
+        return self._channel.call(op, body)
+
+    def lock(self, keys: Iterable[str]) -> dict[str, bytes]:
+        """Lock keys in the given order, and give the values of those that exist."""
+        return _read_map(self._call(OpCode.CACHE_GET_ALL, self._head + _keys(keys)))
+
+    def put(self, pairs: Mapping[str, bytes]) -> None:
+        """Set values."""
+        if len(pairs) == 1:
+            ((key, value),) = pairs.items()
+            self._call(OpCode.CACHE_PUT, self._head + _text(key) + _blob(value))
+        elif pairs:
+            self._call(OpCode.CACHE_PUT_ALL, self._head + _pairs(pairs))
+
+    def remove(self, keys: Iterable[str]) -> None:
+        """Remove keys."""
+        if found := list(keys):
+            self._call(OpCode.CACHE_REMOVE_KEYS, self._head + _keys(found))
+
+    def end(self, *, commit: bool) -> None:
+        """Commit, or roll back; on a broken connection the node rolls back by itself."""
+        if commit:
+            self._call(OpCode.TX_END, struct.pack("<ib", self._id, 1))
+        elif not self._channel.closed:
+            try:
+                self._call(OpCode.TX_END, struct.pack("<ib", self._id, 0))
+            except IgniteTFError:
+                self._channel.close()
+
+
+def create(client: Client, name: str, properties: Mapping[int, Any]) -> None:
+    """Make the metadata cache where it does not exist, with its SQL table."""
+    from pyignite.datatypes import prop_codes
+
+    text, blob = "java.lang.String", "[B"
+    client.pyignite.get_or_create_cache(
+        {
+            **properties,
+            prop_codes.PROP_NAME: name,
+            prop_codes.PROP_CACHE_ATOMICITY_MODE: 0,
+            prop_codes.PROP_QUERY_ENTITIES: [
+                {
+                    "key_type_name": text,
+                    "value_type_name": blob,
+                    "table_name": TABLE,
+                    "key_field_name": "K",
+                    "value_field_name": "V",
+                    "query_fields": [
+                        {"name": "K", "type_name": text, "is_key_field": True},
+                        {"name": "V", "type_name": blob},
+                    ],
+                    "field_name_aliases": [],
+                    "query_indexes": [],
+                }
+            ],
+        }
+    )

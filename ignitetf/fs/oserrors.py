@@ -1,0 +1,59 @@
+"""The one table that turns what went wrong into the OSError that users of a file system expect."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterator
+
+from ignitetf.errors import (
+    AuthenticationError,
+    ConfigError,
+    ConnectError,
+    IgniteTFError,
+    PartitionLost,
+    RequestTimeout,
+    ServerOverloaded,
+    TlsError,
+)
+
+__all__ = ["NativeIOUnavailable", "as_os_error", "os_errors"]
+
+# The first class that fits decides.
+_TABLE: tuple[tuple[type[IgniteTFError], int], ...] = (
+    (AuthenticationError, errno.EACCES),
+    (TlsError, errno.EPROTO),
+    (ConnectError, errno.ECONNREFUSED),
+    (RequestTimeout, errno.ETIMEDOUT),
+    (ServerOverloaded, errno.ENOSPC),
+    (PartitionLost, errno.EIO),
+    (ConfigError, errno.EINVAL),
+    (IgniteTFError, errno.EIO),
+)
+
+
+class NativeIOUnavailable(IgniteTFError, ImportError):
+    """TensorFlow's own file operations cannot be had; fsspec and `checkpoint push` work."""
+
+
+def as_os_error(error: IgniteTFError, path: str | None = None) -> OSError:
+    """The OSError, of the subclass that fits its errno, for an error of this project."""
+    code = next(code for kind, code in _TABLE if isinstance(error, kind))
+    if isinstance(error, ConnectError) and "lost" in error.message and code == errno.ECONNREFUSED:
+        code = errno.ECONNRESET
+    message = error.message if error.hint is None else f"{error.message} ({error.hint})"
+    return OSError(code, message, path) if path is not None else OSError(code, message)
+
+
+@contextlib.contextmanager
+def os_errors(path: str | None = None) -> Iterator[None]:
+    """Raise errors of this project as OSError with an errno."""
+    try:
+        yield
+    except OSError as error:
+        # ConnectError and RequestTimeout are OSErrors by class, without an errno.
+        if isinstance(error, IgniteTFError):
+            raise as_os_error(error, path) from error
+        raise
+    except IgniteTFError as error:
+        raise as_os_error(error, path) from error

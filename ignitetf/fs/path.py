@@ -1,0 +1,60 @@
+"""Paths of the file system: text in, checked names out.
+
+A path is absolute whether or not it begins with a slash. Empty parts and `.` vanish, `..` takes
+the part before it away and stays at the root there, as the kernel does. A name is any Unicode
+text of 1 to 255 bytes of UTF-8 without slash and NUL.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+__all__ = ["MAX_NAME_BYTES", "join", "os_error", "parts", "relative_to"]
+
+MAX_NAME_BYTES = 255
+
+
+def os_error(code: int, path: str, message: str | None = None) -> OSError:
+    """The OSError (of the fitting subclass) with this errno, its usual text, and the path."""
+    return OSError(code, message or os.strerror(code), path)
+
+
+def parts(path: str) -> tuple[str, ...]:
+    """The names along the path; empty for the root.
+
+    Raises:
+        OSError: ENAMETOOLONG, EINVAL for a NUL, EILSEQ for text that is no Unicode.
+    """
+    names: list[str] = []
+    for name in path.split("/"):
+        if name in ("", "."):
+            continue
+        if name == "..":
+            del names[-1:]
+            continue
+        names.append(name)
+    for name in names:
+        _check(name, path)
+    return tuple(names)
+
+
+def join(names: tuple[str, ...]) -> str:
+    """The path of these names, with a leading slash."""
+    return "/" + "/".join(names)
+
+
+def relative_to(path: str, base: str) -> str:
+    """The part of a path below a base that it begins with, without a leading slash."""
+    return path[len(base.rstrip("/")) :].lstrip("/")
+
+
+def _check(name: str, path: str) -> None:
+    if "\0" in name:
+        raise os_error(errno.EINVAL, path, "a name contains a NUL character")
+    try:
+        size = len(name.encode("utf-8"))
+    except UnicodeEncodeError:
+        raise os_error(errno.EILSEQ, path, "a name is not valid Unicode") from None
+    if size > MAX_NAME_BYTES:
+        raise os_error(errno.ENAMETOOLONG, path)

@@ -1,0 +1,135 @@
+"""Reclaiming what nobody refers to: garbage after its grace, and what dead writers left.
+
+Every chunk in the cache is accounted for by an entry, a garbage note or a writer's lease, so
+nothing here scans chunks. Each step leaves a state from which any client can go on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ignitetf.fs.chunks import ChunkCache
+from ignitetf.fs.leases import GRACE_S, is_dead, now_ms
+from ignitetf.fs.meta import Transaction
+from ignitetf.fs.records import (
+    Entry,
+    decode,
+    directory_key,
+    encode,
+    garbage_key,
+    lease_key,
+    moved_key,
+    reader_key,
+    removed_key,
+)
+from ignitetf.fs.tree import Tree
+
+__all__ = ["Reclaimer"]
+
+
+class Reclaimer:
+    """Removes garbage of one file system."""
+
+    def __init__(self, tree: Tree, chunks: ChunkCache) -> None:
+        self._tree = tree
+        self._meta = tree.meta
+        self._chunks = chunks
+
+    def run(self, grace_s: float = GRACE_S) -> int:
+        """Reclaim what is due; gives the number of records it found that are not due yet."""
+        waiting = self.directories()
+        waiting += self.writers()
+        waiting += self.garbage(grace_s)
+        self.readers()
+        return waiting
+
+    def garbage(self, grace_s: float) -> int:
+        """Remove content that was given up longer ago than the grace and has no reader."""
+        waiting = 0
+        for key, value in list(self._meta.range(*_prefix(garbage_key("")))):
+            content, note = key[1:], decode(value)
+            if now_ms() - note["at"] < grace_s * 1000 or self._is_read(content):
+                waiting += 1
+                continue
+            self._chunks.remove(content, range(note["n"]))
+            self._meta.remove([key])
+        return waiting
+
+    def writers(self) -> int:
+        """Take over the leases of dead writers and remove the chunks they did not publish."""
+        waiting = 0
+        for key, value in list(self._meta.range(*_prefix(lease_key("")))):
+            lease = decode(value)
+            if not lease.get("dead"):
+                if not is_dead(lease):
+                    waiting += 1
+                    continue
+                # The writer's next beat or publication fails from here on.
+                taken = encode({**lease, "dead": 1})
+                if not self._meta.replace(key, value, taken):
+                    waiting += 1
+                    continue
+            self.bury(key[1:], lease["n"], lease["k"])
+        return waiting
+
+    def bury(self, content: str, reserved: int, first_key: str) -> None:
+        """Remove what a writer that ended reserved, but for the chunks of a file it published."""
+        key = self._entry_of(content, first_key)
+        kept = 0
+        if key is not None:
+            kept = self._meta.transact(lambda transaction: _end_writer(transaction, key, content))
+        self._chunks.remove(content, range(kept, reserved))
+        self._meta.remove([lease_key(content), moved_key(content)])
+
+    def _entry_of(self, content: str, first_key: str) -> str | None:
+        """Key of the entry with this content, wherever it was renamed to; None where none is."""
+        pointer = moved_key(content)
+        while True:
+            moved = self._meta.get(pointer)
+            key = moved.decode() if moved is not None else first_key
+            value = self._meta.get(key)
+            if value is not None and content in Entry.from_bytes(value).contents():
+                return key
+            # A rename may be half visible: wait for it, then see whether it left a pointer.
+            self._meta.settle(key)
+            self._meta.settle(pointer)
+            if self._meta.get(pointer) == moved:
+                return None
+
+    def directories(self) -> int:
+        """Finish the removal of directories."""
+        for key, _ in list(self._meta.range(*_prefix(removed_key("")))):
+            self._tree.purge(key[1:])
+        return 0
+
+    def readers(self) -> None:
+        """Remove the leases of dead readers."""
+        stale = [
+            key
+            for key, value in self._meta.range(*_prefix(reader_key("", "")[:1]))
+            if is_dead(decode(value))
+        ]
+        self._meta.remove(stale)
+
+    def _is_read(self, content: str) -> bool:
+        return any(
+            not is_dead(decode(value))
+            for _, value in self._meta.range(*_prefix(reader_key(content, "")))
+        )
+
+
+def _end_writer(transaction: Transaction, key: str, content: str) -> int:
+    """Take the mark of an open writer from an entry; gives how many of its chunks are in use."""
+    held = transaction.lock([directory_key(key.partition("/")[0]), key])
+    if key not in held:
+        return 0
+    entry = Entry.from_bytes(held[key])
+    if content in entry.writers:
+        others = tuple(writer for writer in entry.writers if writer != content)
+        transaction.put({key: replace(entry, writers=others).to_bytes()})
+    return entry.contents().get(content, 0)
+
+
+def _prefix(prefix: str) -> tuple[str, str]:
+    """The range of all keys with this prefix."""
+    return prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1)

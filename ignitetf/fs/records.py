@@ -1,0 +1,201 @@
+"""Keys and values of the metadata cache.
+
+The cache maps text to JSON in UTF-8, so that any client, and SQL (`UTF8TOSTRING(V)`), can read
+it. The first character of a key tells what it is:
+
+    0-9 a-f  `<directory id>/<name>`   a directory entry: `Entry`
+    #        `#<directory id>`         the directory itself: {"p": id of its parent}
+    @        `@<path>`                 a hint: the id a directory of this path had lately
+    +        `+<content id>`           a writer's lease on chunks it has not published yet
+    -        `-<content id>/<reader>`  a reader's lease on content that may be replaced meanwhile
+    !        `!<content id>`           content nobody refers to: {"n": chunks, "at": ms}
+    ~        `~<directory id>`         a removed directory whose entries are still to be removed
+    %        `%<content id>`           where a file went that was renamed under its writer
+    =        `=lock`, `=format`        the lock of directory moves; version and chunk size
+
+Ids are 16 hexadecimal digits, drawn at random; the root directory is 0.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+__all__ = [
+    "FORMAT_KEY",
+    "MOVE_LOCK_KEY",
+    "ROOT_ID",
+    "Entry",
+    "Extent",
+    "chunk_count",
+    "decode",
+    "directory_key",
+    "encode",
+    "entry_key",
+    "entry_range",
+    "garbage_key",
+    "hint_key",
+    "lease_key",
+    "moved_key",
+    "new_id",
+    "reader_key",
+    "removed_key",
+]
+
+ROOT_ID: Final = "0" * 16
+FORMAT_KEY: Final = "=format"
+MOVE_LOCK_KEY: Final = "=lock"
+
+
+def new_id() -> str:
+    """A fresh id of a directory or of content."""
+    return secrets.token_hex(8)
+
+
+def entry_key(parent_id: str, name: str) -> str:
+    """Key of the entry `name` in a directory."""
+    return f"{parent_id}/{name}"
+
+
+def entry_range(parent_id: str) -> tuple[str, str]:
+    """First key of a directory's entries, and the first after them ("0" follows "/")."""
+    return f"{parent_id}/", f"{parent_id}0"
+
+
+def directory_key(directory_id: str) -> str:
+    """Key of the directory itself; whoever changes its entries holds the lock on it."""
+    return f"#{directory_id}"
+
+
+def hint_key(path: str) -> str:
+    """Key of the hint for the directory of this path."""
+    return f"@{path}"
+
+
+def lease_key(content_id: str) -> str:
+    """Key of the lease of the writer of this content."""
+    return f"+{content_id}"
+
+
+def reader_key(content_id: str, reader: str) -> str:
+    """Key of a reader's lease on this content."""
+    return f"-{content_id}/{reader}"
+
+
+def garbage_key(content_id: str) -> str:
+    """Key of the note that nobody refers to this content any more."""
+    return f"!{content_id}"
+
+
+def removed_key(directory_id: str) -> str:
+    """Key of the note that this directory's entries are to be removed."""
+    return f"~{directory_id}"
+
+
+def moved_key(content_id: str) -> str:
+    """Key of the note where the file with this content went."""
+    return f"%{content_id}"
+
+
+def encode(value: dict[str, Any]) -> bytes:
+    """The value as it is stored."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def decode(value: bytes | memoryview) -> dict[str, Any]:
+    """The value of stored bytes."""
+    found = json.loads(bytes(value))
+    if not isinstance(found, dict):
+        raise ValueError("a record of the file system is no JSON object")
+    return found
+
+
+def chunk_count(size: int, chunk_bytes: int) -> int:
+    """Number of chunks of so many bytes."""
+    return -(-size // chunk_bytes)
+
+
+@dataclass(frozen=True)
+class Extent:
+    """A run of bytes of some content: a file is its extents one after the other.
+
+    Attributes:
+        content_id: Whose chunks these are.
+        start: Offset of the run within the content.
+        size: Length of the run in bytes.
+        chunk_bytes: Size of each of the content's chunks but the last.
+    """
+
+    content_id: str
+    start: int
+    size: int
+    chunk_bytes: int
+
+    @property
+    def end(self) -> int:
+        """Offset within the content after the last byte of the run."""
+        return self.start + self.size
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A directory entry: a file with its content, or a directory.
+
+    Attributes:
+        directory_id: Id of the directory; None for a file.
+        mtime_ns: Time of the last change, nanoseconds since 1970.
+        extents: Content of a file.
+        attributes: Facts about the content, for example its SHA-256; a change drops them.
+        writers: Content ids of writers that published and still have the file open.
+    """
+
+    directory_id: str | None
+    mtime_ns: int
+    extents: tuple[Extent, ...] = ()
+    attributes: dict[str, str] = field(default_factory=dict)
+    writers: tuple[str, ...] = ()
+
+    @property
+    def is_directory(self) -> bool:
+        """Whether it is a directory."""
+        return self.directory_id is not None
+
+    @property
+    def size(self) -> int:
+        """Bytes of a file; 0 for a directory."""
+        return sum(extent.size for extent in self.extents)
+
+    def contents(self) -> dict[str, int]:
+        """Number of chunks to be kept, by content id."""
+        kept: dict[str, int] = {}
+        for extent in self.extents:
+            count = chunk_count(extent.end, extent.chunk_bytes)
+            kept[extent.content_id] = max(count, kept.get(extent.content_id, 0))
+        return kept
+
+    def to_bytes(self) -> bytes:
+        """The entry as it is stored."""
+        if self.directory_id is not None:
+            return encode({"t": "d", "i": self.directory_id, "m": self.mtime_ns})
+        value: dict[str, Any] = {
+            "t": "f",
+            "n": self.size,
+            "m": self.mtime_ns,
+            "x": [[e.content_id, e.start, e.size, e.chunk_bytes] for e in self.extents],
+        }
+        if self.attributes:
+            value["a"] = self.attributes
+        if self.writers:
+            value["w"] = self.writers
+        return encode(value)
+
+    @classmethod
+    def from_bytes(cls, data: bytes | memoryview) -> Entry:
+        """The entry of stored bytes."""
+        value = decode(data)
+        if value["t"] == "d":
+            return cls(value["i"], value["m"])
+        extents = tuple(Extent(*extent) for extent in value["x"])
+        return cls(None, value["m"], extents, value.get("a", {}), tuple(value.get("w", ())))

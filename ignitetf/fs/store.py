@@ -1,0 +1,353 @@
+"""`Store`: a file system of files and directories in two Ignite caches.
+
+path -> **store** -> tree (metadata cache), chunks (chunk cache) -> client
+
+What it promises:
+
+- A rename, a removal and a publication of content is one transaction: it happens or it does not,
+  and readers see the state before or after it. Renames copy nothing.
+- A file's content is written beside the old one and shown when complete (`FileWriter`).
+- What an entry refers to is stored in all copies before the entry refers to it.
+- Several clients may do anything at the same time; see `tree` for how.
+- Only OSError comes out, each with its errno (`oserrors`).
+
+Caches NAME_META and NAME_DATA are made on first use, with `backups` copies and in `data_region`
+when one is named; lost partitions make them refuse to answer rather than forget.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import replace as replace_fields
+from typing import Any, Final
+
+from ignitetf.client import Client
+from ignitetf.errors import CacheNotFound, ConfigError, IgniteTFError
+from ignitetf.fs import meta as meta_module
+from ignitetf.fs.chunks import CHUNK_BYTES, ChunkCache, ContentReader
+from ignitetf.fs.files import FileWriter
+from ignitetf.fs.leases import Leases
+from ignitetf.fs.meta import MetaCache, Transaction
+from ignitetf.fs.oserrors import os_errors
+from ignitetf.fs.path import os_error, parts
+from ignitetf.fs.reclaim import Reclaimer
+from ignitetf.fs.records import (
+    FORMAT_KEY,
+    ROOT_ID,
+    Entry,
+    decode,
+    directory_key,
+    encode,
+)
+from ignitetf.fs.tree import Found, Names, Stale, Tree
+from ignitetf.settings import Settings
+
+__all__ = ["DEFAULT_NAME", "FileReader", "Store", "open_store"]
+
+DEFAULT_NAME: Final = "IGFS"
+_NAME = re.compile(r"[A-Z][A-Z0-9_]{0,50}")
+_VERSION: Final = 1
+_SMALLEST_CHUNK: Final = 4096
+_LARGEST_CHUNK: Final = 64 << 20
+
+
+class FileReader:
+    """An open file that is read, by any number of threads."""
+
+    def __init__(self, store: Store, path: str, entry: Entry) -> None:
+        self.path = path
+        self.entry = entry
+        self.size = entry.size
+        self.closed = False
+        self._store = store
+        self._content = ContentReader(store.chunks, entry.extents, path)
+        self._lease = store.leases.reader(entry.contents()) if entry.size else None
+
+    def read_into(self, offset: int, target: memoryview) -> int:
+        """Fill the target with bytes from an offset on; gives how many there were."""
+        if self.closed:
+            raise ValueError(f"{self.path}: the file is closed")
+        with os_errors(self.path):
+            return self._content.read_into(offset, target)
+
+    def read(self, offset: int, count: int) -> bytes:
+        """At most `count` bytes from an offset on."""
+        buffer = bytearray(max(0, min(count, self.size - offset)))
+        done = self.read_into(offset, memoryview(buffer))
+        return bytes(memoryview(buffer)[:done])
+
+    def close(self) -> None:
+        """Let go of the content."""
+        if not self.closed:
+            self.closed = True
+            self._content.close()
+            if self._lease is not None:
+                self._store.leases.reader_ended(self._lease)
+
+
+class Store:
+    """A file system; make it with `open_store`, or here over a client of one's own.
+
+    Args:
+        client: A connected client; it stays the caller's.
+        name: Name of the file system: capitals, digits, underscores.
+        backups: Copies beside the primary one, when the caches are made.
+        data_region: Data region of the node for the caches, when they are made.
+        chunk_bytes: Size of chunks, when the caches are made.
+
+    Raises:
+        OSError: No node, no permission, or a name that is none.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        name: str = DEFAULT_NAME,
+        *,
+        backups: int = 1,
+        data_region: str | None = None,
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> None:
+        with os_errors():
+            if not _NAME.fullmatch(name):
+                raise ConfigError(
+                    f"file system name {name!r}", hint="capitals, digits and underscores"
+                )
+            if not _SMALLEST_CHUNK <= chunk_bytes <= _LARGEST_CHUNK:
+                raise ConfigError(f"chunks of {chunk_bytes} bytes", hint="4 KiB to 64 MiB")
+            self.client = client
+            self.name = name
+            self.meta = MetaCache(client, f"{name}_META")
+            self.chunks = ChunkCache(client, f"{name}_DATA")
+            self.tree = Tree(self.meta)
+            self.reclaimer = Reclaimer(self.tree, self.chunks)
+            self.leases = Leases(self.meta, self._reclaim)
+            self.chunk_bytes = self._open(backups, data_region, chunk_bytes)
+
+    def _open(self, backups: int, data_region: str | None, chunk_bytes: int) -> int:
+        try:
+            found = self.meta.get(FORMAT_KEY)
+        except CacheNotFound:
+            found = None
+        if found is None:
+            self._create(backups, data_region)
+            self.meta.put_if_absent(directory_key(ROOT_ID), encode({"p": ROOT_ID}))
+            self.meta.put_if_absent(FORMAT_KEY, encode({"v": _VERSION, "chunk": chunk_bytes}))
+            found = self.meta.get(FORMAT_KEY) or b"{}"
+        facts = decode(found)
+        if facts.get("v") != _VERSION:
+            raise ConfigError(
+                f"file system {self.name}: format {facts.get('v')} is not known",
+                hint="a newer version of ignitetf made it",
+            )
+        return int(facts["chunk"])
+
+    def _create(self, backups: int, data_region: str | None) -> None:
+        from pyignite.datatypes import prop_codes
+        from pyignite.exceptions import CacheError
+
+        properties: dict[int, Any] = {
+            prop_codes.PROP_BACKUPS_NUMBER: backups,
+            # Primary and backups have an entry before its put is answered.
+            prop_codes.PROP_WRITE_SYNCHRONIZATION_MODE: 0,
+            # READ_WRITE_SAFE: what is lost gives an error, not an empty answer.
+            prop_codes.PROP_PARTITION_LOSS_POLICY: 2,
+        }
+        if data_region is not None:
+            properties[prop_codes.PROP_DATA_REGION_NAME] = data_region
+        try:
+            # The chunks first: whoever sees the metadata finds both.
+            self.client.pyignite.get_or_create_cache(
+                {
+                    **properties,
+                    prop_codes.PROP_NAME: self.chunks.name,
+                    prop_codes.PROP_CACHE_ATOMICITY_MODE: 1,
+                }
+            )
+            meta_module.create(self.client, self.meta.name, properties)
+        except CacheError as error:
+            raise ConfigError(f"file system {self.name} cannot be made: {error}") from error
+
+    def _reclaim(self) -> None:
+        if self.reclaimer.run():
+            self.leases.garbage_made()
+
+    def close(self) -> None:
+        """Stop the thread that beats for open files; the client stays open."""
+        self.leases.close()
+
+    # Paths
+
+    def _names(self, path: str) -> Names:
+        return parts(path)
+
+    def stat(self, path: str) -> Entry:
+        """What is at a path: at most two round trips. Raises ENOENT, ENOTDIR."""
+        with os_errors(path):
+            return self.tree.entry(self._names(path))
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or directory is at a path."""
+        try:
+            self.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def list(self, path: str) -> list[tuple[str, Entry]]:
+        """Names and entries of a directory, sorted. Raises ENOENT, ENOTDIR."""
+        with os_errors(path):
+            return self.tree.entries(self._names(path))
+
+    def make_directory(self, path: str, *, parents: bool = False, exist_ok: bool = False) -> None:
+        """Make a directory. Raises EEXIST, ENOENT, ENOTDIR."""
+        with os_errors(path):
+            names = self._names(path)
+            if names:
+                self.tree.make_directory(names, parents=parents, exist_ok=exist_ok)
+            elif not exist_ok:
+                raise os_error(errno.EEXIST, "/")
+
+    def remove(self, path: str) -> None:
+        """Remove a file. Raises ENOENT, EISDIR."""
+        with os_errors(path):
+            names = self._names(path)
+            if not names:
+                raise os_error(errno.EISDIR, "/")
+            self.tree.remove_file(names)
+            self.leases.garbage_made()
+
+    def remove_directory(self, path: str, *, recursive: bool = False) -> None:
+        """Remove a directory. Raises ENOENT, ENOTDIR, ENOTEMPTY, EBUSY (the root)."""
+        with os_errors(path):
+            self.tree.remove_directory(self._names(path), recursive=recursive)
+            if recursive:
+                self.leases.garbage_made()
+
+    def rename(self, source: str, target: str) -> None:
+        """Move a file or directory, replacing a file or an empty directory."""
+        with os_errors(source):
+            self.tree.rename(self._names(source), self._names(target))
+            self.leases.garbage_made()
+
+    def set_attributes(self, path: str, attributes: Mapping[str, str]) -> None:
+        """Add facts about a file's content to its entry. Raises ENOENT, EISDIR."""
+        with os_errors(path):
+            names = self._names(path)
+            self.tree.settled(names, lambda: self._set_attributes(names, attributes))
+
+    def _set_attributes(self, names: Names, attributes: Mapping[str, str]) -> None:
+        found = self._file(names)
+
+        def work(transaction: Transaction) -> None:
+            held = transaction.lock([directory_key(found.parent_id), found.key])
+            if found.key not in held:
+                raise Stale
+            entry = Entry.from_bytes(held[found.key])
+            changed = replace_fields(entry, attributes={**entry.attributes, **attributes})
+            transaction.put({found.key: changed.to_bytes()})
+
+        self.meta.transact(work)
+
+    def _file(self, names: Names) -> Found:
+        found = self.tree.lookup(names)
+        if found.entry is None:
+            raise os_error(errno.ENOENT, found.path)
+        if found.entry.is_directory:
+            raise os_error(errno.EISDIR, found.path)
+        return found
+
+    # Files
+
+    def open_read(self, path: str) -> FileReader:
+        """Open a file to read the content it has now. Raises ENOENT, EISDIR."""
+        with os_errors(path):
+            found = self._file(self._names(path))
+            assert found.entry is not None
+            return FileReader(self, path, found.entry)
+
+    def open_write(
+        self, path: str, mode: str = "w", *, parents: bool = True, chunk_bytes: int | None = None
+    ) -> FileWriter:
+        """Open a file to write it.
+
+        Args:
+            path: Where; nothing is there before the first publication.
+            mode: "w" to replace, "x" to be the first, "a" to append.
+            parents: Make missing directories on the way.
+            chunk_bytes: Size of chunks, when not that of the file system.
+
+        Raises:
+            OSError: EISDIR, ENOTDIR, ENOENT, EEXIST.
+        """
+        with os_errors(path):
+            names = self._names(path)
+            if not names:
+                raise os_error(errno.EISDIR, "/")
+            try:
+                found = self.tree.lookup(names, sure=False)
+            except FileNotFoundError:
+                if not parents:
+                    raise
+                self.tree.make_directory(names[:-1], parents=True, exist_ok=True)
+                found = self.tree.lookup(names, sure=False)
+            if found.entry is not None:
+                if found.entry.is_directory or path.endswith("/"):
+                    raise os_error(errno.EISDIR, found.path)
+                if mode == "x":
+                    raise os_error(errno.EEXIST, found.path)
+            elif path.endswith("/"):
+                raise os_error(errno.EISDIR, path, "the path names no file")
+            return FileWriter(self, found, mode, chunk_bytes or self.chunk_bytes)
+
+    def copy(self, source: str, target: str, *, parents: bool = True) -> None:
+        """Copy one file; the copy appears when it is complete."""
+        with (
+            contextlib.closing(self.open_read(source)) as reader,
+            self.writing(target, parents=parents) as writer,
+        ):
+            at, buffer = 0, memoryview(bytearray(4 * CHUNK_BYTES))
+            while count := reader.read_into(at, buffer):
+                writer.write(buffer[:count])
+                at += count
+
+    @contextlib.contextmanager
+    def writing(self, path: str, mode: str = "w", **options: Any) -> Iterator[FileWriter]:
+        """An open writer, closed at the end, or discarded after an exception."""
+        writer = self.open_write(path, mode, **options)
+        try:
+            yield writer
+        except BaseException:
+            writer.discard()
+            raise
+        writer.close()
+
+
+_shared: dict[tuple[Any, ...], Store] = {}
+_shared_lock = threading.Lock()
+
+
+def open_store(settings: Settings, name: str = DEFAULT_NAME, **options: Any) -> Store:
+    """The store of these settings in this process, made on first use.
+
+    After a fork the child makes its own: sockets are not shared with the parent.
+    """
+    key = (os.getpid(), settings, name)
+    with _shared_lock:
+        store = _shared.get(key)
+        if store is None:
+            with os_errors():
+                client = Client(settings)
+            try:
+                store = Store(client, name, **options)
+            except BaseException:
+                with contextlib.suppress(IgniteTFError):
+                    client.close()
+                raise
+            _shared[key] = store
+        return store
