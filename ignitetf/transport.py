@@ -25,8 +25,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
-
 from ignitetf.errors import (
     AuthenticationError,
     CacheExists,
@@ -42,6 +40,7 @@ from ignitetf.errors import (
     WireError,
 )
 from ignitetf.settings import Settings, split_address
+from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.codes import Feature, OpCode, Status, TypeCode
 
 __all__ = ["MAX_FRAME_BYTES", "Channel", "Peer", "open_connection", "server_error"]
@@ -128,6 +127,7 @@ class Channel:
         self._request_id = 0
         self._waiting: set[int] = set()
         self._early: dict[int, memoryview] = {}
+        self._buffers = BufferPool()
         self._limit_s = 0.0
         self._wait_all = _KERNEL_LIMITS and not isinstance(self._sock, ssl.SSLSocket)
         if self._wait_all:
@@ -176,7 +176,7 @@ class Channel:
             timeout_s: Limit in seconds until the answer begins, and for each further 8 MiB.
 
         Returns:
-            A view of a buffer made for this answer; nobody else writes to it.
+            A view of a buffer that is not used again while any view of it is left.
 
         Raises:
             RequestTimeout: The limit passed; the channel is closed.
@@ -261,7 +261,7 @@ class Channel:
         if not 10 <= length <= MAX_FRAME_BYTES:
             raise WireError(f"{self.address}: answer of impossible length {length}")
         # Not zeroed, and committed by the kernel as bytes arrive: a lying length costs nothing.
-        frame = np.empty(length, np.uint8).data
+        frame = self._buffers.take(length).data
         self._receive_into(frame)
         return frame
 

@@ -19,11 +19,13 @@ from ignitetf.errors import ConfigError
 from ignitetf.read.elements import Dense, Node, Runs, Struct, Text, element_tree, node_for
 from ignitetf.read.reader import PAGE_BYTES, CacheReader, ReadOptions
 from ignitetf.settings import Settings
+from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.schema import Batch
 
 __all__ = ["IgniteDataset"]
 
 _LABELS = ("label", "class", "target", "y")
+_LARGE_BATCH_BYTES = 1 << 20
 _DEFAULT_HOST, _DEFAULT_PORT = "localhost", 10800
 
 
@@ -156,7 +158,9 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
         if size <= 0:
             raise ValueError(f"batch_size must be above zero, not {size}")
         form = self._form
-        if form.has_runs:
+        if form.has_runs or size * self._reader.entry_bytes >= _LARGE_BATCH_BYTES:
+            # Ragged batches cannot be cut in TensorFlow, and large ones are cheaper to pack at
+            # once than to copy again.
             dataset = self._pages(exact_rows=size, drop_remainder=drop_remainder)
         else:
             dataset = self._pages().rebatch(size, drop_remainder=drop_remainder)
@@ -190,18 +194,25 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
     ) -> tf.data.Dataset:
         """Whole pages; with `exact_rows`, pieces of just so many rows."""
         form = self._form
+        # Ragged tensors are put together in TensorFlow; everything else has its structure here.
+        flat = form.has_runs
         rows = exact_rows if exact_rows is not None and drop_remainder else None
 
         def generate() -> Iterator[tuple[Any, ...]]:
+            pool = BufferPool()
             chunks = _chunks(self._reader, self._partitions, exact_rows, drop_remainder)
             try:
                 for parts in chunks:
-                    yield form.pack(parts)
+                    leaves = form.pack(parts, pool)
+                    yield leaves if flat else form.assemble(*leaves)
             finally:
                 chunks.close()  # type: ignore[attr-defined]
 
-        dataset = tf.data.Dataset.from_generator(generate, output_signature=form.flat_spec(rows))
-        return dataset.map(form.assemble) if assembled else dataset
+        spec: Any = form.flat_spec(rows)
+        if not flat:
+            spec = form.assemble(*spec)
+        dataset = tf.data.Dataset.from_generator(generate, output_signature=spec)
+        return dataset.map(form.assemble) if flat and assembled else dataset
 
 
 def _chunks(
@@ -246,13 +257,13 @@ class _Form:
         self.label = _label_of(list(self.values), reader.name) if as_supervised else None
         self.has_runs = any(_has_runs(n) for n in (self.key, *self.values.values()))
 
-    def pack(self, parts: list[Batch]) -> tuple[Any, ...]:
+    def pack(self, parts: list[Batch], pool: BufferPool) -> tuple[Any, ...]:
         """The leaves of some batches, key first."""
         leaves: list[Any] = []
         if self.label is None:
-            leaves += self.key.pack([b.key for b in parts if b.key is not None])
+            leaves += self.key.pack([b.key for b in parts if b.key is not None], pool)
         for name, node in self.values.items():
-            leaves += node.pack([b.columns[name] for b in parts])
+            leaves += node.pack([b.columns[name] for b in parts], pool)
         return tuple(leaves)
 
     def flat_spec(self, rows: int | None) -> tuple[tf.TensorSpec, ...]:

@@ -11,27 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.read.nulls import MASK_SUFFIX, NullPolicy
+from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.codes import ARRAY_ELEMENT, TypeCode
 from ignitetf.wire.schema import BYTES, Column, Field, Schema
 
-__all__ = ["Dense", "Node", "Runs", "Struct", "Text", "aligned", "element_tree", "node_for"]
-
-# TensorFlow takes over an array without a copy if its data are aligned to this.
-_ALIGNMENT: Final = 64
-
-
-def aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """An uninitialised array whose data begin at a multiple of 64 bytes."""
-    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    raw = np.empty(size + _ALIGNMENT, np.uint8)
-    offset = -raw.ctypes.data % _ALIGNMENT
-    return raw[offset : offset + size].view(dtype).reshape(shape)
+__all__ = ["Dense", "Node", "Runs", "Struct", "Text", "element_tree", "node_for"]
 
 
 @dataclass(frozen=True)
@@ -41,10 +31,12 @@ class Dense:
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
-    def pack(self, columns: Sequence[Column]) -> Iterator[NDArray[Any]]:
+    def pack(self, columns: Sequence[Column], pool: BufferPool) -> Iterator[NDArray[Any]]:
         """One array of all records, a copy."""
         arrays = [c.values for c in columns]
-        out = aligned((sum(len(a) for a in arrays), *self.shape), self.dtype)
+        shape = (sum(len(a) for a in arrays), *self.shape)
+        size = int(np.prod(shape, dtype=np.int64)) * self.dtype.itemsize
+        out = pool.take(size).view(self.dtype).reshape(shape)
         at = 0
         for array in arrays:
             assert isinstance(array, np.ndarray)
@@ -57,7 +49,7 @@ class Dense:
 class Text:
     """Strings or blobs: one leaf `[n]` of `bytes`."""
 
-    def pack(self, columns: Sequence[Column]) -> Iterator[NDArray[Any]]:
+    def pack(self, columns: Sequence[Column], pool: BufferPool) -> Iterator[NDArray[Any]]:
         """One object array of all records; each value is copied once."""
         items: list[bytes] = []
         for column in columns:
@@ -74,7 +66,7 @@ class Runs:
     item: Node
     step: int = 1
 
-    def pack(self, columns: Sequence[Column]) -> Iterator[NDArray[Any]]:
+    def pack(self, columns: Sequence[Column], pool: BufferPool) -> Iterator[NDArray[Any]]:
         """Items of all records one after the other, and how many each record has."""
         inner, lengths = [], []
         for column in columns:
@@ -83,7 +75,7 @@ class Runs:
                 values = Column(values.reshape(-1, *self._item_shape))
             inner.append(values)
             lengths.append(np.diff(offsets) // self.step)
-        yield from self.item.pack(inner)
+        yield from self.item.pack(inner, pool)
         yield np.concatenate(lengths) if lengths else np.empty(0, np.int64)
 
     @property
@@ -97,14 +89,14 @@ class Struct:
 
     fields: tuple[tuple[str, Node], ...]
 
-    def pack(self, columns: Sequence[Column]) -> Iterator[NDArray[Any]]:
+    def pack(self, columns: Sequence[Column], pool: BufferPool) -> Iterator[NDArray[Any]]:
         """The leaves of every field."""
         for name, node in self.fields:
             parts = []
             for column in columns:
                 assert isinstance(column.values, dict)
                 parts.append(column.values[name])
-            yield from node.pack(parts)
+            yield from node.pack(parts, pool)
 
 
 Node = Dense | Text | Runs | Struct
