@@ -27,7 +27,7 @@ import pyignite
 from pyignite.connection import Connection as PyConnection
 from pyignite.connection.bitmask_feature import BitmaskFeature
 from pyignite.connection.protocol_context import ProtocolContext
-from pyignite.exceptions import CacheError, ReconnectError
+from pyignite.exceptions import CacheError, ParseError, ReconnectError
 from pyignite.exceptions import SQLError as PySqlError
 
 from ignitetf.errors import (
@@ -491,6 +491,13 @@ def _translated(statement: str) -> Iterator[None]:
                 _sql_message(message), hint=_sql_hint(message), statement=statement, status=1
             ) from error
         raise found from error
+    except ParseError as error:
+        # A DATE comes as a serialized java.sql.Date, for which the protocol has no type code.
+        raise SqlError(
+            f"the result has a value that thin clients cannot read: {error}",
+            hint="CAST a column of the type DATE to TIMESTAMP or VARCHAR",
+            statement=statement,
+        ) from error
 
 
 def _sql_message(message: str) -> str:
