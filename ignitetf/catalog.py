@@ -54,8 +54,8 @@ class Manifest:
         rows: Number of records.
         partition_rows: Records by partition; empty where it is not known.
         class_names: Names of the values of LABEL; empty where they have none.
-        checksum: Sum modulo 2^64 of the records' hashes (`EncodedPage.row_hashes`), 16 hex
-            digits; equal for both layouts. Empty where it is not known.
+        checksum: Sum modulo 2^64 of the records' hashes (`wire.checksum`), 16 hex digits;
+            equal for both layouts. Empty where it is not known.
         source: Fingerprint of what was loaded; several, separated by spaces, after `append`.
         created: Time of the load, ISO 8601 in UTC.
         version: 1 for a new data set, one more with each `replace` or `append`.

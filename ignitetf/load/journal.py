@@ -7,6 +7,7 @@ all stored; rows after them may be, and are written again with the same keys.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -41,6 +42,9 @@ class Journal:
         checksum: Sum of their hashes.
         partition_rows: Rows by partition; empty where it is not known.
         skipped: Bad records left out so far.
+        partitions: Number asked for; None leaves it to the cluster.
+        backups: Copies of each partition.
+        load: Name of this load, by which its manifest is known.
         state: What a layout has to remember beside this.
     """
 
@@ -58,19 +62,16 @@ class Journal:
     checksum: int = 0
     partition_rows: list[int] = field(default_factory=list)
     skipped: int = 0
+    partitions: int | None = None
+    backups: int = 0
+    load: str = field(default_factory=lambda: uuid.uuid4().hex)
     state: dict[str, Any] = field(default_factory=dict)
 
-    def note(self, totals: Totals, position: int, skipped: int) -> None:
-        """Take over what a writer has stored since the beginning of the load."""
-        self.rows, self.nbytes, self.checksum = totals.rows, totals.nbytes, totals.checksum
-        known = totals.partition_rows
-        self.partition_rows = [] if known is None else known.tolist()
-        self.position, self.skipped = position, skipped
-
-    def totals(self, partitions: int) -> Totals:
+    def totals(self, partitions: int | None) -> Totals:
         """What is stored, for a writer to go on from."""
-        known = self.partition_rows or ([0] * partitions if self.rows == 0 else None)
-        counts = None if known is None else np.array(known, np.int64)
+        counts = None
+        if partitions is not None and (self.partition_rows or self.rows == 0):
+            counts = np.array(self.partition_rows or [0] * partitions, np.int64)
         return Totals(self.rows, self.nbytes, self.checksum, counts)
 
 

@@ -12,14 +12,11 @@ What is promised:
 from __future__ import annotations
 
 import contextlib
-import datetime
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final, Literal
-
-import numpy as np
 
 from ignitetf.catalog import Manifest, drop_manifest, read_manifest, write_manifest
 from ignitetf.client import Client, connect
@@ -28,67 +25,30 @@ from ignitetf.errors import (
     CacheNotFound,
     ConfigError,
     ConnectError,
-    IgniteTFError,
     LoadInterrupted,
     RequestTimeout,
     SchemaError,
-    ServerError,
-    SourceError,
 )
-from ignitetf.load.caches import CacheSpec, create_cache, create_table, drop_cache
+from ignitetf.load.caches import (
+    DEFAULT_PARTITIONS,
+    CacheSpec,
+    create_cache,
+    create_table,
+    drop_cache,
+)
+from ignitetf.load.fill import Filler, Progress, index_schema, index_table
+from ignitetf.load.finish import entries_of, manifest_of, require_stored, successor
 from ignitetf.load.journal import Journal, drop_journal, read_journal, write_journal
-from ignitetf.load.sources.base import BadRecord, Source
-from ignitetf.load.writer import Writer, register_types
-from ignitetf.transport import is_retryable
-from ignitetf.wire.schema import Batch, Column, Schema
+from ignitetf.load.move import copy_entries
+from ignitetf.load.options import IfExists, Layout, LoadOptions, LoadReport
+from ignitetf.load.sources.base import Source
+from ignitetf.wire.schema import Schema
 
 __all__ = ["IfExists", "LoadReport", "Progress", "check_target", "load_dataset"]
 
-IfExists = Literal["error", "append", "replace", "resume"]
-Layout = Literal["rows", "blocks"]
-Progress = Callable[[int, int], None]
-
-_BATCH_BYTES: Final = 4 << 20
-# Between two of these the node may lose what it acknowledged; each costs a flush.
-_CHECKPOINT_S: Final = 2.0
-# A lost connection is tried again for this long, as the cluster may need it to recover.
-_RETRY_BUDGET_S: Final = 60.0
-_FIRST_PAUSE_S: Final = 0.2
-
-
-@dataclass(frozen=True)
-class LoadReport:
-    """What a load did.
-
-    Attributes:
-        cache: Name of the data set.
-        rows: Rows of the source that are stored now.
-        skipped: Bad records that were left out.
-        bytes: Bytes of the stored entries.
-        seconds: Time of this call.
-        rows_per_s: Rows written by this call, by its time.
-        mb_per_s: Megabytes (10^6) written by this call, by its time.
-        resumed_rows: Rows that an earlier call had stored.
-        bad_records: Names and reasons of the bad records of this call.
-        parts: Reports of further tables that the source filled (annotations).
-    """
-
-    cache: str
-    rows: int
-    skipped: int
-    bytes: int
-    seconds: float
-    rows_per_s: float
-    mb_per_s: float
-    resumed_rows: int = 0
-    bad_records: tuple[BadRecord, ...] = ()
-    parts: tuple[LoadReport, ...] = field(default=())
-
-    def as_dict(self) -> dict[str, Any]:
-        """The figures, without the lists: what commands print."""
-        out = asdict(self)
-        del out["bad_records"], out["parts"]
-        return out
+# A replacement is loaded into a cache of this ending, beside the one that it replaces.
+_STAGING: Final = "__NEXT"
+_SLIM_BYTES: Final = 200
 
 
 def load_dataset(
@@ -142,7 +102,7 @@ def load_dataset(
             client = stack.enter_context(connect())
         reports = []
         for table, part in _tables(opened, cache):
-            options = _Options(partitions, backups, layout, tuple(index), limit, sql)
+            options = LoadOptions(partitions, backups, layout, tuple(index), limit, sql)
             load = _Load(client, part, table, options, on_progress)
             reports.append(load.run(if_exists))
     return replace(reports[0], parts=tuple(reports[1:]))
@@ -155,26 +115,6 @@ def check_target(client: Client, source: Source, cache: str, if_exists: IfExists
             raise _exists(name, read_journal(client, name))
 
 
-@dataclass(frozen=True)
-class _Options:
-    partitions: int | None
-    backups: int
-    layout: Layout
-    index: tuple[str, ...]
-    limit: int | None
-    sql: bool
-
-    def identity(self, source: Source) -> dict[str, Any]:
-        """What decides which rows are stored and how; a resumed load must have the same."""
-        return {
-            "layout": self.layout,
-            "index": list(self.index),
-            "limit": self.limit,
-            "sql": self.sql,
-            "bad_records": source.bad_records,
-        }
-
-
 class _Load:
     """One source into one cache."""
 
@@ -183,13 +123,14 @@ class _Load:
         client: Client,
         source: Source,
         name: str,
-        options: _Options,
+        options: LoadOptions,
         on_progress: Progress | None,
     ) -> None:
         self.client, self.source, self.name, self.options = client, source, name, options
         self.on_progress = on_progress or (lambda rows, nbytes: None)
         self.fingerprint = source.fingerprint()
         self.schema = replace(source.schema, type_name=_type_name(source.schema, name))
+        options.check(self.schema)
         self.resumed = 0
         self.began = time.perf_counter()
 
@@ -199,35 +140,19 @@ class _Load:
         journal = read_journal(self.client, self.name)
         if if_exists == "resume":
             return self._resume(exists, journal)
-        if not exists and (if_exists != "append" or journal is None):
-            return self._new("new")
-        if if_exists == "append":
-            return self._append(journal)
         if if_exists == "replace":
-            return self._replace()
-        raise _exists(self.name, journal)
+            return self._replace(exists, journal)
+        if journal is not None and (exists or journal.mode == "replace"):
+            raise _exists(self.name, journal)
+        if not exists:
+            return self._load(self._journal("new", self.name))
+        if if_exists == "append":
+            return self._append()
+        raise _exists(self.name, None)
 
     # The ways to begin
 
-    def _new(self, mode: str) -> LoadReport:
-        """Make the cache and fill it; nothing is left behind when that fails by bad input."""
-        journal = self._journal(mode, self.name)
-        write_journal(self.client, journal)
-        try:
-            self._create(self.name)
-            manifest = self._fill(journal, fresh=True)
-        except (LoadInterrupted, KeyboardInterrupt, ConnectError, RequestTimeout):
-            if journal.rows == 0:
-                self._forget()
-            raise
-        except BaseException:
-            self._forget()
-            raise
-        return self._finish(journal, manifest)
-
-    def _append(self, journal: Journal | None) -> LoadReport:
-        if journal is not None:
-            raise _exists(self.name, journal)
+    def _append(self) -> LoadReport:
         old = read_manifest(self.client, self.name)
         if old is None:
             raise ConfigError(
@@ -238,49 +163,96 @@ class _Load:
         journal = self._journal("append", old.cache)
         if self.source.key_name is None:
             journal.key_base = int(old.options.get("next_key", old.rows))
+        if "blocks" in old.options:
+            journal.state = {"blocks": old.options["blocks"]}
         write_journal(self.client, journal)
-        manifest = self._fill(journal, fresh=False)
-        return self._finish(journal, self._joined(old, manifest))
+        return self._fill(journal, fresh=False)
+
+    def _replace(self, exists: bool, journal: Journal | None) -> LoadReport:
+        """Load beside, then take the place; readers see the old or the new rows, never both."""
+        if journal is not None and self._taken(journal):
+            self._move(journal)
+            journal, exists = None, True
+        if not exists or (journal is not None and journal.mode == "new"):
+            self._forget(self.name)
+            return self._load(self._journal("new", self.name))
+        self._keep_partitions()
+        staging = self.name + _STAGING
+        self._forget(staging)
+        return self._load(self._journal("replace", staging))
 
     def _resume(self, exists: bool, journal: Journal | None) -> LoadReport:
         if journal is None:
             return self._resume_finished(exists)
         self._require_same(journal)
         self.resumed = journal.rows
-        if not exists:
-            journal.position = journal.rows = journal.nbytes = journal.checksum = 0
-            journal.partition_rows, self.resumed = [], 0
-            self._create(self.name)
-        manifest = self._fill(journal, fresh=False)
-        if journal.mode == "append":
-            old = read_manifest(self.client, self.name)
-            if old is not None:
-                manifest = self._joined(old, manifest)
-        return self._finish(journal, manifest)
+        self.options = replace(self.options, partitions=journal.partitions, backups=journal.backups)
+        if self._taken(journal):
+            self._move(journal)
+            return self._report(journal)
+        if not self.client.cache_exists(journal.cache):
+            self.resumed = 0
+            return self._load(self._journal(journal.mode, journal.cache))
+        return self._fill(journal, fresh=False)
+
+    def _taken(self, journal: Journal) -> bool:
+        """Whether a replacement is loaded and has only to be copied under its name."""
+        manifest = read_manifest(self.client, self.name)
+        return journal.mode == "replace" and (
+            journal.phase == "move" or (manifest is not None and manifest.cache == journal.cache)
+        )
+
+    def _keep_partitions(self) -> None:
+        """A replacement has as many partitions as the old cache unless a number was given."""
+        if self.options.partitions is None:
+            found = self.client.partition_count(self.name)
+            if found != DEFAULT_PARTITIONS:
+                self.options = replace(self.options, partitions=found)
 
     def _resume_finished(self, exists: bool) -> LoadReport:
         """Nothing was interrupted: load what is missing altogether, or nothing."""
         if not exists:
-            return self._new("new")
+            return self._load(self._journal("new", self.name))
         manifest = read_manifest(self.client, self.name)
         if manifest is None or self.fingerprint not in manifest.source.split():
             raise ConfigError(
                 f"cache {self.name!r} holds no unfinished load of this source",
                 hint="--if-exists append adds to it, --if-exists replace takes its place",
             )
-        self.resumed = manifest.rows
-        return self._report(manifest.rows, manifest.nbytes, manifest.skipped)
-
-    def _replace(self) -> LoadReport:
-        old = read_manifest(self.client, self.name)
-        self._forget()
-        report = self._new("new")
-        new = read_manifest(self.client, self.name)
-        if old is not None and new is not None:
-            write_manifest(self.client, replace(new, version=old.version + 1))
-        return report
+        journal = self._journal("new", self.name)
+        journal.rows, journal.nbytes = manifest.rows, manifest.nbytes
+        journal.skipped, self.resumed = manifest.skipped, manifest.rows
+        return self._report(journal)
 
     # The work
+
+    def _load(self, journal: Journal) -> LoadReport:
+        """Make the journal's cache and fill it; leaves nothing when that fails by bad input."""
+        write_journal(self.client, journal)
+        try:
+            self._create(journal.cache)
+            return self._fill(journal, fresh=True)
+        except BaseException as error:
+            kept = (LoadInterrupted, KeyboardInterrupt, ConnectError, RequestTimeout)
+            if not isinstance(error, kept) or (journal.rows == 0 and journal.phase == "load"):
+                with contextlib.suppress(ConnectError, RequestTimeout):
+                    self._forget(journal.cache)
+            raise
+
+    def _fill(self, journal: Journal, *, fresh: bool) -> LoadReport:
+        Filler(self.client, self.source, journal, self.on_progress).run(fresh=fresh)
+        manifest = manifest_of(journal, self.source)
+        require_stored(self.client, journal, manifest, self.source.key_name)
+        old = read_manifest(self.client, self.name)
+        if old is None or old.options.get("load") != journal.load:
+            write_manifest(self.client, successor(self.client, old, manifest, journal.mode))
+        if journal.mode == "replace":
+            journal.phase = "move"
+            write_journal(self.client, journal)
+            self._move(journal)
+        else:
+            drop_journal(self.client, self.name)
+        return self._report(journal)
 
     def _create(self, cache: str) -> None:
         spec = CacheSpec(
@@ -289,149 +261,57 @@ class _Load:
             backups=self.options.backups,
             affinity_key=self.schema.affinity_key,
         )
-        if self.options.sql:
+        if self.options.layout == "blocks":
+            create_cache(self.client, spec)
+            if self.options.index:
+                slim = index_schema(self.schema, list(self.options.index))
+                table = index_table(cache)
+                slim_spec = replace(spec, name=table)
+                create_table(self.client, slim, table, slim_spec, self.options.index)
+        elif self.options.sql:
             create_table(self.client, self.schema, cache, spec, self.options.index)
         else:
             create_cache(self.client, spec)
 
-    def _fill(self, journal: Journal, *, fresh: bool) -> Manifest:
-        """Write all rows from the journal's position on; tries again after a lost connection."""
-        deadline = time.monotonic() + _RETRY_BUDGET_S
-        pause = _FIRST_PAUSE_S
-        while True:
-            before = journal.position
-            try:
-                return self._write(journal, fresh=fresh)
-            except (ServerError, ConnectError, RequestTimeout) as error:
-                if journal.position > before:
-                    deadline, pause = time.monotonic() + _RETRY_BUDGET_S, _FIRST_PAUSE_S
-                if not is_retryable(error) or time.monotonic() > deadline:
-                    raise self._interrupted(journal, error) from error
-                time.sleep(pause)
-                pause = min(2 * pause, 5.0)
-                fresh = False
+    def _move(self, journal: Journal) -> None:
+        """Copy a loaded replacement into a new cache of the data set's name.
 
-    def _write(self, journal: Journal, *, fresh: bool) -> Manifest:
-        client, schema = self.client, journal.schema
-        register_types(client, schema)
-        count = client.partition_count(journal.cache)
-        with Writer(client, journal.cache, schema, partitions=count, overwrite=not fresh) as writer:
-            writer.totals = journal.totals(count)
-            rows = journal.rows
-            next_checkpoint = time.monotonic() + _CHECKPOINT_S
-            skipped = journal.skipped
-            for batch in self.source.batches(journal.position, max_bytes=_BATCH_BYTES):
-                batch = self._cut(batch, rows, journal.key_base)
-                if len(batch) == 0:
-                    break
-                writer.write(batch)
-                rows += len(batch)
-                self.on_progress(len(batch), batch.nbytes)
-                if time.monotonic() >= next_checkpoint:
-                    writer.flush()
-                    journal.note(
-                        writer.totals, self.source.position, skipped + len(self.source.skipped)
-                    )
-                    write_journal(client, journal)
-                    next_checkpoint = time.monotonic() + _CHECKPOINT_S
-            writer.flush()
-        journal.note(writer.totals, self.source.position, skipped + len(self.source.skipped))
-        write_journal(client, journal)
-        return self._manifest(journal)
-
-    def _cut(self, batch: Batch, rows: int, key_base: int) -> Batch:
-        """The batch up to the limit, with its running keys moved behind those that are there."""
-        if self.options.limit is not None:
-            batch = batch[: max(0, self.options.limit - rows)]
-        if batch.key is None:
-            first = self.source.position - len(batch)
-            batch = Batch(Column(np.arange(first, first + len(batch))), batch.columns)
-        if key_base and batch.key is not None:
-            keys = np.asarray(batch.key.values) + key_base
-            batch = Batch(Column(keys), batch.columns)
-        return batch
+        The manifest names the replacement until the copy is whole, so that readers that follow
+        it never see a part; SQL sees the rows come.
+        """
+        manifest = read_manifest(self.client, self.name)
+        if manifest is None or manifest.cache == self.name:
+            _drop(self.client, journal.cache)
+            drop_journal(self.client, self.name)
+            return
+        self.options = replace(self.options, partitions=self.client.partition_count(journal.cache))
+        _drop(self.client, self.name)
+        self._create(self.name)
+        size = max(1, manifest.nbytes // max(1, entries_of(manifest)))
+        copy_entries(self.client, journal.cache, self.name, entry_bytes=size)
+        if manifest.index is not None:
+            source, target = index_table(journal.cache), index_table(self.name)
+            copy_entries(self.client, source, target, entry_bytes=_SLIM_BYTES)
+        require_stored(self.client, journal, replace(manifest, cache=self.name))
+        index = None if manifest.index is None else index_table(self.name)
+        write_manifest(self.client, replace(manifest, cache=self.name, index=index))
+        _drop(self.client, journal.cache)
+        drop_journal(self.client, self.name)
 
     # The end
 
-    def _manifest(self, journal: Journal) -> Manifest:
-        options: dict[str, Any] = {**journal.options, "backups": self.options.backups}
-        if self.source.key_name is None:
-            options["next_key"] = journal.key_base + journal.position
-        return Manifest(
-            name=self.name,
-            schema=journal.schema,
-            cache=journal.cache,
-            layout=self.options.layout,
-            rows=journal.rows,
-            partition_rows=tuple(journal.partition_rows),
-            class_names=tuple(self.source.class_names or ()),
-            checksum=f"{journal.checksum:016x}",
-            source=journal.source,
-            created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            skipped=journal.skipped,
-            nbytes=journal.nbytes,
-            options=options,
-        )
-
-    def _finish(self, journal: Journal, manifest: Manifest) -> LoadReport:
-        """Compare with what the cluster counts, then write the manifest and end the journal."""
-        stored = self.client.cache_size(manifest.cache)
-        if stored < manifest.rows and journal.mode == "new" and self.source.key_name:
-            self._forget()
-            raise SourceError(
-                f"{manifest.rows - stored:,} of {manifest.rows:,} records have the key of another"
-                f" record in {self.source.key_name}",
-                hint="choose another --key, or none for a running number",
-            )
-        if stored != manifest.rows and journal.mode == "append":
-            # Rows with known keys took the place of others; hashes of those are not known.
-            manifest = replace(manifest, rows=stored, checksum="", partition_rows=())
-        elif stored != manifest.rows:
-            raise LoadInterrupted(
-                f"cache {manifest.cache!r}: {stored:,} rows are stored, {manifest.rows:,} were"
-                " written",
-                hint="did a node leave, or another client write? load again with"
-                " --if-exists replace",
-                rows=stored,
-            )
-        write_manifest(self.client, manifest)
-        drop_journal(self.client, self.name)
-        return self._report(journal.rows, journal.nbytes, journal.skipped)
-
-    def _joined(self, old: Manifest, new: Manifest) -> Manifest:
-        """The manifest of the rows that were there and those that were added."""
-        counts: tuple[int, ...] = ()
-        if len(old.partition_rows) == len(new.partition_rows):
-            pairs = zip(old.partition_rows, new.partition_rows, strict=True)
-            counts = tuple(a + b for a, b in pairs)
-        checksum = ""
-        if old.checksum and new.checksum:
-            total = int(old.checksum, 16) + int(new.checksum, 16)
-            checksum = f"{total % (1 << 64):016x}"
-        return replace(
-            new,
-            rows=old.rows + new.rows,
-            partition_rows=counts,
-            checksum=checksum,
-            source=f"{old.source} {new.source}".strip(),
-            version=old.version + 1,
-            skipped=old.skipped + new.skipped,
-            nbytes=old.nbytes + new.nbytes,
-            class_names=new.class_names or old.class_names,
-        )
-
-    def _report(self, rows: int, nbytes: int, skipped: int) -> LoadReport:
+    def _report(self, journal: Journal) -> LoadReport:
         seconds = max(time.perf_counter() - self.began, 1e-9)
-        written = rows - self.resumed
-        share = written / rows if rows else 0.0
+        written = journal.rows - self.resumed
+        share = written / journal.rows if journal.rows else 0.0
         return LoadReport(
             cache=self.name,
-            rows=rows,
-            skipped=skipped,
-            bytes=nbytes,
+            rows=journal.rows,
+            skipped=journal.skipped,
+            bytes=journal.nbytes,
             seconds=round(seconds, 3),
             rows_per_s=round(written / seconds, 1),
-            mb_per_s=round(nbytes * share / seconds / 1e6, 1),
+            mb_per_s=round(journal.nbytes * share / seconds / 1e6, 1),
             resumed_rows=self.resumed,
             bad_records=tuple(self.source.skipped),
         )
@@ -444,13 +324,16 @@ class _Load:
             schema=self.schema,
             source=self.fingerprint,
             options=self.options.identity(self.source),
+            partitions=self.options.partitions,
+            backups=self.options.backups,
         )
 
-    def _forget(self) -> None:
-        """Remove the cache, its table, manifest and journal."""
-        with contextlib.suppress(CacheNotFound):
-            drop_cache(self.client, self.name)
-        drop_manifest(self.client, self.name)
+    def _forget(self, cache: str) -> None:
+        """Remove a cache and the journal; with the data set's own cache, its manifest too."""
+        _drop(self.client, cache)
+        if cache == self.name:
+            drop_manifest(self.client, self.name)
+        drop_journal(self.client, self.name)
 
     # What may not be
 
@@ -485,16 +368,12 @@ class _Load:
             )
         self.schema = theirs
 
-    def _interrupted(self, journal: Journal, error: IgniteTFError) -> IgniteTFError:
-        if journal.rows == 0 and journal.mode == "new":
-            return error
-        return LoadInterrupted(
-            f"the load into {self.name!r} stopped, {journal.rows:,} rows are stored:"
-            f" {error.message}",
-            hint="when the cause is removed, go on with --if-exists resume",
-            rows=journal.rows,
-            cache=self.name,
-        )
+
+def _drop(client: Client, cache: str) -> None:
+    """Remove a cache, its table, and the slim table beside it; harmless where there are none."""
+    for name in (cache, index_table(cache)):
+        with contextlib.suppress(CacheNotFound):
+            drop_cache(client, name)
 
 
 def _exists(name: str, journal: Journal | None) -> CacheExists:

@@ -20,6 +20,7 @@ import threading
 import time
 import uuid
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -30,12 +31,15 @@ from ignitetf.client import Client, cache_id
 from ignitetf.errors import IgniteTFError, RequestTimeout, ServerError
 from ignitetf.transport import Channel
 from ignitetf.wire.affinity import partitions_of
+from ignitetf.wire.checksum import checksum
 from ignitetf.wire.codes import OpCode, Status, StreamerFlag, TypeCode
-from ignitetf.wire.encode import EncodedPage, encode_entries
+from ignitetf.wire.encode import encode_entries
 from ignitetf.wire.register import binary_type_requests
 from ignitetf.wire.schema import Batch, Schema
 
-__all__ = ["Totals", "Writer", "register_types"]
+__all__ = ["Totals", "Work", "Writer", "register_types"]
+
+_Counts = NDArray[np.int64] | None
 
 REQUEST_BYTES: Final = 1 << 20
 IN_FLIGHT: Final = 3
@@ -60,16 +64,26 @@ class Totals:
     checksum: int = 0
     partition_rows: NDArray[np.int64] | None = None
 
-    def add(self, page: EncodedPage, partitions: NDArray[np.int32] | None) -> None:
-        """Count the rows of a page."""
-        self.rows += len(page)
-        self.nbytes += page.nbytes
-        self.checksum = (self.checksum + int(page.row_hashes.sum(dtype=np.uint64))) % (1 << 64)
-        if partitions is None:
-            self.partition_rows = None
-        elif self.partition_rows is not None:
-            count = len(self.partition_rows)
-            self.partition_rows = self.partition_rows + np.bincount(partitions, minlength=count)
+    def add(self, rows: int, nbytes: int, checksum: int, counts: _Counts) -> None:
+        """Take in some rows."""
+        self.rows += rows
+        self.nbytes += nbytes
+        self.checksum = (self.checksum + checksum) % (1 << 64)
+        known = self.partition_rows
+        self.partition_rows = None if known is None or counts is None else known + counts
+
+
+@dataclass(frozen=True)
+class Work:
+    """Rows to be written, and how they become entries.
+
+    Attributes:
+        rows: The rows, as they are counted.
+        entries: Makes the records to be stored of them, in the writer's thread; None: the rows.
+    """
+
+    rows: Batch
+    entries: Callable[[Batch], Batch] | None = None
 
 
 def register_types(client: Client, schema: Schema) -> None:
@@ -94,6 +108,7 @@ class Writer:
         cache: str,
         schema: Schema,
         *,
+        entry_schema: Schema | None = None,
         partitions: int | None = None,
         overwrite: bool = True,
         connections: int = CONNECTIONS,
@@ -106,7 +121,8 @@ class Writer:
         Args:
             client: The client to take connections from.
             cache: Name of the cache, which exists.
-            schema: The records.
+            schema: The rows that are counted.
+            entry_schema: The records that are stored, where they are not the rows.
             partitions: Number of partitions of the cache, to count the rows of each.
             overwrite: Whether a row replaces one that has its key already; False is for an
                 empty cache, where it leaves out the search for an older row.
@@ -116,6 +132,7 @@ class Writer:
             streamer: False takes `put_all` even where the server has the data streamer.
         """
         self.client, self.cache, self.schema = client, cache, schema
+        self.entry_schema = entry_schema or schema
         self.totals = Totals()
         if partitions is not None:
             self.totals.partition_rows = np.zeros(partitions, np.int64)
@@ -124,7 +141,7 @@ class Writer:
         self.flush_timeout_s = max(_MIN_FLUSH_TIMEOUT_S, client.settings.request_timeout_s)
         self._lock = threading.Lock()
         self._failed: BaseException | None = None
-        self._queue: queue.Queue[Batch | _Flush | None] = queue.Queue(_QUEUED_BATCHES)
+        self._queue: queue.Queue[Work | _Flush | None] = queue.Queue(_QUEUED_BATCHES)
         self._lines = [_Line(self, node) for node in _targets(client, connections)]
 
     def __enter__(self) -> Writer:
@@ -139,13 +156,13 @@ class Writer:
         finally:
             self._stop(clean=kind is None and self._failed is None)
 
-    def write(self, batch: Batch) -> None:
-        """Hand over a batch; waits while the node is behind.
+    def write(self, work: Work | Batch) -> None:
+        """Hand over rows; waits while the node is behind.
 
         Raises:
-            IgniteTFError: An earlier batch could not be written.
+            IgniteTFError: Earlier rows could not be written.
         """
-        self._put(batch)
+        self._put(Work(work) if isinstance(work, Batch) else work)
 
     def flush(self) -> None:
         """Wait until everything that was written is stored.
@@ -166,16 +183,19 @@ class Writer:
                 )
         self._check()
 
-    def count(self, page: EncodedPage, batch: Batch) -> None:
-        """Add a page to the totals; called by the connections' threads."""
-        partitions = None
-        if self.totals.partition_rows is not None and batch.key is not None:
-            partitions = partitions_of(self.schema, batch.key, len(self.totals.partition_rows))
-        page.row_hashes  # noqa: B018 (computed outside the lock)
+    def count(self, rows: Batch, nbytes: int) -> None:
+        """Add rows to the totals; called by the connections' threads."""
+        counts = None
+        known = self.totals.partition_rows
+        if known is not None and rows.key is not None:
+            partitions = partitions_of(self.schema, rows.key, len(known))
+            if partitions is not None:
+                counts = np.bincount(partitions, minlength=len(known))
+        total = checksum(self.schema, rows)
         with self._lock:
-            self.totals.add(page, partitions)
+            self.totals.add(len(rows), nbytes, total, counts)
 
-    def take(self) -> Batch | _Flush | None:
+    def take(self) -> Work | _Flush | None:
         """The next piece of work; waits for it. None ends the thread."""
         while self._failed is None:
             with contextlib.suppress(queue.Empty):
@@ -188,7 +208,7 @@ class Writer:
             if self._failed is None:
                 self._failed = error
 
-    def _put(self, item: Batch | _Flush | None) -> None:
+    def _put(self, item: Work | _Flush | None) -> None:
         while True:
             self._check()
             with contextlib.suppress(queue.Full):
@@ -242,7 +262,7 @@ class _Line:
         try:
             self.channel = self.writer.client.acquire(self.node)
             while (item := self.writer.take()) is not None:
-                if isinstance(item, Batch):
+                if isinstance(item, Work):
                     self._write(item)
                     del item
                     continue
@@ -261,9 +281,10 @@ class _Line:
             if self.channel is not None:
                 self.channel.close()
 
-    def _write(self, batch: Batch) -> None:
-        page = encode_entries(self.writer.schema, batch)
-        self.writer.count(page, batch)
+    def _write(self, work: Work) -> None:
+        entries_of = work.entries or (lambda rows: rows)
+        page = encode_entries(self.writer.entry_schema, entries_of(work.rows))
+        self.writer.count(work.rows, page.nbytes)
         if self.writer.streamer and self.stream is None:
             self._start(max(1, page.nbytes // max(1, len(page))))
         for count, entries in page.pieces(self.writer.request_bytes):

@@ -13,7 +13,6 @@ Source: Apache Ignite 2.17.0, `BinaryWriterExImpl.postWrite`, `BinaryWriterSchem
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 
 from ignitetf.errors import SchemaError
 from ignitetf.wire.codes import BinaryFlag, TypeCode, java_hash_lower
-from ignitetf.wire.hashing import hash_rows, hash_runs, row_hash_rows, row_hash_runs
+from ignitetf.wire.hashing import hash_rows, hash_runs
 from ignitetf.wire.parts import (
     Bytes,
     NullablePart,
@@ -91,14 +90,6 @@ class EncodedPage:
             stop = max(stop, start + 1)
             yield stop - start, self.entries(start, stop)
             start, done = stop, int(self.ends[stop - 1])
-
-    @functools.cached_property
-    def row_hashes(self) -> NDArray[np.uint64]:
-        """A 64-bit hash of each entry's bytes; their sum modulo 2^64 is a set's checksum."""
-        lengths = np.diff(self.ends, prepend=0)
-        if len(lengths) and (lengths == lengths[0]).all():
-            return row_hash_rows(self.data.reshape(len(self), -1))
-        return row_hash_runs(self.data, self.ends - lengths, lengths)
 
 
 def encode_entries(schema: Schema, batch: Batch) -> EncodedPage:

@@ -24,7 +24,7 @@ from ignitetf.errors import SchemaError
 from ignitetf.wire.codes import ARRAY_ELEMENT, FIXED_DTYPE, TypeCode
 from ignitetf.wire.schema import Column, Field
 
-__all__ = ["Part", "each", "put_rows", "value_part"]
+__all__ = ["Part", "as_bytes", "copy_runs", "each", "ordered_runs", "put_rows", "value_part"]
 
 Bytes = NDArray[np.uint8]
 Positions = NDArray[np.int64]
@@ -178,6 +178,21 @@ def copy_runs(
     quads = zip(at.tolist(), starts.tolist(), lengths.tolist(), strict=True)
     for p, q, size in quads:
         target[p : p + size] = source[q : q + size]
+
+
+def ordered_runs(
+    values: NDArray[Any], starts: Positions, lengths: Positions
+) -> tuple[Bytes, Positions, Positions]:
+    """Runs of elements as runs of bytes in rising order; copied only where they are not."""
+    size = values.itemsize
+    flat = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+    if len(starts) < 2 or bool((starts[1:] >= starts[:-1] + lengths[:-1]).all()):
+        return flat, starts * size, lengths * size
+    sizes = lengths * size
+    begin = np.cumsum(sizes) - sizes
+    out = np.empty(int(sizes.sum()), np.uint8)
+    copy_runs(out, begin, flat, starts * size, sizes)
+    return out, begin, sizes
 
 
 def _stored(field: Field, column: Column, code: TypeCode) -> NDArray[Any]:

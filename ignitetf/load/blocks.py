@@ -1,0 +1,169 @@
+"""Rows gathered into blocks of one partition each, and the keys that take blocks there.
+
+source -> rows -> **blocks** -> writer
+
+Rows are collected until they make blocks of a good size, or until a bound on memory; then they
+are sorted by their own partition. A block's key is the smallest long of its partition that no
+earlier block has, so that a repeated load writes the same keys.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignitetf.client import Client, cache_id
+from ignitetf.errors import ConfigError
+from ignitetf.load.writer import Work, Writer
+from ignitetf.wire.affinity import partitions_of
+from ignitetf.wire.blocks import BLOCK_KEY, concat, pack_blocks
+from ignitetf.wire.codes import OpCode, TypeCode
+from ignitetf.wire.schema import Batch, Column, Schema
+
+__all__ = ["BLOCK_BYTES", "BlockKeys", "Blocks", "trim"]
+
+BLOCK_BYTES: Final = 512 << 10
+# Rows that wait for their block; with very many partitions blocks stay smaller instead.
+_MAX_WINDOW_BYTES: Final = 64 << 20
+_CHUNK_BYTES: Final = 4 << 20
+_TRIM_STEP: Final = 64
+_TRIM_LIMIT: Final = 1 << 16
+
+
+class BlockKeys:
+    """The longs of each partition in rising order.
+
+    Args:
+        count: Number of partitions.
+        used: How many each partition has given away already.
+    """
+
+    def __init__(self, count: int, used: Sequence[int] = ()) -> None:
+        self.count = count
+        self.used = np.array(used if len(used) else [0] * count, np.int64)
+        self._sorted = np.empty(0, np.int64)
+        self._bounds = np.zeros(count + 1, np.int64)
+        self._grow(max(1 << 16, 64 * count))
+
+    def take(self, partition: int, number: int) -> NDArray[np.int64]:
+        """The next keys of a partition."""
+        keys = self.peek(partition, number)
+        self.used[partition] += number
+        return keys
+
+    def peek(self, partition: int, number: int) -> NDArray[np.int64]:
+        """As `take`; the keys stay free."""
+        while True:
+            first = int(self._bounds[partition] + self.used[partition])
+            if first + number <= self._bounds[partition + 1]:
+                return self._sorted[first : first + number]
+            self._grow(2 * len(self._sorted))
+
+    def _grow(self, limit: int) -> None:
+        keys = np.arange(limit, dtype=np.int64)
+        found = partitions_of(Schema(None, BLOCK_KEY, ()), Column(keys), self.count)
+        assert found is not None
+        self._sorted = np.argsort(found, kind="stable")
+        self._bounds = np.concatenate(([0], np.cumsum(np.bincount(found, minlength=self.count))))
+
+
+class Blocks:
+    """Takes rows, and hands them to a writer as blocks.
+
+    Args:
+        writer: Its schema is that of the rows, its entry schema that of the blocks.
+        keys: Where the blocks' keys come from.
+    """
+
+    def __init__(self, writer: Writer, keys: BlockKeys) -> None:
+        self.writer, self.keys = writer, keys
+        self.window_bytes = min(_MAX_WINDOW_BYTES, max(_CHUNK_BYTES, BLOCK_BYTES * keys.count))
+        self._pending: list[Batch] = []
+        self._pending_bytes = 0
+
+    @property
+    def empty(self) -> bool:
+        """Whether no row waits."""
+        return not self._pending
+
+    def add(self, rows: Batch) -> None:
+        """Take rows; writes when enough wait."""
+        self._pending.append(rows)
+        self._pending_bytes += rows.nbytes
+        if self._pending_bytes >= self.window_bytes:
+            self.write()
+
+    def write(self) -> None:
+        """Write all rows that wait."""
+        if not self._pending:
+            return
+        rows = concat(self._pending)
+        self._pending, self._pending_bytes = [], 0
+        order, bounds, keys = self._arrange(rows)
+        row_bytes = max(1, rows.nbytes // len(rows))
+        at = 0
+        while at < len(keys):
+            stop = at + 1
+            while stop < len(keys) and (bounds[stop + 1] - bounds[at]) * row_bytes <= _CHUNK_BYTES:
+                stop += 1
+            first, last = int(bounds[at]), int(bounds[stop])
+            entries = functools.partial(
+                pack_blocks,
+                self.writer.schema,
+                bounds=bounds[at : stop + 1] - first,
+                keys=keys[at:stop],
+            )
+            self.writer.write(Work(rows[order[first:last]], entries))
+            at = stop
+
+    def _arrange(
+        self, rows: Batch
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Order of the rows, bounds of the blocks in that order, their keys."""
+        assert rows.key is not None
+        partitions = partitions_of(self.writer.schema, rows.key, self.keys.count)
+        if partitions is None:
+            raise ConfigError(
+                f"the partition of keys of type {self.writer.schema.key.type.name} is not known",
+                hint="use the layout rows",
+            )
+        order = np.argsort(partitions, kind="stable")
+        counts = np.bincount(partitions, minlength=self.keys.count)
+        row_bytes = max(1, rows.nbytes // len(rows))
+        bounds: list[NDArray[np.int64]] = [np.zeros(1, np.int64)]
+        keys: list[NDArray[np.int64]] = []
+        at = 0
+        for partition in np.flatnonzero(counts).tolist():
+            number = int(counts[partition])
+            pieces = min(number, -(-number * row_bytes // BLOCK_BYTES))
+            bounds.append(at + number * np.arange(1, pieces + 1) // pieces)
+            keys.append(self.keys.take(partition, pieces))
+            at += number
+        return order, np.concatenate(bounds), np.concatenate(keys)
+
+
+def trim(client: Client, cache: str, keys: BlockKeys) -> None:
+    """Remove blocks beyond those that the keys given away name.
+
+    A load that was killed may have stored blocks after its last note of them; their rows are
+    written again, into blocks that need not be the same.
+    """
+    expected = int(keys.used.sum())
+    skip = np.zeros(keys.count, np.int64)
+    while client.cache_size(cache) > expected and int(skip[0]) < _TRIM_LIMIT:
+        found = [keys.peek(p, int(skip[p]) + _TRIM_STEP)[int(skip[p]) :] for p in range(keys.count)]
+        _remove(client, cache, np.concatenate(found))
+        skip += _TRIM_STEP
+
+
+def _remove(client: Client, cache: str, keys: NDArray[np.int64]) -> None:
+    objects = np.empty((len(keys), 9), np.uint8)
+    objects[:, 0] = TypeCode.LONG
+    objects[:, 1:] = keys.astype("<i8").view(np.uint8).reshape(-1, 8)
+    head = struct.pack("<ibi", cache_id(cache), 0, len(keys))
+    client.call(OpCode.CACHE_REMOVE_KEYS, head + objects.tobytes())

@@ -1,0 +1,193 @@
+"""The loop of a load: batches of a source to a writer, with a note in the journal at times.
+
+source -> batches -> **fill** -> writer
+
+After a lost connection the loop goes on from its last note, for as long as the cluster may need
+to recover; what cannot be mended that way is told by `LoadInterrupted`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from ignitetf.client import Client
+from ignitetf.errors import (
+    ConnectError,
+    IgniteTFError,
+    LoadInterrupted,
+    RequestTimeout,
+    ServerError,
+)
+from ignitetf.load.blocks import BlockKeys, Blocks, trim
+from ignitetf.load.journal import Journal, write_journal
+from ignitetf.load.sources.base import Source
+from ignitetf.load.writer import Writer, register_types
+from ignitetf.transport import is_retryable
+from ignitetf.wire.blocks import block_schema
+from ignitetf.wire.schema import Batch, Column, Schema
+
+__all__ = ["Filler", "Progress", "index_schema", "index_table"]
+
+Progress = Callable[[int, int], None]
+
+_BATCH_BYTES: Final = 4 << 20
+# Between two notes in the journal the work of an interrupted load is lost; each costs a flush.
+_NOTE_S: Final = 2.0
+# A lost connection is tried again for this long, as the cluster may need it to recover.
+_RETRY_BUDGET_S: Final = 60.0
+_FIRST_PAUSE_S: Final = 0.2
+_LAST_PAUSE_S: Final = 5.0
+
+
+class Filler:
+    """Fills the cache that a journal names from a source.
+
+    Args:
+        client: The connection.
+        source: The records, read from the journal's position on.
+        journal: What is stored; kept up to date.
+        on_progress: Called with rows and bytes as they are handed to the node.
+    """
+
+    def __init__(
+        self, client: Client, source: Source, journal: Journal, on_progress: Progress
+    ) -> None:
+        self.client, self.source, self.journal = client, source, journal
+        self.on_progress = on_progress
+        self.layout: str = journal.options["layout"]
+        self.limit: int | None = journal.options["limit"]
+        self.index: list[str] = journal.options["index"] if self.layout == "blocks" else []
+        self._skipped_before = journal.skipped
+
+    def run(self, *, fresh: bool) -> None:
+        """Write all rows from the journal's position on.
+
+        Args:
+            fresh: Whether the cache is empty, so that no row can have an older one to replace.
+
+        Raises:
+            LoadInterrupted: The cluster stayed away or refused; what is stored is kept.
+        """
+        deadline = time.monotonic() + _RETRY_BUDGET_S
+        pause = _FIRST_PAUSE_S
+        while True:
+            before = self.journal.position
+            try:
+                return self._fill(fresh=fresh)
+            except (ServerError, ConnectError, RequestTimeout) as error:
+                if self.journal.position > before:
+                    deadline, pause = time.monotonic() + _RETRY_BUDGET_S, _FIRST_PAUSE_S
+                if not is_retryable(error) or time.monotonic() > deadline:
+                    raise self._interrupted(error) from error
+                time.sleep(pause)
+                pause = min(2 * pause, _LAST_PAUSE_S)
+                fresh = False
+
+    def _fill(self, *, fresh: bool) -> None:
+        journal = self.journal
+        self._skipped_before = journal.skipped
+        with contextlib.ExitStack() as stack:
+            writer = stack.enter_context(self._writer(overwrite=not fresh))
+            slim = stack.enter_context(self._slim_writer()) if self.index else None
+            keys = BlockKeys(self._partitions, journal.state.get("blocks", ()))
+            blocks = Blocks(writer, keys) if self.layout == "blocks" else None
+            if blocks is not None and not fresh:
+                trim(self.client, journal.cache, keys)
+            rows, next_note = journal.rows, time.monotonic() + _NOTE_S
+            for read in self.source.batches(journal.position, max_bytes=_BATCH_BYTES):
+                batch = self._prepared(read, rows)
+                if len(batch):
+                    (writer.write if blocks is None else blocks.add)(batch)
+                    if slim is not None:
+                        slim.write(Batch(batch.key, {n: batch.columns[n] for n in self.index}))
+                rows += len(batch)
+                self.on_progress(len(batch), batch.nbytes)
+                if self.limit is not None and rows >= self.limit:
+                    break
+                if time.monotonic() >= next_note and (blocks is None or blocks.empty):
+                    self._note(writer, slim, keys)
+                    next_note = time.monotonic() + _NOTE_S
+            if blocks is not None:
+                blocks.write()
+            self._note(writer, slim, keys)
+            if blocks is not None and not fresh:
+                trim(self.client, journal.cache, keys)
+
+    def _note(self, writer: Writer, slim: Writer | None, keys: BlockKeys) -> None:
+        """Have everything stored, and say so in the journal."""
+        writer.flush()
+        if slim is not None:
+            slim.flush()
+        journal = self.journal
+        totals, known = writer.totals, writer.totals.partition_rows
+        journal.rows, journal.nbytes, journal.checksum = totals.rows, totals.nbytes, totals.checksum
+        journal.partition_rows = [] if known is None else known.tolist()
+        journal.position = self.source.position
+        journal.skipped = self._skipped_before + len(self.source.skipped)
+        if self.layout == "blocks":
+            journal.state = {"blocks": keys.used.tolist()}
+        write_journal(self.client, journal)
+
+    def _writer(self, *, overwrite: bool) -> Writer:
+        journal = self.journal
+        entries = block_schema(journal.schema) if self.layout == "blocks" else journal.schema
+        register_types(self.client, entries)
+        # Without a map of the partitions the cache has an affinity function of its own.
+        known = self.client.partition_map(journal.cache).count > 0
+        self._partitions = self.client.partition_count(journal.cache)
+        writer = Writer(
+            self.client,
+            journal.cache,
+            journal.schema,
+            entry_schema=entries,
+            partitions=self._partitions if known else None,
+            overwrite=overwrite,
+        )
+        writer.totals = journal.totals(self._partitions if known else None)
+        return writer
+
+    def _slim_writer(self) -> Writer:
+        schema = index_schema(self.journal.schema, self.index)
+        register_types(self.client, schema)
+        return Writer(self.client, index_table(self.journal.cache), schema, connections=1)
+
+    def _prepared(self, batch: Batch, rows: int) -> Batch:
+        """The batch up to the limit, with its running keys moved behind those that are there."""
+        if batch.key is None:
+            first = self.source.position - len(batch)
+            batch = Batch(Column(np.arange(first, first + len(batch))), batch.columns)
+        if self.limit is not None:
+            batch = batch[: max(0, self.limit - rows)]
+        if self.journal.key_base and batch.key is not None:
+            keys = np.asarray(batch.key.values) + self.journal.key_base
+            batch = Batch(Column(keys), batch.columns)
+        return batch
+
+    def _interrupted(self, error: IgniteTFError) -> IgniteTFError:
+        journal = self.journal
+        if journal.rows == 0 and journal.mode != "append":
+            return error
+        return LoadInterrupted(
+            f"the load into {journal.name!r} stopped, {journal.rows:,} rows are stored:"
+            f" {error.message}",
+            hint="when the cause is removed, go on with --if-exists resume",
+            rows=journal.rows,
+            cache=journal.name,
+        )
+
+
+def index_table(cache: str) -> str:
+    """Name of the slim table beside a cache of blocks."""
+    return f"{cache}_INDEX"
+
+
+def index_schema(schema: Schema, index: list[str]) -> Schema:
+    """The rows of the slim table: the key and the indexed fields."""
+    fields = tuple(f for f in schema.fields if f.name in index)
+    return replace(schema, type_name=f"{schema.type_name}_INDEX", fields=fields)

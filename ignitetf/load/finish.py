@@ -1,0 +1,104 @@
+"""The end of a load: what was written against what is stored, and the manifest of it."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import replace
+from typing import Any
+
+from ignitetf.catalog import Manifest
+from ignitetf.client import Client
+from ignitetf.errors import LoadInterrupted, SourceError
+from ignitetf.load.fill import index_table
+from ignitetf.load.journal import Journal
+from ignitetf.load.sources.base import Source
+
+__all__ = ["entries_of", "manifest_of", "require_stored", "successor"]
+
+
+def manifest_of(journal: Journal, source: Source) -> Manifest:
+    """The manifest of the rows that a finished load wrote."""
+    options: dict[str, Any] = {**journal.options, "backups": journal.backups, "load": journal.load}
+    if source.key_name is None:
+        options["next_key"] = journal.key_base + journal.position
+    options.update(journal.state)
+    layout = journal.options["layout"]
+    slim = layout == "blocks" and journal.options["index"]
+    return Manifest(
+        name=journal.name,
+        schema=journal.schema,
+        cache=journal.cache,
+        layout=layout,
+        rows=journal.rows,
+        partition_rows=tuple(journal.partition_rows),
+        class_names=tuple(source.class_names or ()),
+        checksum=f"{journal.checksum:016x}",
+        source=journal.source,
+        created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        skipped=journal.skipped,
+        nbytes=journal.nbytes,
+        index=index_table(journal.cache) if slim else None,
+        options=options,
+    )
+
+
+def successor(client: Client, old: Manifest | None, new: Manifest, mode: str) -> Manifest:
+    """The manifest that takes the place of an older one after a load of this mode."""
+    if old is None:
+        return new
+    if mode != "append":
+        return replace(new, version=old.version + 1)
+    counts: tuple[int, ...] = ()
+    if len(old.partition_rows) == len(new.partition_rows):
+        pairs = zip(old.partition_rows, new.partition_rows, strict=True)
+        counts = tuple(a + b for a, b in pairs)
+    total = (int(old.checksum or "0", 16) + int(new.checksum, 16)) % (1 << 64)
+    joined = replace(
+        new,
+        rows=old.rows + new.rows,
+        partition_rows=counts,
+        checksum=f"{total:016x}" if old.checksum else "",
+        source=f"{old.source} {new.source}".strip(),
+        version=old.version + 1,
+        skipped=old.skipped + new.skipped,
+        nbytes=old.nbytes + new.nbytes,
+        class_names=new.class_names or old.class_names,
+    )
+    stored = client.cache_size(joined.cache)
+    if joined.layout == "rows" and stored != joined.rows:
+        # Rows took the place of others that had their keys; the others' hashes are not known.
+        joined = replace(joined, rows=stored, checksum="", partition_rows=())
+    return joined
+
+
+def entries_of(manifest: Manifest) -> int:
+    """Entries of the cache that holds a data set."""
+    if manifest.layout == "rows":
+        return manifest.rows
+    return sum(manifest.options["blocks"])
+
+
+def require_stored(
+    client: Client, journal: Journal, manifest: Manifest, key_name: str | None = None
+) -> None:
+    """Compare what was written with what the cluster counts.
+
+    Raises:
+        SourceError: Records have the key of another record.
+        LoadInterrupted: Entries are missing, or others were added.
+    """
+    stored, expected = client.cache_size(manifest.cache), entries_of(manifest)
+    rows = manifest.layout == "rows"
+    if stored == expected or (rows and journal.mode == "append"):
+        return
+    if stored < expected and key_name and rows:
+        raise SourceError(
+            f"{expected - stored:,} of {expected:,} records have the key of another record in"
+            f" {key_name}",
+            hint="choose another --key, or none for a running number",
+        )
+    raise LoadInterrupted(
+        f"cache {manifest.cache!r}: {stored:,} entries are stored, {expected:,} were written",
+        hint="did a node leave, or another client write? load again with --if-exists replace",
+        rows=stored,
+    )

@@ -1,0 +1,82 @@
+"""What a load is asked for, and what it reports."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from ignitetf.errors import ConfigError
+from ignitetf.load.sources.base import BadRecord, Source
+from ignitetf.wire.blocks import block_schema
+from ignitetf.wire.schema import Schema
+
+__all__ = ["IfExists", "Layout", "LoadOptions", "LoadReport"]
+
+IfExists = Literal["error", "append", "replace", "resume"]
+Layout = Literal["rows", "blocks"]
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """What a load did.
+
+    Attributes:
+        cache: Name of the data set.
+        rows: Rows of the source that are stored now.
+        skipped: Bad records that were left out.
+        bytes: Bytes of the stored entries.
+        seconds: Time of this call.
+        rows_per_s: Rows written by this call, by its time.
+        mb_per_s: Megabytes (10^6) written by this call, by its time.
+        resumed_rows: Rows that an earlier call had stored.
+        bad_records: Names and reasons of the bad records of this call.
+        parts: Reports of further tables that the source filled (annotations).
+    """
+
+    cache: str
+    rows: int
+    skipped: int
+    bytes: int
+    seconds: float
+    rows_per_s: float
+    mb_per_s: float
+    resumed_rows: int = 0
+    bad_records: tuple[BadRecord, ...] = ()
+    parts: tuple[LoadReport, ...] = field(default=())
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures, without the lists: what commands print."""
+        out = asdict(self)
+        del out["bad_records"], out["parts"]
+        return out
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """How a data set is stored; see `load_dataset`."""
+
+    partitions: int | None
+    backups: int
+    layout: Layout
+    index: tuple[str, ...]
+    limit: int | None
+    sql: bool
+
+    def check(self, schema: Schema) -> None:
+        """Raise ConfigError for options that do not fit to the records."""
+        if unknown := [name for name in self.index if name not in schema.names]:
+            raise ConfigError(
+                f"no column {unknown[0]!r} to index", hint=f"columns: {', '.join(schema.names)}"
+            )
+        if self.layout == "blocks":
+            block_schema(schema)
+
+    def identity(self, source: Source) -> dict[str, Any]:
+        """What decides which rows are stored and how; a resumed load must have the same."""
+        return {
+            "layout": self.layout,
+            "index": list(self.index),
+            "limit": self.limit,
+            "sql": self.sql,
+            "bad_records": source.bad_records,
+        }

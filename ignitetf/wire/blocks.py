@@ -1,0 +1,292 @@
+"""The block layout: many records in one entry, as a binary object of columns.
+
+Batch -> **blocks** -> entry -> **blocks** -> Batch
+
+A block is an object of type `<TYPE>_BLOCK` that any Ignite client can read:
+
+    KEYS                  long[], or byte[] with KEYS_OFFSETS for string keys
+    F                     numbers, fixed shapes: one array with the values of all records
+    F, F_OFFSETS          values of different length: one array, and int[] of n + 1 bounds
+    F, F_OFFSETS, F_ROWS  arrays of strings: bytes, bounds of the strings, of the records
+    F_VALID               byte[] of 0 and 1 where the block has nulls in F, else null
+
+Strings, decimals and UUIDs are text; dates and times are milliseconds, timestamps nanoseconds.
+A block has rows of one partition and lies in that partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignitetf.errors import ConfigError, SchemaError
+from ignitetf.wire.codes import ARRAY_ELEMENT, TypeCode
+from ignitetf.wire.parts import copy_runs
+from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema, field_for
+
+__all__ = ["BLOCK_KEY", "block_schema", "concat", "pack_blocks", "unpack_blocks"]
+
+Positions = NDArray[np.int64]
+
+BLOCK_KEY: Final = Field("key", TypeCode.LONG, np.dtype("<i8"))
+_INT32: Final = np.dtype("<i4")
+_TEXT: Final = (TypeCode.STRING, TypeCode.DECIMAL)
+_SCALARS: Final = (
+    TypeCode.BYTE,
+    TypeCode.SHORT,
+    TypeCode.INT,
+    TypeCode.LONG,
+    TypeCode.FLOAT,
+    TypeCode.DOUBLE,
+    TypeCode.BOOL,
+    TypeCode.DATE,
+    TypeCode.TIME,
+    TypeCode.TIMESTAMP,
+)
+
+
+def block_schema(schema: Schema) -> Schema:
+    """The schema of the blocks of records of this schema.
+
+    Raises:
+        ConfigError: A field or the key cannot stand in blocks.
+    """
+    if schema.key.type not in (TypeCode.LONG, TypeCode.STRING):
+        raise ConfigError(
+            f"keys of type {schema.key.type.name} cannot stand in blocks",
+            hint="use the layout rows, or a key that is a long or a string",
+        )
+    fields = list(_stored_fields(replace(schema.key, name="KEYS")))
+    for field in schema.fields:
+        fields += _stored_fields(field)
+    return Schema(f"{schema.type_name or 'VALUE'}_BLOCK", BLOCK_KEY, tuple(fields))
+
+
+def _stored_fields(field: Field) -> Iterator[Field]:
+    name = field.name
+    kind = _element(field)
+    yield field_for(name, kind, (None,)) if kind != np.uint8 else _bytes(name)
+    if _is_runs(field):
+        yield Field(f"{name}_OFFSETS", TypeCode.INT_ARRAY, _INT32, (None,))
+    if field.type is TypeCode.STRING_ARRAY:
+        yield Field(f"{name}_ROWS", TypeCode.INT_ARRAY, _INT32, (None,))
+    if field.nullable:
+        yield Field(f"{name}_VALID", TypeCode.BYTE_ARRAY, np.dtype("u1"), (None,), nullable=True)
+
+
+def _bytes(name: str) -> Field:
+    return Field(name, TypeCode.BYTE_ARRAY, np.dtype("u1"), (None,))
+
+
+def _element(field: Field) -> np.dtype[Any]:
+    """The dtype of the elements of a field's array in a block."""
+    if _is_text(field) or field.type is TypeCode.STRING_ARRAY:
+        return np.dtype("u1")
+    if field.type is TypeCode.UUID:
+        return np.dtype("<u8")
+    if field.type in (TypeCode.DATE, TypeCode.TIME, TypeCode.TIMESTAMP):
+        return np.dtype("<i8")
+    if field.type in _SCALARS or field.type in ARRAY_ELEMENT:
+        return field.dtype
+    raise ConfigError(
+        f"field {field.name!r} of type {field.type.name} cannot stand in blocks",
+        hint="leave it out, or use the layout rows",
+    )
+
+
+def _is_text(field: Field) -> bool:
+    return field.type in _TEXT or (
+        field.dtype == BYTES and field.type in (TypeCode.UUID, TypeCode.BYTE_ARRAY)
+    )
+
+
+def _is_runs(field: Field) -> bool:
+    return _is_text(field) or field.ragged or field.type is TypeCode.STRING_ARRAY
+
+
+def pack_blocks(schema: Schema, rows: Batch, bounds: Positions, keys: NDArray[np.int64]) -> Batch:
+    """Blocks of records, as records of `block_schema`.
+
+    Args:
+        schema: The records.
+        rows: Records of all blocks, one block behind the other.
+        bounds: Block i has rows `bounds[i]` to `bounds[i + 1]`.
+        keys: Key of each block.
+    """
+    assert rows.key is not None
+    columns: dict[str, Column] = {}
+    _pack(replace(schema.key, name="KEYS"), rows.key, bounds, columns)
+    for field in schema.fields:
+        _pack(field, rows.columns[field.name], bounds, columns)
+    return Batch(Column(keys), columns)
+
+
+def _pack(field: Field, column: Column, bounds: Positions, out: dict[str, Column]) -> None:
+    name = field.name
+    if field.nullable:
+        out[f"{name}_VALID"] = _pack_valid(column.valid, bounds)
+    if not _is_runs(field):
+        values = np.asarray(column.values)
+        if values.dtype.kind in "mM":
+            unit = "ns" if field.type is TypeCode.TIMESTAMP else "ms"
+            values = values.astype(f"{values.dtype.kind}8[{unit}]").view(np.int64)
+        size = int(np.prod(values.shape[1:], dtype=np.int64))
+        out[name] = Column.from_offsets(values.reshape(-1), bounds * size)
+        return
+    values_, offsets = compact(column)
+    if isinstance(values_, Column):
+        out[f"{name}_ROWS"] = _pack_offsets(offsets, bounds)
+        bounds = offsets[bounds]
+        values_, offsets = compact(values_)
+    assert isinstance(values_, np.ndarray)
+    out[name] = Column.from_offsets(values_, offsets[bounds])
+    out[f"{name}_OFFSETS"] = _pack_offsets(offsets, bounds)
+
+
+def _pack_valid(valid: NDArray[np.bool_] | None, bounds: Positions) -> Column:
+    """The marks of blocks that have nulls; null for the others."""
+    blocks = len(bounds) - 1
+    if valid is None:
+        nothing = np.zeros(0, np.uint8)
+        return Column.from_offsets(nothing, np.zeros(blocks + 1, np.int64), np.zeros(blocks, bool))
+    nulls = np.concatenate(([0], np.cumsum(~valid)))
+    some = np.diff(nulls[bounds]) > 0
+    return Column.from_offsets(valid.astype(np.uint8), bounds, some)
+
+
+def _pack_offsets(offsets: Positions, bounds: Positions) -> Column:
+    """Bounds of runs, counted from the beginning of each block."""
+    sizes = np.diff(bounds) + 1
+    ends = np.cumsum(sizes)
+    begin = ends - sizes
+    index = np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(begin - bounds[:-1], sizes)
+    values = offsets[index] - np.repeat(offsets[bounds[:-1]], sizes)
+    if len(values) and int(values.max()) > np.iinfo(np.int32).max:
+        raise SchemaError("a block is larger than 2 GiB", hint="use the layout rows")
+    return Column(values.astype(np.int32), begin, sizes)
+
+
+def unpack_blocks(
+    schema: Schema, blocks: Batch, names: Sequence[str] | None = None
+) -> Iterator[Batch]:
+    """The records of each block, as views where their form allows.
+
+    Args:
+        schema: The records.
+        blocks: Decoded blocks, records of `block_schema`.
+        names: Fields to give, None for all.
+
+    Raises:
+        SchemaError: A block contradicts itself; `record` is its index.
+    """
+    fields = [schema[name] for name in (schema.names if names is None else names)]
+    key = replace(schema.key, name="KEYS")
+    for i in range(len(blocks)):
+        try:
+            keys = _unpack(key, blocks.columns, i, None)
+            columns = {f.name: _unpack(f, blocks.columns, i, len(keys)) for f in fields}
+        except (ValueError, IndexError) as error:
+            raise SchemaError(f"block {i} is damaged: {error}", record=i) from error
+        yield Batch(keys, columns)
+
+
+def _unpack(field: Field, blocks: dict[str, Column], i: int, count: int | None) -> Column:
+    name = field.name
+    flat = _run(blocks[name], i)
+    valid = None
+    if field.nullable and _present(blocks[f"{name}_VALID"], i):
+        valid = _run(blocks[f"{name}_VALID"], i).astype(bool)
+        _expect(field, len(valid), count)
+    if not _is_runs(field):
+        shape = (2,) if field.type is TypeCode.UUID else field.shape
+        size = int(np.prod([n or 0 for n in shape], dtype=np.int64))
+        rows = len(flat) // max(size, 1) if count is None else count
+        return Column(flat.reshape(rows, *shape), valid=valid)
+    offsets = _bounds(field, _run(blocks[f"{name}_OFFSETS"], i), len(flat))
+    column = Column.from_offsets(flat, offsets)
+    if field.type is TypeCode.STRING_ARRAY:
+        outer = _bounds(field, _run(blocks[f"{name}_ROWS"], i), len(column))
+        column = Column.from_offsets(column, outer)
+    _expect(field, len(column), count)
+    return replace(column, valid=valid)
+
+
+def _run(column: Column, i: int) -> NDArray[Any]:
+    assert column.starts is not None and column.lengths is not None
+    first = int(column.starts[i])
+    values: NDArray[Any] = np.asarray(column.values)[first : first + int(column.lengths[i])]
+    return values
+
+
+def _present(column: Column, i: int) -> bool:
+    return column.valid is None or bool(column.valid[i])
+
+
+def _bounds(field: Field, offsets: NDArray[Any], end: int) -> Positions:
+    wide = offsets.astype(np.int64)
+    if len(wide) == 0 or wide[0] != 0 or wide[-1] != end or (np.diff(wide) < 0).any():
+        raise ValueError(f"the offsets of {field.name} do not fit to its values")
+    return wide
+
+
+def _expect(field: Field, found: int, count: int | None) -> None:
+    if count is not None and found != count:
+        raise ValueError(f"{field.name} has {found} values for {count} keys")
+
+
+def compact(column: Column) -> tuple[NDArray[Any] | Column, Positions]:
+    """As `Column.compact`, copying whole runs where a copy is needed."""
+    assert column.starts is not None and column.lengths is not None
+    values = column.values
+    if not isinstance(values, np.ndarray):
+        return column.compact()
+    offsets = np.concatenate(([0], np.cumsum(column.lengths, dtype=np.int64)))
+    first = int(column.starts[0]) if len(column) else 0
+    if np.array_equal(column.starts, offsets[:-1] + first):
+        return values[first : first + int(offsets[-1])], offsets
+    size = values.itemsize
+    out = np.empty(int(offsets[-1]), values.dtype)
+    flat = np.ascontiguousarray(values).view(np.uint8)
+    sizes = column.lengths * size
+    copy_runs(out.view(np.uint8), offsets[:-1] * size, flat, column.starts * size, sizes)
+    return out, offsets
+
+
+def concat(batches: Sequence[Batch]) -> Batch:
+    """The records of several batches with the same columns as one batch."""
+    if len(batches) == 1:
+        return batches[0]
+    keys = [b.key for b in batches if b.key is not None]
+    columns = {
+        name: concat_columns([b.columns[name] for b in batches]) for name in batches[0].columns
+    }
+    return Batch(concat_columns(keys) if keys else None, columns)
+
+
+def concat_columns(columns: Sequence[Column]) -> Column:
+    """The values of several columns of one form as one column."""
+    valid = None
+    if any(c.valid is not None for c in columns):
+        marks = [np.ones(len(c), bool) if c.valid is None else c.valid for c in columns]
+        valid = np.concatenate(marks)
+    first = columns[0].values
+    if isinstance(first, dict):
+        parts = [c.values for c in columns if isinstance(c.values, dict)]
+        return Column({n: concat_columns([p[n] for p in parts]) for n in first}, valid=valid)
+    if columns[0].starts is None:
+        return Column(np.concatenate([np.asarray(c.values) for c in columns]), valid=valid)
+    packed = [compact(c) for c in columns]
+    ends = np.cumsum([int(offsets[-1]) for _, offsets in packed])
+    shifts = [0, *ends[:-1].tolist()]
+    bounds = [offsets[:-1] + shift for (_, offsets), shift in zip(packed, shifts, strict=True)]
+    offsets = np.concatenate([*bounds, ends[-1:]])
+    values = [v for v, _ in packed]
+    if isinstance(values[0], Column):
+        inner: Any = concat_columns([v for v in values if isinstance(v, Column)])
+    else:
+        inner = np.concatenate([v for v in values if isinstance(v, np.ndarray)])
+    return Column.from_offsets(inner, offsets, valid)

@@ -1,0 +1,89 @@
+"""A checksum of records that does not depend on their order or on how they are stored.
+
+Each record has a 64-bit hash of its key and its fields; the checksum of a set is the sum of
+those modulo 2^64. It is computed from columns, so that a source, a cache of rows and a cache of
+blocks with the same records have the same checksum.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignitetf.wire.codes import TypeCode, java_hash_lower
+from ignitetf.wire.hashing import mix, row_hash_rows, row_hash_runs
+from ignitetf.wire.parts import as_bytes, ordered_runs
+from ignitetf.wire.schema import Batch, Column, Field, Schema
+
+__all__ = ["batch_hashes", "checksum"]
+
+_MASK: Final = (1 << 64) - 1
+_SPREAD: Final = 0x9E3779B97F4A7C15
+_NULL: Final = np.uint64(0xD6E8FEB86659FD93)
+_TEXTLESS_TIMES: Final = (TypeCode.DATE, TypeCode.TIME, TypeCode.TIMESTAMP)
+
+
+def checksum(schema: Schema, batch: Batch) -> int:
+    """Sum of the records' hashes modulo 2^64; sums of parts add up to that of the whole."""
+    return int(batch_hashes(schema, batch).sum(dtype=np.uint64))
+
+
+def batch_hashes(schema: Schema, batch: Batch) -> NDArray[np.uint64]:
+    """A 64-bit hash of each record: of its key and all fields of the schema."""
+    assert batch.key is not None
+    total = _salted(schema.key, batch.key)
+    for field in schema.fields:
+        total = total + _salted(field, batch.columns[field.name])
+    return mix(total)
+
+
+def _salted(field: Field, column: Column) -> NDArray[np.uint64]:
+    """Hashes of one field, spread so that values cannot change places with another field's."""
+    salt = np.uint64((java_hash_lower(field.name) * _SPREAD) & _MASK)
+    hashes = mix(_hashes(field, column) ^ salt)
+    if column.valid is not None:
+        hashes = np.where(column.valid, hashes, mix(np.full(1, _NULL ^ salt)))
+    return hashes
+
+
+def _hashes(field: Field, column: Column) -> NDArray[np.uint64]:
+    values = column.values
+    if isinstance(values, dict):
+        total = np.zeros(len(column), np.uint64)
+        for inner in field.fields:
+            total = total + _salted(inner, values[inner.name])
+        return total
+    if column.starts is None:
+        assert isinstance(values, np.ndarray)
+        return row_hash_rows(as_bytes(_canonical(field, values)))
+    assert column.lengths is not None
+    if isinstance(values, Column):
+        return _nested_hashes(field, column, values)
+    flat, starts, lengths = ordered_runs(_canonical(field, values), column.starts, column.lengths)
+    return row_hash_runs(flat, starts, lengths)
+
+
+def _nested_hashes(field: Field, column: Column, inner: Column) -> NDArray[np.uint64]:
+    """Runs of strings: each string's hash, and the runs of those hashes."""
+    assert column.starts is not None and column.lengths is not None
+    element = Field(field.name, TypeCode.STRING, field.dtype, (), True)
+    each = _salted(element, inner)
+    flat, starts, lengths = ordered_runs(each, column.starts, column.lengths)
+    return row_hash_runs(flat, starts, lengths)
+
+
+def _canonical(field: Field, values: NDArray[Any]) -> NDArray[Any]:
+    """Little-endian values of the field's dtype; times as the numbers that are read back."""
+    if values.dtype.kind == "M":
+        unit = "ns" if field.type is TypeCode.TIMESTAMP else "ms"
+        return values.astype(f"M8[{unit}]").view(np.int64)
+    if values.dtype.kind == "m":
+        return values.astype("m8[ms]").view(np.int64)
+    if values.dtype.names is not None or field.dtype.kind == "O":
+        return values
+    if field.type in _TEXTLESS_TIMES:
+        return values.astype("<i8", copy=False)
+    kind = field.dtype.newbyteorder("<") if field.dtype.itemsize > 1 else field.dtype
+    return values if values.dtype == kind else values.astype(kind)
