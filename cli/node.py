@@ -14,8 +14,12 @@ from ignitetf.cli.output import Output, OutputOption, note, show
 
 if TYPE_CHECKING:
     from ignitetf.node.jars import Progress
+    from ignitetf.node.security import Security
 
 app = typer.Typer(help="Start, stop and look at embedded nodes.", no_args_is_help=True)
+
+user_app = typer.Typer(help="Users of a secured node.", no_args_is_help=True)
+app.add_typer(user_app, name="user")
 
 NameOption = Annotated[str, typer.Option("--name", metavar="NAME", help="Name of the node.")]
 
@@ -36,6 +40,13 @@ def start(
         typer.Option(metavar="SIZE", help="Memory for the data of each member [default: 2g]."),
     ] = None,
     persist: Annotated[bool, typer.Option("--persist", help="Keep the data on disk.")] = False,
+    secure: Annotated[
+        bool,
+        typer.Option(
+            "--secure",
+            help="TLS, client certificates and login, and a profile for clients; keeps the data.",
+        ),
+    ] = False,
     template_partitions: Annotated[
         Optional[list[int]],  # noqa: UP045
         typer.Option(
@@ -58,18 +69,21 @@ def start(
     with _log_of_failure(), _download() as progress:
         node = Node.start(
             name,
-            port,
-            nodes,
-            memory,
-            persist or None,
-            template_partitions or (),
-            timeout,
+            port=port,
+            nodes=nodes,
+            memory=memory,
+            persist=persist or None,
+            secure=secure or None,
+            template_partitions=template_partitions or (),
+            timeout_s=timeout,
             jars=jars,
             note=note,
             progress=progress,
         )
     if node.already_running:
         note(f"node {name!r} already runs")
+    if secure and name != "default":
+        note(f"connect with --profile {name}")
     show(node.status().as_dict(), output)
 
 
@@ -157,6 +171,79 @@ def config(
     if member > len(files):
         raise ConfigError(f"--member {member}: node {name!r} has {len(files)}")
     sys.stdout.write(files[member - 1].read_text(encoding="utf-8"))
+
+
+UserArgument = Annotated[str, typer.Argument(metavar="USER", help="Name of the user.")]
+PasswordFileOption = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option(metavar="FILE", help="File with the password; else it is asked for."),
+]
+
+
+@user_app.command("add")
+def user_add(
+    user: UserArgument,
+    name: NameOption = "default",
+    password_file: PasswordFileOption = None,
+) -> None:
+    """Add a user who may log in to a running secured node.
+
+    Example: ignitetf node user add reader --password-file reader.txt
+    """
+    security, addresses = _security(name)
+    security.add_user(addresses, user, _new_password(user, password_file))
+    note(f"user {user!r} was added to node {name!r}")
+
+
+@user_app.command("password")
+def user_password(
+    user: UserArgument,
+    name: NameOption = "default",
+    password_file: PasswordFileOption = None,
+) -> None:
+    """Give a user of a running secured node another password.
+
+    Example: ignitetf node user password reader --password-file reader.txt
+    """
+    security, addresses = _security(name)
+    security.change_password(addresses, user, _new_password(user, password_file))
+    note(f"user {user!r} of node {name!r} has a new password")
+
+
+@user_app.command("drop")
+def user_drop(user: UserArgument, name: NameOption = "default") -> None:
+    """Remove a user of a running secured node.
+
+    Example: ignitetf node user drop reader
+    """
+    security, addresses = _security(name)
+    security.drop_user(addresses, user)
+    note(f"user {user!r} was removed from node {name!r}")
+
+
+def _security(name: str) -> tuple[Security, tuple[str, ...]]:
+    from ignitetf.node import Node
+
+    node = Node.attach(name)
+    return node.security, node.addresses
+
+
+def _new_password(user: str, file: Path | None) -> str:
+    """The password from a file, or typed twice."""
+    from ignitetf.errors import ConfigError
+
+    if file is not None:
+        try:
+            return file.read_text(encoding="utf-8").rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"--password-file {file}: cannot be read") from error
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            "there is no terminal to ask for the password", hint="give --password-file FILE"
+        )
+    return str(
+        typer.prompt(f"Password of {user}", hide_input=True, confirmation_prompt=True, err=True)
+    )
 
 
 @contextmanager

@@ -157,7 +157,12 @@ def _ignite(config: NodeConfig) -> _Element:
         _templates(config.partition_counts),
     ]
     if config.authentication:
-        properties.append(_value("authenticationEnabled", True))
+        # The history of statements, which every user can read, would show passwords of users.
+        no_history = _bean("configuration.SqlConfiguration", _value("sqlQueryHistorySize", 0))
+        properties += [
+            _value("authenticationEnabled", True),
+            _property("sqlConfiguration", no_history),
+        ]
     if config.tls:
         properties.append(_property("sslContextFactory", _ssl_factory(config.tls)))
     return _bean("configuration.IgniteConfiguration", *properties)

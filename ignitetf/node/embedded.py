@@ -30,14 +30,15 @@ from ignitetf.node.process import (
     wait_gone,
 )
 from ignitetf.node.readiness import answers
+from ignitetf.node.security import Security
 from ignitetf.node.state import (
     NodeOptions,
     NodeState,
     all_states,
     node_directory,
     read_state,
+    read_store,
     remove_state,
-    stored_members,
 )
 from ignitetf.settings import Settings, ignitetf_home
 
@@ -64,6 +65,7 @@ class NodeStatus:
         nodes: Number of running members.
         version: Version of Ignite.
         persist: Whether data are kept on disk.
+        secure: Whether clients need TLS, a certificate and a login.
         java: The Java program; None when stopped.
         started: Time of the start, ISO 8601; None when stopped.
         directory: Folder of its files.
@@ -76,6 +78,7 @@ class NodeStatus:
     nodes: int
     version: str
     persist: bool
+    secure: bool
     java: str | None
     started: str | None
     directory: str
@@ -109,6 +112,7 @@ class Node:
         nodes: int | None = None,
         memory: str | int | None = None,
         persist: bool | None = None,
+        secure: bool | None = None,
         template_partitions: Sequence[int] = (),
         timeout_s: float = 120,
         *,
@@ -124,6 +128,8 @@ class Node:
             nodes: Number of members, a real cluster on the loopback interface (None: 1).
             memory: Memory for the data of each member, such as "512m" (None: "2g").
             persist: Whether data are kept on disk and come back at the next start.
+            secure: Whether the node speaks TLS only, asks for a client certificate and a login,
+                and writes a profile with all that clients need; includes `persist`.
             template_partitions: Partition counts for cache templates, beside 1, 2, 4, ... 1024.
             timeout_s: Limit for the start, without the time to fetch jars.
             jars: Folder with the jars, for machines without a network.
@@ -135,7 +141,7 @@ class Node:
             NodeError: It cannot be started, or runs with other options; nothing is left behind.
         """
         note = note or _silent
-        options = _options(name, port, nodes, memory, persist, template_partitions)
+        options = _options(name, port, nodes, memory, persist, secure, template_partitions)
         with end_at_signals(), _locked(name, timeout_s):
             if (state := read_state(name)) is not None:
                 if state.phase == "running" and state.alive:
@@ -144,6 +150,7 @@ class Node:
                         "nodes": nodes,
                         "memory": memory and options.memory_bytes,
                         "persist": persist,
+                        "secure": secure,
                     }
                     _check_same(state, given, template_partitions)
                     return cls(_completed(state, timeout_s, note), already_running=True)
@@ -183,6 +190,21 @@ class Node:
     def version(self) -> str:
         """Version of Apache Ignite."""
         return self._state.version
+
+    @property
+    def settings(self) -> Settings:
+        """How to connect to it; for a secured node with its certificates and its user."""
+        return _settings(self._state, self.addresses)
+
+    @property
+    def security(self) -> Security:
+        """Users and certificates; raises NodeError when the node is not secured."""
+        if not self._state.options.secure:
+            raise NodeError(
+                f"node {self.name!r} has no users, it was started without --secure",
+                hint="ignitetf node start --name NEW --secure starts a node with login",
+            )
+        return Security(self.name, node_directory(self.name))
 
     @property
     def xml_files(self) -> list[Path]:
@@ -237,7 +259,7 @@ def stop_node(name: str = "default", *, timeout_s: float = 60, note: Note | None
             _clear(state, note)
             return False
         _end(state, timeout_s, note)
-        remove_state(name)
+        _forget(state)
     note(f"node {name!r} has stopped")
     return True
 
@@ -245,6 +267,7 @@ def stop_node(name: str = "default", *, timeout_s: float = 60, note: Note | None
 def node_status(name: str = "default") -> NodeStatus:
     """The node as it is now; asks it a query when its processes run."""
     state = read_state(name)
+    stored = read_store(name)
     running = [member for member in state.members if member.alive] if state else []
     return NodeStatus(
         name=name,
@@ -253,7 +276,8 @@ def node_status(name: str = "default") -> NodeStatus:
         pids=[member.process.pid for member in running],
         nodes=len(running),
         version=state.version if state else IGNITE_VERSION,
-        persist=state.options.persist if state else stored_members(name) is not None,
+        persist=state.options.persist if state else stored is not None,
+        secure=state.options.secure if state else stored is not None and stored.secure,
         java=state.java if state else None,
         started=state.started if state else None,
         directory=str(node_directory(name)),
@@ -271,10 +295,16 @@ def _options(
     nodes: int | None,
     memory: str | int | None,
     persist: bool | None,
+    secure: bool | None,
     template_partitions: Sequence[int],
 ) -> NodeOptions:
-    stored = stored_members(name) if persist else None
-    count = (stored or 1) if nodes is None else nodes
+    if secure and persist is False:
+        raise ConfigError(
+            "a secured node keeps its data on disk, because its users are among them",
+            hint="leave persist out",
+        )
+    stored = read_store(name) if persist or secure else None
+    count = (stored.members if stored else 1) if nodes is None else nodes
     if not 1 <= count <= MAX_NODES:
         raise ConfigError(f"--nodes {count}: expected 1 to {MAX_NODES}")
     for partitions in template_partitions:
@@ -286,7 +316,8 @@ def _options(
         port=DEFAULT_PORT if port is None else port,
         nodes=count,
         memory_bytes=parse_memory(DEFAULT_MEMORY if memory is None else memory),
-        persist=bool(persist),
+        persist=bool(persist or secure),
+        secure=bool(secure),
         template_partitions=tuple(sorted(set(template_partitions))),
     )
 
@@ -317,14 +348,36 @@ def _templates_of(asked: Sequence[int]) -> set[int]:
 
 
 def _check_store(options: NodeOptions, name: str) -> None:
-    """Raise NodeError when the data on disk belong to another number of members."""
-    stored = stored_members(name) if options.persist else None
-    if stored is not None and stored != options.nodes:
+    """Raise NodeError when the data on disk belong to another kind of node."""
+    stored = read_store(name) if options.persist else None
+    if stored is None:
+        return
+    other = f"another --name, or remove {node_directory(name)}"
+    if stored.members != options.nodes:
         raise NodeError(
-            f"node {name!r} keeps data of {stored} member{'s' if stored > 1 else ''} on disk,"
-            f" --nodes {options.nodes} cannot read them",
-            hint=f"give --nodes {stored}, another --name, or remove {node_directory(name)}",
+            f"node {name!r} keeps data of {stored.members} member{'s' if stored.members > 1 else ''}"
+            f" on disk, --nodes {options.nodes} cannot read them",
+            hint=f"give --nodes {stored.members}, {other}",
         )
+    if stored.secure != options.secure:
+        kept = "with --secure" if stored.secure else "without --secure"
+        raise NodeError(
+            f"node {name!r} keeps data on disk that were written {kept}",
+            hint=f"start it {kept}, give {other}",
+        )
+
+
+def _settings(state: NodeState, addresses: Sequence[str]) -> Settings:
+    if state.options.secure:
+        return Security(state.name, node_directory(state.name)).settings(addresses)
+    return Settings(addresses=tuple(addresses))
+
+
+def _forget(state: NodeState) -> None:
+    """Remove the state of a node that has ended, and its profile."""
+    if state.options.secure:
+        Security(state.name, node_directory(state.name)).remove_profile()
+    remove_state(state.name)
 
 
 def _word(state: NodeState | None, running: int) -> str:
@@ -338,7 +391,8 @@ def _word(state: NodeState | None, running: int) -> str:
         return "incomplete"
     try:
         for address in state.addresses:
-            answers(Settings(addresses=(address,), connect_timeout_s=2, request_timeout_s=5))
+            settings = _settings(state, [address])
+            answers(settings.replace(connect_timeout_s=2, request_timeout_s=5))
     except IgniteTFError:
         return "not responding"
     return "running"
@@ -362,7 +416,7 @@ def _clear(state: NodeState, note: Note) -> None:
         wait_gone(member.process, _KILL_TIMEOUT_S)
     if state.trains:
         adopt_training(Path(state.trains), complete=False)
-    remove_state(state.name)
+    _forget(state)
     pids = ", ".join(str(member.process.pid) for member in state.members)
     what = "an interrupted start" if state.phase == "starting" else "a node that had ended"
     note(f"node {state.name!r}: removed what was left of {what} (process {pids})")

@@ -32,18 +32,27 @@ from ignitetf.node.jvm import (
 from ignitetf.node.logs import log_tail
 from ignitetf.node.memory import heap_mib
 from ignitetf.node.ports import LOOPBACK, client_ports, free_ports
-from ignitetf.node.process import ProcessId, identify, kill, launch, private_directory, wait_gone
+from ignitetf.node.process import (
+    ProcessId,
+    identify,
+    kill,
+    launch,
+    private_directory,
+    wait_gone,
+    write_private,
+)
 from ignitetf.node.readiness import wait_active, wait_answer, wait_started
+from ignitetf.node.security import Security
 from ignitetf.node.state import (
     Member,
     NodeOptions,
     NodeState,
+    Store,
     all_states,
     node_directory,
     remove_state,
-    write_private,
     write_state,
-    write_stored_members,
+    write_store,
 )
 from ignitetf.settings import Settings, ignitetf_home
 
@@ -93,6 +102,7 @@ class Launch:
         self._new_stores: list[Path] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self._cache: StartCache | None = None
+        self._security = Security(name, self._directory) if options.secure else None
 
     def run(self) -> NodeState:
         """Start and wait until every member answers.
@@ -102,19 +112,23 @@ class Launch:
         """
         deadline = time.monotonic() + self._timeout_s
         self._cache = start_cache(self._home, self._java, self._jars)
+        if self._security:
+            self._security.prepare()
         try:
             # Two nodes that start at once must not choose the same free ports.
             with FileLock(self._home / "nodes" / "ports.lock", timeout=_PORTS_LOCK_TIMEOUT_S):
                 ports = self._choose_ports()
                 self._write_files(ports)
                 if self._new_stores:
-                    write_stored_members(self.name, self.options.nodes)
+                    write_store(self.name, Store(self.options.nodes, self.options.secure))
                 state = self._add_members(None, ports, 1)
             wait_started(state.members, deadline)
             if len(ports) > 1:
                 state = self._add_members(state, ports, len(ports))
                 wait_started(state.members, deadline)
             self._wait_ready(state, deadline)
+            if self._security:
+                self._security.write_profile([member.address for member in state.members])
             state = replace(state, phase="running")
             write_state(state)
             return state
@@ -140,7 +154,8 @@ class Launch:
                 write_state(state)
             started = tuple(state.members[index] for index in missing)
             wait_started(started, deadline)
-            self._wait_ready(replace(state, members=started), deadline)
+            for member in started:
+                wait_answer(member, self._settings(member), deadline)
             return state
         except BaseException:
             self._end_processes()
@@ -177,6 +192,8 @@ class Launch:
                 region_bytes=self.options.memory_bytes,
                 persist=self.options.persist,
                 partition_counts=counts,
+                tls=self._security.stores if self._security else None,
+                authentication=self._security is not None,
             )
             cache = self._cache
             if cache is not None and cache.write and index:
@@ -248,11 +265,24 @@ class Launch:
         return state
 
     def _wait_ready(self, state: NodeState, deadline: float) -> None:
-        for index, member in enumerate(state.members):
-            settings = Settings(addresses=(member.address,), connect_timeout_s=_CONNECT_TIMEOUT_S)
-            if self.options.persist and index == 0:
-                wait_active(member, settings, deadline)
-            wait_answer(member, settings, deadline)
+        first = state.members[0]
+        if self.options.persist:
+            wait_active(first, lambda: self._admin_settings(first), deadline)
+        if self._security:
+            self._security.establish([first.address])
+        for member in state.members:
+            wait_answer(member, self._settings(member), deadline)
+
+    def _admin_settings(self, member: Member) -> Settings:
+        """Settings of who may activate the cluster; asks the node which password is right."""
+        if self._security is None:
+            return self._settings(member)
+        return self._security.admin_settings([member.address])
+
+    def _settings(self, member: Member) -> Settings:
+        if self._security:
+            return self._security.settings([member.address])
+        return Settings(addresses=(member.address,), connect_timeout_s=_CONNECT_TIMEOUT_S)
 
     def _undo(self) -> None:
         """End what was started and forget it; a store that this start made goes too."""
@@ -262,7 +292,9 @@ class Launch:
         for store in self._new_stores:
             shutil.rmtree(store, ignore_errors=True)
         if self._new_stores:
-            write_stored_members(self.name, None)
+            write_store(self.name, None)
+        if self._security:
+            self._security.remove_profile()
         remove_state(self.name)
 
     def _end_processes(self) -> None:

@@ -29,6 +29,7 @@ __all__ = [
     "terminate",
     "total_memory_bytes",
     "wait_gone",
+    "write_private",
 ]
 
 _POLL_S = 0.05
@@ -132,6 +133,21 @@ def private_directory(path: Path) -> Path:
     if sys.platform != "win32":
         path.chmod(0o700)
     return path
+
+
+def write_private(path: Path, content: str | bytes) -> None:
+    """Write a file that only its owner can read; replaced whole, or not at all."""
+    data = content.encode() if isinstance(content, str) else content
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
 
 
 def total_memory_bytes() -> int:

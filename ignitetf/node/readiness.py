@@ -46,11 +46,16 @@ def wait_started(members: Sequence[Member], deadline: float) -> None:
             time.sleep(_LOG_POLL_S)
 
 
-def wait_active(member: Member, settings: Settings, deadline: float) -> None:
+def wait_active(member: Member, login: Callable[[], Settings], deadline: float) -> None:
     """Make the cluster active, which a new cluster that keeps data on disk is not.
 
     To be called when all members have joined: they become those that must be there again at the
     next start.
+
+    Args:
+        member: The member to ask.
+        login: Gives the settings to connect with; may itself ask the node, and be tried again.
+        deadline: Time of `time.monotonic` until which it is tried.
 
     Raises:
         NodeError: The member ended, or the time is over.
@@ -59,6 +64,7 @@ def wait_active(member: Member, settings: Settings, deadline: float) -> None:
     from ignitetf.wire.codes import OpCode
 
     def make_active() -> None:
+        settings = login()
         with Channel(settings.addresses[0], settings) as channel:
             if channel.call(OpCode.CLUSTER_GET_STATE)[0] == _INACTIVE:
                 limit = max(1.0, deadline - time.monotonic())

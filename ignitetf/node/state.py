@@ -7,35 +7,33 @@ every command that connects, so it imports the standard library only.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from ignitetf.errors import ConfigError
-from ignitetf.node.process import ProcessId, is_alive
+from ignitetf.node.process import ProcessId, is_alive, write_private
 
 __all__ = [
     "Member",
     "NodeOptions",
     "NodeState",
+    "Store",
     "all_states",
     "node_directory",
     "read_state",
+    "read_store",
     "remove_state",
     "running_addresses",
-    "stored_members",
-    "write_private",
     "write_state",
-    "write_stored_members",
+    "write_store",
 ]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _FILE = "node.json"
-_STORE = "stored-members"
+_STORE = "store.json"
 
 
 @dataclass(frozen=True)
@@ -47,6 +45,7 @@ class NodeOptions:
     memory_bytes: int
     persist: bool
     template_partitions: tuple[int, ...]
+    secure: bool = False
 
 
 @dataclass(frozen=True)
@@ -108,6 +107,14 @@ class NodeState:
         return tuple(member.address for member in self.members if member.alive)
 
 
+@dataclass(frozen=True)
+class Store:
+    """Data on disk: of how many members, and whether clients must log in."""
+
+    members: int
+    secure: bool
+
+
 def node_directory(name: str) -> Path:
     """Folder of the node; it need not exist.
 
@@ -158,35 +165,22 @@ def running_addresses(name: str = "default") -> tuple[str, ...]:
     return () if state is None or state.phase != "running" else state.addresses
 
 
-def stored_members(name: str) -> int | None:
-    """Number of members that the data kept on disk belong to; None when there are none."""
+def read_store(name: str) -> Store | None:
+    """What the data kept on disk belong to; None when there are none."""
     try:
-        return int((node_directory(name) / _STORE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        data = json.loads((node_directory(name) / _STORE).read_text(encoding="utf-8"))
+        return Store(int(data["members"]), bool(data["secure"]))
+    except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def write_stored_members(name: str, count: int | None) -> None:
-    """Note how many members the data on disk belong to; None when there are no data any more."""
+def write_store(name: str, store: Store | None) -> None:
+    """Note what the data on disk belong to; None when there are no data any more."""
     path = node_directory(name) / _STORE
-    if count is None:
+    if store is None:
         path.unlink(missing_ok=True)
     else:
-        write_private(path, f"{count}\n")
-
-
-def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner can read; replaced whole, or not at all."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        temporary.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+        write_private(path, json.dumps(asdict(store)))
 
 
 def _from_json(data: dict[str, Any]) -> NodeState:

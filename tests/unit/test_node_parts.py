@@ -36,6 +36,7 @@ from ignitetf.node.process import (
     terminate,
     total_memory_bytes,
     wait_gone,
+    write_private,
 )
 from ignitetf.node.state import (
     Member,
@@ -44,7 +45,6 @@ from ignitetf.node.state import (
     node_directory,
     read_state,
     remove_state,
-    write_private,
     write_state,
 )
 

@@ -1,0 +1,263 @@
+"""A secured node: TLS with client certificates, login, and the profile that clients use.
+
+`IGNITETF_HOME/nodes/NAME/secure/` holds certificates and passwords, for their owner only. While
+the node runs, `IGNITETF_HOME/profiles/NAME.json` makes every command find and use them; the
+profile of the node `default` is used without being asked for, others by `--profile NAME`.
+
+Ignite gives a new cluster the user `ignite`, who alone may add and drop users, with a password
+that everybody knows. The first start changes it, and adds the user `ignitetf` for the profile.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ignitetf.errors import AuthenticationError, ConfigError, IgniteTFError, NodeError
+from ignitetf.node.certificates import CertificateFiles, expires_soon, make_certificates
+from ignitetf.node.config import TlsStores
+from ignitetf.node.process import private_directory, write_private
+from ignitetf.settings import Settings, profile_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ignitetf.client import Client
+
+__all__ = ["ADMIN", "PROFILE_USER", "Security"]
+
+ADMIN = "ignite"
+PROFILE_USER = "ignitetf"
+_KNOWN_TO_ALL = "ignite"  # the administrator's password in a new cluster
+_PASSWORD_BYTES = 24
+_FILE = "secrets.json"
+_PROFILE_COPY = "profile.json"
+_TELLING = re.compile(r"UserManagementException: ([^\[\]]+?) \[")
+
+
+def _generated() -> str:
+    return secrets.token_urlsafe(_PASSWORD_BYTES)
+
+
+@dataclass(frozen=True)
+class _Passwords:
+    admin: str = field(default_factory=_generated, repr=False)
+    user: str = field(default_factory=_generated, repr=False)
+    key_store: str = field(default_factory=_generated, repr=False)
+    trust_store: str = field(default_factory=_generated, repr=False)
+
+
+class Security:
+    """Certificates, passwords and profile of one secured node.
+
+    Args:
+        name: Name of the node.
+        node_directory: Its folder.
+    """
+
+    def __init__(self, name: str, node_directory: Path) -> None:
+        self.name = name
+        self._directory = node_directory / "secure"
+        self.files = CertificateFiles(self._directory)
+        self._passwords: _Passwords | None = None
+
+    def prepare(self) -> None:
+        """Make what is missing: passwords once, certificates also when they are about to end.
+
+        Raises:
+            NodeError: A profile of this name exists that is not this node's.
+        """
+        private_directory(self._directory)
+        profile = profile_path(self.name)
+        if profile.exists() and not self._owns_profile():
+            raise NodeError(
+                f"profile {self.name!r} exists and was not made by this node",
+                hint=f"give another --name, or move {profile} away",
+            )
+        passwords = self._read()
+        if passwords is None:
+            passwords = _Passwords()
+            self._write(passwords)
+        if not self.files.complete or expires_soon(self.files):
+            make_certificates(self.files, passwords.key_store, passwords.trust_store)
+
+    @property
+    def stores(self) -> TlsStores:
+        """What the JVM reads."""
+        passwords = self._required()
+        return TlsStores(
+            str(self.files.key_store),
+            passwords.key_store,
+            str(self.files.trust_store),
+            passwords.trust_store,
+        )
+
+    def settings(self, addresses: Sequence[str]) -> Settings:
+        """How the user of the profile connects."""
+        return self._settings(addresses, PROFILE_USER, self._required().user)
+
+    def establish(self, addresses: Sequence[str]) -> None:
+        """Give the administrator and the profile's user their passwords, on an active cluster.
+
+        To be repeated after a start that was cut off: what is done already is found done.
+        """
+        passwords = self._required()
+        with self._as_admin(addresses) as client:
+            if client.settings.password != passwords.admin:
+                self._run(client, "ALTER", ADMIN, passwords.admin)
+        try:
+            self._connect(self.settings(addresses)).close()
+        except AuthenticationError:
+            with self._as_admin(addresses) as client:
+                try:
+                    self._run(client, "CREATE", PROFILE_USER, passwords.user)
+                except NodeError:
+                    self._run(client, "ALTER", PROFILE_USER, passwords.user)
+
+    def admin_settings(self, addresses: Sequence[str]) -> Settings:
+        """How the administrator connects: with the generated password, or that of a new cluster.
+
+        Raises:
+            AuthenticationError: Neither is right.
+        """
+        generated = self._settings(addresses, ADMIN, self._required().admin)
+        try:
+            self._connect(generated).close()
+            return generated
+        except AuthenticationError:
+            new = generated.replace(password=_KNOWN_TO_ALL)
+            self._connect(new).close()
+            return new
+
+    def write_profile(self, addresses: Sequence[str]) -> Path:
+        """Write the client profile, mode 600."""
+        settings = self.settings(addresses)
+        data = {
+            "addresses": list(settings.addresses),
+            "username": settings.username,
+            "password": settings.password,
+            "tls": True,
+            "ca": settings.ca,
+            "cert": settings.cert,
+            "key": settings.key,
+        }
+        path = profile_path(self.name)
+        private_directory(path.parent)
+        text = json.dumps(data, indent=1)
+        write_private(self._directory / _PROFILE_COPY, text)
+        write_private(path, text)
+        return path
+
+    def remove_profile(self) -> None:
+        """Remove the profile, unless somebody changed it."""
+        if self._owns_profile():
+            profile_path(self.name).unlink(missing_ok=True)
+
+    def add_user(self, addresses: Sequence[str], user: str, password: str) -> None:
+        """Add a user who may log in; raises NodeError when there is one of this name."""
+        with self._as_admin(addresses) as client:
+            self._run(client, "CREATE", user, password)
+
+    def change_password(self, addresses: Sequence[str], user: str, password: str) -> None:
+        """Give a user another password; for our own users everything that knows it follows."""
+        with self._as_admin(addresses) as client:
+            self._run(client, "ALTER", user, password)
+        passwords = self._required()
+        if user == ADMIN:
+            self._write(replace(passwords, admin=password))
+        elif user == PROFILE_USER:
+            self._write(replace(passwords, user=password))
+            self.write_profile(addresses)
+
+    def drop_user(self, addresses: Sequence[str], user: str) -> None:
+        """Remove a user; raises NodeError when there is none, or when the node needs the user."""
+        if user in (ADMIN, PROFILE_USER):
+            raise NodeError(
+                f"the user {user!r} is needed by the node itself",
+                hint=f"change the password with 'ignitetf node user password {user}'",
+            )
+        with self._as_admin(addresses) as client:
+            self._run(client, "DROP", user, None)
+
+    @contextmanager
+    def _as_admin(self, addresses: Sequence[str]) -> Iterator[Client]:
+        with self._connect(self.admin_settings(addresses)) as client:
+            yield client
+
+    @staticmethod
+    def _connect(settings: Settings) -> Client:
+        from ignitetf.client import Client
+
+        return Client(settings)
+
+    @staticmethod
+    def _run(client: Client, verb: str, user: str, password: str | None) -> None:
+        """One statement about a user; its text, with the password, gets into no error."""
+        if '"' in user or not user.isprintable() or not user:
+            raise ConfigError("a user name may not be empty or contain '\"' or control characters")
+        statement = f'{verb} USER "{user}"'
+        if password is not None:
+            if not password:
+                raise ConfigError("an empty password is no password")
+            quoted = password.replace("'", "''")
+            statement += f" WITH PASSWORD '{quoted}'"
+        reason = None
+        try:
+            client.sql(statement)
+        except IgniteTFError as error:
+            reason = _reason(error.message, password)
+        if reason is not None:
+            raise NodeError(f"{verb.lower()} user {user!r}: {reason}")
+
+    def _settings(self, addresses: Sequence[str], user: str, password: str) -> Settings:
+        return Settings(
+            addresses=tuple(addresses),
+            username=user,
+            password=password,
+            tls=True,
+            ca=str(self.files.ca),
+            cert=str(self.files.client_cert),
+            key=str(self.files.client_key),
+        )
+
+    def _owns_profile(self) -> bool:
+        try:
+            ours = (self._directory / _PROFILE_COPY).read_bytes()
+            return profile_path(self.name).read_bytes() == ours
+        except OSError:
+            return False
+
+    def _required(self) -> _Passwords:
+        self._passwords = self._passwords or self._read()
+        if self._passwords is None:
+            raise NodeError(
+                f"the passwords of node {self.name!r} are gone from {self._directory}",
+                hint="without them its data cannot be reached; start a node of another --name",
+            )
+        return self._passwords
+
+    def _read(self) -> _Passwords | None:
+        try:
+            data = json.loads((self._directory / _FILE).read_text(encoding="utf-8"))
+            return _Passwords(**data)
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def _write(self, passwords: _Passwords) -> None:
+        write_private(self._directory / _FILE, json.dumps(asdict(passwords), indent=1))
+        self._passwords = passwords
+
+
+def _reason(message: str, password: str | None) -> str:
+    """The telling part of the server's message, without the password should it be quoted there."""
+    found = _TELLING.search(message)
+    reason = found[1] if found else message
+    for form in (password, password.replace("'", "''")) if password else ():
+        reason = reason.replace(form, "***")
+    return reason
