@@ -1,8 +1,7 @@
--- A folder of images: encoded bytes, number and name of the class, path inside the folder.
+-- A folder of images: the encoded bytes, the number of the class, the path inside the folder.
 CREATE TABLE "{name}" (
     ID BIGINT PRIMARY KEY,
     IMAGE VARBINARY,
     LABEL INT,
-    LABEL_NAME VARCHAR,
-    PATH VARCHAR
+    NAME VARCHAR
 ) WITH "CACHE_NAME={name},VALUE_TYPE={name}{options}";

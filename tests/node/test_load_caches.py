@@ -345,3 +345,32 @@ def test_statements_leave_older_tables_alone(client, name):
     with pytest.raises(CacheExists):
         create_tables(client, text, name=name)
     assert [c for c in client.cache_names() if c.startswith(name)] == [name]
+
+
+def test_bundled_tables_have_the_columns_that_the_loader_makes(
+    client, name, voc_dir, mnist_dir, tmp_path
+):
+    from PIL import Image
+
+    from ignitetf.load.sources.idx import idx
+    from ignitetf.load.sources.images import images
+    from ignitetf.load.sources.voc import voc
+
+    (tmp_path / "cat").mkdir()
+    Image.new("RGB", (4, 4)).save(tmp_path / "cat" / "a.png")
+    parts = voc(str(voc_dir)).parts
+    files = [str(mnist_dir / f"t10k-{part}-ubyte.gz") for part in ("images-idx3", "labels-idx1")]
+    digits = idx(*files)
+    cases = [
+        ("mnist", "_TEST", digits.schema),
+        ("images", "", images(str(tmp_path)).schema),
+        ("voc", "_IMAGES", parts["images"].schema),
+        ("voc", "_ANNOTATIONS", parts["annotations"].schema),
+    ]
+    for statements in ("mnist", "images", "voc"):
+        create_tables(client, text_of(statements), name=name + statements.upper())
+    for statements, suffix, records in cases:
+        bundled = f"{name}{statements.upper()}{suffix}"
+        loaded = f"{name}_LOADED_{statements.upper()}{suffix}"
+        create_table(client, records, loaded, CacheSpec(loaded))
+        assert describe(client, bundled)["fields"] == describe(client, loaded)["fields"]
