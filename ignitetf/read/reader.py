@@ -171,16 +171,16 @@ class CacheReader:
         return replace(schema, fields=fields)
 
     def _probe(self, declared: Declaration | None) -> Schema:
-        """The schema seen in the first pages of some partitions, or of the whole cache.
+        """The schema seen in the first pages of some partitions, and of the whole cache.
 
-        The latter is one scan, for a cache of few entries in very many partitions.
+        The latter is one scan, where the partitions have so few entries that hardly any was seen.
         """
         key, value = Evidence(), Evidence()
         partitions = _spread_out(self.partition_count, _PROBE_PARTITIONS)
         query = self._scan_query(self.options.page_size or _PROBE_ENTRIES)
         rows = self._observe(query, partitions, key, value)
-        if rows == 0 and len(partitions) < self.partition_count and self._size():
-            request = scan_request(cache_id(self.cache), _PROBE_ENTRIES)
+        if rows < _PROBE_ROWS // 4 and len(partitions) < self.partition_count:
+            request = scan_request(cache_id(self.cache), self.options.page_size or _PROBE_ENTRIES)
             rows = self._observe(replace(query, body=lambda _: request), [0], key, value)
         if rows == 0:
             return self._empty(declared)
