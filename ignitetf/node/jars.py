@@ -93,7 +93,7 @@ def _folder_from_environment() -> Path | None:
 
 
 def _copy_all(artifacts: list[Artifact], source: Path, folder: Path) -> None:
-    if not source.is_dir():
+    if artifacts and not source.is_dir():
         raise NodeError(f"--jars: no folder {str(source)!r}", hint="give the folder of the jars")
     wrong = []
     for jar in artifacts:
