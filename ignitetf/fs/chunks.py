@@ -91,6 +91,11 @@ class Pipeline:
         else:
             self._client.release(channel)
 
+    def abort(self) -> None:
+        """Close the connection: after an interruption nobody knows what is in flight."""
+        self._reset()
+        self._pending.clear()
+
     def rest(self) -> None:
         """Give the connection back when nothing is in flight."""
         if not self._pending:
@@ -223,7 +228,7 @@ class ContentWriter:
 
     def abandon(self) -> None:
         """Drop what is in flight."""
-        self._pipeline.close()
+        self._pipeline.abort()
         self._used.clear()
         self._buffer = None
 
@@ -325,6 +330,9 @@ class ContentReader:
                     data = self._chunk(index, last)
                     self._copy(index, data, offset, target[:count])
                 self._next = last + 1
+            except BaseException:
+                self._ahead.abort()
+                raise
             finally:
                 self._lock.release()
         else:
@@ -418,3 +426,8 @@ class _ReadAhead:
         """Forget what was requested."""
         self._waiting.clear()
         self._pipeline.close()
+
+    def abort(self) -> None:
+        """Forget what was requested, after a failure or an interruption."""
+        self._waiting.clear()
+        self._pipeline.abort()

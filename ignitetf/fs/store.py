@@ -64,14 +64,21 @@ class FileReader:
         self.entry = entry
         self.size = entry.size
         self.closed = False
+        self._open(store)
+
+    def _open(self, store: Store) -> None:
+        self._pid = os.getpid()
         self._store = store
-        self._content = ContentReader(store.chunks, entry.extents, path)
-        self._lease = store.leases.reader(entry.contents()) if entry.size else None
+        self._content = ContentReader(store.chunks, self.entry.extents, self.path)
+        self._lease = store.leases.reader(self.entry.contents()) if self.size else None
 
     def read_into(self, offset: int, target: memoryview) -> int:
         """Fill the target with bytes from an offset on; gives how many there were."""
         if self.closed:
             raise ValueError(f"{self.path}: the file is closed")
+        if self._pid != os.getpid():
+            # Opened before a fork: the sockets are the parent's.
+            self._open(open_store(self._store.client.settings, self._store.name))
         with os_errors(self.path):
             return self._content.read_into(offset, target)
 
@@ -85,6 +92,8 @@ class FileReader:
         """Let go of the content."""
         if not self.closed:
             self.closed = True
+            if self._pid != os.getpid():
+                return
             self._content.close()
             if self._lease is not None:
                 self._store.leases.reader_ended(self._lease)
@@ -330,6 +339,15 @@ class Store:
 
 _shared: dict[tuple[Any, ...], Store] = {}
 _shared_lock = threading.Lock()
+
+
+def _after_fork() -> None:
+    """The child gets stores of its own; the parent's stay alive, and unused, in it."""
+    global _shared_lock
+    _shared_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def open_store(settings: Settings, name: str = DEFAULT_NAME, **options: Any) -> Store:

@@ -1,0 +1,335 @@
+"""The file operations TensorFlow asks for, in terms of the store: handles, URIs, error codes.
+
+gfile -> **handles** -> store
+
+No TensorFlow here. Calls come from any thread, several at once; nothing is kept per thread,
+because TensorFlow's threads lose their Python state between calls.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import re
+import threading
+from collections.abc import Callable
+
+from ignitetf.errors import IgniteTFError
+from ignitetf.fs.files import FileWriter
+from ignitetf.fs.oserrors import as_os_error, os_errors
+from ignitetf.fs.path import os_error
+from ignitetf.fs.records import Entry
+from ignitetf.fs.store import DEFAULT_NAME, FileReader, Store, open_store
+from ignitetf.settings import Settings
+
+__all__ = ["Code", "Handles", "code_of"]
+
+
+class Code:
+    """TensorFlow's status codes."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+
+
+_BY_ERRNO = {
+    errno.ENOENT: Code.NOT_FOUND,
+    errno.EEXIST: Code.ALREADY_EXISTS,
+    errno.EACCES: Code.PERMISSION_DENIED,
+    errno.EPERM: Code.PERMISSION_DENIED,
+    errno.ENOTEMPTY: Code.FAILED_PRECONDITION,
+    errno.EISDIR: Code.FAILED_PRECONDITION,
+    errno.ENOTDIR: Code.FAILED_PRECONDITION,
+    errno.EBUSY: Code.FAILED_PRECONDITION,
+    errno.ESTALE: Code.FAILED_PRECONDITION,
+    errno.ENOSPC: Code.RESOURCE_EXHAUSTED,
+    errno.EINVAL: Code.INVALID_ARGUMENT,
+    errno.EILSEQ: Code.INVALID_ARGUMENT,
+    errno.ENAMETOOLONG: Code.INVALID_ARGUMENT,
+    errno.EXDEV: Code.UNIMPLEMENTED,
+    errno.EIO: Code.DATA_LOSS,
+}
+
+
+def code_of(error: BaseException) -> int:
+    """TensorFlow's code for an exception."""
+    if isinstance(error, IgniteTFError):
+        error = as_os_error(error)
+    if isinstance(error, OSError) and error.errno in _BY_ERRNO:
+        return _BY_ERRNO[error.errno]
+    if isinstance(error, (ConnectionError, TimeoutError)):
+        return Code.UNAVAILABLE
+    if isinstance(error, (KeyboardInterrupt, SystemExit)):
+        return Code.CANCELLED
+    if isinstance(error, MemoryError):
+        return Code.RESOURCE_EXHAUSTED
+    if isinstance(error, ValueError):
+        return Code.INVALID_ARGUMENT
+    return Code.UNKNOWN
+
+
+class _Handle:
+    """An open file; writes to one handle take turns."""
+
+    def __init__(self, uri: str, reader: FileReader | None, writer: FileWriter | None) -> None:
+        self.uri = uri
+        self.reader = reader
+        self.writer = writer
+        self.lock = threading.Lock()
+
+
+class Handles:
+    """All open files of this process, and the operations on paths.
+
+    Args:
+        settings: Where `igfs:///` leads; None for the default settings, resolved on first use.
+        name: Name of the file system.
+    """
+
+    def __init__(self, settings: Settings | None = None, name: str = DEFAULT_NAME) -> None:
+        self._name = name
+        self._default = settings
+        self._settings: dict[str, Settings] = {}
+        self._handles: dict[int, _Handle] = {}
+        self._numbers = itertools.count(1)
+
+    def configure(self, settings: Settings | None, name: str = DEFAULT_NAME) -> None:
+        """Change where `igfs:///` leads, for files opened from now on."""
+        self._default, self._name = settings, name
+        self._settings.clear()
+
+    def __len__(self) -> int:
+        return len(self._handles)
+
+    # Files
+
+    def open(self, uri: str, mode: str) -> int:
+        """Open a file; mode is "rb", "wb" or "ab". Directories on the way are made."""
+        store, path = self._at(uri)
+        reader = writer = None
+        if mode == "rb":
+            reader = store.open_read(path)
+        else:
+            writer = store.open_write(path, mode[0])
+        number = next(self._numbers)
+        self._handles[number] = _Handle(uri, reader, writer)
+        return number
+
+    def read(self, number: int, offset: int, target: memoryview) -> int:
+        """Read at an offset; gives how many bytes there were."""
+        reader = self._handles[number].reader
+        if reader is None:
+            raise os_error(errno.EBADF, self._handles[number].uri)
+        return reader.read_into(offset, target)
+
+    def write(self, number: int, data: memoryview) -> None:
+        """Append bytes; the view is not kept."""
+        handle = self._handles[number]
+        with handle.lock:
+            self._writer(handle).write(data)
+
+    def tell(self, number: int) -> int:
+        """Where the next byte will go."""
+        return self._writer(self._handles[number]).size
+
+    def flush(self, number: int) -> None:
+        """Show what was written."""
+        handle = self._handles[number]
+        with handle.lock:
+            self._writer(handle).publish()
+
+    def close(self, number: int) -> None:
+        """Show what was written, and end."""
+        handle = self._handles[number]
+        with handle.lock:
+            if handle.writer is not None:
+                handle.writer.close()
+            elif handle.reader is not None:
+                handle.reader.close()
+
+    def free(self, number: int) -> None:
+        """Forget the handle; close what was not closed."""
+        handle = self._handles.get(number)
+        if handle is None:
+            return
+        try:
+            self.close(number)
+        finally:
+            self._handles.pop(number, None)
+
+    def flush_all(self) -> None:
+        """At exit: show what open writers have; the first failure ends it."""
+        for handle in list(self._handles.values()):
+            if handle.writer is not None and not handle.writer.closed:
+                # A thread that is inside a write at exit keeps its lock; it is not waited for.
+                if not handle.lock.acquire(timeout=1.0):
+                    continue
+                try:
+                    handle.writer.publish()
+                finally:
+                    handle.lock.release()
+
+    @staticmethod
+    def _writer(handle: _Handle) -> FileWriter:
+        if handle.writer is None:
+            raise os_error(errno.EBADF, handle.uri)
+        return handle.writer
+
+    # Paths
+
+    def exists(self, uri: str) -> None:
+        """Return when something is there, else raise."""
+        self._entry(uri)
+
+    def stat(self, uri: str) -> tuple[int, int, bool]:
+        """Size, time of the last change in nanoseconds, whether it is a directory."""
+        entry = self._entry(uri)
+        return entry.size, entry.mtime_ns, entry.is_directory
+
+    def mkdir(self, uri: str) -> None:
+        """Make a directory and those on the way; raises EEXIST."""
+        store, path = self._at(uri)
+        store.make_directory(path, parents=True)
+
+    def makedirs(self, uri: str) -> None:
+        """Make a directory and those on the way where they are missing."""
+        store, path = self._at(uri)
+        store.make_directory(path, parents=True, exist_ok=True)
+
+    def unlink(self, uri: str) -> None:
+        """Remove a file."""
+        store, path = self._at(uri)
+        store.remove(path)
+
+    def rmdir(self, uri: str) -> None:
+        """Remove an empty directory."""
+        store, path = self._at(uri)
+        store.remove_directory(path)
+
+    def rmtree(self, uri: str) -> None:
+        """Remove a directory with all that is in it, or a file."""
+        store, path = self._at(uri)
+        try:
+            store.remove_directory(path, recursive=True)
+        except NotADirectoryError:
+            store.remove(path)
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename a file or directory, replacing a file."""
+        store, path = self._at(source)
+        other, goal = self._at(target)
+        if other is not store:
+            raise os_error(errno.EXDEV, source, "a rename cannot cross file systems; copy instead")
+        try:
+            store.rename(path, goal)
+        except FileNotFoundError:
+            if not store.exists(path) or (parent := _parent(goal)) == "/":
+                raise
+            store.make_directory(parent, parents=True, exist_ok=True)
+            store.rename(path, goal)
+
+    def copy(self, source: str, target: str) -> None:
+        """Copy a file, into the target where that is a directory."""
+        store, path = self._at(source)
+        other, goal = self._at(target)
+        if other is not store:
+            raise os_error(errno.EXDEV, source, "copy through a local file")
+        if store.exists(goal) and store.stat(goal).is_directory:
+            goal = f"{goal.rstrip('/')}/{path.rstrip('/').rsplit('/', 1)[-1]}"
+        store.copy(path, goal)
+
+    def children(self, uri: str) -> list[str]:
+        """Names in a directory."""
+        store, path = self._at(uri)
+        return [name for name, _ in store.list(path)]
+
+    def glob(self, pattern: str) -> list[str]:
+        """URIs that match, sorted; lists only directories whose part has a wildcard after it."""
+        head, _, rest = pattern.partition("://")
+        authority, _, path = rest.partition("/")
+        found = [f"{head}://{authority}"]
+        for part in filter(None, path.split("/")):
+            if re.search(r"[*?\[\\]", part):
+                matches = re.compile(_pattern(part)).fullmatch
+                found = [f"{base}/{n}" for base in found for n in self._names(base) if matches(n)]
+            else:
+                found = [f"{base}/{part}" for base in found]
+        return sorted(uri for uri in found if self._is_there(uri))
+
+    def _names(self, uri: str) -> list[str]:
+        return self._or_nothing(lambda: self.children(uri)) or []
+
+    def _is_there(self, uri: str) -> bool:
+        return self._or_nothing(lambda: [str(self._entry(uri).mtime_ns)]) is not None
+
+    @staticmethod
+    def _or_nothing(look: Callable[[], list[str]]) -> list[str] | None:
+        try:
+            return look()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def _entry(self, uri: str) -> Entry:
+        store, path = self._at(uri)
+        return store.stat(path)
+
+    def _at(self, uri: str) -> tuple[Store, str]:
+        """The store and the path in it of a URI; the store is this process's own."""
+        _, _, rest = uri.partition("://")
+        authority, slash, path = rest.partition("/")
+        if authority not in self._settings:
+            with os_errors():
+                self._settings[authority] = self._resolve(authority)
+        return open_store(self._settings[authority], self._name), slash + path or "/"
+
+    def _resolve(self, authority: str) -> Settings:
+        if not authority:
+            return self._default or Settings.resolve()
+        user, _, address = authority.rpartition("@")
+        given = {"address": address, **({"username": user} if user else {})}
+        if self._default is None:
+            return Settings.resolve(**given)
+        addresses = tuple(part for part in address.split(",") if part)
+        changed = {"addresses": addresses, **({"username": user} if user else {})}
+        return self._default.replace(**changed)
+
+
+def _parent(path: str) -> str:
+    return os.path.normpath(path).rpartition("/")[0] or "/"
+
+
+def _pattern(part: str) -> str:
+    """TensorFlow's wildcards as a regular expression: * ? [..] [^..], a backslash quotes."""
+    out, at = ["(?s:"], 0
+    while at < len(part):
+        char = part[at]
+        at += 1
+        if char == "*":
+            out.append(".*")
+        elif char == "?":
+            out.append(".")
+        elif char == "\\" and at < len(part):
+            out.append(re.escape(part[at]))
+            at += 1
+        elif char == "[" and (end := part.find("]", at + 1)) > 0:
+            body = part[at:end]
+            at = end + 1
+            negated = body[0] in "^!"
+            inner = body[negated:].replace("\\", r"\\").replace("[", r"\[").replace("^", r"\^")
+            out.append(f"[{'^' if negated else ''}{inner}]")
+        else:
+            out.append(re.escape(char))
+    return "".join([*out, ")"])
