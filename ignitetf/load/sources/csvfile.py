@@ -21,6 +21,7 @@ from ignitetf.load.sources.base import OnBadRecord, Source, keys_of
 from ignitetf.load.sources.chain import ChainSource, files_at
 from ignitetf.load.sources.places import Place, digest, open_plain, reading
 from ignitetf.load.sources.tables import Table
+from ignitetf.load.sources.utf8 import NOT_UTF8, Utf8Stream
 from ignitetf.wire.schema import Batch
 
 __all__ = ["CsvSource", "csv"]
@@ -136,9 +137,8 @@ class CsvSource(Table):
         wrong: dict[int, str] = {}
         for i, array in enumerate(arrays):
             for at in _wrong_values(array, self._types[i]):
-                text = array[at].as_py()[:40].decode("utf-8", "replace")
                 wrong.setdefault(
-                    at, f"column {self._columns[i].name}: {text!r} is no {self._types[i]}"
+                    at, f"column {self._columns[i].name}: {_told(array[at], self._types[i])}"
                 )
         for at in sorted(wrong):
             self.bad(
@@ -173,7 +173,7 @@ class _CsvReader:
         from pyarrow import csv as arrow_csv
 
         def on_ragged(row: Any) -> str:
-            shown = row.text[:40]
+            shown = row.text[:40].replace(NOT_UTF8, "?")
             ragged.append(
                 (
                     (row.number or 2) - 2,
@@ -184,11 +184,9 @@ class _CsvReader:
 
         convert = arrow_csv.ConvertOptions(null_values=_NULLS)
         if columns is not None:
-            convert = arrow_csv.ConvertOptions(
-                column_types=dict.fromkeys(columns, pa.binary()), check_utf8=False
-            )
+            convert = arrow_csv.ConvertOptions(column_types=dict.fromkeys(columns, pa.string()))
         self._place = place
-        self._stream = open_plain(place)
+        self._stream = Utf8Stream(open_plain(place), place.name)
         try:
             with reading(place.name, _HINT_CSV):
                 self._reader = arrow_csv.open_csv(
@@ -255,12 +253,21 @@ def _parsed(array: Any, arrow_type: Any) -> Any:
     import pyarrow as pa
     from pyarrow import compute
 
-    text = array.cast(pa.string())
     if pa.types.is_string(arrow_type):
-        return text
-    text = compute.utf8_trim_whitespace(text)
+        if compute.any(compute.match_substring(array, NOT_UTF8)).as_py():
+            raise ValueError("not UTF-8")
+        return array
+    text = compute.utf8_trim_whitespace(array)
     missing = compute.is_in(text, value_set=pa.array(_NULLS))
     return compute.if_else(missing, pa.scalar(None, pa.string()), text).cast(arrow_type)
+
+
+def _told(value: Any, arrow_type: Any) -> str:
+    """Why a text does not convert."""
+    text = value.as_py()[:40]
+    if NOT_UTF8 in text:
+        return f"{text.replace(NOT_UTF8, '?')!r} is not UTF-8"
+    return f"{text!r} is no {arrow_type}"
 
 
 def _wrong_values(array: Any, arrow_type: Any, first: int = 0) -> Iterator[int]:

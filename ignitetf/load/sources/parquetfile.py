@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ignitetf.errors import ConfigError, SchemaError, SourceError
+from ignitetf.errors import ConfigError, SourceError
 from ignitetf.load.sources.arrow import arrow_column, arrow_field, import_pyarrow
 from ignitetf.load.sources.base import OnBadRecord, Source, keys_of, rows_per_batch
 from ignitetf.load.sources.chain import ChainSource, files_at
@@ -26,7 +26,10 @@ _HINT = "is it a Parquet file? write it again"
 
 
 class ParquetSource(Table):
-    """One Parquet file; a column has nulls where the file's statistics do not exclude them."""
+    """One Parquet file; a column may have nulls unless the file declares that it has none.
+
+    The statistics in the footer are not used: pyarrow ends the process when they are damaged.
+    """
 
     def __init__(
         self, place: Place, *, key: str | None = None, bad_records: OnBadRecord = "fail"
@@ -41,12 +44,8 @@ class ParquetSource(Table):
                 self.rows = footer.num_rows
                 self._groups = [footer.row_group(i).num_rows for i in range(footer.num_row_groups)]
                 size = sum(footer.row_group(i).total_byte_size for i in range(len(self._groups)))
-                nulls = _columns_with_nulls(footer)
             self._record_bytes = size // max(1, self.rows or 0)
-        fields = [
-            arrow_field(f.name.upper(), f.type, nullable=f.nullable and f.name in nulls)
-            for f in arrow_schema
-        ]
+        fields = [arrow_field(f.name.upper(), f.type, nullable=f.nullable) for f in arrow_schema]
         self._take_fields(fields, key)
 
     def _open(self) -> _ParquetFile:
@@ -83,7 +82,9 @@ class ParquetSource(Table):
         for i, field in enumerate(self._columns):
             column = arrow_column(field, found.column(i))
             if column.valid is not None and not field.nullable:
-                raise SchemaError(f"column {field.name}: a null that the footer excludes")
+                raise SourceError(
+                    f"{self.place.name}: a null in column {field.name}, which must have none"
+                )
             columns[field.name] = column
         return columns
 
@@ -110,20 +111,6 @@ class _ParquetFile:
     def __exit__(self, *_: object) -> None:
         self._file.close()
         self._stream.close()
-
-
-def _columns_with_nulls(footer: Any) -> set[str]:
-    """Top-level columns for which the statistics do not prove that there is no null."""
-    nulls = set()
-    for g in range(footer.num_row_groups):
-        group = footer.row_group(g)
-        for c in range(group.num_columns):
-            chunk = group.column(c)
-            statistics = chunk.statistics
-            known = statistics is not None and statistics.has_null_count
-            if not known or statistics.null_count:
-                nulls.add(chunk.path_in_schema.split(".")[0])
-    return nulls
 
 
 def parquet(location: Any, key: str | None = None, bad_records: OnBadRecord = "fail") -> Source:

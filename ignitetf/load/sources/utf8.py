@@ -1,0 +1,67 @@
+"""A stream of text whose bytes are UTF-8 for certain, with a mark where they were not.
+
+file -> **valid UTF-8** -> CSV parser
+
+The parser loses or refuses a whole block for one bad byte. With a mark in its place, the row
+that has it can be named.
+"""
+
+from __future__ import annotations
+
+import codecs
+import io
+from typing import Any
+
+from ignitetf.load.sources.places import Stream, reading
+
+__all__ = ["NOT_UTF8", "Utf8Stream"]
+
+# A noncharacter: Unicode forbids it in texts that are passed on.
+NOT_UTF8 = "\ufdd0"
+
+
+def _mark(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    return NOT_UTF8, error.end
+
+
+codecs.register_error("ignitetf.mark", _mark)
+
+
+class Utf8Stream(io.RawIOBase):
+    """Reads a stream in pieces and closes it."""
+
+    def __init__(self, stream: Stream, name: str) -> None:
+        super().__init__()
+        self._stream = stream
+        self._name = name
+        self._decoder = codecs.getincrementaldecoder("utf-8")("ignitetf.mark")
+        self._pending = False
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def read(self, size: int = -1, /) -> bytes:
+        """About `size` bytes: marks are longer than what they replace."""
+        with reading(self._name):
+            data = self._stream.read(size)
+        if data and data.isascii() and not self._pending:
+            return data
+        out = self._decoder.decode(data, final=not data).encode()
+        self._pending = bool(self._decoder.getstate()[0])
+        # Bytes of a character that is not complete yet are no end of the file.
+        return out if out or not data else self.read(size)
+
+    def readinto(self, buffer: Any, /) -> int:
+        """As every raw stream; whole reads go through `read`."""
+        data = self.read(max(1, len(buffer) // 3))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        """Close both."""
+        try:
+            super().close()
+        finally:
+            self._stream.close()
