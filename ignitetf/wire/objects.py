@@ -99,6 +99,8 @@ def find_rows(data: Bytes, count: int, columns: int = 2) -> list[Positions]:
         if len(data):
             raise WireError(f"{len(data)} bytes stand after the last entry")
         return [np.empty(0, np.int64) for _ in range(columns)]
+    if len(data) == 0:
+        raise WireError(f"an empty page cannot hold {count} entries")
     if columns == 2 and (found := _wrapped_after_fixed(data, count)) is not None:
         return found
     flat = _walk_all(data, count * columns)

@@ -75,7 +75,7 @@ def test_pyignite_and_sql_read_the_same_rows(client, cache_name, mnist_dir, imag
     cache = client.cache(cache_name)
     for key in (0, 1, 250, 499):
         value = cache.get(key)
-        assert value.LABEL == classes[key]
+        assert classes[key] == value.LABEL
         assert bytes(value.IMAGE) == expected[key].tobytes()
 
 

@@ -37,7 +37,7 @@ texts = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters
 moments = st.datetimes(datetime.datetime(1971, 1, 1), datetime.datetime(2100, 1, 1)).map(
     lambda d: d.replace(microsecond=0)
 )
-decimals = st.decimals(-10**12, 10**12, places=3, allow_nan=False)
+decimals = st.decimals(-(10**12), 10**12, places=3, allow_nan=False)
 
 # type of the field, values, what the reader gives for one value
 KINDS = {
@@ -136,9 +136,7 @@ def test_values_of_every_type_are_read_equal(client, small_cache, kind, data):
     type_name = f"Types{kind.capitalize()}"
     kind_class = GenericObjectMeta(type_name, (), {}, schema={"A": t.IntObject, "V": hint})
     small_cache.clear()
-    small_cache.put_all(
-        {(k, t.LongObject): kind_class(A=k * 3, V=v) for k, v in enumerate(rows)}
-    )
+    small_cache.put_all({(k, t.LongObject): kind_class(A=k * 3, V=v) for k, v in enumerate(rows)})
     if all(v is None for v in rows):
         with pytest.raises(SchemaError, match="nothing but nulls"):
             records(client, small_cache.name)
