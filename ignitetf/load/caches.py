@@ -12,6 +12,7 @@ value gets a full-text index, without whose jar the table silently does not appe
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from typing import Final
 
 from ignitetf.catalog import drop_manifest
 from ignitetf.client import Client, cache_id
-from ignitetf.errors import CacheExists, ConfigError, IgniteTFError, SqlError
+from ignitetf.errors import CacheExists, CacheNotFound, ConfigError, IgniteTFError, SqlError
 from ignitetf.load.describe import (
     describe,
     find_table,
@@ -50,6 +51,7 @@ __all__ = [
     "list_caches",
     "list_tables",
     "missing_template",
+    "remove_cache",
     "resolve",
 ]
 
@@ -194,15 +196,30 @@ def drop_table(client: Client, name: str) -> None:
 
 
 def drop_cache(client: Client, name: str) -> None:
-    """Remove a cache, its table and its manifest; raises CacheNotFound where there is none."""
+    """Remove a data set: cache, table, slim table beside blocks, manifest.
+
+    Raises:
+        CacheNotFound: There is no such cache.
+    """
     cache = resolve(client, name)
+    manifest = manifest_of(client, cache)
+    remove_cache(client, cache)
+    if manifest is not None and manifest.index is not None:
+        with contextlib.suppress(CacheNotFound):
+            remove_cache(client, manifest.index)
+    if manifest is not None:
+        drop_manifest(client, manifest.name)
+
+
+def remove_cache(client: Client, cache: str) -> None:
+    """Remove exactly this cache and its table; raises CacheNotFound where there is none."""
+    client.require_cache(cache)
     rows = client.sql(statement("tables_of_cache"), (cache,)).fetchall()
     own = [table for schema, table in rows if schema == "PUBLIC"]
     if not own:
         client.destroy_cache(cache)
     for table in own:
         client.sql(statement("drop_table", schema="PUBLIC", table=table)).close()
-    _forget(client, cache)
 
 
 def clear_cache(client: Client, name: str) -> None:

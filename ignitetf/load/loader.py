@@ -34,7 +34,7 @@ from ignitetf.load.caches import (
     CacheSpec,
     create_cache,
     create_table,
-    drop_cache,
+    remove_cache,
 )
 from ignitetf.load.fill import Filler, Progress, index_schema, index_table
 from ignitetf.load.finish import entries_of, manifest_of, require_stored, successor
@@ -373,7 +373,7 @@ def _drop(client: Client, cache: str) -> None:
     """Remove a cache, its table, and the slim table beside it; harmless where there are none."""
     for name in (cache, index_table(cache)):
         with contextlib.suppress(CacheNotFound):
-            drop_cache(client, name)
+            remove_cache(client, name)
 
 
 def _exists(name: str, journal: Journal | None) -> CacheExists:

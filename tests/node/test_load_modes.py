@@ -1,0 +1,335 @@
+"""What happens to data that are there: error, append, replace, resume; rows and blocks alike."""
+
+import contextlib
+import struct
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ignitetf.catalog import read_manifest
+from ignitetf.client import cache_id
+from ignitetf.errors import CacheExists, ConfigError, LoadInterrupted, SchemaError, ServerOverloaded
+from ignitetf.load import blocks, fill
+from ignitetf.load.journal import read_journal
+from ignitetf.load.loader import load_dataset
+from ignitetf.load.sources.base import Source
+from ignitetf.load.sources.records import records
+from ignitetf.read.reader import CacheReader, ReadOptions
+from ignitetf.wire.blocks import block_schema, unpack_blocks
+from ignitetf.wire.checksum import checksum
+from ignitetf.wire.codes import OpCode
+from ignitetf.wire.decoder import Decoder
+from ignitetf.wire.frames import read_first_page, scan_request
+from ignitetf.wire.types import TypeRegistry, read_binary_type
+
+pytestmark = pytest.mark.node
+LAYOUTS = pytest.mark.parametrize("layout", ["rows", "blocks"])
+
+
+def arrays(rows, seed=0, start=0):
+    rng = np.random.default_rng(seed)
+    return {
+        "IMAGE": rng.integers(0, 256, (rows, 5, 4), dtype=np.uint8),
+        "LABEL": np.arange(start, start + rows, dtype=np.int32),
+    }
+
+
+def passes(client, name):
+    """The batches of one pass of a reader."""
+    reader = CacheReader(client, name, ReadOptions())
+    for item in reader.batches(range(reader.partition_count)):
+        if item.batch is not None:
+            yield item.batch
+
+
+def stored(client, name):
+    """The batches of a data set, decoded here from the pages of its cache."""
+    manifest = read_manifest(client, name)
+    packed = manifest.layout == "blocks"
+    schema = block_schema(manifest.schema) if packed else manifest.schema
+    registry = TypeRegistry()
+    request = struct.pack("<i", schema.type_id)
+    registry.add(read_binary_type(client.call(OpCode.BINARY_TYPE_GET, request)))
+    decoder = Decoder(schema, registry)
+    for partition in range(client.partition_count(manifest.cache)):
+        scan = scan_request(cache_id(manifest.cache), 1 << 16, partition)
+        batch = decoder.decode(read_first_page(client.call(OpCode.QUERY_SCAN, scan))[1])
+        found = list(unpack_blocks(manifest.schema, batch)) if packed else [batch]
+        assert sum(map(len, found)) == manifest.partition_rows[partition]
+        yield from found
+
+
+def labels(batches):
+    """Key -> label."""
+    out = {}
+    for batch in batches:
+        keys, values = batch.key.values, batch.columns["LABEL"].values
+        assert not set(keys.tolist()) & out.keys()
+        out.update(zip(keys.tolist(), values.tolist(), strict=True))
+    return out
+
+
+def contents(client, name):
+    """Key -> label of what is stored."""
+    return labels(stored(client, name))
+
+
+def checksum_of(client, name):
+    schema = read_manifest(client, name).schema
+    total = sum(checksum(schema, batch) for batch in stored(client, name))
+    return f"{total % (1 << 64):016x}"
+
+
+class Stopping(Source):
+    """A source that stops with an error before a given record; its batches are small."""
+
+    def __init__(self, inner, stop_at=None, error=KeyboardInterrupt):
+        super().__init__()
+        self.inner, self.stop_at, self.error = inner, stop_at, error
+        self.schema, self.rows = inner.schema, inner.rows
+        self.starts = []
+
+    def fingerprint(self):
+        return self.inner.fingerprint()
+
+    def _read(self, start, max_bytes):
+        self.starts.append(start)
+        for batch in self.inner.batches(start, max_bytes=2000):
+            if self.stop_at is not None and self.inner.position > self.stop_at:
+                raise self.error
+            yield self.inner.position, batch
+
+
+def source(rows=3000, seed=0, **more):
+    return Stopping(records(arrays(rows, seed)), **more)
+
+
+@pytest.fixture
+def noted_often(monkeypatch):
+    """Notes after every batch, and blocks so small that there are many."""
+    monkeypatch.setattr(fill, "_NOTE_S", 0.0)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(blocks, "_CHUNK_BYTES", 4000)
+
+
+def test_error_names_the_ways_on(client, cache_name):
+    load_dataset(arrays(10), cache_name, client=client)
+    with pytest.raises(CacheExists) as caught:
+        load_dataset(arrays(10), cache_name, client=client)
+    assert "append, replace or resume" in caught.value.hint
+
+
+@LAYOUTS
+def test_append_adds_rows_behind_those_that_are_there(client, cache_name, layout):
+    load_dataset(arrays(2000), cache_name, client=client, partitions=4, layout=layout)
+    more = arrays(500, seed=1, start=9000)
+    report = load_dataset(more, cache_name, client=client, if_exists="append", layout=layout)
+    manifest = read_manifest(client, cache_name)
+    assert (report.rows, manifest.rows, manifest.version) == (500, 2500, 2)
+    found = contents(client, cache_name)
+    assert found == {k: k if k < 2000 else 7000 + k for k in range(2500)}
+    assert manifest.checksum == checksum_of(client, cache_name)
+    assert sum(manifest.partition_rows) == 2500
+
+
+def test_appended_records_must_be_alike(client, cache_name):
+    load_dataset(arrays(10), cache_name, client=client)
+    with pytest.raises(SchemaError, match="other fields"):
+        load_dataset({"X": np.arange(3)}, cache_name, client=client, if_exists="append")
+    with pytest.raises(ConfigError, match="layout rows"):
+        load_dataset(arrays(3), cache_name, client=client, if_exists="append", layout="blocks")
+    assert client.cache_size(cache_name) == 10
+
+
+def test_append_over_known_keys_counts_what_is_there(client, cache_name):
+    first = [{"id": i, "x": i} for i in range(100)]
+    load_dataset(first, cache_name, client=client, key="id")
+    again = [{"id": i, "x": -i} for i in range(90, 120)]
+    load_dataset(again, cache_name, client=client, key="id", if_exists="append")
+    manifest = read_manifest(client, cache_name)
+    assert (manifest.rows, manifest.checksum, manifest.partition_rows) == (120, "", ())
+    assert client.cache(cache_name).get(95).X == -95
+
+
+@LAYOUTS
+def test_an_interrupted_load_resumes_where_it_was_noted(client, cache_name, layout, noted_often):
+    with pytest.raises(KeyboardInterrupt):
+        load_dataset(source(stop_at=1500), cache_name, client=client, partitions=4, layout=layout)
+    journal = read_journal(client, cache_name)
+    assert read_manifest(client, cache_name) is None
+    with pytest.raises(CacheExists, match="unfinished"):
+        load_dataset(source(), cache_name, client=client, layout=layout)
+    whole = source()
+    report = load_dataset(whole, cache_name, client=client, if_exists="resume", layout=layout)
+    assert whole.starts == [journal.position]
+    assert (report.rows, report.resumed_rows) == (3000, journal.rows)
+    assert 0 < journal.rows <= 1500
+    assert contents(client, cache_name) == {k: k for k in range(3000)}
+    assert read_manifest(client, cache_name).checksum == checksum_of(client, cache_name)
+    assert read_journal(client, cache_name) is None
+
+
+def test_an_interrupted_append_resumes(client, cache_name, noted_often):
+    load_dataset(arrays(1000), cache_name, client=client, partitions=4)
+    with pytest.raises(KeyboardInterrupt):
+        load_dataset(source(seed=3, stop_at=1000), cache_name, client=client, if_exists="append")
+    load_dataset(source(seed=3), cache_name, client=client, if_exists="resume")
+    manifest = read_manifest(client, cache_name)
+    assert (manifest.rows, manifest.version) == (4000, 2)
+    assert manifest.checksum == checksum_of(client, cache_name)
+
+
+def test_resume_of_a_finished_load_does_nothing_and_of_none_loads(client, cache_name):
+    first = load_dataset(arrays(100), cache_name, client=client, if_exists="resume")
+    again = load_dataset(arrays(100), cache_name, client=client, if_exists="resume")
+    assert (first.rows, first.resumed_rows) == (100, 0)
+    assert (again.rows, again.resumed_rows) == (100, 100)
+    with pytest.raises(ConfigError, match="no unfinished load"):
+        load_dataset(arrays(100, seed=9), cache_name, client=client, if_exists="resume")
+
+
+def test_resume_refuses_another_source_and_other_options(client, cache_name, noted_often):
+    with pytest.raises(KeyboardInterrupt):
+        load_dataset(source(stop_at=1000), cache_name, client=client)
+    with pytest.raises(ConfigError, match="not the one"):
+        load_dataset(source(seed=8), cache_name, client=client, if_exists="resume")
+    with pytest.raises(ConfigError, match="limit"):
+        load_dataset(source(), cache_name, client=client, if_exists="resume", limit=7)
+
+
+@LAYOUTS
+def test_replace_leaves_the_new_rows_under_the_name(client, cache_name, layout):
+    load_dataset(arrays(2000), cache_name, client=client, partitions=4, layout=layout)
+    new = arrays(700, seed=4, start=100)
+    load_dataset(new, cache_name, client=client, if_exists="replace", layout=layout)
+    manifest = read_manifest(client, cache_name)
+    assert (manifest.cache, manifest.rows, manifest.version) == (cache_name, 700, 2)
+    assert client.partition_count(cache_name) == 4
+    assert contents(client, cache_name) == {k: k + 100 for k in range(700)}
+    assert manifest.checksum == checksum_of(client, cache_name)
+    assert f"{cache_name}__NEXT" not in client.cache_names()
+    if layout == "rows":
+        query = f"SELECT COUNT(*), MIN(LABEL) FROM {cache_name}"
+        assert client.sql(query).fetchall() == [(700, 100)]
+        assert client.cache(cache_name).get(3).LABEL == 103
+
+
+def test_readers_see_the_old_or_the_new_rows_while_they_are_replaced(client, address, cache_name):
+    """A reader follows the manifest: each whole pass is one of the two sets, or an error."""
+    from ignitetf.client import connect
+
+    load_dataset(arrays(3000), cache_name, client=client, partitions=4)
+    seen, errors, stop = [], [], threading.Event()
+
+    def read():
+        with connect(address) as other:
+            while not stop.is_set():
+                try:
+                    found = labels(passes(other, cache_name))
+                    seen.append((len(found), found[0]))
+                except Exception as error:
+                    errors.append(error)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    try:
+        for version in range(1, 5):
+            new = arrays(3000 + version, seed=version, start=version * 10)
+            load_dataset(new, cache_name, client=client, if_exists="replace")
+    finally:
+        stop.set()
+        thread.join(60)
+    allowed = {(3000 + v, 10 * v) for v in range(5)}
+    assert seen and set(seen) <= allowed, set(seen) - allowed
+
+
+def test_a_replacement_that_fails_leaves_the_old_rows(client, cache_name):
+    from ignitetf.errors import SourceError
+
+    load_dataset(arrays(100), cache_name, client=client, partitions=4)
+    bad = source(stop_at=1000, error=SourceError("damaged"))
+    with pytest.raises(SourceError, match="damaged"):
+        load_dataset(bad, cache_name, client=client, if_exists="replace")
+    assert len(contents(client, cache_name)) == 100
+    assert [n for n in client.cache_names() if n.startswith(f"{cache_name}_")] == []
+
+
+def test_an_interrupted_replacement_resumes(client, cache_name, noted_often):
+    load_dataset(arrays(100), cache_name, client=client, partitions=4)
+    with pytest.raises(KeyboardInterrupt):
+        load_dataset(source(seed=5, stop_at=2000), cache_name, client=client, if_exists="replace")
+    assert len(contents(client, cache_name)) == 100
+    load_dataset(source(seed=5), cache_name, client=client, if_exists="resume")
+    manifest = read_manifest(client, cache_name)
+    assert (manifest.rows, manifest.version, manifest.cache) == (3000, 2, cache_name)
+    assert manifest.checksum == checksum_of(client, cache_name)
+
+
+@pytest.mark.parametrize("place", ["_create", "copy"])
+def test_a_replacement_that_dies_while_it_takes_its_name_is_finished_later(
+    client, cache_name, monkeypatch, place
+):
+    """The manifest names the replacement until the copy is whole."""
+    from ignitetf.load import loader
+
+    load_dataset(arrays(100), cache_name, client=client, partitions=4)
+
+    def die(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        if place == "copy":
+            patch.setattr(loader, "copy_entries", die)
+        else:
+            real = loader._Load._create
+            patch.setattr(
+                loader._Load,
+                "_create",
+                lambda self, cache: die() if cache == self.name else real(self, cache),
+            )
+        load_dataset(source(seed=6), cache_name, client=client, if_exists="replace")
+    assert len(contents(client, cache_name)) == 3000
+    load_dataset(source(seed=6), cache_name, client=client, if_exists="resume")
+    manifest = read_manifest(client, cache_name)
+    assert (manifest.cache, manifest.rows, manifest.version) == (cache_name, 3000, 2)
+    assert contents(client, cache_name) == {k: k for k in range(3000)}
+
+
+def test_an_interrupt_leaves_no_thread_behind(client, cache_name):
+    before = threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        load_dataset(source(stop_at=500), cache_name, client=client)
+    with contextlib.suppress(RuntimeError):
+        threading.current_thread().join(0.0)
+    names = [t.name for t in threading.enumerate() if t.name.startswith("ignitetf-writer")]
+    assert (threading.active_count(), names) == (before, [])
+
+
+def test_an_overloaded_node_stops_the_load_with_the_sum(
+    client, cache_name, noted_often, monkeypatch
+):
+    real = fill.Writer.write
+    left = [9]
+
+    def write(self, work):
+        left[0] -= 1
+        if left[0] < 0:
+            raise ServerOverloaded("Out of memory in data region", hint="give it more", status=1)
+        real(self, work)
+
+    with monkeypatch.context() as patch, pytest.raises(LoadInterrupted) as caught:
+        patch.setattr(fill.Writer, "write", write)
+        load_dataset(source(), cache_name, client=client)
+    assert "Out of memory" in caught.value.message and "resume" in caught.value.hint
+    assert caught.value.rows == client.cache_size(cache_name) > 0
+    report = load_dataset(source(), cache_name, client=client, if_exists="resume")
+    assert report.rows == client.cache_size(cache_name) == 3000
+
+
+def test_a_manifest_round_trips(client, cache_name):
+    load_dataset(arrays(10), cache_name, client=client)
+    manifest = read_manifest(client, cache_name)
+    assert type(manifest).from_json(manifest.to_json()) == manifest
+    assert replace(manifest, cache="").cache == manifest.name
