@@ -20,7 +20,7 @@ from ignitetf.errors import SchemaError
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.schema import BYTES, Column, Field, Shape, field_for
 
-__all__ = ["column_of", "field_of", "strings_column", "unfit"]
+__all__ = ["cast_array", "column_of", "field_of", "strings_column", "unfit"]
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _MICROSECOND = dt.timedelta(microseconds=1)
@@ -182,7 +182,7 @@ def _dense(field: Field, values: Sequence[Any], valid: NDArray[np.bool_] | None)
         whole = np.asarray(values) if len(values) else np.empty((0, *shape), field.dtype)
         if whole.shape != (len(values), *shape):
             raise SchemaError(f"shape {list(whole.shape[1:])}, expected {list(shape)}")
-        return Column(_cast(field, whole))
+        return Column(cast_array(field, whole))
     out = np.zeros((len(values), *shape), field.dtype)
     present = [v for v in values if v is not None]
     if present:
@@ -200,14 +200,14 @@ def _runs(field: Field, values: Sequence[Any], valid: NDArray[np.bool_] | None) 
             array = empty
         if array.ndim != len(field.shape) or array.shape[1:] != trailing:
             raise SchemaError(f"shape {list(array.shape)}, expected {list(field.shape)}")
-        pieces.append(_cast(field, array).reshape(-1))
+        pieces.append(cast_array(field, array).reshape(-1))
     lengths = np.fromiter((len(p) for p in pieces), np.int64, len(pieces))
     starts = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))[:-1]
     flat = np.concatenate(pieces) if pieces else np.empty(0, field.dtype)
     return Column(flat, starts, lengths, valid)
 
 
-def _cast(field: Field, array: NDArray[Any]) -> NDArray[Any]:
+def cast_array(field: Field, array: NDArray[Any]) -> NDArray[Any]:
     """The array in the field's dtype, where every value keeps its meaning."""
     target = field.dtype
     if array.dtype == target:

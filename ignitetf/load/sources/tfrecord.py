@@ -1,0 +1,389 @@
+"""TFRecord files of `tf.train.Example`, read without TensorFlow.
+
+file -> frames, CRCs checked -> **features -> columns** -> Batch
+
+A frame is the length (uint64), the masked CRC-32C of the length, the record and the masked
+CRC-32C of the record. Frames are read in pieces of about a megabyte; all CRCs of a piece are
+checked at once, and records that agree outside their values are read as one matrix.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignitetf.errors import ConfigError, SchemaError, SourceError
+from ignitetf.load.sources.arrays import key_field_of, take_key
+from ignitetf.load.sources.base import (
+    MAX_RECORD_BYTES,
+    OnBadRecord,
+    Source,
+    keys_of,
+    rows_per_batch,
+    type_name,
+)
+from ignitetf.load.sources.chain import ChainSource, files_at
+from ignitetf.load.sources.crc32c import crc32c, crc32c_many, masked
+from ignitetf.load.sources.example import BYTES_LIST, ExampleError, parse_example, varints
+from ignitetf.load.sources.featurespec import FeatureSpec, declared_specs, inferred_specs
+from ignitetf.load.sources.places import Place, Stream, digest, open_plain, reading
+from ignitetf.load.sources.values import column_of
+from ignitetf.wire.schema import BYTES, Batch, Column, Schema
+
+__all__ = ["TfRecordSource", "tfrecord"]
+
+_HEAD = struct.Struct("<QI")
+_HEAD_BYTES = 12
+_FRAME_BYTES = 16  # a frame without its record
+_PIECE_BYTES = 1 << 20
+_SAMPLE = 100
+_MATRIX_ROWS = 8  # fewer records are read one by one
+_FAILURES = (SchemaError, ExampleError, ValueError, TypeError, OverflowError)
+
+
+@dataclass
+class Frames:
+    """Records of a piece of a file: where they stand in `data`, and whether their CRC is right."""
+
+    data: bytes
+    first: int
+    starts: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    good: NDArray[np.bool_]
+
+
+def read_frames(stream: Stream, name: str, start: int, piece: int) -> Iterator[Frames]:
+    """The records from number `start` on, in pieces of about `piece` bytes.
+
+    Raises:
+        SourceError: A frame is cut, or the CRC of a length is wrong: the rest cannot be found.
+    """
+    number = 0
+    buffer = b""
+    wanted = piece
+    while True:
+        with reading(name, "write the file again"):
+            while len(buffer) < wanted and (more := stream.read(wanted - len(buffer))):
+                buffer += more
+        if not buffer:
+            return
+        starts, lengths, end, missing = _find_frames(buffer, name, number)
+        if not starts:
+            if len(buffer) < wanted:
+                raise SourceError(
+                    f"{name}: truncated: record {number} is cut",
+                    hint="write the file again",
+                )
+            wanted = missing
+            continue
+        skip = min(max(0, start - number), len(starts))
+        if skip < len(starts):
+            yield _checked(buffer, name, number, starts, lengths, skip)
+        number += len(starts)
+        buffer = buffer[end:]
+        wanted = piece
+
+
+def _find_frames(buffer: bytes, name: str, number: int) -> tuple[list[int], list[int], int, int]:
+    """Starts and lengths of the whole records, their end, and the bytes the next one needs."""
+    starts: list[int] = []
+    lengths: list[int] = []
+    pos, size = 0, len(buffer)
+    while size - pos >= _HEAD_BYTES:
+        length, crc = _HEAD.unpack_from(buffer, pos)
+        if pos + length + _FRAME_BYTES > size:
+            # Before more is read for it, the length must be right.
+            if length > MAX_RECORD_BYTES or _masked(buffer[pos : pos + 8]) != crc:
+                heads = [at - _HEAD_BYTES for at in starts]
+                raise _lost(name, number + _first_wrong(buffer, heads))
+            return starts, lengths, pos, length + _FRAME_BYTES
+        starts.append(pos + _HEAD_BYTES)
+        lengths.append(length)
+        pos += length + _FRAME_BYTES
+    return starts, lengths, pos, _FRAME_BYTES
+
+
+def _first_wrong(buffer: bytes, heads: list[int]) -> int:
+    """Which of these frames is the first whose length has a wrong CRC; their number if none."""
+    for i, at in enumerate(heads):
+        if _masked(buffer[at : at + 8]) != _HEAD.unpack_from(buffer, at)[1]:
+            return i
+    return len(heads)
+
+
+def _masked(data: bytes) -> int:
+    return int(masked(np.array([crc32c(data)], np.uint32))[0])
+
+
+def _lost(name: str, number: int) -> SourceError:
+    return SourceError(
+        f"{name}: record {number}: the CRC of its length is wrong; this is no TFRecord file, or "
+        "a damaged one",
+        hint="records behind it cannot be found; write the file again",
+    )
+
+
+def _checked(
+    buffer: bytes, name: str, number: int, starts: list[int], lengths: list[int], skip: int
+) -> Frames:
+    data = np.frombuffer(buffer, np.uint8)
+    begins = np.array(starts, np.int64)
+    sizes = np.array(lengths, np.int64)
+    heads = masked(crc32c_many(data, begins - _HEAD_BYTES, np.full(len(begins), 8, np.int64)))
+    if (wrong := np.flatnonzero(heads != _words(data, begins - 4))).size:
+        raise _lost(name, number + int(wrong[0]))
+    begins, sizes = begins[skip:], sizes[skip:]
+    good = masked(crc32c_many(data, begins, sizes)) == _words(data, begins + sizes)
+    return Frames(buffer, number + skip, begins, sizes, good)
+
+
+def _words(data: NDArray[np.uint8], at: NDArray[np.int64]) -> NDArray[np.uint32]:
+    """The little-endian uint32 at each of these places."""
+    return np.ascontiguousarray(data[at[:, np.newaxis] + np.arange(4)]).view("<u4")[:, 0]
+
+
+class TfRecordSource(Source):
+    """One TFRecord file; a field for each feature, called after it in capitals."""
+
+    def __init__(
+        self,
+        place: Place,
+        features: str | Mapping[str, Any] | None = None,
+        *,
+        key: str | None = None,
+        bad_records: OnBadRecord = "fail",
+    ) -> None:
+        """Read the first records for the types, unless they are declared."""
+        super().__init__(bad_records=bad_records)
+        self.place = place
+        sample = self._sample()
+        try:
+            specs = inferred_specs(sample) if features is None else declared_specs(features)
+        except SourceError as error:
+            raise SourceError(f"{place.name}: {error.message}", hint=error.hint) from error
+        self.specs = specs
+        self.key_name = None if key is None else key.upper()
+        fields = {}
+        for spec in specs:
+            if spec.field.name in fields:
+                raise SourceError(f"{place.name}: two features become column {spec.field.name}")
+            fields[spec.field.name] = spec.field
+        key_field = key_field_of(self.key_name, fields)
+        self.schema = Schema(type_name(place.stem), key_field, tuple(fields.values()))
+
+    def _open(self) -> Stream:
+        """The frames: the file itself where its first length is right, else unpacked gzip."""
+        stream = self.place.open()
+        with reading(self.place.name):
+            head = stream.read(_HEAD_BYTES)
+            stream.seek(0)
+        if len(head) == _HEAD_BYTES and _masked(head[:8]) == _HEAD.unpack(head)[1]:
+            return stream
+        stream.close()
+        return open_plain(self.place)
+
+    def _sample(self) -> list[tuple[dict[str, Any], bytes]]:
+        """The first records whose CRC is right and that are Examples."""
+        sample: list[tuple[dict[str, Any], bytes]] = []
+        with self._open() as stream:
+            for frames in read_frames(stream, self.place.name, 0, _PIECE_BYTES):
+                spans = zip(frames.starts.tolist(), frames.lengths.tolist(), strict=True)
+                for i, (at, n) in enumerate(itertools.islice(spans, _SAMPLE - len(sample))):
+                    record = frames.data[at : at + n]
+                    try:
+                        if frames.good[i]:
+                            sample.append((parse_example(record), record))
+                    except ExampleError:
+                        continue  # reported when the records are read
+                if len(sample) >= _SAMPLE or frames.first > _SAMPLE:
+                    break
+        return sample
+
+    def fingerprint(self) -> str:
+        """From name, size and time of the file, and the fields."""
+        fields = [(spec.feature, spec.field) for spec in self.specs]
+        return digest("tfrecord", self.place.stamp(), self.key_name, *fields)
+
+    def _read(self, start: int, max_bytes: int) -> Iterator[tuple[int, Batch]]:
+        number = 0
+        with self._open() as stream:
+            piece = min(max_bytes, _PIECE_BYTES)
+            for frames in read_frames(stream, self.place.name, start, piece):
+                number = frames.first + len(frames.starts)
+                for batch, end in self._convert(frames):
+                    yield from self._sliced(batch, end, max_bytes)
+                yield number, Batch(keys_of([]), {})
+        if number >= start:
+            self.rows = number or self.rows
+        yield max(number, start), Batch(keys_of([]), {})
+
+    @staticmethod
+    def _sliced(batch: Batch, end: int, max_bytes: int) -> Iterator[tuple[int, Batch]]:
+        count = len(batch)
+        rows = rows_per_batch(batch.nbytes // max(1, count), max_bytes)
+        for first in range(0, count, rows):
+            last = min(first + rows, count)
+            yield end - (count - last), batch[first:last]
+
+    def _convert(self, frames: Frames) -> Iterator[tuple[Batch, int]]:
+        """Batches of records in a row without a bad one among them, and the number after each."""
+        count = len(frames.starts)
+        if frames.good.all():
+            columns = self._matrix(frames)
+            if columns is None:
+                columns = self._one_by_one(frames, range(count))
+            if columns is not None:
+                yield self._batch(columns, frames.first, frames.first + count), frames.first + count
+                return
+        run: list[int] = []
+        for i in range(count):
+            reason = self._reason(frames, i)
+            if reason is None:
+                run.append(i)
+                continue
+            self.bad(f"{self.place.name}, record {frames.first + i}", reason)
+            if run:
+                yield self._run(frames, run)
+                run = []
+        if run:
+            yield self._run(frames, run)
+
+    def _run(self, frames: Frames, run: list[int]) -> tuple[Batch, int]:
+        columns = self._one_by_one(frames, run)
+        assert columns is not None
+        first, end = frames.first + run[0], frames.first + run[-1] + 1
+        return self._batch(columns, first, end), end
+
+    def _batch(self, columns: dict[str, Column], first: int, end: int) -> Batch:
+        return Batch(take_key(columns, self.key_name, first, end), columns)
+
+    def _values(self, frames: Frames, i: int) -> list[Any]:
+        at = int(frames.starts[i])
+        record = frames.data[at : at + int(frames.lengths[i])]
+        features = parse_example(record)
+        out = []
+        for spec in self.specs:
+            try:
+                out.append(spec.value(features.get(spec.feature), record))
+            except _FAILURES as error:
+                raise SchemaError(f"feature {spec.feature!r}: {error}") from error
+        return out
+
+    def _one_by_one(self, frames: Frames, chosen: Sequence[int]) -> dict[str, Column] | None:
+        """The columns of these records; None where one of them is bad."""
+        try:
+            rows = [self._values(frames, i) for i in chosen]
+            return {
+                spec.field.name: column_of(spec.field, [row[k] for row in rows])
+                for k, spec in enumerate(self.specs)
+            }
+        except _FAILURES:
+            return None
+
+    def _reason(self, frames: Frames, i: int) -> str | None:
+        """Why a record is bad; None when it is good."""
+        if not frames.good[i]:
+            return "wrong CRC: the record is damaged"
+        try:
+            values = self._values(frames, i)
+            for spec, value in zip(self.specs, values, strict=True):
+                try:
+                    column_of(spec.field, [value])
+                except _FAILURES as error:
+                    return f"feature {spec.feature!r}: {error}"
+        except _FAILURES as error:
+            return str(error)
+        return None
+
+    def _matrix(self, frames: Frames) -> dict[str, Column] | None:
+        """The columns where all records have the first's layout, proven on every byte; else None."""
+        n, size = len(frames.starts), int(frames.lengths[0])
+        if n < _MATRIX_ROWS or (frames.lengths != size).any():
+            return None
+        flat = np.frombuffer(frames.data, np.uint8)
+        first = int(frames.starts[0])
+        stride = size + _FRAME_BYTES
+        # Records of equal length lie at equal distances.
+        rows = np.lib.stride_tricks.as_strided(
+            flat[first : first + (n - 1) * stride + size], (n, size), (stride, 1), writeable=False
+        )
+        try:
+            features = parse_example(rows[0].tobytes())
+            spans = [(f.kind, s) for f in features.values() for s in f.spans]
+            if not _same_layout(rows, spans):
+                return None
+            return {
+                spec.field.name: self._matrix_column(rows, flat, frames, spec, features)
+                for spec in self.specs
+            }
+        except _FAILURES:
+            return None
+
+    @staticmethod
+    def _matrix_column(
+        rows: NDArray[np.uint8],
+        flat: NDArray[np.uint8],
+        frames: Frames,
+        spec: FeatureSpec,
+        features: Mapping[str, Any],
+    ) -> Column:
+        found = features.get(spec.feature)
+        if found is None or len(found.spans) != 1:
+            raise SchemaError("read one by one")
+        a, b = found.spans[0]
+        part = np.ascontiguousarray(rows[:, a:b])
+        if found.kind != BYTES_LIST:
+            numbers = part.view("<f4") if found.kind == 2 else varints(part.reshape(-1))
+            return spec.column(numbers.reshape(len(rows), -1))
+        if spec.field.dtype != BYTES:
+            if not spec.field.shape:
+                raise SchemaError("bytes instead of a number")
+            return spec.column(part.view(spec.field.dtype))
+        if spec.field.shape or spec.field.type.name == "STRING":
+            raise SchemaError("read one by one")
+        return Column(flat, frames.starts + a, np.full(len(rows), b - a, np.int64))
+
+
+def _same_layout(rows: NDArray[np.uint8], spans: Sequence[tuple[int, tuple[int, int]]]) -> bool:
+    """Whether all rows agree outside the spans, and inside numbers where a number ends."""
+    fixed = np.ones(rows.shape[1], np.bool_)
+    for kind, (a, b) in spans:
+        fixed[a:b] = False
+        if kind == 3 and ((rows[:, a:b] ^ rows[0, a:b]) & 0x80).any():
+            return False
+    return bool((rows[:, fixed] == rows[0, fixed]).all())
+
+
+def tfrecord(
+    location: Any,
+    features: str | Mapping[str, Any] | None = None,
+    key: str | None = None,
+    bad_records: OnBadRecord = "fail",
+) -> Source:
+    """TFRecord files of tf.train.Example, gzipped or not.
+
+    Args:
+        location: A file, a pattern with `*`, a folder, or a list.
+        features: What to load: `name:type,name:type` or a mapping of names to types (see
+            `featurespec`); None takes all features of the first records.
+        key: Column that is the key; else a running number.
+        bad_records: What to do with records that are damaged or do not fit.
+
+    Raises:
+        SourceError: Missing or damaged.
+        ConfigError: The features are not understood.
+    """
+    if not location:
+        raise ConfigError("source 'tfrecord' needs a file")
+    sources: list[TfRecordSource] = []
+    for place in files_at(location, (".tfrecord", ".tfrec", ".record")):
+        if features is None and sources:  # one table: the first file decides
+            features = {spec.feature: spec.field for spec in sources[0].specs}
+        sources.append(TfRecordSource(place, features, key=key, bad_records=bad_records))
+    return sources[0] if len(sources) == 1 else ChainSource(sources, bad_records=bad_records)
