@@ -114,7 +114,7 @@ class RecordSource(Source):
 
     def _read(self, start: int, max_bytes: int) -> Iterator[tuple[int, Batch]]:
         if self._once is not None:
-            iterator, self._once = self._once, iter(())
+            iterator, self._once = self._once, None
             self._items = _spent
         else:
             iterator = self._iterate()

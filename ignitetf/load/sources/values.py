@@ -44,7 +44,10 @@ def field_of(name: str, values: Sequence[Any]) -> Field:
         return Field(name, TypeCode.STRING, BYTES, (), nullable=True)
     if (special := _special(name, present, nullable)) is not None:
         return special
-    arrays = [np.asarray(v) for v in present]
+    try:
+        arrays = [np.asarray(v) for v in present]
+    except ValueError as error:
+        raise SchemaError(f"field {name!r}: a list whose parts differ in length") from error
     dtype = np.result_type(*{a.dtype for a in arrays})
     if len({a.dtype.kind for a in arrays} - {"i", "u", "f"}) > (dtype.kind not in "iuf"):
         raise SchemaError(f"field {name!r}: types are mixed: {_kinds(present)}")
