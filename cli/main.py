@@ -22,6 +22,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "cache": ("ignitetf.cli.cache", "Create, list, describe, clear and drop caches."),
     "load": ("ignitetf.cli.load", "Load a data set into a cache."),
     "query": ("ignitetf.cli.query", "Run SQL: one statement, a file, or an interactive prompt."),
+    "fs": ("ignitetf.cli.fs", "Files in the cluster: ls, cat, put, get, cp, mv, rm, du, check."),
+    "checkpoint": ("ignitetf.cli.checkpoint", "Push, pull, list, prune and watch checkpoints."),
     "config": ("ignitetf.cli.config", "Show the settings in force and where each comes from."),
 }
 

@@ -175,8 +175,15 @@ def note(message: str) -> None:
 
 
 @contextmanager
-def progress(label: str, total_rows: int | None = None) -> Iterator[Callable[..., None]]:
+def progress(
+    label: str, total_rows: int | None = None, *, unit: str = "rows"
+) -> Iterator[Callable[..., None]]:
     """A progress bar on stderr; nothing where stderr is no terminal.
+
+    Args:
+        label: What is done.
+        total_rows: How many rows there will be.
+        unit: What is counted; "bytes" shows them as MB.
 
     Yields:
         `advance(rows, nbytes=0)`, to be called as work is done.
@@ -205,7 +212,10 @@ def progress(label: str, total_rows: int | None = None) -> Iterator[Callable[...
             current = bar.tasks[0]
             seconds = max(current.elapsed or 0.0, 1e-3)
             done = current.completed + rows
-            rate = f"{done:,.0f} rows  {done / seconds:,.0f} rows/s"
+            if unit == "bytes":
+                rate = f"{done / 1e6:,.1f} MB  {done / seconds / 1e6:,.1f} MB/s"
+            else:
+                rate = f"{done:,.0f} {unit}  {done / seconds:,.0f} {unit}/s"
             if size:
                 rate += f"  {size / seconds / 1e6:,.1f} MB/s"
             bar.update(task, advance=rows, rate=rate)

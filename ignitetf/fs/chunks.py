@@ -143,7 +143,7 @@ class ChunkCache:
         """Number of chunks of all files."""
         return retry(lambda _: self.client.cache_size(self.name))
 
-    def keys(self) -> Iterator[tuple[str, int]]:
+    def scan(self) -> Iterator[tuple[str, int]]:
         """Content id and number of every chunk; reads the whole cache."""
         with self.client.channel() as channel:
             # flags, no filter, entries of a page, all partitions, not only local ones

@@ -26,6 +26,7 @@ from ignitetf.fs.oserrors import os_errors
 from ignitetf.fs.path import os_error
 from ignitetf.fs.records import Entry
 from ignitetf.fs.store import DEFAULT_NAME, FileReader, Store, open_store
+from ignitetf.settings import Settings
 
 __all__ = ["IgniteFile", "IgniteFileSystem"]
 
@@ -41,6 +42,7 @@ class IgniteFileSystem(AbstractFileSystem):  # type: ignore[misc]
         port: Its thin client port.
         name: Name of the file system in the cluster.
         auto_mkdir: Make missing directories when a file is written.
+        settings: Complete settings; nothing else is looked at then.
         **options: Settings (`address`, `username`, `password`, `tls`, `ca`, `cert`, `key`, ...;
             see `ignitetf.connect`), options of the store for a file system that does not exist
             yet (`backups`, `data_region`, `chunk_bytes`), and those of fsspec.
@@ -56,10 +58,10 @@ class IgniteFileSystem(AbstractFileSystem):  # type: ignore[misc]
         *,
         name: str = DEFAULT_NAME,
         auto_mkdir: bool = True,
+        settings: Settings | None = None,
         **options: Any,
     ) -> None:
-        from ignitetf.settings import Settings
-
+        self._settings = settings
         self.auto_mkdir = auto_mkdir
         self._store_name = name
         self._store_options = {k: options.pop(k) for k in _STORE_OPTIONS if k in options}
@@ -75,10 +77,8 @@ class IgniteFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def store(self) -> Store:
         """The store, opened on first use in each process."""
         if self._opened is None or self._opened[0] != os.getpid():
-            from ignitetf.settings import Settings
-
             with os_errors():
-                settings = Settings.resolve(**self._connection)
+                settings = self._settings or Settings.resolve(**self._connection)
             store = open_store(settings, self._store_name, **self._store_options)
             self._opened = (os.getpid(), store)
         return self._opened[1]

@@ -25,7 +25,7 @@ from ignitetf.errors import IgniteTFError
 from ignitetf.fs.meta import MetaCache
 from ignitetf.fs.records import encode, lease_key, reader_key
 
-__all__ = ["GRACE_S", "LEASE_S", "Leases", "WriterLease", "is_dead", "now_ms"]
+__all__ = ["GRACE_S", "LEASE_S", "Leases", "WriterLease", "is_dead", "is_here", "now_ms"]
 
 GRACE_S: Final = 10.0  # how long garbage stays for readers without a lease
 LEASE_S: Final = 45.0  # how long a lease counts without a beat
@@ -67,6 +67,11 @@ def is_dead(lease: dict[str, Any]) -> bool:
         if started is None or abs(started - lease["s"]) > 1.0:
             return True
     return bool(now_ms() - lease["t"] > LEASE_S * 1000)
+
+
+def is_here(lease: dict[str, Any]) -> bool:
+    """Whether the owner of a lease is a process of this machine; `is_dead` is sure of those."""
+    return bool(lease.get("h") == _host())
 
 
 class WriterLease:

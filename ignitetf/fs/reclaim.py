@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ignitetf.fs.chunks import ChunkCache
-from ignitetf.fs.leases import GRACE_S, is_dead, now_ms
+from ignitetf.fs.leases import GRACE_S, is_dead, is_here, now_ms
 from ignitetf.fs.meta import Transaction
 from ignitetf.fs.records import (
     Entry,
@@ -36,7 +36,12 @@ class Reclaimer:
         self._chunks = chunks
 
     def run(self, grace_s: float = GRACE_S) -> int:
-        """Reclaim what is due; gives the number of records it found that are not due yet."""
+        """Reclaim what is due.
+
+        Returns:
+            How many garbage notes and leases may be due soon; those of processes that live on
+            this machine are not counted.
+        """
         waiting = self.directories()
         waiting += self.writers()
         waiting += self.garbage(grace_s)
@@ -62,7 +67,7 @@ class Reclaimer:
             lease = decode(value)
             if not lease.get("dead"):
                 if not is_dead(lease):
-                    waiting += 1
+                    waiting += not is_here(lease)
                     continue
                 # The writer's next beat or publication fails from here on.
                 taken = encode({**lease, "dead": 1})

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from ignitetf.client import Client
@@ -108,9 +108,18 @@ def _model() -> Any:
 
 
 def _checkpoint_path(settings: Settings) -> str:
-    folder = ignitetf_home() / "demo"
-    folder.mkdir(parents=True, exist_ok=True)
-    return str(Path(folder) / "digits")
+    """A path in the cluster; a local one where TensorFlow cannot have `igfs://`."""
+    from ignitetf.fs.oserrors import NativeIOUnavailable
+
+    try:
+        from ignitetf.fs import gfile
+    except NativeIOUnavailable as error:
+        warnings.warn(f"{error.message}; the checkpoint stays local", stacklevel=2)
+        folder = ignitetf_home() / "demo"
+        folder.mkdir(parents=True, exist_ok=True)
+        return str(folder / "digits")
+    gfile.configure(settings)
+    return "igfs:///demo/digits"
 
 
 def _read_rate(dataset: Any) -> float:

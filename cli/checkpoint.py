@@ -1,0 +1,180 @@
+"""`ignitetf checkpoint`: keep a local directory of checkpoints and one in the cluster the same."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ignitetf.cli.fs import DEFAULT, NameOption, _open
+from ignitetf.cli.options import Connect, Yes, confirm, connected
+from ignitetf.cli.output import Output, OutputOption, note, show
+
+if TYPE_CHECKING:
+    from ignitetf.fs.store import Store
+    from ignitetf.fs.sync import SyncReport
+
+app = typer.Typer(
+    help="Checkpoints: push, pull, list, prune, watch; needs no TensorFlow.", no_args_is_help=True
+)
+
+LocalArgument = Annotated[Path, typer.Argument(help="Local directory.", show_default=False)]
+RemoteArgument = Annotated[
+    str, typer.Argument(help="Remote directory, igfs:///path.", show_default=False)
+]
+Delete = Annotated[
+    bool, typer.Option("--delete", help="Remove remote files that are not here any more.")
+]
+_COLUMNS = ("name", "complete", "latest", "bytes", "files", "modified")
+
+
+@app.command()
+@connected
+def push(
+    connect: Connect,
+    local: LocalArgument,
+    remote: RemoteArgument,
+    delete: Delete = False,
+    fs_name: NameOption = DEFAULT,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Copy what changed into the cluster, the state file last.
+
+    Example: ignitetf checkpoint push checkpoints igfs:///run1
+    """
+    from ignitetf.fs.sync import push as run
+
+    store, path = _at(connect, remote, fs_name)
+    report = run(store, local, path, delete=delete, on_file=_say)
+    show(report.facts(), output)
+
+
+@app.command()
+@connected
+def pull(
+    connect: Connect,
+    remote: RemoteArgument,
+    local: LocalArgument,
+    fs_name: NameOption = DEFAULT,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Copy what changed from the cluster, the state file last.
+
+    Example: ignitetf checkpoint pull igfs:///run1 checkpoints
+    """
+    from ignitetf.fs.sync import pull as run
+
+    store, path = _at(connect, remote, fs_name)
+    report = run(store, path, local, on_file=_say)
+    show(report.facts(), output)
+
+
+@app.command("ls")
+@connected
+def list_(
+    connect: Connect,
+    remote: RemoteArgument,
+    fs_name: NameOption = DEFAULT,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List the checkpoints of a directory, oldest first.
+
+    Example: ignitetf checkpoint ls igfs:///run1
+    """
+    import datetime
+
+    from ignitetf.fs.sync import checkpoints
+
+    store, path = _at(connect, remote, fs_name)
+    rows = []
+    for one in checkpoints(store, path):
+        time = datetime.datetime.fromtimestamp(one.mtime_ns / 1e9, tz=datetime.timezone.utc)
+        rows.append(
+            {
+                "name": one.name,
+                "complete": one.complete,
+                "latest": one.latest,
+                "bytes": one.size_bytes,
+                "files": len(one.files),
+                "modified": time.isoformat(timespec="seconds"),
+            }
+        )
+    show(rows, output, _COLUMNS)
+
+
+@app.command()
+@connected
+def prune(
+    connect: Connect,
+    remote: RemoteArgument,
+    keep: Annotated[int, typer.Option(min=1, help="How many of the newest stay.")],
+    yes: Yes = False,
+    fs_name: NameOption = DEFAULT,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Remove all but the newest checkpoints; the state file forgets them first.
+
+    Example: ignitetf checkpoint prune igfs:///run1 --keep 3
+    """
+    from ignitetf.fs.sync import prune as run
+
+    confirm(f"Remove all but {keep} checkpoints of {remote}?", yes)
+    store, path = _at(connect, remote, fs_name)
+    gone = run(store, path, keep)
+    rows = [{"removed": one.name, "bytes": one.size_bytes} for one in gone]
+    show(rows, output, ("removed", "bytes"))
+
+
+@app.command()
+@connected
+def watch(
+    connect: Connect,
+    local: LocalArgument,
+    remote: RemoteArgument,
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between looks.")] = 2.0,
+    delete: Delete = False,
+    keep: Annotated[
+        int | None, typer.Option(min=1, help="Keep only so many checkpoints there.")
+    ] = None,
+    fs_name: NameOption = DEFAULT,
+) -> None:
+    """Push whatever a training run writes, until Ctrl-C or SIGTERM; then once more.
+
+    Example: ignitetf checkpoint watch checkpoints igfs:///run1 --keep 5
+    """
+    import signal
+    import threading
+
+    from ignitetf.fs.sync import watch as run
+
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with contextlib.suppress(ValueError):  # not in the main thread
+            signal.signal(number, lambda *_: stop.set())
+    store, path = _at(connect, remote, fs_name)
+    note(f"watching {local}; Ctrl-C ends it")
+    run(
+        store,
+        local,
+        path,
+        interval_s=interval,
+        delete=delete,
+        keep=keep,
+        stopped=stop.is_set,
+        on_push=_say_push,
+    )
+
+
+def _at(connect: Connect, remote: str, name: str) -> tuple[Store, str]:
+    fs = _open(connect, name, remote)
+    return fs.store, fs._strip_protocol(remote)
+
+
+def _say(name: str, size: int) -> None:
+    note(f"{name}  {size:,} bytes")
+
+
+def _say_push(report: SyncReport) -> None:
+    note(f"pushed {len(report.copied)} files, {report.size_bytes:,} bytes")

@@ -1,0 +1,174 @@
+"""`BackgroundCheckpoint`: Keras training that checkpoints without holding a step.
+
+At a save the values are copied out of the model, which takes as long as copying memory; a thread
+writes them and keeps the newest few. `on_train_end` waits until the last one is stored, and raises
+what went wrong in the background; where `fit` ends by an exception, call `barrier`.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from typing import Any
+
+import tensorflow as tf
+
+__all__ = ["BackgroundCheckpoint"]
+
+
+class BackgroundCheckpoint(tf.keras.callbacks.Callback):  # type: ignore[misc]
+    """Checkpoint to `igfs://` (or anywhere TensorFlow writes) in the background.
+
+        callback = BackgroundCheckpoint("igfs:///run1", every_steps=500, keep=3)
+        model.fit(dataset, callbacks=[callback])
+        BackgroundCheckpoint("igfs:///run1").restore(model)
+
+    Args:
+        directory: Where; a `tf.train.CheckpointManager` directory.
+        every_steps: Steps between checkpoints; None for the ends of epochs.
+        keep: How many of the newest checkpoints stay.
+        restore: Restore the latest checkpoint when training begins.
+        barrier_s: Limit in seconds for the last write when training ends.
+
+    A checkpoint that is due while the one before is still being written is skipped; the last
+    state of the training is always saved.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        *,
+        every_steps: int | None = None,
+        keep: int = 3,
+        restore: bool = False,
+        barrier_s: float = 600.0,
+    ) -> None:
+        super().__init__()
+        if directory.startswith("igfs://"):
+            import ignitetf.fs.gfile  # noqa: F401  (registers igfs://)
+        self.directory = directory
+        self.saved: list[str] = []
+        self.skipped = 0
+        self.held_s = 0.0  # time for which training was held, in all
+        self._every = every_steps
+        self._keep = keep
+        self._restore = restore
+        self._barrier_s = barrier_s
+        self._work: queue.Queue[tuple[int, list[Any]] | None] = queue.Queue(maxsize=1)
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+        self._step = 0
+        self._last = -1
+
+    def restore(self, model: Any) -> str | None:
+        """Restore the latest checkpoint into a model; gives its path, None where there is none."""
+        path: str | None = tf.train.latest_checkpoint(self.directory)
+        if path is not None:
+            copies = self._copies(model)
+            tf.train.Checkpoint(values=copies).read(path).assert_existing_objects_matched()
+            for variable, copy in zip(_variables(model), copies, strict=True):
+                variable.assign(copy)
+        return path
+
+    # Called by Keras
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Restore when asked to, and start the thread."""
+        if self._restore:
+            self.restore(self.model)
+        self._step = int(self.model.optimizer.iterations.numpy())
+        self._failure = None
+        self._thread = threading.Thread(target=self._write_all, name="checkpoints", daemon=True)
+        self._thread.start()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Save when a number of steps is done."""
+        self._step += 1
+        if self._every and self._step % self._every == 0:
+            self.save()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Save when epochs decide."""
+        if self._every is None:
+            self.save()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """The barrier: the last state is stored when this returns."""
+        if self._step != self._last:
+            self.save(wait=True)
+        self.barrier()
+
+    # For training loops of one's own
+
+    def save(self, *, wait: bool = False) -> bool:
+        """Copy the values and have them written; False when the writer is busy.
+
+        Args:
+            wait: Wait for the writer, rather than skip.
+        """
+        self._raise()
+        begin = time.perf_counter()
+        if self._work.full() and not wait:
+            self.skipped += 1
+            return False
+        # On the host, and no longer the model's: training goes on changing that.
+        values = [variable.numpy().copy() for variable in _variables(self.model)]
+        self._put((self._step, values))
+        self._last = self._step
+        self.held_s += time.perf_counter() - begin
+        return True
+
+    def barrier(self) -> None:
+        """Wait until everything is stored; raises what failed, TimeoutError after the limit."""
+        if self._thread is not None:
+            self._put(None)
+            self._thread.join(self._barrier_s)
+            if self._thread.is_alive():
+                raise TimeoutError(
+                    f"{self.directory}: the last checkpoint was not stored "
+                    f"within {self._barrier_s:g} s"
+                )
+            self._thread = None
+        self._raise()
+
+    def _put(self, item: tuple[int, list[Any]] | None) -> None:
+        deadline = time.monotonic() + self._barrier_s
+        while self._thread is not None and self._thread.is_alive():
+            try:
+                self._work.put(item, timeout=0.2)
+                return
+            except queue.Full:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"{self.directory}: the writer stands still") from None
+
+    def _raise(self) -> None:
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+
+    def _copies(self, model: Any) -> list[Any]:
+        return [tf.Variable(tf.zeros(v.shape, v.dtype)) for v in _variables(model)]
+
+    def _write_all(self) -> None:
+        try:
+            with tf.device("CPU:0"):
+                copies = self._copies(self.model)
+                checkpoint = tf.train.Checkpoint(values=copies)
+                manager = tf.train.CheckpointManager(checkpoint, self.directory, self._keep)
+                while (item := self._work.get()) is not None:
+                    step, values = item
+                    for copy, value in zip(copies, values, strict=True):
+                        copy.assign(value)
+                    self.saved.append(manager.save(checkpoint_number=step))
+        except BaseException as error:
+            self._failure = error
+
+
+def _variables(model: Any) -> list[Any]:
+    """Variables of the model and of its optimizer, in an order that building decides."""
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is not None and not getattr(optimizer, "built", True):
+        optimizer.build(model.trainable_variables)
+    own = optimizer.variables if optimizer is not None else []
+    return [*model.variables, *(own() if callable(own) else own)]
