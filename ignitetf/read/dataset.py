@@ -8,8 +8,9 @@ batches are cut from them there, in C++. Nothing of Python runs for a row.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -17,6 +18,7 @@ import tensorflow as tf
 from ignitetf.client import Client
 from ignitetf.errors import ConfigError
 from ignitetf.read.elements import Dense, Node, Runs, Struct, Text, element_tree, node_for
+from ignitetf.read.export import to_arrow, to_numpy
 from ignitetf.read.reader import PAGE_BYTES, CacheReader, ReadOptions
 from ignitetf.settings import Settings
 from ignitetf.wire.buffers import BufferPool
@@ -167,16 +169,33 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
         dataset = dataset.with_options(_page_options())
         return _counted(dataset, _batch_count(self._rows, size, drop_remainder))
 
-    def numpy(self, batch_bytes: int = PAGE_BYTES) -> Iterator[dict[str, Any]]:
-        """The same records as batches of NumPy columns, without TensorFlow.
+    def numpy(self) -> Iterator[dict[str, Any]]:
+        """The same records, a page at a time, as NumPy columns; see `export.to_numpy`.
 
         Yields:
-            `{"key": column, "val": {FIELD: column}}`; dense fields are arrays `[n, *shape]`
-            that may be views of one page, the others `Column` objects.
+            `{"key": column, "val": {FIELD: column}}`, or `val` itself a column for plain values.
         """
-        for item in self._reader.batches(self._partitions):
-            if item.batch is not None:
-                yield item.batch  # type: ignore[misc]
+        for batch in self._batches():
+            values = {n: to_numpy(batch.columns[n], node) for n, node in self._form.values.items()}
+            assert batch.key is not None
+            key = to_numpy(batch.key, self._form.key)
+            yield {"key": key, "val": values["val"] if self._form.plain else values}
+
+    def arrow(self) -> Iterator[Any]:
+        """The same records, a page at a time, as `pyarrow.RecordBatch`; see `export.to_arrow`."""
+        for batch in self._batches():
+            yield to_arrow(batch, self._form.key, self._form.values)
+
+    @property
+    def dropped(self) -> int:
+        """Records left out so far by `nulls="drop"`."""
+        return self._reader.dropped
+
+    def _batches(self) -> Iterator[Batch]:
+        with contextlib.closing(self._reader.batches(self._partitions)) as batches:
+            for item in batches:
+                if item.batch is not None and len(item.batch):
+                    yield item.batch
 
     # Building
 
@@ -206,7 +225,7 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
                     leaves = form.pack(parts, pool)
                     yield leaves if flat else form.assemble(*leaves)
             finally:
-                chunks.close()  # type: ignore[attr-defined]
+                chunks.close()
 
         spec: Any = form.flat_spec(rows)
         if not flat:
@@ -217,7 +236,7 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
 
 def _chunks(
     reader: CacheReader, partitions: Sequence[int], exact_rows: int | None, drop_remainder: bool
-) -> Iterator[list[Batch]]:
+) -> Generator[list[Batch], None, None]:
     """Batches joined to about a page, or cut to exactly `exact_rows`."""
     waiting: list[Batch] = []
     rows = nbytes = 0
@@ -225,7 +244,7 @@ def _chunks(
     try:
         for item in pages:
             batch = item.batch
-            if batch is None:
+            if batch is None or not len(batch):
                 continue
             if exact_rows is None:
                 waiting.append(batch)
@@ -244,7 +263,7 @@ def _chunks(
         if waiting and not (exact_rows is not None and drop_remainder):
             yield waiting
     finally:
-        pages.close()  # type: ignore[attr-defined]
+        pages.close()
 
 
 class _Form:

@@ -13,7 +13,7 @@ import contextlib
 import logging
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
@@ -233,7 +233,13 @@ class CacheReader:
                 hint="load it with --layout rows, or use Dataset.filter",
                 cache=self.name,
             )
-        return f'"{rows[0][0]}"."{rows[0][1]}"'
+        table = f'"{rows[0][0]}"."{rows[0][1]}"'
+        # A condition that the node refuses is better known now than when the epoch begins.
+        self.client.sql(
+            f"SELECT 1 FROM {table} WHERE ({self.options.where}) LIMIT 0",
+            self.options.where_params,
+        ).close()
+        return table
 
     # Sizes
 
@@ -294,7 +300,7 @@ class CacheReader:
             buffer_bytes=PAGE_BYTES,
         )
 
-    def batches(self, partitions: Sequence[int]) -> Iterator[UnitBatch]:
+    def batches(self, partitions: Sequence[int]) -> Generator[UnitBatch, None, None]:
         """The records of the partitions, in the order given and by key hash within each.
 
         A batch with `batch` None and `count` 0 marks the end of each partition.

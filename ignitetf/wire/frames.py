@@ -91,7 +91,7 @@ def sql_request(
     QUERY_PARTITIONS_BATCH_SIZE, to clients that did; others must not be sent it.
     """
     parts = [
-        struct.pack("<i", 0),  # cache id: the schema is given by name
+        struct.pack("<ib", 0, 0),  # cache id and flags: the schema is given by name
         encode_string(schema),
         struct.pack("<ii", page_size, -1),  # page size, rows at most
         encode_string(statement),

@@ -1,0 +1,94 @@
+"""Batches of columns for users without TensorFlow: NumPy arrays and Arrow record batches.
+
+reader -> **export** -> PyTorch, JAX, pandas, Polars, ...
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignitetf.errors import MissingExtra
+from ignitetf.read.elements import Dense, Node, Runs, Struct
+from ignitetf.wire.schema import Batch, Column
+
+__all__ = ["Ragged", "to_arrow", "to_numpy"]
+
+
+class Ragged(NamedTuple):
+    """Lists of different lengths: record i is `values[offsets[i] : offsets[i + 1]]`."""
+
+    values: Any
+    offsets: NDArray[np.int64]
+
+
+def to_numpy(column: Column, node: Node) -> Any:
+    """A column as NumPy knows it.
+
+    Returns:
+        Dense: an array `[n, *shape]`, a view of the page where its records have equal lengths.
+        Text: an object array `[n]` of `bytes`. Lists: `Ragged`. Objects and maps: a dict.
+    """
+    if isinstance(node, Dense):
+        assert isinstance(column.values, np.ndarray)
+        return column.values.reshape(len(column.values), *node.shape)
+    if isinstance(node, Struct):
+        assert isinstance(column.values, dict)
+        return {name: to_numpy(column.values[name], inner) for name, inner in node.fields}
+    if isinstance(node, Runs):
+        values, offsets = _items(column, node)
+        return Ragged(to_numpy(values, node.item), offsets)
+    out = np.empty(len(column), object)
+    out[:] = column.to_bytes()
+    return out
+
+
+def to_arrow(batch: Batch, key: Node, nodes: dict[str, Node]) -> Any:
+    """A `pyarrow.RecordBatch` with the column `key` and one for each field.
+
+    Strings and blobs are `large_binary`, tensors are nested fixed-size lists, lists are
+    `large_list`. Numbers and the bytes of blobs are shared with the page where they are
+    contiguous in it.
+
+    Raises:
+        MissingExtra: pyarrow is not installed.
+    """
+    try:
+        import pyarrow as pa
+    except ImportError as error:
+        raise MissingExtra("arrow() needs pyarrow", hint="pip install 'ignitetf[arrow]'") from error
+    columns = {"key": _arrow(pa, batch.key, key)} if batch.key is not None else {}
+    columns |= {name: _arrow(pa, batch.columns[name], node) for name, node in nodes.items()}
+    return pa.record_batch(list(columns.values()), names=list(columns))
+
+
+def _arrow(pa: Any, column: Column, node: Node) -> Any:
+    if isinstance(node, Dense):
+        assert isinstance(column.values, np.ndarray)
+        flat = pa.array(np.ascontiguousarray(column.values).reshape(-1))
+        for size in reversed(node.shape):
+            flat = pa.FixedSizeListArray.from_arrays(flat, size)
+        return flat
+    if isinstance(node, Struct):
+        assert isinstance(column.values, dict)
+        parts = [_arrow(pa, column.values[name], inner) for name, inner in node.fields]
+        return pa.StructArray.from_arrays(parts, [name for name, _ in node.fields])
+    if isinstance(node, Runs):
+        values, offsets = _items(column, node)
+        inner = _arrow(pa, values, node.item)
+        return pa.LargeListArray.from_arrays(pa.array(offsets), inner)
+    values_, offsets = column.compact()
+    assert isinstance(values_, np.ndarray)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(values_))]
+    return pa.Array.from_buffers(pa.large_binary(), len(column), buffers)
+
+
+def _items(column: Column, node: Runs) -> tuple[Column, NDArray[np.int64]]:
+    """The items of all records one after the other, and offsets in items."""
+    values, offsets = column.compact()
+    if isinstance(values, np.ndarray):
+        shape = node.item.shape if isinstance(node.item, Dense) else ()
+        values = Column(values.reshape(-1, *shape))
+    return values, offsets // node.step
