@@ -170,6 +170,14 @@ def test_refused_folders(tmp_path, folder):
         open_source("images", folder / "dog", channels=2)
 
 
+def test_pipes_and_dead_links_are_no_images(folder):
+    import os
+
+    os.mkfifo(folder / "dog" / "pipe.png")
+    (folder / "dog" / "dead.png").symlink_to(folder / "nowhere.png")
+    assert len(everything(open_source("images", folder))["key"]) == 4
+
+
 def test_fingerprint_follows_files_and_options(folder):
     first = open_source("images", folder).fingerprint()
     assert open_source("images", folder).fingerprint() == first

@@ -21,6 +21,7 @@ __all__ = ["BYTES_LIST", "FLOAT_LIST", "INT64_LIST", "ExampleError", "Feature", 
 
 BYTES_LIST, FLOAT_LIST, INT64_LIST = 1, 2, 3
 _MAX_VARINT = 10
+_FEW_BYTES = 20  # a loop is faster up to here
 
 
 class ExampleError(ValueError):
@@ -44,7 +45,18 @@ class Feature:
         packed = b"".join(data[a:b] for a, b in self.spans)
         if self.kind == FLOAT_LIST:
             return np.frombuffer(packed, "<f4")
+        if len(packed) <= _FEW_BYTES:
+            return _few_varints(packed)
         return varints(np.frombuffer(packed, np.uint8))
+
+
+def _few_varints(raw: bytes) -> NDArray[np.int64]:
+    out = []
+    pos, end = 0, len(raw)
+    while pos < end:
+        value, pos = _varint(raw, pos, end)
+        out.append(value & 0xFFFFFFFFFFFFFFFF)
+    return np.array(out, np.uint64).view(np.int64)
 
 
 def varints(raw: NDArray[np.uint8]) -> NDArray[np.int64]:
@@ -115,10 +127,18 @@ def _fields(data: bytes, pos: int, end: int) -> list[tuple[int, int, int]]:
     """Number and span of each field of a message; of a bare number the bytes of the number."""
     out = []
     while pos < end:
-        tag, pos = _varint(data, pos, end)
+        tag = data[pos]  # nearly all numbers here have one byte
+        if tag < 0x80:
+            pos += 1
+        else:
+            tag, pos = _varint(data, pos, end)
         kind = tag & 7
         if kind == 2:
-            size, pos = _varint(data, pos, end)
+            if pos < end and data[pos] < 0x80:
+                size = data[pos]
+                pos += 1
+            else:
+                size, pos = _varint(data, pos, end)
         elif kind == 0:
             _, after = _varint(data, pos, end)
             size = after - pos

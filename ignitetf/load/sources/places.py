@@ -13,6 +13,7 @@ import contextlib
 import gzip
 import hashlib
 import io
+import os
 import re
 import zlib
 from collections.abc import Iterator, Sequence
@@ -130,7 +131,7 @@ class Place:
     def child(self, relative: str) -> Place:
         """A place below this folder."""
         if self.fs is None:
-            return Place(str(Path(self.name) / relative), str(Path(self.path) / relative))
+            return Place(os.path.join(self.name, relative), os.path.join(self.path, relative))  # noqa: PTH118 (faster)
         return Place(
             f"{self.name.rstrip('/')}/{relative}", f"{self.path.rstrip('/')}/{relative}", self.fs
         )
@@ -183,15 +184,24 @@ class Place:
         Raises:
             SourceError: It cannot be read, or is longer than `max_bytes`.
         """
-        with reading(self.name), self.open() as stream:
-            data = stream.read(max_bytes + 1)
-        if len(data) > max_bytes:
+        with reading(self.name):
+            data = self._read(max_bytes)
+        if data is None:
             raise SourceError(
                 f"{self.name}: longer than {max_bytes >> 20} MiB",
                 hint="split it, or leave it out",
                 name=self.name,
             )
         return data
+
+    def _read(self, max_bytes: int) -> bytes | None:
+        """The whole file, None where it is longer."""
+        if self.fs is None:
+            with io.FileIO(self.path) as file:
+                return file.readall() if os.fstat(file.fileno()).st_size <= max_bytes else None
+        with self.open() as stream:
+            data = stream.read(max_bytes + 1)
+        return data if len(data) <= max_bytes else None
 
     def children(self) -> list[tuple[str, bool, int, str]]:
         """Name, whether it is a folder, size and version of what stands in this folder, sorted."""
@@ -201,6 +211,8 @@ class Place:
     def _children(self) -> Iterator[tuple[str, bool, int, str]]:
         if self.fs is None:
             for path in Path(self.path).iterdir():
+                if not (path.is_dir() or path.is_file()):
+                    continue  # a pipe or socket would never end, a dead link has no content
                 stat = path.stat()
                 yield path.name, path.is_dir(), stat.st_size, str(stat.st_mtime_ns)
             return
