@@ -141,6 +141,7 @@ class Writer:
         self.flush_timeout_s = max(_MIN_FLUSH_TIMEOUT_S, client.settings.request_timeout_s)
         self._lock = threading.Lock()
         self._failed: BaseException | None = None
+        self._flushing: _Flush | None = None
         self._queue: queue.Queue[Work | _Flush | None] = queue.Queue(_QUEUED_BATCHES)
         self._lines = [_Line(self, node) for node in _targets(client, connections)]
 
@@ -170,7 +171,7 @@ class Writer:
         Raises:
             IgniteTFError: Something could not be written.
         """
-        barrier = _Flush(threading.Barrier(len(self._lines)))
+        barrier = self._flushing = _Flush(threading.Barrier(len(self._lines)))
         for _ in self._lines:
             self._put(barrier)
         deadline = time.monotonic() + self.flush_timeout_s + self.client.settings.request_timeout_s
@@ -207,6 +208,8 @@ class Writer:
         with self._lock:
             if self._failed is None:
                 self._failed = error
+            if self._flushing is not None:
+                self._flushing.barrier.abort()
 
     def _put(self, item: Work | _Flush | None) -> None:
         while True:
