@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "query": ("ignitetf.cli.query", "Run SQL: one statement, a file, or an interactive prompt."),
     "fs": ("ignitetf.cli.fs", "Files in the cluster: ls, cat, put, get, cp, mv, rm, du, check."),
     "checkpoint": ("ignitetf.cli.checkpoint", "Push, pull, list, prune and watch checkpoints."),
+    "bench": ("ignitetf.cli.bench", "Measure rates beside the limit of the machine."),
     "config": ("ignitetf.cli.config", "Show the settings in force and where each comes from."),
 }
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
@@ -28,6 +29,7 @@ __all__ = ["IgniteDataset"]
 
 _LABELS = ("label", "class", "target", "y")
 _LARGE_BATCH_BYTES = 1 << 20
+_LARGE_ROW_BYTES = 64 << 10
 _DEFAULT_HOST, _DEFAULT_PORT = "localhost", 10800
 
 
@@ -128,6 +130,9 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
             version=version,
         )
         self._reader = CacheReader(client, given["cache_name"], options)
+        if readers == "auto" and self._reader.entry_bytes >= _LARGE_ROW_BYTES:
+            # Two connections keep the node busy while large values are copied on this side.
+            self._reader.options = replace(options, readers=max(2, options.readers))
         self._partitions = _partitions(self._reader, given["part"], given["local"])
         self._as_supervised = as_supervised
         self._form = _Form(self._reader, as_supervised)
