@@ -1,0 +1,40 @@
+"""The code is clean for ruff and for mypy in strict mode."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*words, cwd=ROOT):
+    done = subprocess.run([sys.executable, "-m", *words], cwd=cwd, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_ruff():
+    run("ruff", "check", ".")
+    run("ruff", "format", "--check", ".")
+
+
+@pytest.mark.timeout(280)
+def test_mypy_with_the_packages_laid_out_as_installed(tmp_path):
+    package = tmp_path / "ignitetf"
+    package.mkdir()
+    for item in (ROOT / "ignitetf").iterdir():
+        (package / item.name).symlink_to(item)
+    for name in ("cli", "sql"):
+        (package / name).symlink_to(ROOT / name)
+    config = str(ROOT / "pyproject.toml")
+    run(
+        "mypy",
+        "--config-file",
+        config,
+        "--cache-dir",
+        str(tmp_path / "memo"),
+        "-p",
+        "ignitetf",
+        cwd=tmp_path,
+    )
