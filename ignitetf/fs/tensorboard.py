@@ -8,10 +8,13 @@ Without TensorFlow, TensorBoard finds `igfs://` through fsspec by itself.
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
+import sys
 from typing import Any
 
 from tensorboard.plugins import base_plugin
+
+from ignitetf.fs.oserrors import NativeIOUnavailable
 
 __all__ = ["IgfsLoader"]
 
@@ -24,8 +27,12 @@ class IgfsLoader(base_plugin.TBLoader):  # type: ignore[misc]
         places = (getattr(flags, "logdir", ""), getattr(flags, "logdir_spec", ""))
         if not any("igfs://" in (place or "") for place in places):
             return
-        if importlib.util.find_spec("tensorflow") is not None:
+        try:
             importlib.import_module("ignitetf.fs.gfile")
+        except NativeIOUnavailable as error:
+            print(f"igfs:// cannot be read: {error.message}", file=sys.stderr)
+        except ImportError:
+            pass  # no TensorFlow: TensorBoard goes through fsspec
 
     def load(self, context: Any) -> None:
         """There is no dashboard."""

@@ -1,0 +1,326 @@
+"""Laws of the file system's store, on a real node."""
+
+import errno
+import itertools
+import os
+import random
+import threading
+import time
+
+import pytest
+
+from ignitetf.client import connect
+from ignitetf.fs.check import check
+from ignitetf.fs.records import Entry
+from ignitetf.fs.store import Store
+
+pytestmark = pytest.mark.node
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def store(client):
+    """A file system of its own, small chunks, dropped afterwards."""
+    name = f"S{os.getpid()}_{next(_numbers)}"
+    made = Store(client, name, chunk_bytes=4096)
+    yield made
+    made.close()
+    client.destroy_cache(f"{name}_META")
+    client.destroy_cache(f"{name}_DATA")
+
+
+def write(store, path, data, mode="w", **options):
+    with store.writing(path, mode, **options) as file:
+        file.write(memoryview(data))
+
+
+def read(store, path):
+    file = store.open_read(path)
+    try:
+        return file.read(0, file.size)
+    finally:
+        file.close()
+
+
+def consistent(store):
+    store.reclaimer.run(0)
+    report = check(store, read=True)
+    assert report.problems == []
+    assert report.leftover_chunks == report.missing_chunks == 0
+    return report
+
+
+@pytest.mark.parametrize("size", [0, 1, 4095, 4096, 4097, 40_000])
+def test_what_is_written_is_read_at_every_offset(store, size):
+    data = random.Random(size).randbytes(size)
+    write(store, "/f", data)
+    file = store.open_read("/f")
+    rng = random.Random(1)
+    for _ in range(50):
+        offset, count = rng.randrange(size + 10), rng.randrange(9000)
+        assert file.read(offset, count) == data[offset : offset + count]
+    assert store.stat("/f").size == size
+    file.close()
+    consistent(store)
+
+
+def test_nothing_is_seen_before_publication_and_all_of_it_after(store):
+    writer = store.open_write("/new")
+    writer.write(memoryview(b"x" * 10_000))
+    assert not store.exists("/new")
+    writer.publish()
+    assert read(store, "/new") == b"x" * 10_000
+    writer.write(memoryview(b"y" * 5_000))
+    assert read(store, "/new") == b"x" * 10_000
+    writer.close()
+    assert read(store, "/new") == b"x" * 10_000 + b"y" * 5_000
+    consistent(store)
+
+
+def test_replacing_keeps_the_old_content_for_its_readers(store):
+    old, new = os.urandom(30_000), os.urandom(20_000)
+    write(store, "/f", old)
+    reader = store.open_read("/f")
+    assert reader.read(0, 100) == old[:100]
+    write(store, "/f", new)
+    assert read(store, "/f") == new
+    assert reader.read(0, 30_000) == old
+    reader.close()
+    consistent(store)
+
+
+def test_a_discarded_writer_leaves_the_old_file_and_no_chunk(store):
+    write(store, "/f", b"old")
+    with pytest.raises(ZeroDivisionError), store.writing("/f") as writer:
+        writer.write(memoryview(b"new" * 10_000))
+        raise ZeroDivisionError
+    assert read(store, "/f") == b"old"
+    consistent(store)
+    assert store.chunks.count() == 1
+
+
+def test_appending_keeps_what_was_there(store):
+    expected = b""
+    rng = random.Random(2)
+    for _ in range(20):
+        piece = rng.randbytes(rng.randrange(6000))
+        write(store, "/log", piece, "a")
+        expected += piece
+        assert read(store, "/log") == expected
+    # Short extents were taken in by the next one.
+    assert len(store.stat("/log").extents) <= len(expected) // 4096 + 2
+    consistent(store)
+
+
+def test_writers_who_append_at_the_same_time_keep_all_their_bytes(store):
+    write(store, "/log", b"begin|")
+    writers = [store.open_write("/log", "a") for _ in range(3)]
+    for number, writer in enumerate(writers):
+        writer.write(memoryview(b"%d" % number * 5000 + b"|"))
+        writer.publish()
+    for number, writer in enumerate(writers):
+        writer.write(memoryview(b"%d-end|" % number))
+        writer.close()
+    found = read(store, "/log").split(b"|")
+    assert found[0] == b"begin"
+    expected = [b"%d" % n * 5000 for n in range(3)] + [b"%d-end" % n for n in range(3)]
+    assert sorted(found[1:-1]) == sorted(expected)
+    consistent(store)
+
+
+def test_a_file_renamed_under_its_writer_keeps_it(store):
+    writer = store.open_write("/a")
+    writer.write(memoryview(b"one "))
+    writer.publish()
+    store.rename("/a", "/b")
+    store.make_directory("/d")
+    store.rename("/b", "/d/c")
+    writer.write(memoryview(b"two"))
+    writer.close()
+    assert read(store, "/d/c") == b"one two"
+    assert not store.exists("/a")
+    consistent(store)
+
+
+def test_a_file_removed_under_its_writer_stays_removed(store):
+    writer = store.open_write("/a")
+    writer.write(memoryview(b"one"))
+    writer.publish()
+    store.remove("/a")
+    writer.write(memoryview(b"two"))
+    writer.close()
+    assert not store.exists("/a")
+    consistent(store)
+    assert store.chunks.count() == 0
+
+
+def test_a_renamed_directory_takes_all_below_it_and_copies_nothing(store):
+    for number in range(5):
+        write(store, f"/a/b/c{number}/file", b"%d" % number)
+    before = set(store.chunks.scan())
+    store.rename("/a", "/moved")
+    assert set(store.chunks.scan()) == before
+    for number in range(5):
+        assert read(store, f"/moved/b/c{number}/file") == b"%d" % number
+    with pytest.raises(FileNotFoundError):
+        store.stat("/a/b")
+    # A new directory of the old name is another one.
+    write(store, "/a/b/new", b"")
+    assert [name for name, _ in store.list("/a/b")] == ["new"]
+    consistent(store)
+
+
+def test_stat_takes_two_round_trips_at_most(client, store):
+    path = "/" + "/".join(f"level{n}" for n in range(12)) + "/file"
+    write(store, path, b"x")
+    cold = Store(client, store.name)
+    for expected in (2, 1):
+        before = cold.meta.round_trips
+        assert cold.stat(path).size == 1
+        assert cold.meta.round_trips - before == expected
+    store.rename("/level0", "/other")
+    with pytest.raises(FileNotFoundError):
+        cold.stat(path)
+    assert cold.stat(path.replace("level0", "other")).size == 1
+
+
+def test_names_are_any_unicode(store):
+    names = [
+        "żółć 1.txt",
+        "日本",
+        "🎉🎉",
+        "a\nb",
+        " ",
+        "...",
+        "%2F",
+        "'quoted\"",
+        "A",
+        "a",
+        "\\",
+        "*",
+    ]
+    for number, name in enumerate(names):
+        write(store, f"/u/{name}", b"%d" % number)
+    assert [name for name, _ in store.list("/u")] == sorted(names)
+    for number, name in enumerate(names):
+        assert read(store, f"/u/{name}") == b"%d" % number
+    consistent(store)
+
+
+def failing(store, code, action, *args, **kwargs):
+    with pytest.raises(OSError) as caught:
+        action(*args, **kwargs)
+    assert caught.value.errno == code, caught.value
+
+
+def test_wrong_requests_have_the_errno_of_a_local_file_system(store):
+    write(store, "/d/f", b"")
+    failing(store, errno.ENOENT, store.stat, "/x")
+    failing(store, errno.ENOENT, store.stat, "/x/y")
+    failing(store, errno.ENOTDIR, store.stat, "/d/f/g")
+    failing(store, errno.EISDIR, store.open_read, "/d")
+    failing(store, errno.EISDIR, store.open_write, "/d")
+    failing(store, errno.EISDIR, store.open_write, "/")
+    failing(store, errno.EISDIR, store.open_write, "/d/new/")
+    failing(store, errno.ENOTDIR, store.open_write, "/d/f/g")
+    failing(store, errno.ENOENT, store.open_write, "/no/such", parents=False)
+    failing(store, errno.EEXIST, store.open_write, "/d/f", "x")
+    failing(store, errno.EEXIST, store.make_directory, "/d")
+    failing(store, errno.EEXIST, store.make_directory, "/d/f", exist_ok=True)
+    failing(store, errno.ENOENT, store.make_directory, "/no/such")
+    failing(store, errno.ENOTDIR, store.make_directory, "/d/f/g", parents=True)
+    failing(store, errno.ENOTDIR, store.list, "/d/f")
+    failing(store, errno.ENOENT, store.remove, "/x")
+    failing(store, errno.EISDIR, store.remove, "/d")
+    failing(store, errno.ENOTEMPTY, store.remove_directory, "/d")
+    failing(store, errno.ENOTDIR, store.remove_directory, "/d/f")
+    failing(store, errno.EBUSY, store.remove_directory, "/", recursive=True)
+    failing(store, errno.EBUSY, store.rename, "/", "/x")
+    failing(store, errno.EINVAL, store.rename, "/d", "/d/below")
+    failing(store, errno.EISDIR, store.rename, "/d/f", "/d")
+    failing(store, errno.ENOENT, store.rename, "/x", "/y")
+    failing(store, errno.EINVAL, store.open_write, "/nul\0")
+    failing(store, errno.EILSEQ, store.open_write, "/\udc80")
+    failing(store, errno.ENAMETOOLONG, store.open_write, "/" + "n" * 256)
+    store.make_directory("/e")
+    failing(store, errno.ENOTEMPTY, store.rename, "/e", "/d")
+    failing(store, errno.ENOTDIR, store.rename, "/e", "/d/f")
+    store.rename("/d", "/e")
+    assert read(store, "/e/../e/./f") == b""
+    consistent(store)
+
+
+def test_a_damaged_chunk_is_an_error_and_not_data(store):
+    write(store, "/f", b"x" * 10_000)
+    (extent,) = store.stat("/f").extents
+    import uuid
+
+    cache = store.client.cache(store.chunks.name)
+    key = uuid.UUID(int=int(extent.content_id, 16) << 64 | 1)
+    value = bytearray(cache.get(key))
+    value[1000] ^= 1
+    cache.put(key, bytes(value))
+    failing(store, errno.EIO, read, store, "/f")
+    assert check(store, read=True).problems
+    cache.remove_key(key)
+    failing(store, errno.ESTALE, read, store, "/f")
+    assert check(store).missing_chunks == 1
+
+
+def test_a_directory_of_ten_thousand_files_lists_in_a_second(store):
+    store.make_directory("/many")
+    directory = store.stat("/many").directory_id
+    entry = Entry(None, 1).to_bytes()
+    names = [f"file-{n:05}" for n in range(10_000)]
+    for at in range(0, len(names), 1000):
+        store.meta.put_all({f"{directory}/{name}": entry for name in names[at : at + 1000]})
+    store.list("/many")
+    begin = time.perf_counter()
+    found = [name for name, _ in store.list("/many")]
+    seconds = time.perf_counter() - begin
+    assert found == names
+    assert seconds < 1.0
+    store.remove_directory("/many", recursive=True)
+    assert list(store.meta.range(f"{directory}/", f"{directory}0")) == []
+
+
+def test_readers_of_a_rename_see_one_of_the_names(address, store):
+    """A reader who finds neither name, asked one after the other, would have seen a torn rename."""
+    write(store, "/one/file", b"x")
+    stop = threading.Event()
+    torn = []
+
+    def look():
+        with connect(address) as client:
+            own = Store(client, store.name)
+            while not stop.is_set():
+                # The rename may come back between the two: three looks have two of one state.
+                if not any(own.exists(f"/{n}/file") for n in ("one", "two", "one", "two")):
+                    torn.append(time.time())
+
+    threads = [threading.Thread(target=look) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for number in range(60):
+        store.rename(*(("/one", "/two") if number % 2 == 0 else ("/two", "/one")))
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert torn == []
+
+
+def test_a_dead_writer_is_reclaimed(store):
+    writer = store.open_write("/f")
+    writer.write(memoryview(b"x" * 50_000))
+    store.leases.writer_ended(writer._lease)
+    key, value = next(iter(store.meta.range("+", ",")))
+    from ignitetf.fs.records import decode, encode
+
+    # As if the process had been another one, which does not exist.
+    store.meta.put(key, encode({**decode(value), "p": 2**22 + 1}))
+    assert store.chunks.count() > 0
+    report = check(store, repair=True)
+    assert report.ok
+    assert store.chunks.count() == 0
+    failing(store, errno.ESTALE, writer.close)
