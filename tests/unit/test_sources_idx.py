@@ -125,7 +125,7 @@ BAD = {
     "gzip cut": (gzip.compress(idx_bytes(IMAGES))[:-20], "truncated"),
     "gzip damaged": (gzip.compress(idx_bytes(IMAGES))[:-5] + b"12345", "damaged gzip"),
     "gzip too long": (gzip.compress(idx_bytes(IMAGES) + b"x"), "too long"),
-    "labels": (idx_bytes(LABELS), "labels of shape"),
+    "labels": (idx_bytes(LABELS), "wrong magic number"),
 }
 
 

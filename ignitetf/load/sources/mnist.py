@@ -20,7 +20,16 @@ from typing import IO
 from ignitetf.errors import ConfigError, SourceError
 from ignitetf.load.sources.base import OnBadRecord
 from ignitetf.load.sources.idx import IdxSource
-from ignitetf.load.sources.places import Location, Place, inspect, locate, one_line, public_name
+from ignitetf.load.sources.places import (
+    Location,
+    Place,
+    inspect,
+    locate,
+    one_line,
+    open_plain,
+    public_name,
+    read_exactly,
+)
 
 __all__ = ["FILES", "MIRRORS", "mnist", "open_mnist"]
 
@@ -51,6 +60,10 @@ _PREFIX = {"train": "train", "test": "t10k"}
 _TIMEOUT_S = 30.0
 _PIECE_BYTES = 1 << 20
 _HINT_OFFLINE = "give a folder with the four files (--source DIR), or set IGNITETF_MNIST_URL"
+
+
+_IMAGES_MAGIC = bytes.fromhex("00000803")
+_LABELS_MAGIC = bytes.fromhex("00000801")
 
 
 def open_mnist(
@@ -86,6 +99,8 @@ def mnist(
         images, labels = (_find(folder, name) for name in names)
     else:
         images, labels = (_fetch(name) for name in names)
+    _check_magic(images, _IMAGES_MAGIC)
+    _check_magic(labels, _LABELS_MAGIC)
     return IdxSource(
         images,
         labels,
@@ -93,6 +108,17 @@ def mnist(
         class_names=[str(digit) for digit in range(10)],
         bad_records=bad_records,
     )
+
+
+def _check_magic(place: Place, expected: bytes) -> None:
+    """Raise SourceError unless the file has unsigned bytes of the right dimensions."""
+    with open_plain(place) as stream:
+        magic = read_exactly(stream, 4, place.name, "the header of an IDX file")
+    if magic != expected:
+        raise SourceError(
+            f"{place.name}: wrong magic number 0x{magic.hex()}, expected 0x{expected.hex()}",
+            hint="is it the file its name says? 'ignitetf load idx' takes other IDX files",
+        )
 
 
 def _find(folder: Place, name: str) -> Place:
