@@ -56,10 +56,17 @@ class Split(str, Enum):
 
 @dataclass(frozen=True)
 class Target:
-    """One cache to fill: its name, and the source opened with the choice for bad records."""
+    """One cache to fill.
+
+    Attributes:
+        cache: Its name.
+        open: Opens the source, given the choice for bad records.
+        origin: Kind and options of the source, without its place.
+    """
 
     cache: str
     open: Callable[[str], Source]
+    origin: dict[str, Any]
 
 
 SourceArgument = Annotated[str, typer.Argument(help="File, folder or fsspec URL.")]
@@ -307,33 +314,29 @@ def idx(
 
 
 def _splits(kind: str, place: str | None, cache: str | None, split: Split | None) -> list[Target]:
-    from ignitetf.load.sources import open_source
-
     if cache is not None and split is None:
         split = Split.TRAIN
     wanted = [split] if split is not None else list(Split)
     targets = []
     for each in wanted:
         name = cache or f"{kind.upper()}_{each.name}"
-        options = {"location": place, "split": each.value}
-        targets.append(Target(name, functools.partial(_opened, open_source, kind, options)))
+        targets.append(_target_of(kind, place, name, {"split": each.value}))
     return targets
 
 
 def _target(kind: str, place: str | list[str], cache: str | None, options: Any) -> Target:
+    given = {name: value for name, value in options.items() if value is not None}
+    name = cache or _name_of(place if isinstance(place, str) else place[0])
+    return _target_of(kind, place, name, given)
+
+
+def _target_of(kind: str, place: str | list[str] | None, name: str, options: Any) -> Target:
     from ignitetf.load.sources import open_source
 
-    given = {name: value for name, value in options.items() if value is not None}
-    given["location"] = place
-    name = cache or _name_of(place if isinstance(place, str) else place[0])
-    return Target(name, functools.partial(_opened, open_source, kind, given))
+    def opened(bad_records: str) -> Source:
+        return open_source(kind, place, bad_records=bad_records, **options)
 
-
-def _opened(open_source: Any, kind: str, options: dict[str, Any], bad_records: str) -> Source:
-    rest = dict(options)
-    location = rest.pop("location", None)
-    source: Source = open_source(kind, location, bad_records=bad_records, **rest)
-    return source
+    return Target(name, opened, {"kind": kind, "options": options})
 
 
 def _name_of(place: str) -> str:
@@ -353,19 +356,25 @@ def _load(
     from ignitetf.load.loader import check_target, load_dataset
 
     # All sources are opened, and all caches looked at, before the first row is stored.
-    opened = [(target.cache, target.open(bad_records)) for target in targets]
+    opened = [(target, target.open(bad_records)) for target in targets]
     reports: list[LoadReport] = []
     with connect() as client:
-        for cache, source in opened:
-            check_target(client, source, cache, options["if_exists"])
-        for cache, source in opened:
+        for target, source in opened:
+            check_target(client, source, target.cache, options["if_exists"])
+        for target, source in opened:
+            cache = target.cache
             rows = source.rows
             if options["limit"] is not None and rows is not None:
                 rows = min(rows, options["limit"])
             with progress(cache, rows) as advance:
                 try:
                     report = load_dataset(
-                        source, cache, client=client, on_progress=advance, **options
+                        source,
+                        cache,
+                        client=client,
+                        origin=target.origin,
+                        on_progress=advance,
+                        **options,
                     )
                 except KeyboardInterrupt:
                     note(f"stopped; 'ignitetf load ... --if-exists resume' goes on with {cache}")

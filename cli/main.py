@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "table": ("ignitetf.cli.table", "Create, list, describe and drop SQL tables."),
     "cache": ("ignitetf.cli.cache", "Create, list, describe, clear and drop caches."),
     "load": ("ignitetf.cli.load", "Load a data set into a cache."),
+    "verify": ("ignitetf.cli.verify", "Check rows, checksum, duplicates and images of a cache."),
     "query": ("ignitetf.cli.query", "Run SQL: one statement, a file, or an interactive prompt."),
     "fs": ("ignitetf.cli.fs", "Files in the cluster: ls, cat, put, get, cp, mv, rm, du, check."),
     "checkpoint": ("ignitetf.cli.checkpoint", "Push, pull, list, prune and watch checkpoints."),

@@ -21,6 +21,8 @@ def manifest_of(journal: Journal, source: Source) -> Manifest:
     options: dict[str, Any] = {**journal.options, "backups": journal.backups, "load": journal.load}
     if source.key_name is None:
         options["next_key"] = journal.key_base + journal.position
+    if journal.origin is not None:
+        options["origin"] = journal.origin
     options.update(journal.state)
     layout = journal.options["layout"]
     slim = layout == "blocks" and journal.options["index"]

@@ -44,6 +44,7 @@ class Journal:
         skipped: Bad records left out so far.
         partitions: Number asked for; None leaves it to the cluster.
         backups: Copies of each partition.
+        origin: How the source was opened, for commands that open it again.
         load: Name of this load, by which its manifest is known.
         state: What a layout has to remember beside this.
     """
@@ -64,6 +65,7 @@ class Journal:
     skipped: int = 0
     partitions: int | None = None
     backups: int = 0
+    origin: dict[str, Any] | None = None
     load: str = field(default_factory=lambda: uuid.uuid4().hex)
     state: dict[str, Any] = field(default_factory=dict)
 

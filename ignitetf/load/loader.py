@@ -65,6 +65,7 @@ def load_dataset(
     bad_records: Literal["fail", "skip"] = "fail",
     key: str | None = None,
     sql: bool = True,
+    origin: dict[str, Any] | None = None,
     on_progress: Progress | None = None,
 ) -> LoadReport:
     """Load a source into a cache, and describe it in the catalog.
@@ -85,6 +86,8 @@ def load_dataset(
         bad_records: What to do with bad records of an iterable; other sources have it already.
         key: Field that is the key, for mappings and iterables.
         sql: Whether to make a SQL table; False makes a bare cache.
+        origin: How the source was opened (`kind`, `options`); kept in the manifest, so that
+            `verify` can open it again. Nothing secret belongs there.
         on_progress: Called with rows and bytes as they are handed to the node.
 
     Returns:
@@ -102,7 +105,8 @@ def load_dataset(
             client = stack.enter_context(connect())
         reports = []
         for table, part in _tables(opened, cache):
-            options = LoadOptions(partitions, backups, layout, tuple(index), limit, sql)
+            named = None if origin is None else {**origin, "part": _part_name(opened, part)}
+            options = LoadOptions(partitions, backups, layout, tuple(index), limit, sql, named)
             load = _Load(client, part, table, options, on_progress)
             reports.append(load.run(if_exists))
     return replace(reports[0], parts=tuple(reports[1:]))
@@ -326,6 +330,7 @@ class _Load:
             options=self.options.identity(self.source),
             partitions=self.options.partitions,
             backups=self.options.backups,
+            origin=self.options.origin,
         )
 
     def _forget(self, cache: str) -> None:
@@ -418,6 +423,10 @@ def _tables(source: Source, name: str) -> Iterator[tuple[str, Source]]:
     for part, other in source.parts.items():
         if other is not source:
             yield f"{name}_{part.upper()}", other
+
+
+def _part_name(source: Source, part: Source) -> str:
+    return next(name for name, other in source.parts.items() if other is part)
 
 
 def _type_name(schema: Schema, name: str) -> str | None:

@@ -61,6 +61,7 @@ class LoadOptions:
     index: tuple[str, ...]
     limit: int | None
     sql: bool
+    origin: dict[str, Any] | None = None
 
     def check(self, schema: Schema) -> None:
         """Raise ConfigError for options that do not fit to the records."""

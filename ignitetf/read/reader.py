@@ -36,6 +36,7 @@ from ignitetf.read.declared import (
 )
 from ignitetf.read.nulls import NullPolicy, apply_nulls, check_policy
 from ignitetf.read.scan import Query, RetryPolicy, pipeline_depth, scan_units
+from ignitetf.wire.blocks import BlockDecoder
 from ignitetf.wire.codes import Feature, OpCode
 from ignitetf.wire.decoder import Decoder
 from ignitetf.wire.frames import encode_parameter, scan_request, sql_request
@@ -68,6 +69,7 @@ class ReadOptions:
         where_params: Values for the `?` in it.
         schema: Declared schema, see `declared`.
         nulls: Policy for nulls.
+        raw_nulls: Leave nulls in the columns, marked by `valid`; no policy is applied.
         page_size: Entries in a page, None for about `PAGE_BYTES`.
         readers: Connections at once.
         retry_s: Seconds that a lost connection may take to be replaced.
@@ -79,6 +81,7 @@ class ReadOptions:
     where_params: tuple[Any, ...] = ()
     schema: Any = None
     nulls: NullPolicy = "error"
+    raw_nulls: bool = False
     page_size: int | None = None
     readers: int = 1
     retry_s: float = 60.0
@@ -157,8 +160,8 @@ class CacheReader:
             declared = parse_declaration(self.options.schema)
         if self.manifest is not None:
             schema = self.manifest.schema
-            if self.manifest.rows:
-                self.entry_bytes = self.manifest.nbytes / self.manifest.rows
+            if entries := self._size() if self._is_blocks else self.manifest.rows:
+                self.entry_bytes = self.manifest.nbytes / entries
         elif isinstance(declared, Schema):
             schema = declared
         else:
@@ -217,7 +220,17 @@ class CacheReader:
             )
         return declared_schema(declared)
 
+    @property
+    def _is_blocks(self) -> bool:
+        return self.manifest is not None and self.manifest.layout == "blocks"
+
     def _find_table(self) -> str:
+        if self._is_blocks:
+            raise ConfigError(
+                f"cache {self.name!r} has the block layout: the node cannot look into its rows",
+                hint="load it with --layout rows, or use Dataset.filter",
+                cache=self.name,
+            )
         rows = self.client.sql(
             "SELECT SCHEMA_NAME, TABLE_NAME FROM SYS.TABLES WHERE CACHE_NAME = ?", (self.cache,)
         ).fetchall()
@@ -225,12 +238,6 @@ class CacheReader:
             raise ConfigError(
                 f"cache {self.name!r} is no SQL table, where= cannot be evaluated on the node",
                 hint="load it with a table (the default of 'ignitetf load'), or use Dataset.filter",
-                cache=self.name,
-            )
-        if self.manifest is not None and self.manifest.layout == "blocks":
-            raise ConfigError(
-                f"cache {self.name!r} has the block layout: the node cannot look into its rows",
-                hint="load it with --layout rows, or use Dataset.filter",
                 cache=self.name,
             )
         table = f'"{rows[0][0]}"."{rows[0][1]}"'
@@ -251,7 +258,7 @@ class CacheReader:
         if self.options.where is not None or self.options.nulls == "drop":
             return None
         if len(partitions) == self.partition_count:
-            if self.manifest is not None and self.manifest.layout == "blocks":
+            if self.manifest is not None and self._is_blocks:
                 return self.manifest.rows
             return self._size()
         if self.manifest is not None and self.manifest.partition_rows:
@@ -272,7 +279,7 @@ class CacheReader:
 
     def _scan_query(self, page_size: int) -> Query:
         number = cache_id(self.cache)
-        rows = self.manifest.rows if self.manifest is not None else 0
+        rows = 0 if self.manifest is None or self._is_blocks else self.manifest.rows
         unit_bytes = self.entry_bytes * (rows or self._size()) / max(1, self.partition_count)
         return Query(
             OpCode.QUERY_SCAN,
@@ -334,15 +341,18 @@ class CacheReader:
                 count = len(batch)
                 if count == 0:
                     continue
-                with _Place(self.name, partitions[unit], batch):
-                    batch, dropped = apply_nulls(batch, self.options.nulls)
-                self.dropped += dropped
+                if not self.options.raw_nulls:
+                    with _Place(self.name, partitions[unit], batch):
+                        batch, dropped = apply_nulls(batch, self.options.nulls)
+                    self.dropped += dropped
                 yield UnitBatch(unit, first, count, batch)
                 first += count
         finally:
             pages.close()
 
-    def _decoder(self) -> Decoder:
+    def _decoder(self) -> Decoder | BlockDecoder:
+        if self._is_blocks:
+            return BlockDecoder(self.schema, self.registry)
         return Decoder(self.schema, self.registry)
 
     def _compare(self, seen: list[int], number: int, mark: int, partition: int) -> None:

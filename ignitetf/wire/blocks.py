@@ -25,10 +25,13 @@ from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError, SchemaError
 from ignitetf.wire.codes import ARRAY_ELEMENT, TypeCode
+from ignitetf.wire.decoder import Decoder
+from ignitetf.wire.frames import Page
 from ignitetf.wire.parts import copy_runs
 from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema, field_for
+from ignitetf.wire.types import TypeRegistry
 
-__all__ = ["BLOCK_KEY", "block_schema", "concat", "pack_blocks", "unpack_blocks"]
+__all__ = ["BLOCK_KEY", "BlockDecoder", "block_schema", "concat", "pack_blocks", "unpack_blocks"]
 
 Positions = NDArray[np.int64]
 
@@ -192,6 +195,36 @@ def unpack_blocks(
         except (ValueError, IndexError) as error:
             raise SchemaError(f"block {i} is damaged: {error}", record=i) from error
         yield Batch(keys, columns)
+
+
+class BlockDecoder:
+    """Decodes the pages of a cache of blocks; gives their records, as `Decoder` does for rows.
+
+    Args:
+        schema: The records, with the fields that are wanted.
+        registry: Binary types; `decode` raises UnknownType for one that it lacks.
+    """
+
+    def __init__(self, schema: Schema, registry: TypeRegistry) -> None:
+        self.schema = schema
+        self._blocks = Decoder(block_schema(schema), registry)
+
+    def decode(self, page: Page) -> Batch:
+        """The records of all blocks of a page, in its order.
+
+        Raises:
+            SchemaError: A block is not what the schema says, or contradicts itself.
+            WireError: The page is damaged.
+            UnknownType: The registry lacks a type of the page.
+        """
+        found = list(unpack_blocks(self.schema, self._blocks.decode(page)))
+        return concat(found) if found else self._nothing()
+
+    def _nothing(self) -> Batch:
+        keys = (
+            Column.from_bytes([]) if self.schema.key.dtype == BYTES else Column(np.empty(0, "<i8"))
+        )
+        return Batch(keys)
 
 
 def _unpack(field: Field, blocks: dict[str, Column], i: int, count: int | None) -> Column:

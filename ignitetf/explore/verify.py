@@ -1,0 +1,304 @@
+"""`verify`: whether a cache holds what its manifest and its source say.
+
+cache -> reader -> **counts, checksum, duplicates, images** -> report
+
+Everything is read once; a source that is given is read once more. Keys are compared by their
+hashes, so that a hundred million rows take under a gigabyte.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignitetf.client import Client
+from ignitetf.errors import SchemaError, WireError
+from ignitetf.load.sources.base import Source
+from ignitetf.read.reader import CacheReader, ReadOptions
+from ignitetf.wire.affinity import partitions_of
+from ignitetf.wire.checksum import batch_hashes
+from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.schema import BYTES, Batch, Column, Schema
+
+__all__ = ["Finding", "VerifyReport", "verify"]
+
+_SHOWN: Final = 20
+_MASK: Final = (1 << 64) - 1
+# What files of images begin with; a field of which half begin so holds images throughout.
+_MAGIC: Final = (
+    b"\xff\xd8\xff",
+    b"\x89PNG\r\n\x1a\n",
+    b"GIF8",
+    b"BM",
+    b"II*\0",
+    b"MM\0*",
+    b"RIFF",
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is wrong: which check, and what was found."""
+
+    check: str
+    found: str
+
+
+@dataclass
+class VerifyReport:
+    """What a cache holds.
+
+    Attributes:
+        cache: Name of the data set.
+        layout: `rows` or `blocks`.
+        rows: Rows that were read.
+        expected_rows: Rows by the manifest; None without one.
+        checksum: Of the rows that were read.
+        expected_checksum: By the manifest; None where it has none.
+        source_checksum: Of the source that was given; None without one.
+        duplicates: Rows whose key another row has.
+        misplaced: Rows that lie in another partition than their key says.
+        images: Encoded images that were decoded.
+        undecodable: Images that could not be.
+        partitions: Number of partitions.
+        partition_min: Rows of the smallest partition.
+        partition_max: Rows of the largest partition.
+        skew: Rows of the largest partition by the mean.
+        findings: What is wrong; empty when all is well.
+    """
+
+    cache: str
+    layout: str = "rows"
+    rows: int = 0
+    expected_rows: int | None = None
+    checksum: str = ""
+    expected_checksum: str | None = None
+    source_checksum: str | None = None
+    duplicates: int = 0
+    misplaced: int = 0
+    images: int = 0
+    undecodable: int = 0
+    partitions: int = 0
+    partition_min: int = 0
+    partition_max: int = 0
+    skew: float = 0.0
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.findings
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures, `ok`, and the findings as texts."""
+        out = asdict(self)
+        out["findings"] = [f"{f.check}: {f.found}" for f in self.findings]
+        return {"ok": self.ok, **out}
+
+
+def verify(
+    client: Client,
+    cache: str,
+    source: Source | None = None,
+    *,
+    images: bool = True,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> VerifyReport:
+    """Read a data set and compare it with its manifest, and with its source where one is given.
+
+    Args:
+        client: The connection.
+        cache: Name of the data set.
+        source: The source that it was loaded from.
+        images: Whether to decode encoded images.
+        on_progress: Called with rows and bytes as they are read.
+
+    Raises:
+        CacheNotFound: There is no such cache.
+    """
+    reader = CacheReader(client, cache, ReadOptions(raw_nulls=True))
+    check = _Check(reader, images)
+    check.read(on_progress or (lambda rows, nbytes: None))
+    check.compare_manifest()
+    if source is not None:
+        check.compare_source(source)
+    return check.report
+
+
+class _Check:
+    """One run of `verify`."""
+
+    def __init__(self, reader: CacheReader, images: bool) -> None:
+        self.reader, self.schema = reader, reader.schema
+        self.report = VerifyReport(reader.name, partitions=reader.partition_count)
+        if reader.manifest is not None:
+            self.report.layout = reader.manifest.layout
+        self.counts = np.zeros(reader.partition_count, np.int64)
+        self.total = 0
+        self.key_hashes: list[NDArray[np.uint64]] = []
+        self.images = _ImageFields(self.schema) if images else None
+
+    def read(self, on_progress: Callable[[int, int], None]) -> None:
+        """Read all partitions; a record that cannot be read ends its partition."""
+        count = self.reader.partition_count
+        mapped = self.reader.client.partition_map(self.reader.cache).count > 0
+        for partition in range(count):
+            try:
+                for batch in self._batches(partition):
+                    self._take(batch, partition, mapped)
+                    on_progress(len(batch), batch.nbytes)
+            except (SchemaError, WireError) as error:
+                self._find("records", error.message)
+        self._summarise()
+
+    def compare_manifest(self) -> None:
+        """Rows, checksum and rows by partition against the manifest."""
+        manifest, report = self.reader.manifest, self.report
+        if manifest is None:
+            return
+        report.expected_rows = manifest.rows
+        report.expected_checksum = manifest.checksum or None
+        if report.rows != manifest.rows:
+            self._find("rows", f"{report.rows:,}, the manifest has {manifest.rows:,}")
+        if manifest.checksum and report.checksum != manifest.checksum:
+            self._find("checksum", f"{report.checksum}, the manifest has {manifest.checksum}")
+        expected = manifest.partition_rows
+        if len(expected) == len(self.counts):
+            wrong = np.flatnonzero(self.counts != np.array(expected))
+            for partition in wrong[:_SHOWN].tolist():
+                found = f"{self.counts[partition]:,} rows in partition {partition}"
+                self._find("partitions", f"{found}, the manifest has {expected[partition]:,}")
+
+    def compare_source(self, source: Source) -> None:
+        """The checksum of the source's records against that of the rows."""
+        manifest = self.reader.manifest
+        limit = None if manifest is None else manifest.options.get("limit")
+        total = rows = 0
+        for batch in source.batches():
+            if batch.key is None:
+                first = source.position - len(batch)
+                batch = Batch(Column(np.arange(first, first + len(batch))), batch.columns)
+            if limit is not None:
+                batch = batch[: max(0, limit - rows)]
+            if missing := [n for n in self.schema.names if n not in batch.columns]:
+                self._find("source", f"it has no field {missing[0]}")
+                return
+            total += int(batch_hashes(self.schema, batch).sum(dtype=np.uint64))
+            rows += len(batch)
+        self.report.source_checksum = f"{total & _MASK:016x}"
+        if rows != self.report.rows:
+            self._find("source", f"it has {rows:,} records, the cache {self.report.rows:,}")
+        if self.report.source_checksum != self.report.checksum:
+            self._find("source", "its records are not those of the cache (checksums differ)")
+
+    def _batches(self, partition: int) -> Iterator[Batch]:
+        for item in self.reader.batches([partition]):
+            if item.batch is not None:
+                yield item.batch
+
+    def _take(self, batch: Batch, partition: int, mapped: bool) -> None:
+        assert batch.key is not None
+        report = self.report
+        report.rows += len(batch)
+        self.counts[partition] += len(batch)
+        self.total += int(batch_hashes(self.schema, batch).sum(dtype=np.uint64))
+        only_key = Schema(self.schema.type_name, self.schema.key, ())
+        self.key_hashes.append(batch_hashes(only_key, Batch(batch.key)))
+        if mapped:
+            own = partitions_of(self.schema, batch.key, len(self.counts))
+            if own is not None:
+                report.misplaced += int((own != partition).sum())
+        if self.images is not None:
+            for name, key, reason in self.images.bad(batch):
+                report.undecodable += 1
+                if report.undecodable <= _SHOWN:
+                    self._find("images", f"{name} of key {key}: {reason}")
+            report.images = self.images.seen
+
+    def _summarise(self) -> None:
+        report = self.report
+        report.checksum = f"{self.total & _MASK:016x}"
+        hashes = np.sort(np.concatenate([*self.key_hashes, np.empty(0, np.uint64)]))
+        report.duplicates = int((hashes[1:] == hashes[:-1]).sum())
+        if report.duplicates:
+            self._find("duplicates", f"{report.duplicates:,} rows have the key of another row")
+        if report.misplaced:
+            self._find("partitions", f"{report.misplaced:,} rows lie in a partition not their own")
+        report.partition_min = int(self.counts.min())
+        report.partition_max = int(self.counts.max())
+        mean = report.rows / max(1, len(self.counts))
+        report.skew = round(report.partition_max / mean, 3) if mean else 0.0
+
+    def _find(self, check: str, found: str) -> None:
+        self.report.findings.append(Finding(check, found))
+
+
+class _ImageFields:
+    """Decodes the fields that hold encoded images, as their first records tell."""
+
+    def __init__(self, schema: Schema) -> None:
+        blobs = [f for f in schema.fields if f.type is TypeCode.BYTE_ARRAY and f.dtype == BYTES]
+        self.undecided = [f.name for f in blobs]
+        self.names: list[str] = []
+        self.seen = 0
+
+    def bad(self, batch: Batch) -> Iterator[tuple[str, Any, str]]:
+        """Field, key and reason of each image that cannot be decoded."""
+        for name in [*self.names, *self.undecided]:
+            column = batch.columns[name]
+            items = column.to_bytes()
+            valid = np.ones(len(column), bool) if column.valid is None else column.valid
+            rows = np.flatnonzero(valid).tolist()
+            if name in self.undecided and not self._is_image(name, [items[row] for row in rows]):
+                continue
+            for row in rows:
+                self.seen += 1
+                if (reason := _undecodable(items[row])) is not None:
+                    yield name, _key(batch.key, row), reason
+
+    def _is_image(self, name: str, items: list[bytes]) -> bool:
+        """Decide on a field once there are records with a value."""
+        if not items:
+            return False
+        self.undecided.remove(name)
+        if 2 * sum(item.startswith(_MAGIC) for item in items) < len(items):
+            return False
+        self.names.append(name)
+        return True
+
+
+def _undecodable(data: bytes) -> str | None:
+    """Why an image cannot be decoded; None where it can."""
+    from PIL import Image
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(io.BytesIO(data)) as image:
+                image.load()
+    except (
+        OSError,
+        ValueError,
+        SyntaxError,
+        EOFError,
+        struct.error,
+        Image.DecompressionBombError,
+    ) as error:
+        return " ".join(str(error).split()) or type(error).__name__
+    return None
+
+
+def _key(column: Column | None, row: int) -> Any:
+    assert column is not None
+    if column.starts is not None:
+        return column[row : row + 1].to_bytes()[0].decode("utf-8", "replace")
+    if isinstance(column.values, dict):
+        return {name: _key(part, row) for name, part in column.values.items()}
+    return np.asarray(column.values)[row].tolist()

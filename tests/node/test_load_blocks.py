@@ -1,0 +1,121 @@
+"""Data in blocks: read as from rows, seen by any client, with a slim table where one is wanted."""
+
+import numpy as np
+import pytest
+
+from ignitetf.catalog import read_manifest
+from ignitetf.errors import ConfigError
+from ignitetf.load import blocks
+from ignitetf.load.caches import drop_cache
+from ignitetf.load.loader import load_dataset
+from ignitetf.load.sources import open_source
+from ignitetf.read.reader import CacheReader, ReadOptions
+from ignitetf.wire.checksum import checksum
+from ignitetf.wire.schema import Batch, Column
+
+pytestmark = pytest.mark.node
+
+
+def batches(client, name, **options):
+    reader = CacheReader(client, name, ReadOptions(**options))
+    found = reader.batches(range(reader.partition_count))
+    return reader, [item.batch for item in found if item.batch is not None]
+
+
+@pytest.mark.parametrize("partitions", [1, 8, 1024])
+def test_mnist_in_blocks_is_mnist(client, cache_name, mnist_dir, partitions):
+    source = open_source("mnist", str(mnist_dir), split="test")
+    load_dataset(source, cache_name, client=client, partitions=partitions, layout="blocks")
+    read = list(source.batches())
+    images = np.concatenate([np.asarray(b.columns["IMAGE"].values) for b in read])
+    labels = np.concatenate([np.asarray(b.columns["LABEL"].values) for b in read])
+    reader, found = batches(client, cache_name)
+    keys = np.concatenate([b.key.values for b in found])
+    order = np.argsort(keys)
+    assert keys[order].tolist() == list(range(10_000))
+    stored = np.concatenate([b.columns["IMAGE"].values for b in found])[order]
+    assert np.array_equal(stored, images)
+    stored = np.concatenate([b.columns["LABEL"].values for b in found])[order]
+    assert np.array_equal(stored, labels)
+    assert reader.row_count(range(partitions)) == 10_000
+    assert len(reader.schema.fields) == 2
+
+
+def test_pyignite_reads_a_block(client, cache_name):
+    arrays = {"X": np.arange(100, dtype=np.float32).reshape(50, 2)}
+    load_dataset(arrays, cache_name, client=client, partitions=1, layout="blocks")
+    block = client.cache(cache_name).get(0)
+    assert list(range(50)) == block.KEYS
+    assert list(map(float, range(100))) == block.X
+
+
+def test_every_type_comes_back_from_blocks_as_from_rows(client, cache_name, monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 600)
+    records = [
+        {
+            "n": i, "yes": i % 3 == 0, "name": f"n{i}" if i % 5 else None, "blob": b"b" * (i % 7),
+            "box": [float(i), 0.5], "words": ["w"] * (i % 3), "more": list(range(i % 4 + 1)),
+        }
+        for i in range(200)
+    ]  # fmt: skip
+    sums = []
+    for layout in ("rows", "blocks"):
+        name = f"{cache_name}_{layout.upper()}"
+        load_dataset(records, name, client=client, partitions=4, layout=layout)
+        reader, found = batches(client, name, raw_nulls=True)
+        total = sum(checksum(reader.schema, b) for b in found) % (1 << 64)
+        manifest = read_manifest(client, name)
+        assert sum(len(b) for b in found) == 200
+        sums += [manifest.checksum, f"{total:016x}"]
+    assert client.cache_size(f"{cache_name}_BLOCKS") > 8
+    assert len(set(sums)) == 1
+
+
+def test_the_slim_table_has_keys_and_indexed_fields(client, cache_name):
+    arrays = {"IMAGE": np.zeros((1000, 50), np.uint8), "LABEL": np.arange(1000) % 7}
+    options = {"partitions": 4, "layout": "blocks", "index": ("LABEL",)}
+    load_dataset(arrays, cache_name, client=client, **options)
+    manifest = read_manifest(client, cache_name)
+    assert manifest.index == f"{cache_name}_INDEX"
+    query = f"SELECT COUNT(*), MAX(ID) FROM {manifest.index} WHERE LABEL = 3"
+    assert client.sql(query).fetchall() == [(143, 997)]
+    arrays["LABEL"] = arrays["LABEL"] + 100
+    load_dataset(arrays, cache_name, client=client, if_exists="replace", **options)
+    query = f"SELECT COUNT(*), MIN(LABEL) FROM {manifest.index}"
+    assert client.sql(query).fetchall() == [(1000, 100)]
+    drop_cache(client, cache_name)
+    assert [n for n in client.cache_names() if n.startswith(cache_name)] == []
+    assert read_manifest(client, cache_name) is None
+
+
+def test_conditions_on_the_node_are_refused_with_the_reason(client, cache_name):
+    arrays = {"LABEL": np.arange(100)}
+    load_dataset(arrays, cache_name, client=client, layout="blocks", partitions=2)
+    with pytest.raises(ConfigError, match="block layout"):
+        batches(client, cache_name, where="LABEL = 3")
+
+
+def test_a_few_fields_are_read_alone(client, cache_name):
+    arrays = {"IMAGE": np.zeros((300, 9), np.uint8), "LABEL": np.arange(300)}
+    load_dataset(arrays, cache_name, client=client, layout="blocks", partitions=2)
+    _, found = batches(client, cache_name, fields=("LABEL",))
+    assert {tuple(b.columns) for b in found} == {("LABEL",)}
+    assert sorted(np.concatenate([b.columns["LABEL"].values for b in found])) == list(range(300))
+
+
+def test_blocks_removed_by_a_trim_are_those_beyond_the_last_note(client, cache_name):
+    arrays = {"LABEL": np.arange(400)}
+    load_dataset(arrays, cache_name, client=client, layout="blocks", partitions=4)
+    manifest = read_manifest(client, cache_name)
+    used = manifest.options["blocks"]
+    cache = client.cache(cache_name)
+    stray = blocks.BlockKeys(4, used)
+    for partition in range(4):
+        for key in stray.take(partition, 3 + partition).tolist():
+            cache.put(key, "stray")
+    blocks.trim(client, cache_name, blocks.BlockKeys(4, used))
+    assert client.cache_size(cache_name) == sum(used)
+    _, found = batches(client, cache_name)
+    total = sum(checksum(manifest.schema, b) for b in found) % (1 << 64)
+    whole = Batch(Column(np.arange(400)), {"LABEL": Column(arrays["LABEL"])})
+    assert total == checksum(manifest.schema, whole) == int(manifest.checksum, 16)
