@@ -1,0 +1,135 @@
+"""`ignitetf load` and `ignitetf verify` as a user types them."""
+
+import gzip
+import json
+import shutil
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from ignitetf.cli.main import app
+
+pytestmark = pytest.mark.node
+
+
+@pytest.fixture
+def run(address):
+    def invoke(*args, code=0):
+        result = CliRunner().invoke(app, [*map(str, args), "--address", address])
+        assert result.exit_code == code, result.output
+        return result
+
+    return invoke
+
+
+def one_line_and_hint(result):
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 2 and lines[0].startswith("error: ") and lines[1].startswith("hint: ")
+    return lines[0]
+
+
+def test_mnist_report_resume_and_verify(run, client, cache_name, mnist_dir):
+    options = ("--source", mnist_dir, "--split", "test", "--cache", cache_name, "--output", "json")
+    report = json.loads(run("load", "mnist", *options, "--partitions", 8).stdout)
+    assert {"cache", "rows", "skipped", "bytes", "seconds", "rows_per_s", "mb_per_s"} <= set(report)
+    assert (report["cache"], report["rows"], report["skipped"]) == (cache_name, 10_000, 0)
+    assert "exists" in one_line_and_hint(run("load", "mnist", *options, code=1))
+    again = json.loads(run("load", "mnist", *options, "--if-exists", "resume").stdout)
+    assert (again["rows"], again["resumed_rows"]) == (10_000, 10_000)
+    checked = run("verify", cache_name, "--source", mnist_dir, "--output", "json")
+    assert json.loads(checked.stdout)["ok"] is True
+    client.sql(f"UPDATE {cache_name} SET LABEL = 12 WHERE ID = 5").close()
+    failed = run("verify", cache_name, code=1)
+    assert "wrong: checksum" in failed.stderr
+
+
+def test_digits_fill_two_caches_with_shapes(run, client, cache_name):
+    for split, rows in (("train", 1438), ("test", 359)):
+        name = f"{cache_name}_{split.upper()}"
+        found = run("load", "digits", "--cache", name, "--split", split, "-o", "json")
+        assert json.loads(found.stdout)["rows"] == rows
+        assert client.sql(f"SELECT COUNT(*) FROM {name}").fetchall() == [(rows,)]
+
+
+def damaged(folder, name, change):
+    target = folder / f"{name}.gz"
+    data = bytearray(gzip.decompress(target.read_bytes()))
+    target.write_bytes(gzip.compress(change(data)))
+
+
+DAMAGES = {
+    "missing": lambda f: (f / "t10k-labels-idx1-ubyte.gz").unlink(),
+    "truncated": lambda f: damaged(f, "t10k-images-idx3-ubyte", lambda d: d[:-100]),
+    "magic": lambda f: damaged(f, "t10k-labels-idx1-ubyte", lambda d: b"\1\2\3\4" + d[4:]),
+    "cut archive": lambda f: (f / "t10k-images-idx3-ubyte.gz").write_bytes(
+        (f / "t10k-images-idx3-ubyte.gz").read_bytes()[:5000]
+    ),
+    "lengths": lambda f: shutil.copy(
+        f / "train-labels-idx1-ubyte.gz", f / "t10k-labels-idx1-ubyte.gz"
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_bad_mnist_is_one_line_and_leaves_nothing(run, client, tmp_path, mnist_dir, damage):
+    """Both splits are looked at before the first row is stored."""
+    folder = tmp_path / "mnist"
+    shutil.copytree(mnist_dir, folder, copy_function=shutil.copyfile)
+    before = client.cache_names()
+    DAMAGES[damage](folder)
+    name = f"T_BAD_{damage.upper().replace(' ', '_')}"
+    one_line_and_hint(
+        run("load", "mnist", "--source", folder, "--split", "test", "--cache", name, code=1)
+    )
+    assert [n for n in client.cache_names() if n not in before and "CATALOG" not in n] == []
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (("--partitions", 0), 1),
+        (("--if-exists", "maybe"), 2),
+        (("--limit", 0), 2),
+        (("--layout", "columns"), 2),
+        (("--index", "NOTHING"), 1),
+    ],
+)
+def test_wrong_options(run, client, cache_name, mnist_dir, options, code):
+    args = ("--source", mnist_dir, "--split", "test", "--cache", cache_name)
+    run("load", "mnist", *args, *options, code=code)
+    assert not client.cache_exists(cache_name)
+
+
+def test_no_node_is_said_in_one_line(tmp_path, mnist_dir):
+    args = ["load", "mnist", "--source", str(mnist_dir), "--address", "127.0.0.1:1"]
+    result = CliRunner().invoke(app, args)
+    assert result.exit_code == 1
+    one_line_and_hint(result)
+
+
+def test_csv_with_a_key_column_and_bad_rows(run, client, cache_name, tmp_path):
+    path = tmp_path / "cells.csv"
+    path.write_text("cell_id,size\n5,1.5\n7,2.5\n9,oops,1\n11,3.5\n")
+    args = ("load", "csv", path, "--cache", cache_name, "--key", "CELL_ID", "-o", "json")
+    one_line_and_hint(run(*args, code=1))
+    assert not client.cache_exists(cache_name)
+    result = run(*args, "--bad-records", "skip")
+    report = json.loads(result.stdout)
+    assert (report["rows"], report["skipped"]) == (3, 1)
+    assert "skipped" in result.stderr and "cells.csv" in result.stderr
+    assert client.cache(cache_name).get(7).SIZE == 2.5
+
+
+def test_npz_named_after_its_file_in_blocks(run, client, tmp_path, cache_name):
+    path = tmp_path / f"{cache_name.lower()}.npz"
+    np.savez(path, x=np.arange(500, dtype=np.float32).reshape(100, 5), label=np.arange(100))
+    report = json.loads(run("load", "npz", path, "--layout", "blocks", "-o", "json").stdout)
+    assert (report["cache"], report["rows"]) == (cache_name, 100)
+    assert json.loads(run("verify", cache_name, "--source", path, "-o", "json").stdout)["ok"]
+
+
+def test_voc_reports_both_tables(run, cache_name, voc_dir):
+    result = run("load", "voc", voc_dir, "--cache", cache_name, "--limit", 20, "-o", "json")
+    reports = json.loads(result.stdout)
+    assert [r["cache"] for r in reports] == [cache_name, f"{cache_name}_ANNOTATIONS"]
