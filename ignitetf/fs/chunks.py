@@ -16,15 +16,17 @@ import contextlib
 import errno
 import struct
 import threading
+import time
 import zlib
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from ignitetf.client import Client, cache_id
-from ignitetf.errors import IgniteTFError
+from ignitetf.errors import IgniteTFError, ServerError
 from ignitetf.fs.meta import retry
+from ignitetf.fs.oserrors import is_full
 from ignitetf.fs.path import os_error
 from ignitetf.fs.records import Extent
 from ignitetf.transport import Channel
@@ -36,6 +38,7 @@ CHUNK_BYTES: Final = 1 << 20
 WINDOW: Final = 4
 _KEPT_CHUNKS: Final = 2
 _REMOVE_BATCH: Final = 512
+_FULL_TRIES: Final = 5
 _KEY: Final = struct.Struct("<bQQ")  # type code, content id, chunk number
 _HEAD: Final = struct.Struct("<ibbQQbiI")  # cache id, flags, key, type code, length, checksum
 _VALUE: Final = struct.Struct("<biI")  # type code, length, checksum
@@ -126,6 +129,7 @@ class ChunkCache:
         self.client = client
         self.name = name
         self.id = cache_id(name)
+        self.make_room: Callable[[], object] = lambda: None  # what to try when memory is full
 
     def remove(self, content_id: str, numbers: Iterable[int]) -> None:
         """Remove chunks, whether or not they exist."""
@@ -258,7 +262,16 @@ class ContentWriter:
         self._pipeline.submit(OpCode.CACHE_PUT, view)
 
     def _answer(self) -> None:
-        self._pipeline.take()
+        for attempt in range(_FULL_TRIES):
+            try:
+                self._pipeline.take()
+                break
+            except ServerError as error:
+                # Still pending, and sent again by the next try.
+                if not is_full(error) or attempt == _FULL_TRIES - 1:
+                    raise
+                self._cache.make_room()
+                time.sleep(0.2 * 2**attempt)
         buffer = self._used.popleft()
         if buffer is not self._buffer and len(self._free) <= WINDOW:
             self._free.append(buffer)

@@ -25,7 +25,7 @@ from ignitetf.fs.shim import shim_path
 from ignitetf.fs.store import DEFAULT_NAME
 from ignitetf.settings import Settings
 
-__all__ = ["SCHEME", "NativeIOUnavailable", "configure", "register"]
+__all__ = ["SCHEME", "NativeIOUnavailable", "configure", "register", "tensorflow_gfile"]
 
 SCHEME: Final = "igfs"
 _EXIT_WAIT_MS: Final = 5000
@@ -113,6 +113,13 @@ def register() -> None:
     from ignitetf.fs import keras_guard
 
     keras_guard.install()
+
+
+def tensorflow_gfile() -> Any:
+    """`tf.io.gfile`, for those who may not import TensorFlow themselves."""
+    import tensorflow as tf
+
+    return tf.io.gfile
 
 
 def _schemes(tf: Any) -> list[str]:

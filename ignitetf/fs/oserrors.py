@@ -17,7 +17,7 @@ from ignitetf.errors import (
     TlsError,
 )
 
-__all__ = ["NativeIOUnavailable", "as_os_error", "os_errors"]
+__all__ = ["NativeIOUnavailable", "as_os_error", "is_full", "os_errors"]
 
 # The first class that fits decides.
 _TABLE: tuple[tuple[type[IgniteTFError], int], ...] = (
@@ -36,9 +36,21 @@ class NativeIOUnavailable(IgniteTFError, ImportError):
     """TensorFlow's own file operations cannot be had; fsspec and `checkpoint push` work."""
 
 
+def is_full(error: IgniteTFError) -> bool:
+    """Whether a node refused to store something, which nearly always means: no memory left.
+
+    An update that fails for want of memory says no more than "Failed to update keys".
+    """
+    message = str(error.fields.get("server_message"))
+    signs = ("Failed to update keys", "Out of memory in data region", "IgniteOutOfMemory")
+    return isinstance(error, ServerOverloaded) or any(sign in message for sign in signs)
+
+
 def as_os_error(error: IgniteTFError, path: str | None = None) -> OSError:
     """The OSError, of the subclass that fits its errno, for an error of this project."""
     code = next(code for kind, code in _TABLE if isinstance(error, kind))
+    if is_full(error):
+        code = errno.ENOSPC
     if isinstance(error, ConnectError) and "lost" in error.message and code == errno.ECONNREFUSED:
         code = errno.ECONNRESET
     message = error.message if error.hint is None else f"{error.message} ({error.hint})"

@@ -135,6 +135,7 @@ class Store:
             self.chunks = ChunkCache(client, f"{name}_DATA")
             self.tree = Tree(self.meta)
             self.reclaimer = Reclaimer(self.tree, self.chunks)
+            self.chunks.make_room = lambda: self.reclaimer.run(grace_s=0.0)
             self.leases = Leases(self.meta, self._reclaim)
             self.chunk_bytes = self._open(backups, data_region, chunk_bytes)
 
