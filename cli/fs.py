@@ -51,7 +51,8 @@ def list_(
     found: list[dict[str, Any]] = []
     for one in _expand(fs, [path]):
         if recursive:
-            found += fs.find(one, withdirs=True, detail=True).values()
+            below = fs.find(one, withdirs=True, detail=True)
+            found += [info for name, info in below.items() if name != one or fs.isfile(one)]
         else:
             found += fs.ls(one, detail=True)
     rows = [_row(info) for info in sorted(found, key=lambda info: str(info["name"]))]

@@ -91,6 +91,7 @@ def push(
     remote: str,
     *,
     delete: bool = False,
+    keep: int | None = None,
     on_file: Callable[[str, int], None] = lambda name, size: None,
 ) -> SyncReport:
     """Copy what changed from a local directory into the cluster.
@@ -100,6 +101,7 @@ def push(
         local: Directory with checkpoints (or anything else).
         remote: Path of the directory there; made where it is missing.
         delete: Remove remote files that are not in the local directory, after the rest.
+        keep: Of the checkpoints that a state names, only so many of the newest.
         on_file: Told name and size of each file copied.
     """
     begin, report = time.monotonic(), SyncReport()
@@ -108,7 +110,14 @@ def push(
     store.make_directory(remote, parents=True, exist_ok=True)
     # The state is read before the files are listed: what it names is complete by then.
     states = {p: p.read_text(encoding="utf-8") for p in local.rglob(STATE_FILE) if p.is_file()}
-    names = sorted(_files(local), key=_order)
+    old = _too_old(states, keep) if keep is not None else {}
+    states = {path: _without(text, old.get(path, set())) for path, text in states.items()}
+    left_out = tuple(
+        f"{(path.parent / name).relative_to(local).as_posix()}."
+        for path, gone in old.items()
+        for name in gone
+    )
+    names = [n for n in sorted(_files(local), key=_order) if not n.startswith(left_out)]
     there = _remote_files(store, remote)
     for name in names:
         if local / name not in states:
@@ -132,6 +141,15 @@ def push(
                 store.remove(f"{remote.rstrip('/')}/{name}")
     report.seconds = round(time.monotonic() - begin, 3)
     return report
+
+
+def _too_old(states: dict[Path, str], keep: int) -> dict[Path, set[str]]:
+    """Names of the checkpoints that each state knows, but for the newest."""
+    found = {}
+    for path, text in states.items():
+        names = [Path(one).name for one in _state_paths(text)[1]]
+        found[path] = set(names[:-keep])
+    return found
 
 
 def _files(local: Path) -> Iterator[str]:
@@ -401,9 +419,9 @@ def checkpoints(store: Store, remote: str) -> list[Checkpoint]:
     """The checkpoints of a remote directory, oldest first."""
     base = remote.rstrip("/")
     entries = {name: e for name, e in store.list(remote) if not e.is_directory}
-    latest = None
+    latest, order = None, list[str]()
     if STATE_FILE in entries:
-        latest = _state_paths(_read(store, f"{base}/{STATE_FILE}").decode())[0]
+        latest, order = _state_paths(_read(store, f"{base}/{STATE_FILE}").decode())
     groups: dict[str, list[str]] = {}
     shards: dict[str, int] = {}
     for name in entries:
@@ -423,7 +441,9 @@ def checkpoints(store: Store, remote: str) -> list[Checkpoint]:
         )
         for prefix, names in groups.items()
     ]
-    return sorted(found, key=lambda one: (one.mtime_ns, _natural(one.name)))
+    # The state knows the order; what it does not name is older, or nobody knows.
+    place = {Path(path).name: number for number, path in enumerate(order)}
+    return sorted(found, key=lambda one: (place.get(one.name, -1), _natural(one.name)))
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
@@ -459,6 +479,8 @@ def prune(store: Store, remote: str, keep: int) -> list[Checkpoint]:
 
 def _without(text: str, names: set[str]) -> str:
     """The state without some checkpoints and their time stamps."""
+    if not names:
+        return text
     lines = text.splitlines()
     paths = [m["path"] for m in map(_STATE_LINE.match, lines) if m and m["field"][0] == "a"]
     kept = [Path(path).name not in names for path in paths]
@@ -497,7 +519,7 @@ def watch(
         present = _signature(local)
         if present and (present != seen or last):
             try:
-                report = push(store, local, remote, delete=delete)
+                report = push(store, local, remote, delete=delete, keep=keep)
             except (ConnectionError, TimeoutError):
                 if last:
                     raise

@@ -1,0 +1,156 @@
+"""The file system while nodes die, are full, are absent, or refuse the user.
+
+IGNITETF_FAULT_ROUNDS multiplies the number of killed nodes.
+"""
+
+import errno
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ignitetf.client import connect
+from ignitetf.fs.check import check
+from ignitetf.fs.filesystem import IgniteFileSystem
+from ignitetf.fs.store import Store
+from ignitetf.settings import Settings
+
+sys.path.insert(0, str(Path(__file__).parent))
+from fs_programs import is_whole
+
+pytestmark = [pytest.mark.node, pytest.mark.faults, pytest.mark.timeout(1800)]
+
+ROUNDS = int(os.environ.get("IGNITETF_FAULT_ROUNDS", "1"))
+_PROGRAMS = Path(__file__).with_name("fs_programs.py")
+
+
+def start(node_home, name, **options):
+    from ignitetf.node import Node
+
+    return Node.start(name, port=14000 + random.randrange(80), **options)
+
+
+def rebalanced(client, seconds=90):
+    """Wait until every partition has its copies again."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        rows = client.sql("SELECT VALUE FROM SYS.METRICS WHERE NAME = 'cluster.Rebalanced'")
+        if [value for (value,) in rows] == ["true"]:
+            return
+        time.sleep(0.5)
+    raise AssertionError("the cluster was not rebalanced")
+
+
+def read(store, path):
+    file = store.open_read(path)
+    try:
+        return file.read(0, file.size)
+    finally:
+        file.close()
+
+
+def test_a_killed_node_tears_no_file(node_home):
+    rng = random.Random(1)
+    with start(node_home, "fs-kill", nodes=3, memory="256m") as node:
+        address = ",".join(node.addresses)
+        with connect(node.addresses) as client:
+            store = Store(client, "KILL", backups=1, chunk_bytes=65536)
+        writers = [
+            subprocess.Popen(
+                [sys.executable, str(_PROGRAMS), "writer", address, "KILL", f"/f{n}", str(n + 1)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for n in range(2)
+        ]
+        for writer in writers:
+            writer.stdout.readline()
+        for _ in range(2 * ROUNDS):
+            time.sleep(rng.uniform(0.5, 2.0))
+            os.kill(rng.choice(node.pids), signal.SIGKILL)
+            time.sleep(rng.uniform(3.0, 6.0))
+            living = connect(node.addresses)
+            with living as client:
+                store = Store(client, "KILL")
+                for n in range(2):
+                    assert is_whole(read(store, f"/f{n}"))
+                assert all(writer.poll() is None for writer in writers), [
+                    writer.communicate()[1][-2000:]
+                    for writer in writers
+                    if writer.poll() is not None
+                ]
+                store.close()
+            node = type(node).start("fs-kill")
+            with connect(node.addresses) as client:
+                rebalanced(client)
+        stored = []
+        for writer in writers:
+            writer.send_signal(signal.SIGKILL)
+            stored.append([int(line) for line in writer.communicate()[0].split()])
+        with connect(node.addresses) as client:
+            store = Store(client, "KILL")
+            report = check(store, repair=True, read=True)
+            assert report.ok, report
+            for n in range(2):
+                data = read(store, f"/f{n}")
+                assert is_whole(data)
+                assert int(data[:16]) >= max(stored[n])
+            expected = sum(sum(e.contents().values()) for _, e in store.list("/"))
+            assert store.chunks.count() == expected
+            store.close()
+
+
+def test_a_full_node_says_so_and_loses_nothing(node_home):
+    with (
+        start(node_home, "fs-full", memory="100m") as node,
+        connect(node.addresses) as client,
+    ):
+        store = Store(client, "FULL")
+        with store.writing("/kept") as file:
+            file.write(memoryview(b"kept" * 1000))
+        with pytest.raises(OSError) as caught, store.writing("/big") as file:
+            for _ in range(300):
+                file.write(memoryview(os.urandom(1 << 20)))
+        assert caught.value.errno == errno.ENOSPC
+        assert not store.exists("/big")
+        assert read(store, "/kept") == b"kept" * 1000
+        report = check(store, repair=True, read=True)
+        assert report.ok, report
+        assert store.chunks.count() == 1
+        with store.writing("/again") as file:
+            file.write(memoryview(b"x" * (20 << 20)))
+        assert store.stat("/again").size == 20 << 20
+        store.close()
+
+
+def test_no_node_and_wrong_login_have_their_errno(node_home):
+    nobody = IgniteFileSystem(address="127.0.0.1:1", skip_instance_cache=True)
+    with pytest.raises(ConnectionRefusedError) as caught:
+        nobody.ls("/")
+    assert caught.value.errno == errno.ECONNREFUSED
+    with pytest.raises(OSError):
+        nobody.exists("/x")
+    with start(node_home, "fs-secure", secure=True, memory="256m") as node:
+        good = node.settings
+        with connect(settings=good) as client:
+            store = Store(client, "LOGIN")
+            with store.writing("/f") as file:
+                file.write(memoryview(b"secret"))
+            assert read(store, "/f") == b"secret"
+            store.close()
+        wrong = good.replace(password="wrong")
+        fs = IgniteFileSystem(settings=wrong, name="LOGIN", skip_instance_cache=True)
+        with pytest.raises(PermissionError) as caught:
+            fs.ls("/")
+        assert caught.value.errno == errno.EACCES
+        assert "wrong" not in str(caught.value)
+        plain = Settings(addresses=good.addresses)
+        fs = IgniteFileSystem(settings=plain, name="LOGIN", skip_instance_cache=True)
+        with pytest.raises(OSError):
+            fs.ls("/")

@@ -1,0 +1,168 @@
+"""`igfs://` through fsspec beside its abstract suite: pandas, pyarrow, transactions, pickling."""
+
+import itertools
+import os
+import pickle
+
+import fsspec
+import pytest
+
+from ignitetf.fs.filesystem import IgniteFileSystem
+
+pytestmark = pytest.mark.node
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def fs(address, monkeypatch):
+    monkeypatch.setenv("IGNITETF_ADDRESS", address)
+    return IgniteFileSystem(skip_instance_cache=True)
+
+
+@pytest.fixture
+def base(fs):
+    path = f"/fsspec{os.getpid()}-{next(_numbers)}"
+    yield path
+    if fs.exists(path):
+        fs.rm(path, recursive=True)
+
+
+def test_urls_name_user_node_and_path(address):
+    cls = fsspec.get_filesystem_class("igfs")
+    assert cls._get_kwargs_from_urls("igfs://user@host:1234/a/b") == {
+        "address": "host:1234",
+        "username": "user",
+    }
+    assert cls._get_kwargs_from_urls("igfs:///a/b") == {}
+    assert cls._strip_protocol("igfs://user@host:1234/a//b/../c/") == "/a/c"
+    assert cls._strip_protocol("igfs://host") == cls._strip_protocol("igfs:///") == "/"
+    assert cls._strip_protocol(["a", "igfs:///b"]) == ["/a", "/b"]
+    with fsspec.open(f"igfs://{address}/url-{os.getpid()}", "w") as file:
+        file.write("text")
+    fs, path = fsspec.url_to_fs(f"igfs://{address}/url-{os.getpid()}")
+    assert fs.cat(path) == b"text"
+    assert fs.unstrip_protocol(path) == f"igfs://{address}{path}"
+    fs.rm(path)
+
+
+def test_pandas_and_pyarrow(fs, base):
+    pandas = pytest.importorskip("pandas")
+    arrow = pytest.importorskip("pyarrow")
+    import pyarrow.dataset
+    import pyarrow.parquet
+
+    frame = pandas.DataFrame({"a": range(1000), "b": [f"x{n}" for n in range(1000)]})
+    frame.to_csv(f"igfs://{base}/x.csv", index=False)
+    assert pandas.read_csv(f"igfs://{base}/x.csv").equals(frame)
+    frame.to_parquet(f"igfs://{base}/x.parquet")
+    assert pandas.read_parquet(f"igfs://{base}/x.parquet").equals(frame)
+    table = pyarrow.parquet.read_table(f"{base}/x.parquet", filesystem=fs)
+    assert table.num_rows == 1000
+    data = arrow.table({"k": [1, 2, 3] * 100, "v": range(300)})
+    options = {"format": "parquet", "partitioning": ["k"], "filesystem": fs}
+    pyarrow.dataset.write_dataset(data, f"{base}/ds", **options)
+    assert pyarrow.dataset.dataset(f"{base}/ds", **options).to_table().num_rows == 300
+
+
+def test_a_transaction_shows_its_files_at_the_end(fs, base):
+    with fs.transaction:
+        with fs.open(f"{base}/one", "wb") as file:
+            file.write(b"1" * 3_000_000)
+        assert not fs.exists(f"{base}/one")
+    assert fs.cat(f"{base}/one") == b"1" * 3_000_000
+    with pytest.raises(ZeroDivisionError), fs.transaction:
+        with fs.open(f"{base}/two", "wb") as file:
+            file.write(b"2")
+        raise ZeroDivisionError
+    assert not fs.exists(f"{base}/two")
+
+
+def test_an_exception_in_a_with_block_keeps_the_old_file(fs, base):
+    fs.pipe(f"{base}/f", b"old")
+    with pytest.raises(ZeroDivisionError), fs.open(f"{base}/f", "wb") as file:
+        file.write(b"new")
+        raise ZeroDivisionError
+    assert fs.cat(f"{base}/f") == b"old"
+
+
+def test_pickles(fs, base):
+    fs.pipe(f"{base}/f", b"content")
+    assert pickle.loads(pickle.dumps(fs)).cat(f"{base}/f") == b"content"
+    with fs.open(f"{base}/f") as file:
+        file.seek(3)
+        again = pickle.loads(pickle.dumps(file))
+        assert again.read() == b"tent"
+
+
+def test_text_append_seek_ranges_and_caches(fs, base):
+    with fs.open(f"{base}/t", "w", encoding="utf-8") as file:
+        file.write("zażółć\n" * 5)
+    with fs.open(f"{base}/t", "a", encoding="utf-8") as file:
+        file.write("end")
+    data = ("zażółć\n" * 5 + "end").encode()
+    assert fs.cat(f"{base}/t") == data
+    with fs.open(f"{base}/t", "r", encoding="utf-8") as file:
+        assert file.readlines()[-2:] == ["zażółć\n", "end"]
+    for cache_type in ("none", "readahead", "bytes", "all"):
+        with fs.open(f"{base}/t", "rb", cache_type=cache_type, block_size=16) as file:
+            file.seek(7)
+            assert file.read(9) == data[7:16]
+            file.seek(-3, 2)
+            assert file.readinto(buffer := bytearray(9)) == 3
+            assert buffer[:3] == b"end"
+            assert file.read(5) == b""
+    assert fs.cat_file(f"{base}/t", -3) == b"end"
+    assert fs.cat_ranges([f"{base}/t"] * 2, [0, 5], [2, 9]) == [data[:2], data[5:9]]
+    with fs.open(f"{base}/z.gz", "wb", compression="gzip") as file:
+        file.write(b"packed")
+    with fs.open(f"{base}/z.gz", "rb", compression="infer") as file:
+        assert file.read() == b"packed"
+
+
+def test_walking_and_facts(fs, base):
+    for name in ("a.csv", "b.txt", "d/c.csv", "d/e/f.csv"):
+        fs.pipe(f"{base}/{name}", name.encode())
+    assert fs.glob(f"{base}/**/*.csv") == [
+        f"{base}/a.csv",
+        f"{base}/d/c.csv",
+        f"{base}/d/e/f.csv",
+    ]
+    assert len(fs.find(base)) == 4
+    assert fs.du(base) == sum(map(len, ("a.csv", "b.txt", "d/c.csv", "d/e/f.csv")))
+    assert [where for where, _, _ in fs.walk(base)] == [base, f"{base}/d", f"{base}/d/e"]
+    before = fs.checksum(f"{base}/a.csv")
+    modified = fs.modified(f"{base}/a.csv")
+    fs.pipe(f"{base}/a.csv", b"other")
+    assert fs.checksum(f"{base}/a.csv") != before
+    assert fs.modified(f"{base}/a.csv") >= modified
+    fs.mv(f"{base}/d", f"{base}/moved")
+    fs.mv(f"{base}/a.csv", f"{base}/moved/")
+    assert fs.cat(f"{base}/moved/a.csv") == b"other"
+    fs.touch(f"{base}/new")
+    assert fs.info(f"{base}/new")["size"] == 0
+    fs.touch(f"{base}/b.txt", truncate=False)
+    assert fs.cat(f"{base}/b.txt") == b"b.txt"
+    mapper = fs.get_mapper(f"{base}/map")
+    mapper["x/y"] = b"1"
+    assert dict(mapper) == {"x/y": b"1"}
+    fs.rm(f"{base}/m*", recursive=True)
+    assert fs.ls(base, detail=False) == [f"{base}/b.txt", f"{base}/new"]
+
+
+def test_a_forked_child_has_connections_of_its_own(fs, base):
+    fs.pipe(f"{base}/f", os.urandom(3 << 20))
+    with fs.open(f"{base}/f") as file:
+        expected = file.read(1 << 20)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                file.seek(0)
+                same = file.read(1 << 20) == expected and fs.exists(f"{base}/f")
+                code = 0 if same else 2
+            finally:
+                os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
+        file.seek(1 << 20)
+        assert len(file.read()) == 2 << 20

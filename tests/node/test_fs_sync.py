@@ -1,0 +1,218 @@
+"""Pushing, pulling, listing, pruning and watching checkpoints; the fs and checkpoint commands."""
+
+import hashlib
+import itertools
+import json
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from ignitetf.cli.main import app
+from ignitetf.fs import sync
+from ignitetf.fs.store import Store
+
+pytestmark = pytest.mark.node
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def store(client):
+    name = f"Y{os.getpid()}_{next(_numbers)}"
+    made = Store(client, name, chunk_bytes=65536)
+    yield made
+    made.close()
+    client.destroy_cache(f"{name}_META")
+    client.destroy_cache(f"{name}_DATA")
+
+
+@pytest.fixture
+def run(address, store):
+    """Run a command on the file system of this test; gives the result."""
+
+    def run(*words, code=0, input=None):
+        options = ["--address", address, "--fs-name", store.name]
+        result = CliRunner().invoke(app, [*words, *options], input=input)
+        assert result.exit_code == code, (result.output, result.stderr)
+        return result
+
+    return run
+
+
+def save(folder, *steps, size=100_000):
+    """Checkpoints as TensorFlow lays them out, with a state file that names them."""
+    folder.mkdir(exist_ok=True, parents=True)
+    for step in steps:
+        (folder / f"ckpt-{step}.data-00000-of-00001").write_bytes(os.urandom(size))
+        (folder / f"ckpt-{step}.index").write_bytes(os.urandom(500))
+    names = sorted(
+        (p.stem for p in folder.glob("*.index")), key=lambda name: int(name.rpartition("-")[2])
+    )
+    lines = [f'model_checkpoint_path: "{names[-1]}"']
+    lines += [f'all_model_checkpoint_paths: "{name}"' for name in names]
+    lines += [f"all_model_checkpoint_timestamps: {n}.5" for n, _ in enumerate(names)]
+    (folder / "checkpoint").write_text("\n".join(lines) + "\n")
+
+
+def tree(folder):
+    return {
+        p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()
+    }
+
+
+def test_only_what_changed_is_copied(store, tmp_path):
+    save(tmp_path / "a", 1, 2)
+    (tmp_path / "a" / "logs").mkdir()
+    (tmp_path / "a" / "logs" / "events").write_bytes(b"e" * 1000)
+    first = sync.push(store, tmp_path / "a", "/run")
+    assert len(first.copied) == 6
+    assert sync.push(store, tmp_path / "a", "/run").copied == []
+    save(tmp_path / "a", 3)
+    assert sorted(sync.push(store, tmp_path / "a", "/run").copied) == [
+        "checkpoint",
+        "ckpt-3.data-00000-of-00001",
+        "ckpt-3.index",
+    ]
+    assert len(sync.pull(store, "/run", tmp_path / "b").copied) == 8
+    assert tree(tmp_path / "a") == tree(tmp_path / "b")
+    # Same size, other content.
+    (tmp_path / "b" / "ckpt-1.index").write_bytes(b"x" * 500)
+    assert sync.pull(store, "/run", tmp_path / "b").copied == ["ckpt-1.index"]
+    assert tree(tmp_path / "a") == tree(tmp_path / "b")
+    entry = store.stat("/run/ckpt-1.index")
+    data = (tmp_path / "a" / "ckpt-1.index").read_bytes()
+    assert entry.attributes["sha256"] == hashlib.sha256(data).hexdigest()
+
+
+def test_a_reader_never_sees_an_incomplete_checkpoint(store, tmp_path):
+    """A thread pulls without end while checkpoints are pushed and pruned."""
+    stop, seen, wrong = threading.Event(), set(), []
+
+    def look():
+        number = 0
+        while not stop.is_set():
+            number += 1
+            target = tmp_path / f"copy{number}"
+            try:
+                sync.pull(store, "/run", target)
+            except FileNotFoundError:
+                continue
+            if not (target / "checkpoint").exists():
+                continue
+            state = (target / "checkpoint").read_text()
+            latest = state.splitlines()[0].split('"')[1]
+            seen.add(latest)
+            for kind in ("index", "data-00000-of-00001"):
+                path = target / f"{latest}.{kind}"
+                source = tmp_path / "run" / f"{latest}.{kind}"
+                if not path.exists() or path.read_bytes() != source.read_bytes():
+                    wrong.append(path)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    for step in range(1, 9):
+        save(tmp_path / "run", step, size=300_000)
+        sync.push(store, tmp_path / "run", "/run")
+        sync.prune(store, "/run", 2)
+    time.sleep(0.5)
+    stop.set()
+    thread.join()
+    assert wrong == []
+    assert "ckpt-8" in seen
+
+
+def test_prune_keeps_the_newest(store, tmp_path):
+    save(tmp_path / "run", 1, 2, 3, 10)
+    (tmp_path / "run" / "ckpt-11.index").write_bytes(b"incomplete")
+    sync.push(store, tmp_path / "run", "/run")
+    assert [one.name for one in sync.prune(store, "/run", 2)] == ["ckpt-1", "ckpt-2"]
+    left = {one.name: (one.complete, one.latest) for one in sync.checkpoints(store, "/run")}
+    assert left == {
+        "ckpt-3": (True, False),
+        "ckpt-10": (True, True),
+        "ckpt-11": (False, False),
+    }
+    state = sync._read(store, "/run/checkpoint").decode()
+    assert 'ckpt-1"' not in state
+    assert state.count("all_model_checkpoint_paths") == 2
+    assert state.count("all_model_checkpoint_timestamps") == 2
+
+
+def test_paths_in_the_state_become_relative(store, tmp_path):
+    folder = tmp_path / "run"
+    save(folder, 1)
+    text = (folder / "checkpoint").read_text().replace('"ckpt-1"', f'"{folder}/ckpt-1"')
+    (folder / "checkpoint").write_text(text)
+    sync.push(store, folder, "/run")
+    assert 'model_checkpoint_path: "ckpt-1"' in sync._read(store, "/run/checkpoint").decode()
+
+
+def test_watch_pushes_what_appears(store, tmp_path):
+    stop, reports = threading.Event(), []
+    options = {"interval_s": 0.1, "keep": 2, "stopped": stop.is_set, "on_push": reports.append}
+    thread = threading.Thread(
+        target=sync.watch, args=(store, tmp_path / "run", "/run"), kwargs=options
+    )
+    thread.start()
+    for step in (1, 2, 3):
+        save(tmp_path / "run", step)
+        time.sleep(0.4)
+    save(tmp_path / "run", 4)
+    stop.set()
+    thread.join(20)
+    assert [one.name for one in sync.checkpoints(store, "/run")] == ["ckpt-3", "ckpt-4"]
+    assert reports
+
+
+def test_checkpoint_commands(run, tmp_path):
+    save(tmp_path / "run", 1, 2, 3)
+    pushed = run("checkpoint", "push", str(tmp_path / "run"), "igfs:///run", "-o", "json")
+    assert json.loads(pushed.stdout)["copied"] == 7
+    listed = json.loads(run("checkpoint", "ls", "/run", "-o", "json").stdout)
+    assert [(row["name"], row["latest"]) for row in listed][-1] == ("ckpt-3", True)
+    run("checkpoint", "prune", "/run", "--keep", "1", "-y")
+    pulled = run("checkpoint", "pull", "/run", str(tmp_path / "copy"), "-o", "json")
+    assert json.loads(pulled.stdout)["copied"] == 3
+    assert run("checkpoint", "pull", "/none", str(tmp_path / "x"), code=1).stderr.startswith(
+        "error: /none"
+    )
+
+
+def test_fs_commands(run, tmp_path):
+    run("fs", "mkdir", "-p", "igfs:///a/b")
+    run("fs", "put", "-", "/a/b/one.txt", input="hello\n")
+    assert run("fs", "cat", "/a/b/*.txt").stdout == "hello\n"
+    assert run("fs", "ls", "/a").stdout == "/a/b/\n"
+    run("fs", "cp", "/a/b/one.txt", "/a/b/two.txt")
+    run("fs", "mv", "/a/b/two.txt", "/a/")
+    assert run("fs", "ls", "-r", "/a").stdout.splitlines() == [
+        "/a/b/",
+        "/a/b/one.txt",
+        "/a/two.txt",
+    ]
+    run("fs", "cp", "-r", "/a", "/c")
+    used = json.loads(run("fs", "du", "/c", "-o", "json").stdout)
+    assert used[-1] == {"bytes": 12, "files": 2, "name": "/c"}
+    run("fs", "get", "-r", "/c", f"{tmp_path}/")
+    assert (tmp_path / "c" / "b" / "one.txt").read_text() == "hello\n"
+    assert run("fs", "get", "/c/two.txt", "-").stdout == "hello\n"
+    (tmp_path / "c" / "empty").mkdir()
+    run("fs", "put", "-r", str(tmp_path / "c"), "/d")
+    assert "/d/empty/" in run("fs", "ls", "/d").stdout
+    facts = json.loads(run("fs", "stat", "/d/two.txt", "-o", "json").stdout)
+    assert (facts["type"], facts["size"], facts["chunks"]) == ("file", 6, 1)
+    assert "use -r" in run("fs", "rm", "/d", code=1).stderr
+    run("fs", "rm", "-r", "/d", "/c", "-y")
+    assert "cannot be removed" in run("fs", "rm", "-r", "/", code=1).stderr
+    assert "No such file" in run("fs", "cat", "/d/x", code=1).stderr
+    assert "nothing matches" in run("fs", "ls", "/z*", code=1).stderr
+    run("fs", "mv", code=2)
+    report = json.loads(run("fs", "check", "--repair", "--read", "-o", "json").stdout)
+    assert report["ok"]
+    assert report["files"] == 2
+    assert report["chunks"] == 2
+    assert not Path("igfs:").exists()
