@@ -1,0 +1,234 @@
+"""The file system's parts that need no node: paths, records, extents, patterns, errors."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ignitetf.errors import (
+    AuthenticationError,
+    ConnectError,
+    IgniteTFError,
+    PartitionLost,
+    RequestTimeout,
+    ServerError,
+    ServerOverloaded,
+)
+from ignitetf.fs.chunks import _pieces
+from ignitetf.fs.handles import Code, _pattern, code_of
+from ignitetf.fs.oserrors import as_os_error, os_errors
+from ignitetf.fs.path import MAX_NAME_BYTES, join, parts, relative_to
+from ignitetf.fs.records import Entry, Extent, chunk_count, entry_key, entry_range
+from ignitetf.fs.sync import _relative_state, _state_paths, _without
+
+names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/\0"), min_size=1)
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("", ()),
+        ("/", ()),
+        ("a/b", ("a", "b")),
+        ("//a/./b/", ("a", "b")),
+        ("/a/../b", ("b",)),
+        ("/../../a", ("a",)),
+        ("/a/...", ("a", "...")),
+    ],
+)
+def test_paths_are_resolved_as_the_kernel_does(path, expected):
+    assert parts(path) == expected
+
+
+@given(st.lists(names.filter(lambda n: n not in (".", "..")), max_size=5))
+def test_a_joined_path_splits_into_its_names(found):
+    short = tuple(name[:60] for name in found)
+    assert parts(join(short)) == short
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        ("/a\0b", errno.EINVAL),
+        ("/\udcff", errno.EILSEQ),
+        ("/" + "x" * (MAX_NAME_BYTES + 1), errno.ENAMETOOLONG),
+        ("/" + "ż" * 128, errno.ENAMETOOLONG),
+    ],
+)
+def test_impossible_names_are_refused(path, code):
+    with pytest.raises(OSError) as caught:
+        parts(path)
+    assert caught.value.errno == code
+    assert parts("/" + "x" * MAX_NAME_BYTES)
+
+
+def test_relative_paths():
+    assert relative_to("/a/b/c", "/a") == "b/c"
+    assert relative_to("/a", "/") == "a"
+
+
+@given(names)
+def test_a_range_holds_the_entries_of_one_directory(name):
+    first, end = entry_range("00000000000000ab")
+    assert first <= entry_key("00000000000000ab", name) < end
+    for other in ("00000000000000aa", "00000000000000ac", "0000000000000000"):
+        assert not first <= entry_key(other, name) < end
+
+
+def test_entries_survive_their_bytes():
+    file = Entry(
+        None,
+        123,
+        (Extent("0" * 15 + "1", 0, 10, 4), Extent("0" * 15 + "2", 3, 7, 4)),
+        {"sha256": "ab"},
+        ("0" * 15 + "2",),
+    )
+    assert Entry.from_bytes(file.to_bytes()) == file
+    assert file.size == 17
+    assert file.contents() == {"0" * 15 + "1": 3, "0" * 15 + "2": 3}
+    directory = Entry("0" * 16, 5)
+    assert Entry.from_bytes(directory.to_bytes()) == directory
+    assert json.loads(directory.to_bytes())["t"] == "d"
+
+
+extents = st.lists(
+    st.builds(
+        Extent,
+        st.integers(0, 3).map(lambda n: f"{n:016x}"),
+        st.integers(0, 50),
+        st.integers(0, 50),
+        st.integers(1, 20),
+    ),
+    max_size=5,
+)
+
+
+@given(extents)
+def test_pieces_are_the_bytes_of_the_extents_in_order(found):
+    expected = [
+        (int(e.content_id, 16), *divmod(at, e.chunk_bytes))
+        for e in found
+        for at in range(e.start, e.end)
+    ]
+    pieces = _pieces(found)
+    assert [(p.content, p.number, at) for p in pieces for at in range(p.low, p.high)] == expected
+
+
+@given(st.integers(0, 10_000), st.integers(1, 100))
+def test_chunk_count_is_the_least_that_holds_all(size, chunk):
+    count = chunk_count(size, chunk)
+    assert (count - 1) * chunk < size <= count * chunk or size == count == 0
+
+
+@pytest.mark.parametrize(
+    ("pattern", "yes", "no"),
+    [
+        ("*.txt", ["a.txt", ".txt"], ["a.txt.x", "atxt"]),
+        ("?", ["a", "ż", "\n"], ["", "ab"]),
+        ("[ab]x", ["ax", "bx"], ["cx"]),
+        ("[^ab]x", ["cx"], ["ax"]),
+        ("[a-c]", ["b"], ["d", "-"]),
+        (r"\*", ["*"], ["a"]),
+        ("[", ["["], ["a"]),
+        ("a+b(c)", ["a+b(c)"], ["aab(c)"]),
+    ],
+)
+def test_patterns_are_those_of_tensorflow(pattern, yes, no):
+    import re
+
+    matches = re.compile(_pattern(pattern)).fullmatch
+    assert all(matches(name) for name in yes)
+    assert not any(matches(name) for name in no)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "code", "tensorflow"),
+    [
+        (AuthenticationError("x"), PermissionError, errno.EACCES, Code.PERMISSION_DENIED),
+        (ConnectError("x"), ConnectionRefusedError, errno.ECONNREFUSED, Code.UNAVAILABLE),
+        (ConnectError("lost"), ConnectionResetError, errno.ECONNRESET, Code.UNAVAILABLE),
+        (RequestTimeout("x"), TimeoutError, errno.ETIMEDOUT, Code.UNAVAILABLE),
+        (ServerOverloaded("x"), OSError, errno.ENOSPC, Code.RESOURCE_EXHAUSTED),
+        (
+            ServerError("x", server_message="Failed to update keys (retry)"),
+            OSError,
+            errno.ENOSPC,
+            Code.RESOURCE_EXHAUSTED,
+        ),
+        (PartitionLost("x"), OSError, errno.EIO, Code.DATA_LOSS),
+        (IgniteTFError("x"), OSError, errno.EIO, Code.DATA_LOSS),
+    ],
+)
+def test_every_error_has_an_errno_and_a_code(error, kind, code, tensorflow):
+    found = as_os_error(error, "/p")
+    assert (type(found), found.errno, found.filename) == (kind, code, "/p")
+    assert code_of(error) == tensorflow
+    with pytest.raises(kind) as caught, os_errors("/p"):
+        raise error
+    assert caught.value.errno == code
+
+
+def test_codes_of_other_exceptions():
+    assert code_of(FileNotFoundError(errno.ENOENT, "x")) == Code.NOT_FOUND
+    assert code_of(KeyboardInterrupt()) == Code.CANCELLED
+    assert code_of(ValueError("x")) == Code.INVALID_ARGUMENT
+    assert code_of(RuntimeError("x")) == Code.UNKNOWN
+
+
+STATE = """model_checkpoint_path: "ckpt-2"
+all_model_checkpoint_paths: "/run/ckpt-1"
+all_model_checkpoint_paths: "ckpt-2"
+all_model_checkpoint_timestamps: 1.0
+all_model_checkpoint_timestamps: 2.0
+last_preserved_timestamp: 0.5
+"""
+
+
+def test_the_state_file_is_read_and_rewritten(tmp_path):
+    assert _state_paths(STATE) == ("ckpt-2", ["/run/ckpt-1", "ckpt-2"])
+    assert _without(STATE, {"ckpt-1"}) == (
+        'model_checkpoint_path: "ckpt-2"\n'
+        'all_model_checkpoint_paths: "ckpt-2"\n'
+        "all_model_checkpoint_timestamps: 2.0\n"
+        "last_preserved_timestamp: 0.5\n"
+    )
+    text = STATE.replace("/run", str(tmp_path))
+    assert _state_paths(_relative_state(text, tmp_path))[1] == ["ckpt-1", "ckpt-2"]
+
+
+def test_the_native_part_is_built_once_and_whole(tmp_path, monkeypatch):
+    if sys.platform != "linux":
+        pytest.skip("the native part is for Linux")
+    from ignitetf.fs import shim
+    from ignitetf.fs.oserrors import NativeIOUnavailable
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CC", "/no/such/compiler")
+    with pytest.raises(NativeIOUnavailable, match="compiler failed"):
+        shim.shim_path()
+    assert list((tmp_path / "ignitetf").iterdir()) == []
+    monkeypatch.setenv("CC", "false")
+    with pytest.raises(NativeIOUnavailable):
+        shim.shim_path()
+    monkeypatch.delenv("CC")
+    try:
+        path = shim.shim_path()
+    except NativeIOUnavailable as error:
+        pytest.skip(str(error))
+    built = path.stat().st_mtime_ns
+    assert shim.shim_path() == path
+    assert path.stat().st_mtime_ns == built
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_importing_the_file_system_takes_no_tensorflow():
+    program = (
+        "import sys, ignitetf.fs.filesystem, ignitetf.fs.handles, ignitetf.fs.sync\n"
+        "assert not {'tensorflow', 'keras', 'pandas'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, env=dict(os.environ))
