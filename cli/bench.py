@@ -24,6 +24,13 @@ class ReadProfile(str, Enum):
     MB1 = "1mb"
 
 
+class WriteProfile(str, Enum):
+    """Rows to write."""
+
+    MNIST = "mnist"
+    MB1 = "1mb"
+
+
 @app.callback()
 def bench() -> None:
     """Measure rates beside the limit of the machine."""
@@ -53,4 +60,31 @@ def read(
     for item in rows or [ReadProfile.MNIST, ReadProfile.MB1]:
         note(f"reading {item.value} rows, {rounds} rounds")
         rates += bench_read(connect.settings(), item.value, rounds=rounds, partitions=partitions)
+    show([asdict(r) for r in rates], output)
+
+
+@app.command()
+@connected
+def write(
+    connect: Connect,
+    rows: Annotated[
+        Optional[list[WriteProfile]],  # noqa: UP045 (evaluated at run time)
+        typer.Option(help="Rows: mnist (784 bytes) or 1mb; repeatable [default: both]."),
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Times each way is run.")] = 5,
+    partitions: Annotated[int, typer.Option(min=1, help="Partitions of the cache.")] = 8,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Write the same rows in every way, in turn, beside requests that were encoded before.
+
+    Example: ignitetf bench write --rows mnist --output json
+    """
+    from dataclasses import asdict
+
+    from ignitetf.explore.bench_write import bench_write
+
+    rates = []
+    for item in rows or list(WriteProfile):
+        note(f"writing {item.value} rows, {rounds} rounds")
+        rates += bench_write(connect.settings(), item.value, rounds=rounds, partitions=partitions)
     show([asdict(r) for r in rates], output)

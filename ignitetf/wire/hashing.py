@@ -23,6 +23,8 @@ _Bytes = NDArray[np.uint8]
 
 # Elements of a temporary: 256 KiB of int32 stay in the second-level cache.
 _BLOCK: Final = 1 << 16
+# Words of a row at a time, so that their weights stay in the first-level cache.
+_WORDS: Final = 1 << 12
 # Above this, one run is long enough to be a matrix of its own.
 _LONG_RUN: Final = 1 << 14
 _JAVA: Final = 31
@@ -83,17 +85,28 @@ def row_hash_rows(rows: _Bytes) -> NDArray[np.uint64]:
     Every change of a byte changes the sum of its word; other changes escape with 2^-64.
     """
     n, width = rows.shape
-    words = -(-width // 8)
-    weights = _powers(_ROW, False, 64, words)[:words]
+    if width % 8 == 0 and rows.flags.c_contiguous:
+        return mix(_word_sums(rows.reshape(-1).view("<u8").reshape(n, -1)) + np.uint64(width))
     out = np.zeros(n, np.uint64)
-    step = max(1, _BLOCK // max(words, 1))
-    buffer = np.zeros((min(step, n), words * 8), np.uint8)
+    step = max(1, 8 * _BLOCK // max(width, 1))
+    buffer = np.zeros((min(step, n), -(-width // 8) * 8), np.uint8)
     for top in range(0, n, step):
         part = rows[top : top + step]
         padded = buffer[: len(part)]
         padded[:, :width] = part
-        out[top : top + step] = np.einsum("ij,j->i", padded.view("<u8"), weights)
+        out[top : top + step] = _word_sums(padded.view("<u8"))
     return mix(out + np.uint64(width))
+
+
+def _word_sums(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Sum of each row's words with the weights 1, _ROW, _ROW^2, ..."""
+    weights = _powers(_ROW, False, 64)[:_WORDS]
+    out = np.zeros(len(words), np.uint64)
+    for left in range(0, words.shape[1], _WORDS):
+        part = words[:, left : left + _WORDS]
+        factor = np.uint64(pow(_ROW, left, 1 << 64))
+        out += np.einsum("ij,j->i", part, weights[: part.shape[1]]) * factor
+    return out
 
 
 def row_hash_runs(
@@ -166,9 +179,6 @@ def _table(base: int, inverse: bool, bits: int, size: int) -> NDArray[Any]:
     return np.multiply.accumulate(factors, dtype=dtype)
 
 
-def _powers(base: int, inverse: bool, bits: int, count: int = 0) -> NDArray[Any]:
-    """base^0, base^1, ... (or of its inverse) modulo 2^bits, at least `count` of them."""
-    size = _BLOCK + _LONG_RUN + 1
-    while size < count:
-        size *= 2
-    return _table(base, inverse, bits, size)
+def _powers(base: int, inverse: bool, bits: int) -> NDArray[Any]:
+    """base^0, base^1, ... (or of its inverse) modulo 2^bits, enough for one block."""
+    return _table(base, inverse, bits, _BLOCK + _LONG_RUN + 1)

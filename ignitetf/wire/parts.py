@@ -268,8 +268,9 @@ def _array(field: Field, column: Column) -> Part:
     if n and (lengths == lengths[0]).all() and (counts == counts[0]).all():
         size = int(lengths[0])
         head = struct.pack("<bi", field.type, int(counts[0]))
-        rows = window(flat, size)[starts] if size else np.empty((n, 0), np.uint8)
-        return FixedPart(head, flat.reshape(n, size) if _whole(flat, starts, size) else rows)
+        if _whole(flat, starts, size):
+            return FixedPart(head, flat.reshape(n, size))
+        return FixedPart(head, window(flat, size)[starts] if size else np.empty((n, 0), np.uint8))
     heads = np.empty((n, 5), np.uint8)
     heads[:, 0] = field.type
     heads[:, 1:] = as_bytes(counts.astype("<i4"))
