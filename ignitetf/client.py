@@ -187,13 +187,23 @@ class Client:
     def close(self) -> None:
         """Close all idle connections; those in use are closed when they are given back."""
         self._closed = True
+        self.close_idle()
+
+    def close_idle(self) -> None:
+        """Close the connections that nobody uses; the client opens others when it needs them."""
         with self._lock:
             idle, self._idle = self._idle, {}
+            py, self._py = self._py, None
         for channels in idle.values():
             for channel in channels:
                 channel.close()
-        if self._py is not None:
-            self._py.close()
+        if py is not None:
+            py.close()
+
+    def __del__(self) -> None:
+        # A client that was dropped without being closed keeps no connection of the node's.
+        if hasattr(self, "_lock"):
+            self.close()
 
     # Raw channels
 

@@ -234,8 +234,9 @@ def _client_connector(config: NodeConfig) -> _Element:
         _value("portRange", 0),
         _value("jdbcEnabled", False),
         _value("odbcEnabled", False),
-        _value("socketSendBufferSize", MIB),
-        _value("socketReceiveBufferSize", MIB),
+        # Each connection keeps as much direct memory: 1 MiB would end the node at 256 of them.
+        _value("socketSendBufferSize", MIB // 4),
+        _value("socketReceiveBufferSize", MIB // 4),
     ]
     if config.tls:
         properties += [

@@ -61,7 +61,7 @@ _OPENS = [
 ]
 # No ExitOnOutOfMemoryError: a single oversized request would end a node that can go on serving.
 _OPTIONS = (
-    "-XX:MaxDirectMemorySize=256m",
+    "-XX:MaxDirectMemorySize=1g",
     "-XX:-UsePerfData",
     "-Djava.net.preferIPv4Stack=true",
     "-Djava.awt.headless=true",

@@ -9,18 +9,23 @@ batches are cut from them there, in C++. Nothing of Python runs for a row.
 from __future__ import annotations
 
 import contextlib
+import copy
+import json
 import os
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import psutil
 import tensorflow as tf
 
 from ignitetf.client import Client
-from ignitetf.errors import ConfigError
+from ignitetf.errors import ConfigError, DataChanged
 from ignitetf.read.elements import Dense, Node, Runs, Struct, Text, element_tree, node_for
 from ignitetf.read.export import to_arrow, to_numpy
+from ignitetf.read.plan import WINDOW_BYTES, Order, Position, check_shard
 from ignitetf.read.reader import PAGE_BYTES, CacheReader, ReadOptions
+from ignitetf.read.windows import read_pieces
 from ignitetf.settings import Settings
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.schema import Batch
@@ -71,8 +76,20 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
         schema: Declared fields, `{name: dtype | (dtype, shape) | tf.TensorSpec}`.
         nulls: `error`, `default`, `mask` (adds `FIELD_valid`) or `drop`.
         as_supervised: Elements are `(features, label)`, the label being the field LABEL.
+        shuffle: Seed; partitions and the rows of byte-bounded windows are permuted, anew in each
+            epoch, the same way for any number of readers and nodes. None keeps the order.
+        epoch: Number of the first epoch; each further iteration counts one up.
+        shard: (index, count) of this worker's share of the partitions, or a
+            `tf.distribute.InputContext`. None takes it from `TF_CONFIG`, where that names several
+            workers; (0, 1) reads everything regardless.
+        even: `pad` or `drop`, so that all shards have the same number of rows; None lets
+            them differ.
         readers: Connections at once, or "auto".
+        on_node_loss: `retry` reads on from another node, `error` raises at once.
+        on_change: `error` or `warn` when a partition has not the number of entries that the
+            load stored.
         version: Insist on this version of the data set's manifest.
+        window_bytes: Limit for a window of the shuffle; a data set below it is permuted whole.
         settings: Connection settings, instead of all the arguments for them.
 
     Raises:
@@ -106,8 +123,15 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
         schema: Any = None,
         nulls: Any = "error",
         as_supervised: bool = False,
+        shuffle: int | None = None,
+        epoch: int = 0,
+        shard: Any = None,
+        even: Any = None,
         readers: int | str = "auto",
+        on_node_loss: str = "retry",
+        on_change: str = "error",
         version: int | None = None,
+        window_bytes: int = WINDOW_BYTES,
         settings: Settings | None = None,
     ) -> None:
         """Connect, find out what the cache holds, and build the dataset."""
@@ -127,16 +151,34 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
             nulls=nulls,
             page_size=given["page_size"] or None,
             readers=_reader_count(readers, client),
+            retry_s=_retry_seconds(on_node_loss),
             version=version,
+            on_change=on_change,
         )
         self._reader = CacheReader(client, given["cache_name"], options)
         if readers == "auto" and self._reader.entry_bytes >= _LARGE_ROW_BYTES:
             # Two connections keep the node busy while large values are copied on this side.
             self._reader.options = replace(options, readers=max(2, options.readers))
-        self._partitions = _partitions(self._reader, given["part"], given["local"])
-        self._as_supervised = as_supervised
+        partitions = _partitions(self._reader, given["part"], given["local"])
+        self._shard = _shard_of(shard)
+        self._order = _order(self._reader, partitions, shuffle, even, self._shard, window_bytes)
         self._form = _Form(self._reader, as_supervised)
-        self._rows = self._reader.row_count(self._partitions)
+        self._start_at(Position(int(epoch), ()))
+        # A dataset that is not being iterated holds no connection.
+        client.close_idle()
+
+    def _start_at(self, position: Position) -> None:
+        """Build the pipeline of all that follows a position."""
+        self._position = position
+        self._epoch = position.epoch
+        pieces = self._order.pieces(position.chain, *self._shard)
+        self._rows: int | None = None
+        if self._order.known:
+            self._rows = sum(p.stop - p.start for p in pieces)
+        elif not position.chain:
+            self._rows = self._reader.row_count(self._order.partitions)
+        # The rest of an epoch has another length than the epochs that follow it.
+        self._length = None if position.chain else self._rows
         self._elements = self._build_elements()
         super().__init__(self._elements._variant_tensor)
 
@@ -171,8 +213,8 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
             dataset = self._pages(exact_rows=size, drop_remainder=drop_remainder)
         else:
             dataset = self._pages().rebatch(size, drop_remainder=drop_remainder)
-        dataset = dataset.with_options(_page_options())
-        return _counted(dataset, _batch_count(self._rows, size, drop_remainder))
+        dataset = dataset.with_options(_page_options(sharded=self._shard[1] > 1))
+        return _counted(dataset, _batch_count(self._length, size, drop_remainder))
 
     def numpy(self) -> Iterator[dict[str, Any]]:
         """The same records, a page at a time, as NumPy columns; see `export.to_numpy`.
@@ -180,7 +222,7 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
         Yields:
             `{"key": column, "val": {FIELD: column}}`, or `val` itself a column for plain values.
         """
-        for batch in self._batches():
+        for batch in _closing(self._batches()):
             values = {n: to_numpy(batch.columns[n], node) for n, node in self._form.values.items()}
             assert batch.key is not None
             key = to_numpy(batch.key, self._form.key)
@@ -188,7 +230,7 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
 
     def arrow(self) -> Iterator[Any]:
         """The same records, a page at a time, as `pyarrow.RecordBatch`; see `export.to_arrow`."""
-        for batch in self._batches():
+        for batch in _closing(self._batches()):
             yield to_arrow(batch, self._form.key, self._form.values)
 
     @property
@@ -196,11 +238,91 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
         """Records left out so far by `nulls="drop"`."""
         return self._reader.dropped
 
-    def _batches(self) -> Iterator[Batch]:
-        with contextlib.closing(self._reader.batches(self._partitions)) as batches:
-            for item in batches:
-                if item.batch is not None and len(item.batch):
-                    yield item.batch
+    def _batches(self) -> Generator[Batch, None, None]:
+        """The rows of one epoch, as `numpy` and `arrow` give them: the first, from its position."""
+        pieces = self._order.pieces(self._position.chain, *self._shard)
+        return read_pieces(self._reader, self._order, pieces, self._position.epoch)
+
+    def _next_epoch(self) -> Generator[Batch, None, None]:
+        """The rows of the next epoch; a resumed epoch is its rest only the first time."""
+        epoch, self._epoch = self._epoch, self._epoch + 1
+        chain = self._position.chain if epoch == self._position.epoch else ()
+        pieces = self._order.pieces(chain, *self._shard)
+        return read_pieces(self._reader, self._order, pieces, epoch)
+
+    def state(self, rows_consumed: int, epoch: int | None = None) -> dict[str, Any]:
+        """Where training stands after `rows_consumed` rows of an epoch.
+
+        Args:
+            rows_consumed: Rows that each worker has trained on since the beginning of the
+                epoch, or since `resume`; rows that wait in a prefetch do not count.
+            epoch: Number of that epoch; None for the one this dataset began with.
+
+        Returns:
+            A JSON object of less than 1 KB that `resume` takes, also on another number of
+            workers.
+        """
+        number = self._position.epoch if epoch is None else int(epoch)
+        chain = list(self._position.chain) if number == self._position.epoch else []
+        count = self._shard[1]
+        pieces = self._order.pieces(chain, *self._shard)
+        limit = sum(p.stop - p.start for p in pieces) if self._order.known else rows_consumed
+        if not 0 <= rows_consumed <= limit:
+            raise ConfigError(
+                f"rows_consumed={rows_consumed}", hint=f"the epoch has {limit} rows for each worker"
+            )
+        if chain and chain[-1][0] == count:
+            chain[-1] = (count, chain[-1][1] + int(rows_consumed))
+        else:
+            chain.append((count, int(rows_consumed)))
+        return {"epoch": number, "chain": [list(link) for link in chain], **self._identity()}
+
+    def resume(self, state: dict[str, Any]) -> IgniteDataset:
+        """This dataset from the place where `state` was taken, then the epochs that follow.
+
+        The first iteration is the rest of that epoch, each further one a whole epoch; so the
+        cardinality is unknown.
+
+        Raises:
+            ConfigError: The state is of another cache, seed or way of reading.
+            DataChanged: The data were loaded again since.
+        """
+        try:
+            chain = tuple((int(n), int(rows)) for n, rows in state["chain"])
+            position = Position(int(state["epoch"]), chain)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError("not a state of a dataset", hint="pass what state() gave") from error
+        self._check_identity(state)
+        if not self._order.known and any(n != self._shard[1] for n, _ in chain):
+            raise ConfigError(
+                "the rows of each partition are not known (where=, nulls='drop', no manifest):"
+                " a state fits the same number of workers only"
+            )
+        resumed = copy.copy(self)
+        resumed._start_at(position)
+        return resumed
+
+    def _identity(self) -> dict[str, Any]:
+        manifest = self._reader.manifest
+        return {
+            "cache": self._reader.name,
+            "seed": self._order.seed,
+            "rows": sum(self._order.counts) if self._order.known else None,
+            "version": None if manifest is None else manifest.version,
+            "even": self._order.even,
+            "where": self._reader.options.where,
+        }
+
+    def _check_identity(self, state: dict[str, Any]) -> None:
+        for name, mine in self._identity().items():
+            theirs = state.get(name)
+            if theirs == mine:
+                continue
+            kind = DataChanged if name in ("rows", "version") else ConfigError
+            raise kind(
+                f"the state is of {name} {theirs!r}, this dataset has {mine!r}",
+                hint="resume with the arguments, and the data, that the state was taken with",
+            )
 
     # Building
 
@@ -211,7 +333,9 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
             dataset = pages.flat_map(form.rows_of)
         else:
             dataset = self._pages().unbatch()
-        return _counted(dataset, self._rows)
+        if self._shard[1] > 1:
+            dataset = dataset.with_options(_sharding_options())
+        return _counted(dataset, self._length)
 
     def _pages(
         self, exact_rows: int | None = None, drop_remainder: bool = False, assembled: bool = True
@@ -224,13 +348,14 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
 
         def generate() -> Iterator[tuple[Any, ...]]:
             pool = BufferPool()
-            chunks = _chunks(self._reader, self._partitions, exact_rows, drop_remainder)
+            chunks = _chunks(self._next_epoch(), exact_rows, drop_remainder)
             try:
                 for parts in chunks:
                     leaves = form.pack(parts, pool)
                     yield leaves if flat else form.assemble(*leaves)
             finally:
                 chunks.close()
+                self._reader.client.close_idle()
 
         spec: Any = form.flat_spec(rows)
         if not flat:
@@ -240,17 +365,13 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
 
 
 def _chunks(
-    reader: CacheReader, partitions: Sequence[int], exact_rows: int | None, drop_remainder: bool
+    batches: Generator[Batch, None, None], exact_rows: int | None, drop_remainder: bool
 ) -> Generator[list[Batch], None, None]:
     """Batches joined to about a page, or cut to exactly `exact_rows`."""
     waiting: list[Batch] = []
     rows = nbytes = 0
-    pages = reader.batches(partitions)
-    try:
-        for item in pages:
-            batch = item.batch
-            if batch is None or not len(batch):
-                continue
+    with contextlib.closing(batches):
+        for batch in batches:
             if exact_rows is None:
                 waiting.append(batch)
                 nbytes += batch.nbytes
@@ -267,8 +388,11 @@ def _chunks(
                 rows += len(batch)
         if waiting and not (exact_rows is not None and drop_remainder):
             yield waiting
-    finally:
-        pages.close()
+
+
+def _closing(batches: Generator[Batch, None, None]) -> Iterator[Batch]:
+    with contextlib.closing(batches):
+        yield from batches
 
 
 class _Form:
@@ -380,12 +504,19 @@ def _batch_count(rows: int | None, size: int, drop_remainder: bool) -> int | Non
     return rows // size if drop_remainder else -(-rows // size)
 
 
-def _page_options() -> tf.data.Options:
+def _sharding_options() -> tf.data.Options:
+    """No second sharding by TensorFlow of what is a shard already."""
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return options
+
+
+def _page_options(*, sharded: bool) -> tf.data.Options:
     """Without the prefetch that TensorFlow adds by itself.
 
     It hands every single batch from one thread to another, which costs more than cutting it.
     """
-    options = tf.data.Options()
+    options = _sharding_options() if sharded else tf.data.Options()
     options.experimental_optimization.inject_prefetch = False
     return options
 
@@ -401,6 +532,71 @@ def _partitions(reader: CacheReader, part: int, local: bool) -> list[int]:
         owners = reader.client.partition_map(reader.cache)
         chosen = [p for p in chosen if owners.owner(p) == here]
     return chosen
+
+
+def _order(
+    reader: CacheReader,
+    partitions: list[int],
+    seed: int | None,
+    even: Any,
+    shard: tuple[int, int],
+    window_bytes: int,
+) -> Order:
+    if even not in (None, "pad", "drop"):
+        raise ConfigError(f"even={even!r}", hint="one of pad, drop, None")
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
+        raise ConfigError(f"shuffle={seed!r}", hint="a seed, 0 or above, or None")
+    if window_bytes <= 0 or window_bytes > psutil.virtual_memory().total:
+        raise ConfigError(
+            f"window_bytes={window_bytes}", hint="above zero, and below the machine's memory"
+        )
+    if even is not None and not reader.counts_are_exact:
+        raise ConfigError(
+            f"even={even!r} needs the number of rows, which where= and nulls='drop' leave open"
+        )
+    has_counts = reader.manifest is not None and bool(reader.manifest.partition_rows)
+    known = reader.counts_are_exact and (has_counts or seed is not None or shard[1] > 1)
+    counts = reader.partition_counts if known or has_counts else reader.estimated_counts
+    return Order(
+        tuple(partitions),
+        tuple(counts(partitions)),
+        reader.entry_bytes,
+        seed,
+        even,
+        int(window_bytes),
+        known,
+    )
+
+
+def _shard_of(shard: Any) -> tuple[int, int]:
+    if shard is None:
+        return _shard_of_config(os.environ.get("TF_CONFIG"))
+    if hasattr(shard, "num_input_pipelines"):
+        return check_shard((shard.input_pipeline_id, shard.num_input_pipelines))
+    return check_shard(shard)
+
+
+def _shard_of_config(text: str | None) -> tuple[int, int]:
+    """The worker's share by TF_CONFIG; the chief comes first."""
+    if not text:
+        return 0, 1
+    try:
+        config = json.loads(text)
+        cluster, task = config.get("cluster") or {}, config.get("task") or {}
+        chiefs = len(cluster.get("chief", ())) + len(cluster.get("master", ()))
+        count = chiefs + len(cluster.get("worker", ()))
+        if count < 2 or task.get("type") not in ("chief", "master", "worker"):
+            return 0, 1
+        before = chiefs if task["type"] == "worker" else 0
+        return check_shard((before + int(task["index"]), count))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ConfigError("TF_CONFIG is not what TensorFlow expects") from error
+
+
+def _retry_seconds(on_node_loss: str) -> float:
+    if on_node_loss not in ("retry", "error"):
+        raise ConfigError(f"on_node_loss={on_node_loss!r}", hint="one of retry, error")
+    return 60.0 if on_node_loss == "retry" else 0.0
 
 
 def _reader_count(readers: int | str, client: Client) -> int:

@@ -74,6 +74,8 @@ class ReadOptions:
         readers: Connections at once.
         retry_s: Seconds that a lost connection may take to be replaced.
         version: Version of the manifest that is insisted on.
+        on_change: `error` or `warn` where a partition has another number of entries than the
+            manifest says.
     """
 
     fields: tuple[str, ...] | None = None
@@ -86,6 +88,7 @@ class ReadOptions:
     readers: int = 1
     retry_s: float = 60.0
     version: int | None = None
+    on_change: str = "error"
 
     def check(self) -> None:
         """Raise ConfigError for an unusable value."""
@@ -94,6 +97,8 @@ class ReadOptions:
             raise ConfigError(f"page_size must be above zero, not {self.page_size}")
         if self.readers < 1:
             raise ConfigError(f"readers must be 1 or more, not {self.readers}")
+        if self.on_change not in ("error", "warn"):
+            raise ConfigError(f"on_change={self.on_change!r}", hint="one of error, warn")
         if self.where_params and self.where is None:
             raise ConfigError("parameters without a condition", hint="pass where=")
 
@@ -265,6 +270,29 @@ class CacheReader:
             return sum(self.manifest.partition_rows[p] for p in partitions)
         return None
 
+    @property
+    def counts_are_exact(self) -> bool:
+        """Whether every entry of a partition is given as a row."""
+        return self.options.where is None and self.options.nulls != "drop"
+
+    def estimated_counts(self, partitions: Sequence[int]) -> list[int]:
+        """About how many entries each partition has, at least one."""
+        return [max(1, self._size() // max(1, self.partition_count))] * len(partitions)
+
+    def partition_counts(self, partitions: Sequence[int]) -> list[int]:
+        """Entries in each partition: from the manifest, else by one scan that decodes nothing."""
+        if self.manifest is not None and self.manifest.partition_rows:
+            return [self.manifest.partition_rows[p] for p in partitions]
+        counts = [0] * len(partitions)
+        query = self._scan_query(self.page_size())
+        with contextlib.closing(
+            scan_units(self.client, query, partitions, retry=self._retry)
+        ) as pages:
+            for item in pages:
+                if item.page is not None and item.replay < 0:
+                    counts[item.unit] += item.page.count
+        return counts
+
     def page_size(self) -> int:
         """Entries in a page: as given, else about `PAGE_BYTES`."""
         if self.options.page_size is not None:
@@ -329,6 +357,7 @@ class CacheReader:
                 if item.unit != unit:
                     unit, first, seen = item.unit, 0, []
                 if item.page is None:
+                    self._check_count(partitions[unit], first)
                     yield UnitBatch(unit, first, 0, None)
                     continue
                 with _Place(self.name, partitions[unit]):
@@ -354,6 +383,25 @@ class CacheReader:
         if self._is_blocks:
             return BlockDecoder(self.schema, self.registry)
         return Decoder(self.schema, self.registry)
+
+    def _check_count(self, partition: int, rows: int) -> None:
+        """Compare a partition's rows with the manifest: a lost one scans as empty, silently."""
+        if self.manifest is None or not self.manifest.partition_rows or self._table is not None:
+            return
+        expected = self.manifest.partition_rows[partition]
+        if rows == expected:
+            return
+        text = f"{self.name}, partition {partition}: {rows} entries, the load stored {expected}"
+        if self.options.on_change == "warn":
+            log.warning("%s", text)
+            return
+        raise DataChanged(
+            text,
+            hint="entries were added or removed since, or lost with a node that had no backup;"
+            " on_change='warn' reads on",
+            cache=self.name,
+            partition=partition,
+        )
 
     def _compare(self, seen: list[int], number: int, mark: int, partition: int) -> None:
         if number < len(seen) and seen[number] == mark:

@@ -1,0 +1,230 @@
+"""Which rows, in which order: shards, epochs, shuffling and positions. No sockets, no TensorFlow.
+
+**plan** -> windows -> dataset
+
+An epoch of a shard is a fixed sequence of rows, given by the data, the seed and the epoch number.
+The partitions are shared out among the shards once, by size, and never change shard. Without a
+seed a shard reads its partitions in ascending order; with one it permutes them each epoch, puts
+consecutive ones together into windows of a bounded number of bytes, and permutes the rows of each
+window. A partition's own order is that of its key hashes, the same on every node, so nothing
+here depends on the cluster or on the number of readers.
+
+A position is a chain of (number of shards, rows that each has consumed). The rows left over by
+one link are shared out anew, in equal contiguous ranges, among the shards of the next; so an epoch
+goes on where it stopped even when the number of workers changed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignitetf.errors import ConfigError
+
+__all__ = ["WINDOW_BYTES", "Order", "Piece", "Position", "Window"]
+
+WINDOW_BYTES: Final = 256 << 20
+Even = Literal["pad", "drop"]
+_ORDER_STREAM, _ROWS_STREAM = 0, 1
+
+
+@dataclass(frozen=True)
+class Window:
+    """Consecutive partitions of a shard whose rows are permuted together.
+
+    Attributes:
+        partitions: In the order in which they are read.
+        first: Number of the window's first row within the shard's epoch.
+        rows: Rows in it.
+    """
+
+    partitions: tuple[int, ...]
+    first: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows `start` to `stop` of the epoch of shard `shard` of `count`."""
+
+    shard: int
+    count: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Position:
+    """A place in an epoch.
+
+    Attributes:
+        epoch: Number of the epoch.
+        chain: (number of shards, rows consumed by each), one link for each change of that number.
+    """
+
+    epoch: int
+    chain: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Order:
+    """The order of the rows of some partitions.
+
+    Attributes:
+        partitions: Partitions that are read, ascending.
+        counts: Rows in each.
+        row_bytes: Bytes of a row, for the size of windows.
+        seed: Seed of the shuffle, None for none.
+        even: How shards get the same number of rows: repeat rows of their own (`pad`), leave
+            out their last ones (`drop`), or None: they differ.
+        window_bytes: Upper limit for a window of more than one partition.
+        known: Whether `counts` are exact; else they are estimates above zero, and only reading
+            tells where a row stands.
+    """
+
+    partitions: tuple[int, ...]
+    counts: tuple[int, ...]
+    row_bytes: float
+    seed: int | None = None
+    even: Even | None = None
+    window_bytes: int = WINDOW_BYTES
+    known: bool = True
+
+    def share(self, shard: int, count: int) -> tuple[int, ...]:
+        """Partitions of one shard, ascending: the largest partition goes to the smallest shard."""
+        if count == 1:
+            return self.partitions
+        loads = [0] * count
+        shares: list[list[int]] = [[] for _ in range(count)]
+        sizes = dict(zip(self.partitions, self.counts, strict=True))
+        for partition in sorted(self.partitions, key=lambda p: (-sizes[p], p)):
+            least = min(range(count), key=lambda i: (loads[i], len(shares[i]), i))
+            loads[least] += sizes[partition]
+            shares[least].append(partition)
+        return tuple(sorted(shares[shard]))
+
+    def own_rows(self, shard: int, count: int) -> int:
+        """Rows that belong to a shard."""
+        sizes = dict(zip(self.partitions, self.counts, strict=True))
+        return sum(sizes[p] for p in self.share(shard, count))
+
+    def rows(self, shard: int, count: int) -> int:
+        """Rows that a shard reads in an epoch, after `even`.
+
+        Raises:
+            ConfigError: A shard has no row that it could repeat.
+        """
+        if self.even is None or count == 1:
+            return self.own_rows(shard, count)
+        every = [self.own_rows(i, count) for i in range(count)]
+        if self.even == "drop":
+            return min(every)
+        if max(every) and not min(every):
+            raise ConfigError(
+                f"{count} shards, and one of them has no rows to repeat",
+                hint="load the data with more partitions, or use even='drop'",
+            )
+        return max(every)
+
+    def windows(self, shard: int, count: int, epoch: int) -> list[Window]:
+        """The windows of a shard's epoch, in order."""
+        sizes = dict(zip(self.partitions, self.counts, strict=True))
+        order = list(self.share(shard, count))
+        if self.seed is not None:
+            rng = np.random.default_rng([self.seed, epoch, _ORDER_STREAM])
+            # One permutation of all partitions, so that it does not depend on the shards.
+            rank = dict(zip(self.partitions, rng.permutation(len(self.partitions)), strict=True))
+            order.sort(key=lambda p: rank[p])
+        groups: list[list[int]] = []
+        nbytes = 0.0
+        for partition in order:
+            size = sizes[partition] * self.row_bytes
+            if self.seed is None or not groups or nbytes + size > self.window_bytes:
+                groups.append([])
+                nbytes = 0.0
+            groups[-1].append(partition)
+            nbytes += size
+        out, first = [], 0
+        for group in groups:
+            rows = sum(sizes[p] for p in group)
+            out.append(Window(tuple(group), first, rows))
+            first += rows
+        return out
+
+    def permutation(self, window: Window, epoch: int) -> NDArray[np.int64]:
+        """The order of a window's rows, by their number within it."""
+        assert self.seed is not None
+        name = min(window.partitions)
+        rng = np.random.default_rng([self.seed, epoch, _ROWS_STREAM, name])
+        return rng.permutation(window.rows)
+
+    def pieces(self, chain: Sequence[tuple[int, int]], shard: int, count: int) -> list[Piece]:
+        """What shard `shard` of `count` has to read after the links of `chain`."""
+        shares = [[Piece(i, 1, 0, self.rows(0, 1))] for i in range(1)]
+        for number, (links, consumed) in enumerate(chain):
+            shares = self._dealt(shares, links, fresh=number == 0)
+            shares = [_tail(pieces, consumed) for pieces in shares]
+        fresh = not chain
+        if chain and chain[-1][0] == count:
+            return shares[shard]
+        return self._dealt(shares, count, fresh=fresh)[shard]
+
+    def _dealt(self, shares: list[list[Piece]], count: int, *, fresh: bool) -> list[list[Piece]]:
+        """The pieces of all shards shared out among `count`; a fresh epoch by partitions."""
+        if fresh:
+            return [[Piece(i, count, 0, self.rows(i, count))] for i in range(count)]
+        every = [p for pieces in shares for p in pieces]
+        total = sum(p.stop - p.start for p in every)
+        bounds = [i * total // count for i in range(count + 1)]
+        if self.even == "drop":
+            bounds = [i * (total // count) for i in range(count + 1)]
+        dealt = [_head(_tail(every, a), b - a) for a, b in itertools.pairwise(bounds)]
+        if self.even == "pad" and total:
+            longest = max(_length(d) for d in dealt)
+            dealt = [d + _head(every, longest - _length(d)) for d in dealt]
+        return dealt
+
+
+def _length(pieces: Sequence[Piece]) -> int:
+    return sum(p.stop - p.start for p in pieces)
+
+
+def _tail(pieces: Sequence[Piece], rows: int) -> list[Piece]:
+    """The pieces without their first `rows` rows."""
+    out = []
+    for piece in pieces:
+        size = piece.stop - piece.start
+        if rows >= size:
+            rows -= size
+            continue
+        out.append(Piece(piece.shard, piece.count, piece.start + rows, piece.stop))
+        rows = 0
+    return out
+
+
+def _head(pieces: Sequence[Piece], rows: int) -> list[Piece]:
+    """The first `rows` rows of the pieces."""
+    out = []
+    for piece in pieces:
+        if rows <= 0:
+            break
+        size = min(rows, piece.stop - piece.start)
+        out.append(Piece(piece.shard, piece.count, piece.start, piece.start + size))
+        rows -= size
+    return out
+
+
+def check_shard(shard: Any) -> tuple[int, int]:
+    """A shard as (index, count); raises ConfigError where it is none."""
+    try:
+        index, count = (int(n) for n in shard)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"shard={shard!r}", hint="write shard=(index, count)") from error
+    if count < 1 or not 0 <= index < count:
+        raise ConfigError(f"shard {index} of {count}", hint="the index counts from 0 to count - 1")
+    return index, count

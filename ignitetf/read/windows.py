@@ -1,0 +1,141 @@
+"""The rows of a plan's pieces: windows read, permuted, and cut to the rows that are wanted.
+
+plan + reader -> **windows** -> dataset
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Iterator, Sequence
+
+import numpy as np
+
+from ignitetf.read.plan import Order, Piece, Window
+from ignitetf.read.reader import PAGE_BYTES, CacheReader
+from ignitetf.wire.schema import Batch, Column
+
+__all__ = ["concat_batches", "read_pieces"]
+
+
+def read_pieces(
+    reader: CacheReader, order: Order, pieces: Sequence[Piece], epoch: int
+) -> Generator[Batch, None, None]:
+    """The rows of the pieces, in order.
+
+    Args:
+        reader: The cache.
+        order: Its order.
+        pieces: What to read of an epoch.
+        epoch: Number of the epoch.
+    """
+    for piece in pieces:
+        own = order.own_rows(piece.shard, piece.count)
+        start, stop = piece.start, piece.stop
+        while start < stop and own:
+            # A padded shard begins again with its own first rows.
+            first = start % own
+            last = min(own, first + stop - start)
+            yield from _read_range(reader, order, piece, (first, last), epoch)
+            start += last - first
+
+
+def _read_range(
+    reader: CacheReader,
+    order: Order,
+    piece: Piece,
+    wanted: tuple[int, int],
+    epoch: int,
+) -> Iterator[Batch]:
+    start, stop = wanted
+    windows = order.windows(piece.shard, piece.count, epoch)
+    if order.known:
+        windows = [w for w in windows if w.first < stop and w.first + w.rows > start]
+        at = windows[0].first if windows else 0
+    else:
+        at = 0
+    shuffled = order.seed is not None
+    for batch in _windowed(reader, order, windows, epoch) if shuffled else _plain(reader, windows):
+        size = len(batch)
+        low, high = max(0, start - at), min(size, stop - at) if order.known else size
+        if low < high:
+            yield batch if (low, high) == (0, size) else batch[low:high]
+        at += size
+
+
+def _plain(reader: CacheReader, windows: list[Window]) -> Iterator[Batch]:
+    partitions = [p for w in windows for p in w.partitions]
+    with contextlib.closing(reader.batches(partitions)) as batches:
+        for item in batches:
+            if item.batch is not None and len(item.batch):
+                yield item.batch
+
+
+def _windowed(
+    reader: CacheReader, order: Order, windows: list[Window], epoch: int
+) -> Iterator[Batch]:
+    """Permuted windows; the next one is received while the current one is handed over."""
+    partitions = [p for w in windows for p in w.partitions]
+    last_unit = np.cumsum([len(w.partitions) for w in windows]) - 1
+    number, parts = 0, list[Batch]()
+    with contextlib.closing(reader.batches(partitions)) as batches:
+        for item in batches:
+            if item.batch is not None:
+                parts.append(item.batch)
+                continue
+            if item.unit != last_unit[number]:
+                continue
+            yield from _permuted(parts, order, windows[number], epoch)
+            number, parts = number + 1, []
+
+
+def _permuted(parts: list[Batch], order: Order, window: Window, epoch: int) -> Iterator[Batch]:
+    rows = sum(len(b) for b in parts)
+    if rows == 0:
+        return
+    whole = parts[0] if len(parts) == 1 else concat_batches(parts)
+    parts.clear()
+    actual = Window(window.partitions, window.first, rows)
+    index = order.permutation(actual, epoch)
+    step = max(1, int(PAGE_BYTES // max(1.0, whole.nbytes / rows)))
+    for start in range(0, rows, step):
+        yield whole[index[start : start + step]]
+
+
+def concat_batches(batches: Sequence[Batch]) -> Batch:
+    """The records of several batches as one."""
+    keys = [b.key for b in batches if b.key is not None]
+    return Batch(
+        _concat(keys) if keys else None,
+        {name: _concat([b.columns[name] for b in batches]) for name in batches[0].columns},
+    )
+
+
+def _concat(columns: Sequence[Column]) -> Column:
+    valid = None
+    if any(c.valid is not None for c in columns):
+        valid = np.concatenate(
+            [c.valid if c.valid is not None else np.ones(len(c), np.bool_) for c in columns]
+        )
+    first = columns[0]
+    if isinstance(first.values, dict):
+        inner = {}
+        for name in first.values:
+            parts = [c.values[name] for c in columns if isinstance(c.values, dict)]
+            inner[name] = _concat(parts)
+        return Column(inner, valid=valid)
+    if first.starts is None:
+        return Column(np.concatenate([c.values for c in columns]), valid=valid)
+    values, lengths = [], []
+    for column in columns:
+        flat, offsets = column.compact()
+        values.append(flat)
+        lengths.append(np.diff(offsets))
+    offsets = np.concatenate(([0], np.cumsum(np.concatenate(lengths))))
+    if isinstance(values[0], Column):
+        nested = _concat([v if isinstance(v, Column) else Column(v) for v in values])
+        return Column.from_offsets(nested, offsets, valid)
+    arrays = [v for v in values if isinstance(v, np.ndarray)]
+    if len(arrays) < len(values):
+        nested = _concat([v if isinstance(v, Column) else Column(v) for v in values])
+        return Column.from_offsets(nested, offsets, valid)
+    return Column.from_offsets(np.concatenate(arrays), offsets, valid)
