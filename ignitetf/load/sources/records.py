@@ -73,7 +73,10 @@ class RecordSource(Source):
     def _take_sample(self) -> list[Any]:
         try:
             iterator = self._iterate()
-            sample = list(itertools.islice(iterator, _SAMPLE))
+            sample = list(itertools.islice(iterator, 1))
+            # A batch says all by itself, and a hundred of them would be much memory.
+            if sample and not isinstance(sample[0], Batch):
+                sample += itertools.islice(iterator, _SAMPLE - 1)
         except IgniteTFError:
             raise
         except Exception as error:
