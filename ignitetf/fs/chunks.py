@@ -14,6 +14,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import errno
+import itertools
 import struct
 import threading
 import time
@@ -132,12 +133,14 @@ class ChunkCache:
         self.make_room: Callable[[], object] = lambda: None  # what to try when memory is full
 
     def remove(self, content_id: str, numbers: Iterable[int]) -> None:
-        """Remove chunks, whether or not they exist."""
-        content = int(content_id, 16)
-        keys = [_KEY.pack(TypeCode.UUID, content, number) for number in numbers]
+        """Remove chunks of one content, whether or not they exist."""
+        self.remove_all((content_id, number) for number in numbers)
+
+    def remove_all(self, chunks: Iterable[tuple[str, int]]) -> None:
+        """Remove chunks, given by content id and number, whether or not they exist."""
+        keys = (_KEY.pack(TypeCode.UUID, int(content, 16), number) for content, number in chunks)
         head = struct.pack("<ib", self.id, 0)
-        for at in range(0, len(keys), _REMOVE_BATCH):
-            batch = keys[at : at + _REMOVE_BATCH]
+        while batch := list(itertools.islice(keys, _REMOVE_BATCH)):
             self._remove_keys(head + struct.pack("<i", len(batch)) + b"".join(batch))
 
     def _remove_keys(self, request: bytes) -> None:

@@ -26,6 +26,8 @@ from ignitetf.fs.tree import Tree
 
 __all__ = ["Reclaimer"]
 
+_BATCH = 500
+
 
 class Reclaimer:
     """Removes garbage of one file system."""
@@ -50,14 +52,20 @@ class Reclaimer:
 
     def garbage(self, grace_s: float) -> int:
         """Remove content that was given up longer ago than the grace and has no reader."""
-        waiting = 0
-        for key, value in list(self._meta.range(*_prefix(garbage_key("")))):
+        waiting, due = 0, dict[str, int]()
+        notes = list(self._meta.range(*_prefix(garbage_key(""))))
+        read = self._contents_read() if notes else set()
+        for key, value in notes:
             content, note = key[1:], decode(value)
-            if now_ms() - note["at"] < grace_s * 1000 or self._is_read(content):
+            if now_ms() - note["at"] < grace_s * 1000 or content in read:
                 waiting += 1
-                continue
-            self._chunks.remove(content, range(note["n"]))
-            self._meta.remove([key])
+            else:
+                due[content] = note["n"]
+        contents = list(due)
+        for at in range(0, len(contents), _BATCH):
+            batch = contents[at : at + _BATCH]
+            self._chunks.remove_all((c, number) for c in batch for number in range(due[c]))
+            self._meta.remove(garbage_key(content) for content in batch)
         return waiting
 
     def writers(self) -> int:
@@ -116,11 +124,13 @@ class Reclaimer:
         ]
         self._meta.remove(stale)
 
-    def _is_read(self, content: str) -> bool:
-        return any(
-            not is_dead(decode(value))
-            for _, value in self._meta.range(*_prefix(reader_key(content, "")))
-        )
+    def _contents_read(self) -> set[str]:
+        """Contents that a living reader holds a lease on."""
+        return {
+            key[1:].partition("/")[0]
+            for key, value in self._meta.range(*_prefix(reader_key("", "")[:1]))
+            if not is_dead(decode(value))
+        }
 
 
 def _end_writer(transaction: Transaction, key: str, content: str) -> int:
