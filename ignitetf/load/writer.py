@@ -28,7 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.client import Client, cache_id
-from ignitetf.errors import IgniteTFError, RequestTimeout, ServerError
+from ignitetf.errors import IgniteTFError, RequestTimeout, ServerError, ServerOverloaded
+from ignitetf.sql import statement
 from ignitetf.transport import Channel
 from ignitetf.wire.affinity import partitions_of
 from ignitetf.wire.checksum import checksum
@@ -53,6 +54,8 @@ _QUEUED_BATCHES: Final = 2
 # A flush waits for all that is on its way, so it may take longer than another request.
 _MIN_FLUSH_TIMEOUT_S: Final = 60.0
 _POLL_S: Final = 0.1
+# Of a full data region Ignite leaves a few pages free.
+_FULL: Final = 0.9
 
 
 @dataclass
@@ -90,6 +93,27 @@ def register_types(client: Client, schema: Schema) -> None:
     """Make the binary types of a schema known to the cluster."""
     for request in binary_type_requests(schema):
         client.call(OpCode.BINARY_TYPE_PUT, request)
+
+
+def memory_full(client: Client) -> ServerOverloaded | None:
+    """The error to tell when a data region of the node is full; None when none is.
+
+    A failed update answers with the keys alone, so that the reason must be looked for.
+    """
+    sizes: dict[str, dict[str, int]] = {}
+    with contextlib.suppress(IgniteTFError):
+        for name, value in client.sql(statement("memory")).fetchall():
+            region, _, kind = name.removeprefix("io.dataregion.").rpartition(".")
+            sizes.setdefault(region, {})[kind] = int(value)
+    for region, size in sizes.items():
+        used, most = size.get("TotalUsedSize", 0), size.get("MaxSize", 0)
+        if used > _FULL * most > 0:
+            return ServerOverloaded(
+                f"the node's memory is full: {used >> 20:,} of {most >> 20:,} MB of the data"
+                f" region {region!r} are in use",
+                hint="give the node more memory, or remove data",
+            )
+    return None
 
 
 class Writer:
@@ -253,6 +277,7 @@ class _Line:
         self.channel: Channel | None = None
         self.stream: int | None = None
         self.waiting: deque[int] = deque()
+        self.last: tuple[int, memoryview] | None = None
         self._aborted = False
 
     def abort(self) -> None:
@@ -278,6 +303,8 @@ class _Line:
                 self.channel = None
         except threading.BrokenBarrierError:
             self.writer.fail(RequestTimeout(f"cache {self.writer.cache!r}: a flush took too long"))
+        except ServerError as error:
+            self.writer.fail(self._cause(error))
         except BaseException as error:
             self.writer.fail(error)
         finally:
@@ -327,8 +354,28 @@ class _Line:
             head = struct.pack("<ibi", cache_id(self.writer.cache), 0, count)
             self.waiting.append(self.channel.send(OpCode.CACHE_PUT_ALL, head, entries))
         else:
+            self.last = count, entries
             head = struct.pack("<qbi", self.stream, self._flags(), count)
             self.waiting.append(self.channel.send(OpCode.DATA_STREAMER_ADD_DATA, head, entries))
+
+    def _cause(self, error: ServerError) -> IgniteTFError:
+        """What stopped a data streamer, whose own error does not say it.
+
+        The rows that were sent last are put without it; that they are stored then is harmless.
+        """
+        if self.stream is None or self.last is None:
+            failed = "Failed to update keys" in error.message
+            return (memory_full(self.writer.client) if failed else None) or error
+        count, entries = self.last
+        head = struct.pack("<ibi", cache_id(self.writer.cache), 0, count)
+        try:
+            with self.writer.client.channel() as channel:
+                channel.receive(channel.send(OpCode.CACHE_PUT_ALL, head, entries))
+        except ServerError as found:
+            return memory_full(self.writer.client) or found
+        except IgniteTFError as found:
+            return found
+        return error
 
     def _receive(self) -> None:
         assert self.channel is not None
