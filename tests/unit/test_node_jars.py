@@ -158,10 +158,10 @@ def test_a_given_folder_that_lacks_jars_names_all_of_them(lock, tmp_path):
         ensure_jars(tmp_path / "h", tmp_path / "none")
 
 
-SETTINGS = """<settings xmlns="http://maven.apache.org/SETTINGS/1.2.0"><mirrors>
+SETTINGS = """<settings><mirrors>
 <mirror><id>b</id><mirrorOf>external:*</mirrorOf><url>http://0.0.0.0/</url><blocked>true</blocked>
 </mirror><mirror><id>n</id><mirrorOf>*,!central</mirrorOf><url>http://127.0.0.2/</url></mirror>
-<mirror><id>c</id><mirrorOf>other, central</mirrorOf><url>http://127.0.0.3/maven/</url></mirror>
+<mirror><id>c</id><mirrorOf>other, central</mirrorOf><url>http://127.0.0.3/m2/</url></mirror>
 </mirrors></settings>"""
 
 
@@ -169,7 +169,7 @@ def test_mirror_of_mavens_settings(own_home):
     settings = own_home / ".m2" / "settings.xml"
     settings.parent.mkdir(parents=True)
     settings.write_text(SETTINGS)
-    assert repository_url() == "http://127.0.0.3/maven"
+    assert repository_url() == "http://127.0.0.3/m2"
 
 
 def test_settings_with_entities_or_without_sense_are_refused(own_home):
