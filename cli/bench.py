@@ -88,3 +88,27 @@ def write(
         note(f"writing {item.value} rows, {rounds} rounds")
         rates += bench_write(connect.settings(), item.value, rounds=rounds, partitions=partitions)
     show([asdict(r) for r in rates], output)
+
+
+@app.command()
+@connected
+def fs(
+    connect: Connect,
+    size: Annotated[int, typer.Option(min=8, help="Size of the file in MiB.")] = 256,
+    rounds: Annotated[int, typer.Option(min=1, help="Times each way is run.")] = 3,
+    files: Annotated[int, typer.Option(min=1, help="Files in the directory listed.")] = 10_000,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Write and read a file in igfs:// beside bare requests with the same chunks; MB/s.
+
+    Example: ignitetf bench fs --size 256 --output json
+    """
+    import os
+
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    from ignitetf.explore.bench_fs import bench_fs
+
+    report = bench_fs(
+        connect.settings(), size_bytes=size << 20, rounds=rounds, files=files, say=note
+    )
+    show(report, output)
