@@ -123,7 +123,7 @@ def verify(
     Raises:
         CacheNotFound: There is no such cache.
     """
-    reader = CacheReader(client, cache, ReadOptions(raw_nulls=True))
+    reader = CacheReader(client, cache, ReadOptions(raw_nulls=True, on_change="ignore"))
     check = _Check(reader, images)
     check.read(on_progress or (lambda rows, nbytes: None))
     check.compare_manifest()

@@ -74,8 +74,8 @@ class ReadOptions:
         readers: Connections at once.
         retry_s: Seconds that a lost connection may take to be replaced.
         version: Version of the manifest that is insisted on.
-        on_change: `error` or `warn` where a partition has another number of entries than the
-            manifest says.
+        on_change: `error`, `warn` or `ignore` where a partition has another number of entries
+            than the manifest says.
     """
 
     fields: tuple[str, ...] | None = None
@@ -97,8 +97,8 @@ class ReadOptions:
             raise ConfigError(f"page_size must be above zero, not {self.page_size}")
         if self.readers < 1:
             raise ConfigError(f"readers must be 1 or more, not {self.readers}")
-        if self.on_change not in ("error", "warn"):
-            raise ConfigError(f"on_change={self.on_change!r}", hint="one of error, warn")
+        if self.on_change not in ("error", "warn", "ignore"):
+            raise ConfigError(f"on_change={self.on_change!r}", hint="one of error, warn, ignore")
         if self.where_params and self.where is None:
             raise ConfigError("parameters without a condition", hint="pass where=")
 
@@ -392,6 +392,8 @@ class CacheReader:
         if rows == expected:
             return
         text = f"{self.name}, partition {partition}: {rows} entries, the load stored {expected}"
+        if self.options.on_change == "ignore":
+            return
         if self.options.on_change == "warn":
             log.warning("%s", text)
             return
