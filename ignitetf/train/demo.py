@@ -7,19 +7,21 @@ be downloaded.
 from __future__ import annotations
 
 import os
+import tempfile
 import time
-import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from ignitetf.client import Client
 from ignitetf.load.loader import load_dataset
 from ignitetf.load.sources import open_source
-from ignitetf.settings import Settings, ignitetf_home
+from ignitetf.settings import Settings
 
 __all__ = ["run_demo"]
 
 TRAIN, TEST = "DIGITS_TRAIN", "DIGITS_TEST"
+CHECKPOINT = "igfs:///demo/digits"
 _BATCH = 64
 _EPOCHS = 12
 _PARTITIONS = 8
@@ -74,16 +76,14 @@ def _train(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
     model.fit(train, epochs=_EPOCHS, shuffle=False, verbose=0)
     accuracy = float(model.evaluate(test, verbose=0)[1])
     say(f"trained {_EPOCHS} epochs from {TRAIN}: test accuracy {accuracy:.4f}")
-    path = _checkpoint_path(settings)
-    tf.train.Checkpoint(model=model).write(path)
     restored = _model()
-    tf.train.Checkpoint(model=restored).read(path).expect_partial()
+    _save_and_restore(settings, model, restored, say)
     again = float(restored.evaluate(test, verbose=0)[1])
-    say(f"restored {path}: test accuracy {again:.4f}")
+    say(f"restored {CHECKPOINT}: test accuracy {again:.4f}")
     return {
         "test_accuracy": round(accuracy, 4),
         "restored_accuracy": round(again, 4),
-        "checkpoint": path,
+        "checkpoint": CHECKPOINT,
         "read_rows_per_s": round(_read_rate(train)),
     }
 
@@ -107,19 +107,39 @@ def _model() -> Any:
     return model
 
 
-def _checkpoint_path(settings: Settings) -> str:
-    """A path in the cluster; a local one where TensorFlow cannot have `igfs://`."""
+def _save_and_restore(
+    settings: Settings, model: Any, restored: Any, say: Callable[[str], None]
+) -> None:
+    """Write a checkpoint to `igfs://` and read it into another model."""
+    import tensorflow as tf
+
     from ignitetf.fs.oserrors import NativeIOUnavailable
 
     try:
         from ignitetf.fs import gfile
     except NativeIOUnavailable as error:
-        warnings.warn(f"{error.message}; the checkpoint stays local", stacklevel=2)
-        folder = ignitetf_home() / "demo"
-        folder.mkdir(parents=True, exist_ok=True)
-        return str(folder / "digits")
+        say(f"{error}; copying the checkpoint instead")
+        _copy_and_restore(settings, model, restored)
+        return
     gfile.configure(settings)
-    return "igfs:///demo/digits"
+    tf.train.Checkpoint(model=model).write(CHECKPOINT)
+    tf.train.Checkpoint(model=restored).read(CHECKPOINT).expect_partial()
+
+
+def _copy_and_restore(settings: Settings, model: Any, restored: Any) -> None:
+    """As `_save_and_restore`, through local folders, where TensorFlow cannot use `igfs://`."""
+    import tensorflow as tf
+
+    from ignitetf.fs.store import open_store
+    from ignitetf.fs.sync import pull, push
+
+    folder, _, name = CHECKPOINT.removeprefix("igfs://").rpartition("/")
+    with tempfile.TemporaryDirectory() as here, tempfile.TemporaryDirectory() as there:
+        tf.train.Checkpoint(model=model).write(str(Path(here) / name))
+        store = open_store(settings)
+        push(store, Path(here), folder)
+        pull(store, folder, Path(there))
+        tf.train.Checkpoint(model=restored).read(str(Path(there) / name)).expect_partial()
 
 
 def _read_rate(dataset: Any) -> float:
