@@ -373,6 +373,9 @@ def _chunks(
     with contextlib.closing(batches):
         for batch in batches:
             if exact_rows is None:
+                if waiting and nbytes + batch.nbytes > PAGE_BYTES:
+                    yield waiting
+                    waiting, nbytes = [], 0
                 waiting.append(batch)
                 nbytes += batch.nbytes
                 if nbytes >= PAGE_BYTES // 2:

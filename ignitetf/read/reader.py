@@ -39,7 +39,7 @@ from ignitetf.read.scan import Query, RetryPolicy, pipeline_depth, scan_units
 from ignitetf.wire.blocks import BlockDecoder
 from ignitetf.wire.codes import Feature, OpCode
 from ignitetf.wire.decoder import Decoder
-from ignitetf.wire.frames import encode_parameter, scan_request, sql_request
+from ignitetf.wire.frames import Page, encode_parameter, scan_request, sql_request
 from ignitetf.wire.infer import Evidence, infer_schema, observe_page
 from ignitetf.wire.schema import Batch, Column, Schema
 from ignitetf.wire.types import TypeRegistry, UnknownType, read_binary_type
@@ -140,7 +140,8 @@ class CacheReader:
         self._check_version()
         self.partition_count = client.partition_count(self.cache)
         self.registry = TypeRegistry()
-        self.entry_bytes = 0.0
+        self.entry_bytes = 0.0  # of a record, as it is stored
+        self.block_rows = 1.0  # records in an entry of the cache
         self.dropped = 0
         self.schema = self._open_schema()
         self._table = self._find_table() if options.where is not None else None
@@ -165,8 +166,10 @@ class CacheReader:
             declared = parse_declaration(self.options.schema)
         if self.manifest is not None:
             schema = self.manifest.schema
-            if entries := self._size() if self._is_blocks else self.manifest.rows:
-                self.entry_bytes = self.manifest.nbytes / entries
+            if self.manifest.rows:
+                self.entry_bytes = self.manifest.nbytes / self.manifest.rows
+            if self._is_blocks:
+                self.block_rows = self.manifest.rows / max(1, self._size())
         elif isinstance(declared, Schema):
             schema = declared
         else:
@@ -297,7 +300,8 @@ class CacheReader:
         """Entries in a page: as given, else about `PAGE_BYTES`."""
         if self.options.page_size is not None:
             return self.options.page_size
-        return int(max(1, min(_MAX_PAGE_ENTRIES, PAGE_BYTES // max(self.entry_bytes, 64.0))))
+        stored_bytes = max(self.entry_bytes * self.block_rows, 64.0)
+        return int(max(1, min(_MAX_PAGE_ENTRIES, PAGE_BYTES // stored_bytes)))
 
     # Reading
 
@@ -307,14 +311,14 @@ class CacheReader:
 
     def _scan_query(self, page_size: int) -> Query:
         number = cache_id(self.cache)
-        rows = 0 if self.manifest is None or self._is_blocks else self.manifest.rows
+        rows = self.manifest.rows if self.manifest is not None else 0
         unit_bytes = self.entry_bytes * (rows or self._size()) / max(1, self.partition_count)
         return Query(
             OpCode.QUERY_SCAN,
             lambda partition: scan_request(number, page_size, partition),
             self.cache,
             pipelined=pipeline_depth(unit_bytes, PAGE_BYTES) if self.entry_bytes else 1,
-            buffer_bytes=PAGE_BYTES,
+            buffer_bytes=PAGE_BYTES // 2,
         )
 
     def _sql_query(self, page_size: int) -> Query:
@@ -332,7 +336,7 @@ class CacheReader:
             lambda p: sql_request(schema.strip('"'), statement, params, page_size, partitions=[p]),
             self.cache,
             pipelined=1,
-            buffer_bytes=PAGE_BYTES,
+            buffer_bytes=PAGE_BYTES // 2,
         )
 
     def batches(self, partitions: Sequence[int]) -> Generator[UnitBatch, None, None]:
@@ -346,7 +350,7 @@ class CacheReader:
         """
         size = self.page_size()
         query = self._scan_query(size) if self._table is None else self._sql_query(size)
-        decoder = self._decoder()
+        decode = self._decoder()
         seen: list[int] = []
         unit, first = -1, 0
         pages = scan_units(
@@ -361,28 +365,34 @@ class CacheReader:
                     yield UnitBatch(unit, first, 0, None)
                     continue
                 with _Place(self.name, partitions[unit]):
-                    batch = self._with_types(decoder.decode, item.page)
-                    mark = _fingerprint(batch)
+                    parts = self._with_types(decode, item.page)
+                    mark = _fingerprint(parts)
                 if item.replay >= 0:
                     self._compare(seen, item.replay, mark, partitions[unit])
                     continue
                 seen.append(mark)
-                count = len(batch)
-                if count == 0:
-                    continue
-                if not self.options.raw_nulls:
-                    with _Place(self.name, partitions[unit], batch):
-                        batch, dropped = apply_nulls(batch, self.options.nulls)
-                    self.dropped += dropped
-                yield UnitBatch(unit, first, count, batch)
-                first += count
+                for part in parts:
+                    if (count := len(part)) == 0:
+                        continue
+                    yield UnitBatch(unit, first, count, self._without_nulls(part, partitions[unit]))
+                    first += count
         finally:
             pages.close()
 
-    def _decoder(self) -> Decoder | BlockDecoder:
+    def _decoder(self) -> Callable[[Page], list[Batch]]:
+        """What makes batches of a page: one of rows, or one for each block."""
         if self._is_blocks:
-            return BlockDecoder(self.schema, self.registry)
-        return Decoder(self.schema, self.registry)
+            return BlockDecoder(self.schema, self.registry).decode
+        decoder = Decoder(self.schema, self.registry)
+        return lambda page: [decoder.decode(page)]
+
+    def _without_nulls(self, batch: Batch, partition: int) -> Batch:
+        if self.options.raw_nulls:
+            return batch
+        with _Place(self.name, partition, batch):
+            batch, dropped = apply_nulls(batch, self.options.nulls)
+        self.dropped += dropped
+        return batch
 
     def _check_count(self, partition: int, rows: int) -> None:
         """Compare a partition's rows with the manifest: a lost one scans as empty, silently."""
@@ -473,9 +483,13 @@ def _key_of(key: Column, record: int) -> Any:
     )
 
 
-def _fingerprint(batch: Batch) -> int:
-    """A checksum of the batch's keys, in order."""
-    return _checksum(batch.key, 0) if batch.key is not None else 0
+def _fingerprint(batches: Sequence[Batch]) -> int:
+    """A checksum of the batches' keys, in order."""
+    found = 0
+    for batch in batches:
+        if batch.key is not None:
+            found = _checksum(batch.key, found)
+    return found
 
 
 def _checksum(column: Column, start: int) -> int:

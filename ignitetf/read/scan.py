@@ -55,14 +55,14 @@ class Query:
         body: Partition to request body.
         name: Cache, for messages.
         pipelined: Units whose first page is asked for at once on one connection.
-        buffer_bytes: Bytes of pages that a reader may hold ahead of its consumer.
+        buffer_bytes: A reader with more bytes than this waiting receives no further page.
     """
 
     op: OpCode
     body: Callable[[int], bytes]
     name: str
     pipelined: int = 1
-    buffer_bytes: int = 8 << 20
+    buffer_bytes: int = 2 << 20
 
 
 @dataclass(frozen=True)
@@ -274,17 +274,13 @@ class _Reader(threading.Thread):
         return OpCode.QUERY_SQL_FIELDS_PAGE
 
     def _put(self, item: UnitPage) -> None:
-        size = _bytes_of(item)
+        """Hand a page over; the next one is received once there is room for it."""
         with self._ready:
-            while (
-                self._buffer
-                and self._buffered_bytes + size > self._query.buffer_bytes
-                and not self._stop_asked.is_set()
-            ):
-                self._ready.wait()
             self._buffer.append(item)
-            self._buffered_bytes += size
+            self._buffered_bytes += _bytes_of(item)
             self._ready.notify_all()
+            while self._buffered_bytes > self._query.buffer_bytes and not self._stop_asked.is_set():
+                self._ready.wait()
 
     def _wait_to_retry(self, error: IgniteTFError, partition: int, delivered: int) -> None:
         lost_for = time.monotonic() - self._progress_at

@@ -20,7 +20,7 @@ ALIGNMENT: Final = 64
 # Below this the allocator itself keeps memory and is quicker.
 _SMALL: Final = 64 << 10
 # A block serves requests down to this share of its size.
-_LEAST_USE: Final = 0.5
+_LEAST_USE: Final = 0.25
 
 
 class BufferPool:
@@ -42,10 +42,11 @@ class BufferPool:
         fitting = [i for i in idle if nbytes + ALIGNMENT <= len(self._blocks[i])]
         fitting = [i for i in fitting if nbytes >= _LEAST_USE * len(self._blocks[i])]
         if fitting:
-            return _aligned(self._blocks[fitting[0]], nbytes)
+            smallest = min(fitting, key=lambda i: len(self._blocks[i]))
+            return _aligned(self._blocks[smallest], nbytes)
         self._forget(idle)
-        # An eighth more, so that pages of slightly different size share their blocks.
-        block = np.empty(nbytes + nbytes // 8 + ALIGNMENT, np.uint8)
+        # A sixteenth more, so that pages of slightly different size share their blocks.
+        block = np.empty(nbytes + nbytes // 16 + ALIGNMENT, np.uint8)
         self._blocks.append(block)
         return _aligned(block, nbytes)
 
