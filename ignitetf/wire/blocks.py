@@ -198,7 +198,7 @@ def unpack_blocks(
 
 
 class BlockDecoder:
-    """Decodes the pages of a cache of blocks; gives their records, as `Decoder` does for rows.
+    """Decodes the pages of a cache of blocks.
 
     Args:
         schema: The records, with the fields that are wanted.
@@ -209,22 +209,15 @@ class BlockDecoder:
         self.schema = schema
         self._blocks = Decoder(block_schema(schema), registry)
 
-    def decode(self, page: Page) -> Batch:
-        """The records of all blocks of a page, in its order.
+    def decode(self, page: Page) -> list[Batch]:
+        """The records of each block of a page, in its order; views where their form allows.
 
         Raises:
             SchemaError: A block is not what the schema says, or contradicts itself.
             WireError: The page is damaged.
             UnknownType: The registry lacks a type of the page.
         """
-        found = list(unpack_blocks(self.schema, self._blocks.decode(page)))
-        return concat(found) if found else self._nothing()
-
-    def _nothing(self) -> Batch:
-        keys = (
-            Column.from_bytes([]) if self.schema.key.dtype == BYTES else Column(np.empty(0, "<i8"))
-        )
-        return Batch(keys)
+        return list(unpack_blocks(self.schema, self._blocks.decode(page)))
 
 
 def _unpack(field: Field, blocks: dict[str, Column], i: int, count: int | None) -> Column:
