@@ -8,34 +8,40 @@ batches are cut from them there, in C++. Nothing of Python runs for a row.
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import json
-import os
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-import psutil
 import tensorflow as tf
 
 from ignitetf.client import Client
 from ignitetf.errors import ConfigError, DataChanged
+from ignitetf.read.arguments import (
+    DEFAULT_HOST,
+    DEFAULT_PORT,
+    chosen_partitions,
+    label_of,
+    order_of,
+    reader_count,
+    retry_seconds,
+    settings_of,
+    shard_of,
+    with_environment,
+)
 from ignitetf.read.elements import Dense, Node, Runs, Struct, Text, element_tree, node_for
 from ignitetf.read.export import to_arrow, to_numpy
-from ignitetf.read.plan import WINDOW_BYTES, Order, Position, check_shard
-from ignitetf.read.reader import PAGE_BYTES, CacheReader, ReadOptions
-from ignitetf.read.windows import read_pieces
+from ignitetf.read.plan import WINDOW_BYTES, Position
+from ignitetf.read.reader import CacheReader, ReadOptions
+from ignitetf.read.windows import batch_count, closing_batches, join_batches, read_pieces
 from ignitetf.settings import Settings
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.schema import Batch
 
 __all__ = ["IgniteDataset"]
 
-_LABELS = ("label", "class", "target", "y")
 _LARGE_BATCH_BYTES = 1 << 20
 _LARGE_ROW_BYTES = 64 << 10
-_DEFAULT_HOST, _DEFAULT_PORT = "localhost", 10800
 
 
 class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
@@ -101,8 +107,8 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
     def __init__(
         self,
         cache_name: str,
-        host: str = _DEFAULT_HOST,
-        port: int = _DEFAULT_PORT,
+        host: str = DEFAULT_HOST,
+        port: int = DEFAULT_PORT,
         schema_host: str | None = None,
         schema_port: int | None = None,
         local: bool = False,
@@ -135,13 +141,13 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
         settings: Settings | None = None,
     ) -> None:
         """Connect, find out what the cache holds, and build the dataset."""
-        given = _with_environment(
+        given = with_environment(
             cache_name=cache_name, host=host, port=port, local=local, part=part,
             page_size=page_size, username=username, password=password, certfile=certfile,
             keyfile=keyfile, cert_password=cert_password,
         )  # fmt: skip
         if settings is None:
-            settings = _settings(given, addresses, ca_certfile, tls)
+            settings = settings_of(given, addresses, ca_certfile, tls)
         client = Client(settings)
         options = ReadOptions(
             fields=fields if fields is None or isinstance(fields, str) else tuple(fields),  # type: ignore[arg-type]
@@ -150,8 +156,8 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
             schema=schema,
             nulls=nulls,
             page_size=given["page_size"] or None,
-            readers=_reader_count(readers, client),
-            retry_s=_retry_seconds(on_node_loss),
+            readers=reader_count(readers, client),
+            retry_s=retry_seconds(on_node_loss),
             version=version,
             on_change=on_change,
         )
@@ -159,9 +165,9 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
         if readers == "auto" and self._reader.entry_bytes >= _LARGE_ROW_BYTES:
             # Two connections keep the node busy while large values are copied on this side.
             self._reader.options = replace(options, readers=max(2, options.readers))
-        partitions = _partitions(self._reader, given["part"], given["local"])
-        self._shard = _shard_of(shard)
-        self._order = _order(self._reader, partitions, shuffle, even, self._shard, window_bytes)
+        partitions = chosen_partitions(self._reader, given["part"], given["local"])
+        self._shard = shard_of(shard)
+        self._order = order_of(self._reader, partitions, shuffle, even, self._shard, window_bytes)
         self._form = _Form(self._reader, as_supervised)
         self._start_at(Position(int(epoch), ()))
         # A dataset that is not being iterated holds no connection.
@@ -214,7 +220,7 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
         else:
             dataset = self._pages().rebatch(size, drop_remainder=drop_remainder)
         dataset = dataset.with_options(_page_options(sharded=self._shard[1] > 1))
-        return _counted(dataset, _batch_count(self._length, size, drop_remainder))
+        return _counted(dataset, batch_count(self._length, size, drop_remainder))
 
     def numpy(self) -> Iterator[dict[str, Any]]:
         """The same records, a page at a time, as NumPy columns; see `export.to_numpy`.
@@ -222,7 +228,7 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
         Yields:
             `{"key": column, "val": {FIELD: column}}`, or `val` itself a column for plain values.
         """
-        for batch in _closing(self._batches()):
+        for batch in closing_batches(self._batches()):
             values = {n: to_numpy(batch.columns[n], node) for n, node in self._form.values.items()}
             assert batch.key is not None
             key = to_numpy(batch.key, self._form.key)
@@ -230,7 +236,7 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
 
     def arrow(self) -> Iterator[Any]:
         """The same records, a page at a time, as `pyarrow.RecordBatch`; see `export.to_arrow`."""
-        for batch in _closing(self._batches()):
+        for batch in closing_batches(self._batches()):
             yield to_arrow(batch, self._form.key, self._form.values)
 
     @property
@@ -348,7 +354,7 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
 
         def generate() -> Iterator[tuple[Any, ...]]:
             pool = BufferPool()
-            chunks = _chunks(self._next_epoch(), exact_rows, drop_remainder)
+            chunks = join_batches(self._next_epoch(), exact_rows, drop_remainder)
             try:
                 for parts in chunks:
                     leaves = form.pack(parts, pool)
@@ -364,40 +370,6 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
         return dataset.map(form.assemble) if flat and assembled else dataset
 
 
-def _chunks(
-    batches: Generator[Batch, None, None], exact_rows: int | None, drop_remainder: bool
-) -> Generator[list[Batch], None, None]:
-    """Batches joined to about a page, or cut to exactly `exact_rows`."""
-    waiting: list[Batch] = []
-    rows = nbytes = 0
-    with contextlib.closing(batches):
-        for batch in batches:
-            if exact_rows is None:
-                if waiting and nbytes + batch.nbytes > PAGE_BYTES:
-                    yield waiting
-                    waiting, nbytes = [], 0
-                waiting.append(batch)
-                nbytes += batch.nbytes
-                if nbytes >= PAGE_BYTES // 2:
-                    yield waiting
-                    waiting, nbytes = [], 0
-                continue
-            while rows + len(batch) >= exact_rows:
-                need = exact_rows - rows
-                yield [*waiting, batch[:need]]
-                waiting, rows, batch = [], 0, batch[need:]
-            if len(batch):
-                waiting.append(batch)
-                rows += len(batch)
-        if waiting and not (exact_rows is not None and drop_remainder):
-            yield waiting
-
-
-def _closing(batches: Generator[Batch, None, None]) -> Iterator[Batch]:
-    with contextlib.closing(batches):
-        yield from batches
-
-
 class _Form:
     """How columns become elements: packing on this side, assembling in TensorFlow."""
 
@@ -405,7 +377,7 @@ class _Form:
         self.key = node_for(reader.schema.key)
         self.values = element_tree(reader.schema, reader.options.nulls)
         self.plain = reader.schema.type_name is None
-        self.label = _label_of(list(self.values), reader.name) if as_supervised else None
+        self.label = label_of(list(self.values), reader.name) if as_supervised else None
         self.has_runs = any(_has_runs(n) for n in (self.key, *self.values.values()))
 
     def pack(self, parts: list[Batch], pool: BufferPool) -> tuple[Any, ...]:
@@ -484,27 +456,10 @@ def _assemble(node: Node, leaves: Iterator[tf.Tensor]) -> Any:
     return {name: _assemble(inner, leaves) for name, inner in node.fields}
 
 
-def _label_of(names: list[str], cache: str) -> str:
-    found = [n for n in names if n.lower() in _LABELS]
-    if len(found) != 1 or len(names) < 2:
-        raise ConfigError(
-            f"{cache}: as_supervised needs one field named LABEL beside others, found"
-            f" {', '.join(names)}",
-            hint="use Dataset.map to pick features and label",
-        )
-    return found[0]
-
-
 def _counted(dataset: tf.data.Dataset, count: int | None) -> tf.data.Dataset:
     if count is None:
         return dataset
     return dataset.apply(tf.data.experimental.assert_cardinality(count))
-
-
-def _batch_count(rows: int | None, size: int, drop_remainder: bool) -> int | None:
-    if rows is None:
-        return None
-    return rows // size if drop_remainder else -(-rows // size)
 
 
 def _sharding_options() -> tf.data.Options:
@@ -522,128 +477,3 @@ def _page_options(*, sharded: bool) -> tf.data.Options:
     options = _sharding_options() if sharded else tf.data.Options()
     options.experimental_optimization.inject_prefetch = False
     return options
-
-
-def _partitions(reader: CacheReader, part: int, local: bool) -> list[int]:
-    count = reader.partition_count
-    if part >= count:
-        raise ConfigError(f"{reader.name}: partition {part} of {count}", hint="they count from 0")
-    chosen = list(range(count)) if part < 0 else [part]
-    if local:
-        with reader.client.channel() as channel:
-            here = channel.node_id
-        owners = reader.client.partition_map(reader.cache)
-        chosen = [p for p in chosen if owners.owner(p) == here]
-    return chosen
-
-
-def _order(
-    reader: CacheReader,
-    partitions: list[int],
-    seed: int | None,
-    even: Any,
-    shard: tuple[int, int],
-    window_bytes: int,
-) -> Order:
-    if even not in (None, "pad", "drop"):
-        raise ConfigError(f"even={even!r}", hint="one of pad, drop, None")
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
-        raise ConfigError(f"shuffle={seed!r}", hint="a seed, 0 or above, or None")
-    if window_bytes <= 0 or window_bytes > psutil.virtual_memory().total:
-        raise ConfigError(
-            f"window_bytes={window_bytes}", hint="above zero, and below the machine's memory"
-        )
-    if even is not None and not reader.counts_are_exact:
-        raise ConfigError(
-            f"even={even!r} needs the number of rows, which where= and nulls='drop' leave open"
-        )
-    has_counts = reader.manifest is not None and bool(reader.manifest.partition_rows)
-    known = reader.counts_are_exact and (has_counts or seed is not None or shard[1] > 1)
-    counts = reader.partition_counts if known or has_counts else reader.estimated_counts
-    return Order(
-        tuple(partitions),
-        tuple(counts(partitions)),
-        reader.entry_bytes,
-        seed,
-        even,
-        int(window_bytes),
-        known,
-    )
-
-
-def _shard_of(shard: Any) -> tuple[int, int]:
-    if shard is None:
-        return _shard_of_config(os.environ.get("TF_CONFIG"))
-    if hasattr(shard, "num_input_pipelines"):
-        return check_shard((shard.input_pipeline_id, shard.num_input_pipelines))
-    return check_shard(shard)
-
-
-def _shard_of_config(text: str | None) -> tuple[int, int]:
-    """The worker's share by TF_CONFIG; the chief comes first."""
-    if not text:
-        return 0, 1
-    try:
-        config = json.loads(text)
-        cluster, task = config.get("cluster") or {}, config.get("task") or {}
-        chiefs = len(cluster.get("chief", ())) + len(cluster.get("master", ()))
-        count = chiefs + len(cluster.get("worker", ()))
-        if count < 2 or task.get("type") not in ("chief", "master", "worker"):
-            return 0, 1
-        before = chiefs if task["type"] == "worker" else 0
-        return check_shard((before + int(task["index"]), count))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ConfigError("TF_CONFIG is not what TensorFlow expects") from error
-
-
-def _retry_seconds(on_node_loss: str) -> float:
-    if on_node_loss not in ("retry", "error"):
-        raise ConfigError(f"on_node_loss={on_node_loss!r}", hint="one of retry, error")
-    return 60.0 if on_node_loss == "retry" else 0.0
-
-
-def _reader_count(readers: int | str, client: Client) -> int:
-    if readers == "auto":
-        cores = os.cpu_count() or 1
-        return max(1, min(8, cores // 2, cores - 1), min(len(client.nodes()), cores))
-    if isinstance(readers, bool) or not isinstance(readers, int):
-        raise ConfigError(f"readers={readers!r}", hint='a number, or "auto"')
-    return readers
-
-
-def _with_environment(**given: Any) -> dict[str, Any]:
-    for name, value in given.items():
-        text = os.environ.get(f"IGNITE_DATASET_{name.upper()}")
-        if text is None:
-            continue
-        try:
-            if name in ("port", "part", "page_size"):
-                given[name] = int(text)
-            elif name == "local":
-                given[name] = text.strip().lower() in ("1", "true", "yes", "on")
-            else:
-                given[name] = text
-        except ValueError as error:
-            raise ConfigError(f"IGNITE_DATASET_{name.upper()}={text!r} is no number") from error
-        del value
-    return given
-
-
-def _settings(
-    given: dict[str, Any], addresses: Sequence[str] | None, ca: str | None, tls: bool | None
-) -> Settings:
-    host, port = given["host"], given["port"]
-    address = None
-    if addresses is None and (host, port) != (_DEFAULT_HOST, _DEFAULT_PORT):
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    return Settings.resolve(
-        address=address,
-        addresses=addresses,
-        username=given["username"] or None,
-        password=given["password"],
-        cert=given["certfile"] or None,
-        key=given["keyfile"] or None,
-        key_password=given["cert_password"],
-        ca=ca,
-        tls=tls,
-    )

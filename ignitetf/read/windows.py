@@ -14,7 +14,7 @@ from ignitetf.read.plan import Order, Piece, Window
 from ignitetf.read.reader import PAGE_BYTES, CacheReader
 from ignitetf.wire.schema import Batch, Column
 
-__all__ = ["concat_batches", "read_pieces"]
+__all__ = ["batch_count", "closing_batches", "concat_batches", "join_batches", "read_pieces"]
 
 
 def read_pieces(
@@ -139,3 +139,45 @@ def _concat(columns: Sequence[Column]) -> Column:
         nested = _concat([v if isinstance(v, Column) else Column(v) for v in values])
         return Column.from_offsets(nested, offsets, valid)
     return Column.from_offsets(np.concatenate(arrays), offsets, valid)
+
+
+def join_batches(
+    batches: Generator[Batch, None, None], exact_rows: int | None, drop_remainder: bool
+) -> Generator[list[Batch], None, None]:
+    """Batches joined to about a page, or cut to exactly `exact_rows`."""
+    waiting: list[Batch] = []
+    rows = nbytes = 0
+    with contextlib.closing(batches):
+        for batch in batches:
+            if exact_rows is None:
+                if waiting and nbytes + batch.nbytes > PAGE_BYTES:
+                    yield waiting
+                    waiting, nbytes = [], 0
+                waiting.append(batch)
+                nbytes += batch.nbytes
+                if nbytes >= PAGE_BYTES // 2:
+                    yield waiting
+                    waiting, nbytes = [], 0
+                continue
+            while rows + len(batch) >= exact_rows:
+                need = exact_rows - rows
+                yield [*waiting, batch[:need]]
+                waiting, rows, batch = [], 0, batch[need:]
+            if len(batch):
+                waiting.append(batch)
+                rows += len(batch)
+        if waiting and not (exact_rows is not None and drop_remainder):
+            yield waiting
+
+
+def closing_batches(batches: Generator[Batch, None, None]) -> Iterator[Batch]:
+    """The batches; the generator is closed however the iteration ends."""
+    with contextlib.closing(batches):
+        yield from batches
+
+
+def batch_count(rows: int | None, size: int, drop_remainder: bool) -> int | None:
+    """Batches of `size` that so many rows make; None where their number is not known."""
+    if rows is None:
+        return None
+    return rows // size if drop_remainder else -(-rows // size)

@@ -1,0 +1,179 @@
+"""The arguments of `IgniteDataset`, checked and put into the terms of the read path.
+
+Raises ConfigError for every value that cannot be meant. No TensorFlow here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import psutil
+
+from ignitetf.client import Client
+from ignitetf.errors import ConfigError
+from ignitetf.read.plan import Order, check_shard
+from ignitetf.read.reader import CacheReader
+from ignitetf.settings import Settings
+
+__all__ = [
+    "DEFAULT_HOST",
+    "DEFAULT_PORT",
+    "chosen_partitions",
+    "label_of",
+    "order_of",
+    "reader_count",
+    "retry_seconds",
+    "settings_of",
+    "shard_of",
+    "with_environment",
+]
+
+DEFAULT_HOST, DEFAULT_PORT = "localhost", 10800
+_LABELS = ("label", "class", "target", "y")
+
+
+def with_environment(**given: Any) -> dict[str, Any]:
+    """The arguments, with those that `IGNITE_DATASET_*` variables give in their place."""
+    for name, value in given.items():
+        text = os.environ.get(f"IGNITE_DATASET_{name.upper()}")
+        if text is None:
+            continue
+        try:
+            if name in ("port", "part", "page_size"):
+                given[name] = int(text)
+            elif name == "local":
+                given[name] = text.strip().lower() in ("1", "true", "yes", "on")
+            else:
+                given[name] = text
+        except ValueError as error:
+            raise ConfigError(f"IGNITE_DATASET_{name.upper()}={text!r} is no number") from error
+        del value
+    return given
+
+
+def settings_of(
+    given: dict[str, Any], addresses: Sequence[str] | None, ca: str | None, tls: bool | None
+) -> Settings:
+    """Connection settings of the arguments; an address that was not given comes from elsewhere."""
+    host, port = given["host"], given["port"]
+    address = None
+    if addresses is None and (host, port) != (DEFAULT_HOST, DEFAULT_PORT):
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return Settings.resolve(
+        address=address,
+        addresses=addresses,
+        username=given["username"] or None,
+        password=given["password"],
+        cert=given["certfile"] or None,
+        key=given["keyfile"] or None,
+        key_password=given["cert_password"],
+        ca=ca,
+        tls=tls,
+    )
+
+
+def reader_count(readers: int | str, client: Client) -> int:
+    """Connections at once, for a number or "auto"."""
+    if readers == "auto":
+        cores = os.cpu_count() or 1
+        return max(1, min(8, cores // 2, cores - 1), min(len(client.nodes()), cores))
+    if isinstance(readers, bool) or not isinstance(readers, int):
+        raise ConfigError(f"readers={readers!r}", hint='a number, or "auto"')
+    return readers
+
+
+def retry_seconds(on_node_loss: str) -> float:
+    """How long a lost connection may take to be replaced."""
+    if on_node_loss not in ("retry", "error"):
+        raise ConfigError(f"on_node_loss={on_node_loss!r}", hint="one of retry, error")
+    return 60.0 if on_node_loss == "retry" else 0.0
+
+
+def shard_of(shard: Any) -> tuple[int, int]:
+    """(index, count) of a shard argument; None asks TF_CONFIG."""
+    if shard is None:
+        return _shard_of_config(os.environ.get("TF_CONFIG"))
+    if hasattr(shard, "num_input_pipelines"):
+        return check_shard((shard.input_pipeline_id, shard.num_input_pipelines))
+    return check_shard(shard)
+
+
+def _shard_of_config(text: str | None) -> tuple[int, int]:
+    """The worker's share by TF_CONFIG; the chief comes first."""
+    if not text:
+        return 0, 1
+    try:
+        config = json.loads(text)
+        cluster, task = config.get("cluster") or {}, config.get("task") or {}
+        chiefs = len(cluster.get("chief", ())) + len(cluster.get("master", ()))
+        count = chiefs + len(cluster.get("worker", ()))
+        if count < 2 or task.get("type") not in ("chief", "master", "worker"):
+            return 0, 1
+        before = chiefs if task["type"] == "worker" else 0
+        return check_shard((before + int(task["index"]), count))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ConfigError("TF_CONFIG is not what TensorFlow expects") from error
+
+
+def chosen_partitions(reader: CacheReader, part: int, local: bool) -> list[int]:
+    """The partitions that `part` and `local` leave, ascending."""
+    count = reader.partition_count
+    if part >= count:
+        raise ConfigError(f"{reader.name}: partition {part} of {count}", hint="they count from 0")
+    chosen = list(range(count)) if part < 0 else [part]
+    if local:
+        with reader.client.channel() as channel:
+            here = channel.node_id
+        owners = reader.client.partition_map(reader.cache)
+        chosen = [p for p in chosen if owners.owner(p) == here]
+    return chosen
+
+
+def order_of(
+    reader: CacheReader,
+    partitions: list[int],
+    seed: int | None,
+    even: Any,
+    shard: tuple[int, int],
+    window_bytes: int,
+) -> Order:
+    """The order of the rows of these partitions."""
+    if even not in (None, "pad", "drop"):
+        raise ConfigError(f"even={even!r}", hint="one of pad, drop, None")
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
+        raise ConfigError(f"shuffle={seed!r}", hint="a seed, 0 or above, or None")
+    if window_bytes <= 0 or window_bytes > psutil.virtual_memory().total:
+        raise ConfigError(
+            f"window_bytes={window_bytes}", hint="above zero, and below the machine's memory"
+        )
+    if even is not None and not reader.counts_are_exact:
+        raise ConfigError(
+            f"even={even!r} needs the number of rows, which where= and nulls='drop' leave open"
+        )
+    has_counts = reader.manifest is not None and bool(reader.manifest.partition_rows)
+    known = reader.counts_are_exact and (has_counts or seed is not None or shard[1] > 1)
+    counts = reader.partition_counts if known or has_counts else reader.estimated_counts
+    return Order(
+        tuple(partitions),
+        tuple(counts(partitions)),
+        reader.entry_bytes,
+        seed,
+        even,
+        int(window_bytes),
+        known,
+    )
+
+
+def label_of(names: list[str], cache: str) -> str:
+    """The field that is the label; there must be exactly one, beside others."""
+    found = [n for n in names if n.lower() in _LABELS]
+    if len(found) != 1 or len(names) < 2:
+        raise ConfigError(
+            f"{cache}: as_supervised needs one field named LABEL beside others, found"
+            f" {', '.join(names)}",
+            hint="use Dataset.map to pick features and label",
+        )
+    return found[0]
