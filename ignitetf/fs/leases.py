@@ -27,12 +27,12 @@ from ignitetf.fs.records import encode, lease_key, reader_key
 
 __all__ = ["GRACE_S", "LEASE_S", "Leases", "WriterLease", "is_dead", "is_here", "now_ms"]
 
-GRACE_S: Final = 10.0  # how long garbage stays for readers without a lease
+GRACE_S: Final = 5.0  # how long garbage stays for readers without a lease
 LEASE_S: Final = 45.0  # how long a lease counts without a beat
-_READER_AFTER_S: Final = 3.0
-_TICK_S: Final = 2.0
+_READER_AFTER_S: Final = 1.0
+_TICK_S: Final = 1.0
 _BEAT_S: Final = 10.0
-_RECLAIM_S: Final = 5.0
+_RECLAIM_S: Final = 2.0
 _RESERVED_CHUNKS: Final = 256
 
 

@@ -38,7 +38,7 @@ _REPEATABLE_READ: Final = 1
 _LOCK_TIMEOUT_MS: Final = 10_000
 _RANGE_PAGE: Final = 16_384
 _SELECT: Final = 1
-# A failed transaction was rolled back whole; these tell that trying again makes sense.
+# Trying again makes sense; whether the failed try took effect is found out by reading.
 _TX_SIGNS: Final = (
     "TransactionRollback",
     "TransactionTimeout",
@@ -46,7 +46,13 @@ _TX_SIGNS: Final = (
     "TransactionOptimistic",
     "Failed to acquire lock",
     "Failed to map keys",
-    "CacheStoppedException",
+    "left grid",
+    "node left",
+    "ClusterTopology",
+    "Failed to send",
+    "rolled back",
+    "Committing a transaction has produced",
+    "Heuristic",
 )
 _CHANGE_BUDGET_S: Final = 40.0
 _CONNECT_BUDGET_S: Final = 3.0

@@ -56,7 +56,7 @@ def read(store, path):
 
 def test_a_killed_node_tears_no_file(node_home):
     rng = random.Random(1)
-    with start(node_home, "fs-kill", nodes=3, memory="256m") as node:
+    with start(node_home, "fs-kill", nodes=3, memory="1g") as node:
         address = ",".join(node.addresses)
         with connect(node.addresses) as client:
             store = Store(client, "KILL", backups=1, chunk_bytes=65536)
