@@ -32,7 +32,7 @@ from ignitetf.read.arguments import (
 from ignitetf.read.elements import Dense, Node, Runs, Struct, Text, element_tree, node_for
 from ignitetf.read.export import to_arrow, to_numpy
 from ignitetf.read.plan import WINDOW_BYTES, Position
-from ignitetf.read.reader import CacheReader, ReadOptions
+from ignitetf.read.reader import LARGE_ROW_BYTES, CacheReader, ReadOptions
 from ignitetf.read.windows import batch_count, closing_batches, join_batches, read_pieces
 from ignitetf.settings import Settings
 from ignitetf.wire.buffers import BufferPool
@@ -41,7 +41,6 @@ from ignitetf.wire.schema import Batch
 __all__ = ["IgniteDataset"]
 
 _LARGE_BATCH_BYTES = 1 << 20
-_LARGE_ROW_BYTES = 64 << 10
 
 
 class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
@@ -162,7 +161,7 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
             on_change=on_change,
         )
         self._reader = CacheReader(client, given["cache_name"], options)
-        if readers == "auto" and self._reader.entry_bytes >= _LARGE_ROW_BYTES:
+        if readers == "auto" and self._reader.entry_bytes >= LARGE_ROW_BYTES:
             # Two connections keep the node busy while large values are copied on this side.
             self._reader.options = replace(options, readers=max(2, options.readers))
         partitions = chosen_partitions(self._reader, given["part"], given["local"])
@@ -352,8 +351,11 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
         flat = form.has_runs
         rows = exact_rows if exact_rows is not None and drop_remainder else None
 
+        # The memory of an epoch serves the next one; iterators at the same time have their own.
+        pools: list[BufferPool] = []
+
         def generate() -> Iterator[tuple[Any, ...]]:
-            pool = BufferPool()
+            pool = pools.pop() if pools else BufferPool()
             chunks = join_batches(self._next_epoch(), exact_rows, drop_remainder)
             try:
                 for parts in chunks:
@@ -362,6 +364,7 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
             finally:
                 chunks.close()
                 self._reader.client.close_idle()
+                pools.append(pool)
 
         spec: Any = form.flat_spec(rows)
         if not flat:

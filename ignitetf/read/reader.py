@@ -44,13 +44,16 @@ from ignitetf.wire.infer import Evidence, infer_schema, observe_page
 from ignitetf.wire.schema import Batch, Column, Schema
 from ignitetf.wire.types import TypeRegistry, UnknownType, read_binary_type
 
-__all__ = ["PAGE_BYTES", "CacheReader", "ReadOptions", "UnitBatch"]
+__all__ = ["LARGE_ROW_BYTES", "PAGE_BYTES", "CacheReader", "ReadOptions", "UnitBatch"]
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 # About 4 MB a page was best for rows of 784 bytes and of 1 MB alike.
 PAGE_BYTES: Final = 4 << 20
+# Large values come faster in larger pages, and over two connections at once.
+LARGE_ROW_BYTES: Final = 64 << 10
+_LARGE_PAGE_BYTES: Final = 16 << 20
 _MAX_PAGE_ENTRIES: Final = 65_536
 # Partitions and entries looked at to learn what an undescribed cache holds.
 _PROBE_PARTITIONS: Final = 64
