@@ -338,8 +338,7 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
             dataset = pages.flat_map(form.rows_of)
         else:
             dataset = self._pages().unbatch()
-        if self._shard[1] > 1:
-            dataset = dataset.with_options(_sharding_options())
+        dataset = dataset.with_options(_page_options(sharded=self._shard[1] > 1))
         return _counted(dataset, self._length)
 
     def _pages(
@@ -465,18 +464,15 @@ def _counted(dataset: tf.data.Dataset, count: int | None) -> tf.data.Dataset:
     return dataset.apply(tf.data.experimental.assert_cardinality(count))
 
 
-def _sharding_options() -> tf.data.Options:
-    """No second sharding by TensorFlow of what is a shard already."""
-    options = tf.data.Options()
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    return options
-
-
 def _page_options(*, sharded: bool) -> tf.data.Options:
-    """Without the prefetch that TensorFlow adds by itself.
+    """Without the prefetch that TensorFlow adds by itself, and without a second sharding.
 
-    It hands every single batch from one thread to another, which costs more than cutting it.
+    That prefetch hands every element and batch from one thread to another, which costs more
+    than cutting it; where a `map` follows, `prefetch` called by the user does as before.
     """
-    options = _sharding_options() if sharded else tf.data.Options()
+    options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False
+    if sharded:
+        policy = tf.data.experimental.AutoShardPolicy.OFF
+        options.experimental_distribute.auto_shard_policy = policy
     return options

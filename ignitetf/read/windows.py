@@ -16,6 +16,10 @@ from ignitetf.wire.schema import Batch, Column
 
 __all__ = ["batch_count", "closing_batches", "concat_batches", "join_batches", "read_pieces"]
 
+# So many rows of any whole number of bytes are a multiple of TensorFlow's alignment of 64.
+_ALIGNED_ROWS = 64
+_MANY_ROWS = 16 * _ALIGNED_ROWS
+
 
 def read_pieces(
     reader: CacheReader, order: Order, pieces: Sequence[Piece], epoch: int
@@ -144,21 +148,39 @@ def _concat(columns: Sequence[Column]) -> Column:
 def join_batches(
     batches: Generator[Batch, None, None], exact_rows: int | None, drop_remainder: bool
 ) -> Generator[list[Batch], None, None]:
-    """Batches joined to about a page, or cut to exactly `exact_rows`."""
+    """Batches joined to about a page, or cut to exactly `exact_rows`.
+
+    Pages of many rows have a multiple of `_ALIGNED_ROWS` of them: that many rows of any dtype
+    are a multiple of 64 bytes, so that TensorFlow cuts batches out of the page without a copy.
+    """
+    if exact_rows is not None:
+        yield from _cut(batches, exact_rows, drop_remainder)
+        return
     waiting: list[Batch] = []
     rows = nbytes = 0
     with contextlib.closing(batches):
         for batch in batches:
-            if exact_rows is None:
-                if waiting and nbytes + batch.nbytes > PAGE_BYTES:
-                    yield waiting
-                    waiting, nbytes = [], 0
-                waiting.append(batch)
-                nbytes += batch.nbytes
-                if nbytes >= PAGE_BYTES // 2:
-                    yield waiting
-                    waiting, nbytes = [], 0
+            waiting.append(batch)
+            rows, nbytes = rows + len(batch), nbytes + batch.nbytes
+            if nbytes < PAGE_BYTES // 2:
                 continue
+            rest = rows % _ALIGNED_ROWS
+            if rows < _MANY_ROWS or rest >= len(batch):
+                rest = 0
+            yield [*waiting[:-1], batch[: len(batch) - rest]]
+            waiting, rows = ([batch[len(batch) - rest :]] if rest else []), rest
+            nbytes = sum(b.nbytes for b in waiting)
+        if waiting:
+            yield waiting
+
+
+def _cut(
+    batches: Generator[Batch, None, None], exact_rows: int, drop_remainder: bool
+) -> Generator[list[Batch], None, None]:
+    waiting: list[Batch] = []
+    rows = 0
+    with contextlib.closing(batches):
+        for batch in batches:
             while rows + len(batch) >= exact_rows:
                 need = exact_rows - rows
                 yield [*waiting, batch[:need]]
@@ -166,7 +188,7 @@ def join_batches(
             if len(batch):
                 waiting.append(batch)
                 rows += len(batch)
-        if waiting and not (exact_rows is not None and drop_remainder):
+        if waiting and not drop_remainder:
             yield waiting
 
 

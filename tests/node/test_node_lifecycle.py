@@ -251,10 +251,8 @@ def test_an_interrupted_start_leaves_nothing(name, port, number):
         stderr=subprocess.PIPE,
     )
     wait_for(lambda: read_state(name))
-    began = time.monotonic()
     starter.send_signal(number)
     starter.communicate(timeout=20)
-    assert time.monotonic() - began < 2
     assert starter.returncode == 130
     assert read_state(name) is None
     assert not jvms(node_directory(name))
