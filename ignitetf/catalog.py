@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from ignitetf.client import Client, cache_id
 from ignitetf.errors import CacheNotFound, SchemaError, WireError
+from ignitetf.pyclient import translated
 from ignitetf.wire.codes import OpCode, TypeCode
 from ignitetf.wire.schema import Schema
 
@@ -131,7 +132,7 @@ def drop_manifest(client: Client, name: str) -> None:
 def list_manifests(client: Client) -> list[Manifest]:
     """The manifests of all data sets, by name."""
     try:
-        with client.cache(CATALOG_CACHE).scan(page_size=256) as cursor:
+        with translated(), client.cache(CATALOG_CACHE).scan(page_size=256) as cursor:
             entries = dict(cursor)
     except CacheNotFound:
         return []
@@ -150,6 +151,8 @@ def read_entry(client: Client, name: str) -> dict[str, Any] | None:
     if body[0] != TypeCode.STRING or len(body) < 5:
         raise WireError(f"{CATALOG_CACHE}: the entry {name!r} is no text")
     (length,) = struct.unpack_from("<i", body, 1)
+    if length != len(body) - 5:
+        raise WireError(f"{CATALOG_CACHE}: the entry {name!r} is cut")
     try:
         found = json.loads(bytes(body[5 : 5 + length]).decode("utf-8"))
     except ValueError as error:
@@ -194,11 +197,11 @@ def _create(client: Client) -> None:
         WriteSynchronizationMode,
     )
 
-    client.pyignite.get_or_create_cache(
-        {
-            prop_codes.PROP_NAME: CATALOG_CACHE,
-            prop_codes.PROP_CACHE_MODE: CacheMode.REPLICATED,
-            prop_codes.PROP_WRITE_SYNCHRONIZATION_MODE: WriteSynchronizationMode.FULL_SYNC,
-            prop_codes.PROP_PARTITION_LOSS_POLICY: PartitionLossPolicy.READ_WRITE_SAFE,
-        }
-    )
+    properties = {
+        prop_codes.PROP_NAME: CATALOG_CACHE,
+        prop_codes.PROP_CACHE_MODE: CacheMode.REPLICATED,
+        prop_codes.PROP_WRITE_SYNCHRONIZATION_MODE: WriteSynchronizationMode.FULL_SYNC,
+        prop_codes.PROP_PARTITION_LOSS_POLICY: PartitionLossPolicy.READ_WRITE_SAFE,
+    }
+    with translated():
+        client.pyignite.get_or_create_cache(properties)

@@ -2,9 +2,9 @@
 
 settings -> transport -> **client** -> load, read, fs
 
-The only module that touches pyignite's connections: they run over the verified and time-limited
-sockets of `transport`, so that typed work (caches, SQL, binary types) and raw pages share one
-way to connect. A client may be used by several threads.
+pyignite's connections run over the verified and time-limited sockets of `transport` (`pyclient`),
+so that typed work (caches, SQL, binary types) and raw pages share one way to connect. A client may
+be used by several threads.
 
 Source: Apache Ignite 2.17.0, `ClientCachePartitionsRequest` (op 1101),
 `ClientClusterGroupGetNodesEndpointsRequest` (op 5102).
@@ -24,11 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyignite
-from pyignite.connection import Connection as PyConnection
-from pyignite.connection.bitmask_feature import BitmaskFeature
-from pyignite.connection.protocol_context import ProtocolContext
-from pyignite.exceptions import CacheError, ParseError, ReconnectError
-from pyignite.exceptions import SQLError as PySqlError
+from pyignite.exceptions import CacheError
 
 from ignitetf.errors import (
     CacheNotFound,
@@ -38,10 +34,10 @@ from ignitetf.errors import (
     RequestTimeout,
     ServerError,
     SqlError,
-    WireError,
 )
-from ignitetf.settings import Settings, split_address
-from ignitetf.transport import Channel, is_loopback, open_connection, read_uuid, server_error
+from ignitetf.pyclient import PyClient, translated
+from ignitetf.settings import Settings
+from ignitetf.transport import Channel, damaged, is_loopback, read_uuid
 from ignitetf.wire.codes import Feature, OpCode, TypeCode, java_hash
 
 __all__ = ["Client", "NodeEndpoint", "PartitionMap", "SqlResult", "cache_id", "connect"]
@@ -126,7 +122,7 @@ class SqlResult:
     def __init__(self, cursor: Any, statement: str) -> None:
         self._cursor = cursor
         self._statement = statement
-        with _translated(statement):
+        with translated(statement):
             self.columns: list[str] = list(next(cursor, []))
         self.update_count: int | None = None
         if self.columns == ["UPDATED"]:
@@ -134,7 +130,7 @@ class SqlResult:
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         while True:
-            with _translated(self._statement):
+            with translated(self._statement):
                 row = next(self._cursor, None)
             if row is None:
                 return
@@ -171,7 +167,7 @@ class Client:
             warnings.warn("TLS without a check of the server's certificate", stacklevel=3)
         if settings.password and not settings.tls and not is_loopback(settings.addresses):
             warnings.warn("the password is sent without TLS", stacklevel=3)
-        self._py: _PyClient | None = None
+        self._py: PyClient | None = None
         with self.channel():
             pass
 
@@ -234,8 +230,11 @@ class Client:
             addresses.insert(0, known)
         with self._lock:
             for address in addresses:
-                if self._idle.get(address):
-                    return self._idle[address].pop()
+                while idle := self._idle.get(address):
+                    # A node that was restarted has hung up; one of its own is as good as none.
+                    if not (channel := idle.pop()).ended:
+                        return channel
+                    channel.close()
         return self._open_first(addresses)
 
     def open_channel(self, address: str) -> Channel:
@@ -282,7 +281,7 @@ class Client:
         """A pyignite client over connections of these settings."""
         with self._lock:
             if self._py is None:
-                self._py = _PyClient(self.settings)
+                self._py = PyClient(self.settings)
             return self._py
 
     def cache(self, name: str) -> Any:
@@ -312,7 +311,7 @@ class Client:
             SqlError: The node refused the statement.
         """
         limit = timeout_s if timeout_s is not None else self.settings.request_timeout_s
-        with _translated(statement):
+        with translated(statement):
             cursor = self.pyignite.sql(
                 statement,
                 page_size=page_size,
@@ -329,11 +328,11 @@ class Client:
     def cache_names(self) -> list[str]:
         """Names of all caches, sorted."""
         body = self.call(OpCode.CACHE_GET_NAMES)
-        (count,) = struct.unpack_from("<i", body, 0)
         names, at = [], 4
-        for _ in range(count):
-            name, at = _read_string(body, at)
-            names.append(name)
+        with damaged("the list of caches"):
+            for _ in range(struct.unpack_from("<i", body, 0)[0]):
+                name, at = _read_string(body, at)
+                names.append(name)
         return sorted(names)
 
     def cache_exists(self, name: str) -> bool:
@@ -364,7 +363,8 @@ class Client:
         """
         with _named(name):
             body = self.call(OpCode.CACHE_GET_SIZE, struct.pack("<ibi", cache_id(name), 0, 0))
-        return int(struct.unpack_from("<q", body, 0)[0])
+        with damaged(f"the size of {name}"):
+            return int(struct.unpack_from("<q", body, 0)[0])
 
     def destroy_cache(self, name: str) -> None:
         """Remove a cache and its entries; raises CacheNotFound where there is none."""
@@ -377,10 +377,8 @@ class Client:
         """The primary node of each partition, as the cluster knows it now (op 1101)."""
         with _named(name):
             body = self.call(OpCode.CACHE_PARTITIONS, struct.pack("<ii", 1, cache_id(name)))
-        try:
+        with damaged(f"the partition map of {name}"):
             return _read_partition_map(body)
-        except (struct.error, IndexError) as error:
-            raise WireError(f"{name}: damaged partition map") from error
 
     def partition_count(self, name: str) -> int:
         """Number of partitions, from the view SYS.CACHES (or the partition map without SQL)."""
@@ -410,10 +408,8 @@ class Client:
             if not channel.features & Feature.CLUSTER_GROUP_GET_NODES_ENDPOINTS:
                 return []
             body = channel.call(OpCode.CLUSTER_GROUP_NODE_ENDPOINTS, struct.pack("<qq", -1, -1))
-        try:
+        with damaged("the list of nodes"):
             found = _read_endpoints(body)
-        except (struct.error, IndexError) as error:
-            raise WireError("damaged list of endpoints") from error
         seeds = set(self.settings.addresses)
         for node in found:
             ordered = sorted(node.addresses, key=lambda a: a not in seeds)
@@ -486,45 +482,6 @@ def _named(cache: str) -> Iterator[None]:
         ) from error
 
 
-@contextlib.contextmanager
-def _translated(statement: str) -> Iterator[None]:
-    """Turn pyignite's errors into the project's."""
-    try:
-        yield
-    except ReconnectError as error:
-        raise ConnectError("connection lost", hint="is the node still running?") from error
-    except (PySqlError, CacheError) as error:
-        message = str(error)
-        found = server_error(1, message)
-        if type(found) in (ServerError, SqlError):
-            raise SqlError(
-                _sql_message(message), hint=_sql_hint(message), statement=statement, status=1
-            ) from error
-        raise found from error
-    except ParseError as error:
-        # A DATE comes as a serialized java.sql.Date, for which the protocol has no type code.
-        raise SqlError(
-            f"the result has a value that thin clients cannot read: {error}",
-            hint="CAST a column of the type DATE to TIMESTAMP or VARCHAR",
-            statement=statement,
-        ) from error
-
-
-def _sql_message(message: str) -> str:
-    text = message.strip().splitlines()[0] if message.strip() else "SQL error"
-    # "Failed to parse query. Syntax error in SQL statement "..."; expected ...; SQL statement: ..."
-    text = text.split("; SQL statement:")[0]
-    return re.sub(r"^([0-9A-Z]{5}: )?(\S*Exception: )?(Failed to parse query\. )?", "", text)
-
-
-def _sql_hint(message: str) -> str:
-    if "Table" in message and "not found" in message:
-        return "'ignitetf table ls' lists the tables; write the schema if it is not PUBLIC"
-    if "Column" in message and "not found" in message:
-        return "'ignitetf table describe NAME' lists the columns"
-    return "[*] in the message marks the place" if "[*]" in message else "check the statement"
-
-
 def _plain(value: Any) -> Any:
     """A timestamp as one datetime; pyignite gives it in two parts."""
     if (
@@ -535,74 +492,3 @@ def _plain(value: Any) -> Any:
     ):
         return value[0].replace(microsecond=value[0].microsecond // 1000 * 1000 + value[1] // 1000)
     return value
-
-
-class _PyConnection(PyConnection):  # type: ignore[misc]
-    """pyignite's connection over a socket of `transport`."""
-
-    def __init__(self, client: _PyClient, address: str) -> None:
-        host, port = split_address(address)
-        super().__init__(client, host, port)
-        self._address = address
-        self._request_lock = threading.Lock()
-
-    def _connect_version(self) -> dict[str, Any]:
-        settings = self.client.settings
-        self._socket, peer = open_connection(self._address, settings, Feature.CLUSTER_STATES)
-        self.timeout = settings.request_timeout_s
-        self.client.protocol_context = ProtocolContext(
-            peer.version, BitmaskFeature(int(peer.features)) if peer.features else None
-        )
-        mask = int(peer.features).to_bytes(2, "little")
-        return {"features": mask, "node_uuid": peer.node_id}
-
-    def _on_handshake_fail(self, err: BaseException) -> None:
-        # pyignite logs a traceback here; the error itself reaches the caller.
-        self.failed = True
-
-    def request(self, data: bytes | bytearray, flags: int | None = None) -> bytearray:
-        """Send a request and give the frame of its answer; one at a time."""
-        with self._request_lock:
-            try:
-                self.send(data, reconnect=False)
-                return bytearray(self.recv(reconnect=False))
-            except TimeoutError as error:
-                self.close()
-                raise RequestTimeout(
-                    f"{self._address}: no answer within {self.timeout:g} s",
-                    hint="--timeout sets the limit",
-                    address=self._address,
-                ) from error
-            except (OSError, EOFError) as error:
-                self.close()
-                raise ConnectError(
-                    f"{self._address}: connection lost: {error}",
-                    hint="is the node still running?",
-                    address=self._address,
-                ) from error
-            except BaseException:
-                self.failed = True
-                self.close()
-                raise
-
-
-class _PyClient(pyignite.Client):  # type: ignore[misc]
-    """pyignite's client over connections of these settings; uses the next address on a loss."""
-
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(compact_footer=True, partition_aware=False)
-        self.settings = settings
-        self._connect([])
-
-    def _connect(self, nodes: Any) -> None:
-        self._nodes = [_PyConnection(self, a) for a in self.settings.addresses]
-        causes: list[IgniteTFError] = []
-        for index, node in enumerate(self._nodes):
-            try:
-                node.connect()
-            except (ConnectError, RequestTimeout) as error:
-                causes.append(error)
-            else:
-                self._current_node = index
-                return
-        raise causes[0]

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import select
 import socket
 import ssl
 import struct
 import sys
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -43,7 +44,7 @@ from ignitetf.settings import Settings, split_address
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.codes import Feature, OpCode, Status, TypeCode
 
-__all__ = ["MAX_FRAME_BYTES", "Channel", "Peer", "open_connection", "server_error"]
+__all__ = ["MAX_FRAME_BYTES", "Channel", "Peer", "damaged", "open_connection", "server_error"]
 
 # A frame above this is taken for a hostile or broken peer. Memory is touched as bytes arrive only.
 MAX_FRAME_BYTES: Final = (1 << 31) - 1
@@ -209,6 +210,11 @@ class Channel:
         return self._body(frame)
 
     @property
+    def ended(self) -> bool:
+        """Whether an idle channel has come to its end, as the other side hung up meanwhile."""
+        return self.closed or is_ended(self._sock)
+
+    @property
     def idle(self) -> bool:
         """Whether every request was answered and received, so that the channel can be reused."""
         return not self.closed and not self._waiting and not self._early
@@ -261,7 +267,10 @@ class Channel:
         if not 10 <= length <= MAX_FRAME_BYTES:
             raise WireError(f"{self.address}: answer of impossible length {length}")
         # Not zeroed, and committed by the kernel as bytes arrive: a lying length costs nothing.
-        frame = self._buffers.take(length).data
+        try:
+            frame = self._buffers.take(length).data
+        except MemoryError as error:
+            raise WireError(f"{self.address}: no memory for an answer of {length} bytes") from error
         self._receive_into(frame)
         return frame
 
@@ -277,6 +286,9 @@ class Channel:
     def _body(self, frame: memoryview) -> memoryview:
         _, flags = _RESPONSE.unpack_from(frame, 0)
         at = _RESPONSE.size
+        if flags & ~(_FLAG_ERROR | _FLAG_TOPOLOGY):
+            self.close()
+            raise WireError(f"{self.address}: answer with unknown flags {flags:#x}")
         try:
             if flags & _FLAG_TOPOLOGY:
                 self.topology_version = struct.unpack_from("<qi", frame, at)
@@ -487,6 +499,27 @@ def _read_handshake(
     if any(wanted) and wanted != version:
         return (wanted[0], wanted[1], wanted[2])
     raise ConnectError(f"{address}: the node refused the handshake: {message}", status=status)
+
+
+def is_ended(sock: socket.socket) -> bool:
+    """Whether a connection without an answer outstanding has something to read: its end."""
+    try:
+        if hasattr(select, "poll"):
+            poll = select.poll()
+            poll.register(sock, select.POLLIN)
+            return bool(poll.poll(0))
+        return bool(select.select([sock], [], [], 0)[0])
+    except (OSError, ValueError):
+        return True
+
+
+@contextlib.contextmanager
+def damaged(what: str) -> Iterator[None]:
+    """Raise WireError where the bytes of an answer cannot be taken apart."""
+    try:
+        yield
+    except (struct.error, IndexError, OverflowError, MemoryError, UnicodeDecodeError) as error:
+        raise WireError(f"damaged answer: {what}") from error
 
 
 def server_error(status: int, message: str, *, address: str | None = None) -> ServerError:

@@ -30,7 +30,7 @@ from ignitetf.fs.meta import retry
 from ignitetf.fs.oserrors import is_full
 from ignitetf.fs.path import os_error
 from ignitetf.fs.records import Extent
-from ignitetf.transport import Channel
+from ignitetf.transport import Channel, damaged
 from ignitetf.wire.codes import OpCode, TypeCode
 
 __all__ = ["CHUNK_BYTES", "ChunkCache", "ContentReader", "ContentWriter"]
@@ -156,7 +156,8 @@ class ChunkCache:
             # flags, no filter, entries of a page, all partitions, not only local ones
             request = struct.pack("<ibbiib", self.id, 0, TypeCode.NULL, 8, -1, 0)
             body = channel.call(OpCode.QUERY_SCAN, request)
-            (cursor,) = struct.unpack_from("<q", body, 0)
+            with damaged("chunks of a file system"):
+                (cursor,) = struct.unpack_from("<q", body, 0)
             at = 8
             while True:
                 found, more = _scanned_keys(body, at)
@@ -168,15 +169,18 @@ class ChunkCache:
 
 
 def _scanned_keys(body: memoryview, at: int) -> tuple[list[tuple[str, int]], bool]:
-    (count,) = struct.unpack_from("<i", body, at)
-    at += 4
     found = []
-    for _ in range(count):
-        _, content, number = _KEY.unpack_from(body, at)
-        (length,) = struct.unpack_from("<i", body, at + _KEY.size + 1)
-        at += _KEY.size + 5 + length
-        found.append((f"{content:016x}", number))
-    return found, bool(body[at])
+    with damaged("chunks of a file system"):
+        (count,) = struct.unpack_from("<i", body, at)
+        at += 4
+        for _ in range(count):
+            _, content, number = _KEY.unpack_from(body, at)
+            (length,) = struct.unpack_from("<i", body, at + _KEY.size + 1)
+            if length < 0:
+                raise IndexError(f"length {length}")
+            at += _KEY.size + 5 + length
+            found.append((f"{content:016x}", number))
+        return found, bool(body[at])
 
 
 class ContentWriter:
@@ -397,10 +401,12 @@ class ContentReader:
         """The bytes of a piece out of the answer, after its checksum was compared."""
         piece = self._pieces[index]
         where = f"chunk {piece.number} of content {piece.content:016x}"
-        if body[0] == TypeCode.NULL:
+        if len(body) == 1 and body[0] == TypeCode.NULL:
             raise os_error(
                 errno.ESTALE, self._path, f"{where} is gone: the file was replaced or removed"
             )
+        if len(body) < _VALUE.size:
+            raise os_error(errno.EIO, self._path, f"{where} is damaged")
         code, length, checksum = _VALUE.unpack_from(body, 0)
         data = body[_VALUE.size : 5 + length]
         if code != TypeCode.BYTE_ARRAY or len(data) != length - _CHECKSUM_BYTES:

@@ -21,7 +21,8 @@ from typing import Any, Final, TypeVar
 
 from ignitetf.client import Client, cache_id
 from ignitetf.errors import ConnectError, IgniteTFError, RequestTimeout, ServerError, WireError
-from ignitetf.transport import Channel, is_retryable
+from ignitetf.pyclient import translated
+from ignitetf.transport import Channel, damaged, is_retryable
 from ignitetf.wire.codes import Feature, OpCode, TypeCode
 
 __all__ = ["MetaCache", "Transaction", "retry"]
@@ -112,26 +113,33 @@ def _pairs(pairs: Mapping[str, bytes]) -> bytes:
 
 def _read(body: memoryview, at: int) -> tuple[bytes | None, int]:
     """One text or byte array of an answer, as bytes."""
-    code = body[at]
-    if code == TypeCode.NULL:
-        return None, at + 1
-    if code not in (TypeCode.STRING, TypeCode.BYTE_ARRAY):
-        raise WireError(f"the file system's metadata hold a value of type {code}")
-    (length,) = struct.unpack_from("<i", body, at + 1)
+    with damaged("an entry of the metadata cache"):
+        code = body[at]
+        if code == TypeCode.NULL:
+            return None, at + 1
+        if code not in (TypeCode.STRING, TypeCode.BYTE_ARRAY):
+            raise WireError(f"the file system's metadata hold a value of type {code}")
+        (length,) = struct.unpack_from("<i", body, at + 1)
     end = at + 5 + length
     if length < 0 or end > len(body):
         raise WireError("damaged answer from the metadata cache")
     return bytes(body[at + 5 : end]), end
 
 
+def _flag(body: memoryview) -> bool:
+    if len(body) != 1 or body[0] > 1:
+        raise WireError("damaged answer from the metadata cache: no yes and no no")
+    return bool(body[0])
+
+
 def _read_map(body: memoryview) -> dict[str, bytes]:
-    (count,) = struct.unpack_from("<i", body, 0)
     at, found = 4, {}
-    for _ in range(count):
-        key, at = _read(body, at)
-        value, at = _read(body, at)
-        if key is not None and value is not None:
-            found[key.decode()] = value
+    with damaged("entries of the metadata cache"):
+        for _ in range(struct.unpack_from("<i", body, 0)[0]):
+            key, at = _read(body, at)
+            value, at = _read(body, at)
+            if key is not None and value is not None:
+                found[key.decode()] = value
     return found
 
 
@@ -181,7 +189,7 @@ class MetaCache:
 
         def once(unsettled: bool) -> bool:
             request = self._head + _text(key) + _blob(value)
-            done = bool(self._call(OpCode.CACHE_PUT_IF_ABSENT, request)[0])
+            done = _flag(self._call(OpCode.CACHE_PUT_IF_ABSENT, request))
             return done or (unsettled and self.get(key) == value)
 
         return retry(once)
@@ -191,7 +199,7 @@ class MetaCache:
 
         def once(unsettled: bool) -> bool:
             request = self._head + _text(key) + _blob(old) + _blob(new)
-            done = bool(self._call(OpCode.CACHE_REPLACE_IF_EQUALS, request)[0])
+            done = _flag(self._call(OpCode.CACHE_REPLACE_IF_EQUALS, request))
             return done or (unsettled and self.get(key) == new)
 
         return retry(once)
@@ -227,7 +235,8 @@ class MetaCache:
         channel, body = retry(lambda _: self._open_range(first, end, limit, page))
         done = False
         try:
-            (cursor,) = struct.unpack_from("<q", body, 0)
+            with damaged("rows of the metadata cache"):
+                (cursor,) = struct.unpack_from("<q", body, 0)
             at = 12  # after the number of columns
             while True:
                 rows, more = _read_rows(body, at)
@@ -310,14 +319,15 @@ class MetaCache:
 
 
 def _read_rows(body: memoryview, at: int) -> tuple[list[tuple[str, bytes]], bool]:
-    (count,) = struct.unpack_from("<i", body, at)
-    at += 4
     rows = []
-    for _ in range(count):
-        key, at = _read(body, at)
-        value, at = _read(body, at)
-        rows.append(((key or b"").decode(), value or b""))
-    return rows, bool(body[at])
+    with damaged("rows of the metadata cache"):
+        (count,) = struct.unpack_from("<i", body, at)
+        at += 4
+        for _ in range(count):
+            key, at = _read(body, at)
+            value, at = _read(body, at)
+            rows.append(((key or b"").decode(), value or b""))
+        return rows, bool(body[at])
 
 
 class Transaction:
@@ -333,7 +343,8 @@ class Transaction:
         self._channel = channel
         request = struct.pack("<bbq", _PESSIMISTIC, _REPEATABLE_READ, _LOCK_TIMEOUT_MS)
         body = self._call(OpCode.TX_START, request + bytes([TypeCode.NULL]))
-        (self._id,) = struct.unpack_from("<i", body, 0)
+        with damaged("the id of a transaction"):
+            (self._id,) = struct.unpack_from("<i", body, 0)
         self._head = _TX_HEAD.pack(cache._id, _IN_TRANSACTION, self._id)
 
     def _call(self, op: OpCode, body: bytes) -> memoryview:
@@ -373,25 +384,24 @@ def create(client: Client, name: str, properties: Mapping[int, Any]) -> None:
     from pyignite.datatypes import prop_codes
 
     text, blob = "java.lang.String", "[B"
-    client.pyignite.get_or_create_cache(
-        {
-            **properties,
-            prop_codes.PROP_NAME: name,
-            prop_codes.PROP_CACHE_ATOMICITY_MODE: 0,
-            prop_codes.PROP_QUERY_ENTITIES: [
-                {
-                    "key_type_name": text,
-                    "value_type_name": blob,
-                    "table_name": TABLE,
-                    "key_field_name": "K",
-                    "value_field_name": "V",
-                    "query_fields": [
-                        {"name": "K", "type_name": text, "is_key_field": True},
-                        {"name": "V", "type_name": blob},
-                    ],
-                    "field_name_aliases": [],
-                    "query_indexes": [],
-                }
-            ],
-        }
-    )
+    entity = {
+        "key_type_name": text,
+        "value_type_name": blob,
+        "table_name": TABLE,
+        "key_field_name": "K",
+        "value_field_name": "V",
+        "query_fields": [
+            {"name": "K", "type_name": text, "is_key_field": True},
+            {"name": "V", "type_name": blob},
+        ],
+        "field_name_aliases": [],
+        "query_indexes": [],
+    }
+    settings = {
+        **properties,
+        prop_codes.PROP_NAME: name,
+        prop_codes.PROP_CACHE_ATOMICITY_MODE: 0,
+        prop_codes.PROP_QUERY_ENTITIES: [entity],
+    }
+    with translated():
+        client.pyignite.get_or_create_cache(settings)

@@ -27,7 +27,7 @@ from dataclasses import replace as replace_fields
 from typing import Any, Final
 
 from ignitetf.client import Client
-from ignitetf.errors import CacheNotFound, ConfigError, IgniteTFError
+from ignitetf.errors import CacheNotFound, ConfigError, IgniteTFError, ServerError
 from ignitetf.fs import meta as meta_module
 from ignitetf.fs.chunks import CHUNK_BYTES, ChunkCache, ContentReader
 from ignitetf.fs.files import FileWriter
@@ -45,6 +45,7 @@ from ignitetf.fs.records import (
     encode,
 )
 from ignitetf.fs.tree import Found, Names, Stale, Tree
+from ignitetf.pyclient import translated
 from ignitetf.settings import Settings
 
 __all__ = ["DEFAULT_NAME", "FileReader", "Store", "open_store"]
@@ -159,7 +160,6 @@ class Store:
 
     def _create(self, backups: int, data_region: str | None) -> None:
         from pyignite.datatypes import prop_codes
-        from pyignite.exceptions import CacheError
 
         properties: dict[int, Any] = {
             prop_codes.PROP_BACKUPS_NUMBER: backups,
@@ -170,17 +170,17 @@ class Store:
         }
         if data_region is not None:
             properties[prop_codes.PROP_DATA_REGION_NAME] = data_region
+        chunks = {
+            **properties,
+            prop_codes.PROP_NAME: self.chunks.name,
+            prop_codes.PROP_CACHE_ATOMICITY_MODE: 1,
+        }
         try:
             # The chunks first: whoever sees the metadata finds both.
-            self.client.pyignite.get_or_create_cache(
-                {
-                    **properties,
-                    prop_codes.PROP_NAME: self.chunks.name,
-                    prop_codes.PROP_CACHE_ATOMICITY_MODE: 1,
-                }
-            )
+            with translated():
+                self.client.pyignite.get_or_create_cache(chunks)
             meta_module.create(self.client, self.meta.name, properties)
-        except CacheError as error:
+        except ServerError as error:
             raise ConfigError(f"file system {self.name} cannot be made: {error}") from error
 
     def _reclaim(self) -> None:

@@ -20,7 +20,14 @@ from typing import Final
 
 from ignitetf.catalog import drop_manifest
 from ignitetf.client import Client, cache_id
-from ignitetf.errors import CacheExists, CacheNotFound, ConfigError, IgniteTFError, SqlError
+from ignitetf.errors import (
+    CacheExists,
+    CacheNotFound,
+    ConfigError,
+    IgniteTFError,
+    ServerError,
+    SqlError,
+)
 from ignitetf.load.describe import (
     describe,
     find_table,
@@ -29,9 +36,9 @@ from ignitetf.load.describe import (
     manifest_of,
     resolve,
 )
+from ignitetf.pyclient import translated
 from ignitetf.sql import statement
-from ignitetf.transport import server_error
-from ignitetf.wire.codes import OpCode, Status, TypeCode
+from ignitetf.wire.codes import OpCode, TypeCode
 from ignitetf.wire.schema import Field, Schema
 
 __all__ = [
@@ -333,7 +340,6 @@ def _create_plain(client: Client, spec: CacheSpec) -> None:
         CacheMode,
         PartitionLossPolicy,
     )
-    from pyignite.exceptions import CacheError
 
     settings = {
         prop_codes.PROP_NAME: spec.name,
@@ -343,10 +349,11 @@ def _create_plain(client: Client, spec: CacheSpec) -> None:
         prop_codes.PROP_PARTITION_LOSS_POLICY: PartitionLossPolicy.READ_WRITE_SAFE,
     }
     try:
-        client.pyignite.create_cache(settings)
-    except CacheError as error:
+        with translated():
+            client.pyignite.create_cache(settings)
+    except ServerError:
         _require_absent(client, spec.name)
-        raise server_error(Status.FAILED, str(error)) from error
+        raise
 
 
 def _key_columns(schema: Schema) -> list[tuple[str, str]]:

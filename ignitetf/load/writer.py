@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from ignitetf.client import Client, cache_id
 from ignitetf.errors import IgniteTFError, RequestTimeout, ServerError, ServerOverloaded
 from ignitetf.sql import statement
-from ignitetf.transport import Channel
+from ignitetf.transport import Channel, damaged
 from ignitetf.wire.affinity import partitions_of
 from ignitetf.wire.checksum import checksum
 from ignitetf.wire.codes import OpCode, Status, StreamerFlag, TypeCode
@@ -342,7 +342,8 @@ class _Line:
                 raise
             self.writer.streamer = False
             return
-        (self.stream,) = struct.unpack_from("<q", body, 0)
+        with damaged("the id of a data streamer"):
+            (self.stream,) = struct.unpack_from("<q", body, 0)
 
     def _flags(self) -> int:
         overwrite = StreamerFlag.ALLOW_OVERWRITE if self.writer.overwrite else 0

@@ -22,21 +22,23 @@ ALLOWED = {
     "ignitetf.settings": ("errors", "node"),
     "ignitetf.wire": ("errors",),
     "ignitetf.transport": ("errors", "settings", "wire"),
-    "ignitetf.client": ("errors", "settings", "transport", "wire"),
-    "ignitetf.catalog": ("errors", "client", "wire"),
+    "ignitetf.pyclient": ("errors", "settings", "transport", "wire"),
+    "ignitetf.client": ("errors", "settings", "transport", "pyclient", "wire"),
+    "ignitetf.catalog": ("errors", "client", "pyclient", "transport", "wire"),
     "ignitetf.node": ("errors", "settings", "client", "transport", "wire"),
     "ignitetf.load": (
         "errors",
         "settings",
         "client",
         "transport",
+        "pyclient",
         "catalog",
         "wire",
         "sql",
         "node.config",
     ),
     "ignitetf.read": ("errors", "settings", "client", "transport", "catalog", "wire"),
-    "ignitetf.fs": ("errors", "settings", "client", "transport", "wire", "load.caches"),
+    "ignitetf.fs": ("errors", "settings", "client", "pyclient", "transport", "wire", "load.caches"),
 }
 
 
