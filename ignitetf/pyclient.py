@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import struct
 import threading
 from collections.abc import Iterator
 from typing import Any, Final
@@ -31,12 +32,21 @@ from ignitetf.errors import (
     WireError,
 )
 from ignitetf.settings import Settings, split_address
-from ignitetf.transport import MAX_FRAME_BYTES, is_ended, open_connection, server_error
+from ignitetf.transport import (
+    FLAG_ERROR,
+    FLAG_TOPOLOGY,
+    MAX_FRAME_BYTES,
+    is_ended,
+    open_connection,
+    server_error,
+)
+from ignitetf.wire.answers import check_answer
 from ignitetf.wire.codes import Feature
 
 __all__ = ["PyClient", "translated"]
 
 _RECEIVE_BYTES: Final = 1 << 20
+_FLAGS: Final = struct.Struct("<h")
 _PREFIX: Final = 4  # the length, which pyignite expects before the answer
 
 
@@ -121,7 +131,7 @@ class _Connection(PyConnection):  # type: ignore[misc]
         with self._request_lock:
             try:
                 self.send(data, reconnect=False)
-                return self._answer(bytes(data[6:14]))
+                return self._answer(bytes(data))
             except TimeoutError as error:
                 self.close()
                 raise RequestTimeout(
@@ -141,16 +151,23 @@ class _Connection(PyConnection):  # type: ignore[misc]
                 self.close()
                 raise
 
-    def _answer(self, request_id: bytes) -> bytearray:
-        """The whole frame, whose length and request id are checked before pyignite sees it."""
+    def _answer(self, request: bytes) -> bytearray:
+        """The whole frame; length, request id and objects are checked before pyignite sees it."""
         frame = bytearray()
         self._receive(frame, _PREFIX)
         length = int.from_bytes(frame, "little", signed=True)
         if not 10 <= length <= MAX_FRAME_BYTES:
             raise WireError(f"{self._address}: answer of impossible length {length}")
         self._receive(frame, length)
-        if frame[_PREFIX : _PREFIX + 8] != request_id:
+        if frame[_PREFIX : _PREFIX + 8] != request[6:14]:
             raise WireError(f"{self._address}: answer to a request that was not asked")
+        with memoryview(frame) as view:
+            (flags,) = _FLAGS.unpack_from(view, _PREFIX + 8)
+            if flags & ~(FLAG_ERROR | FLAG_TOPOLOGY):
+                raise WireError(f"{self._address}: answer with unknown flags {flags:#x}")
+            if not flags & FLAG_ERROR:
+                begin = _PREFIX + 10 + (12 if flags & FLAG_TOPOLOGY else 0)
+                check_answer(int.from_bytes(request[4:6], "little"), request, view[begin:])
         return frame
 
     def _receive(self, frame: bytearray, count: int) -> None:

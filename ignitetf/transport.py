@@ -44,7 +44,16 @@ from ignitetf.settings import Settings, split_address
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.codes import Feature, OpCode, Status, TypeCode
 
-__all__ = ["MAX_FRAME_BYTES", "Channel", "Peer", "damaged", "open_connection", "server_error"]
+__all__ = [
+    "FLAG_ERROR",
+    "FLAG_TOPOLOGY",
+    "MAX_FRAME_BYTES",
+    "Channel",
+    "Peer",
+    "damaged",
+    "open_connection",
+    "server_error",
+]
 
 # A frame above this is taken for a hostile or broken peer. Memory is touched as bytes arrive only.
 MAX_FRAME_BYTES: Final = (1 << 31) - 1
@@ -55,8 +64,8 @@ _SOCKET_BUFFER_BYTES: Final = 4 << 20
 _VERSIONS: Final = ((1, 7, 0), (1, 6, 0), (1, 5, 0), (1, 4, 0))
 _REQUEST: Final = struct.Struct("<ihq")  # length of the rest, op code, request id
 _RESPONSE: Final = struct.Struct("<qh")  # request id, flags
-_FLAG_ERROR: Final = 1
-_FLAG_TOPOLOGY: Final = 2
+FLAG_ERROR: Final = 1
+FLAG_TOPOLOGY: Final = 2
 _OUR_FEATURES: Final = (
     Feature.CLUSTER_STATES
     | Feature.CLUSTER_GROUP_GET_NODES_ENDPOINTS
@@ -286,14 +295,14 @@ class Channel:
     def _body(self, frame: memoryview) -> memoryview:
         _, flags = _RESPONSE.unpack_from(frame, 0)
         at = _RESPONSE.size
-        if flags & ~(_FLAG_ERROR | _FLAG_TOPOLOGY):
+        if flags & ~(FLAG_ERROR | FLAG_TOPOLOGY):
             self.close()
             raise WireError(f"{self.address}: answer with unknown flags {flags:#x}")
         try:
-            if flags & _FLAG_TOPOLOGY:
+            if flags & FLAG_TOPOLOGY:
                 self.topology_version = struct.unpack_from("<qi", frame, at)
                 at += 12
-            if not flags & _FLAG_ERROR:
+            if not flags & FLAG_ERROR:
                 return frame[at:]
             (status,) = struct.unpack_from("<i", frame, at)
             message = _string_at(frame, at + 4)[0] or ""

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from ignitetf.errors import WireError
 from ignitetf.fs.leases import GRACE_S, LEASE_S
 from ignitetf.fs.meta import Transaction
 from ignitetf.fs.oserrors import os_errors
@@ -85,7 +86,7 @@ class _Metadata:
         for key, value in store.meta.range("", "\uffff"):
             try:
                 self._take(key, value)
-            except (ValueError, KeyError, TypeError) as error:
+            except (WireError, ValueError, KeyError, TypeError) as error:
                 self.damaged.append(f"record {key!r} is damaged: {error}")
 
     def _take(self, key: str, value: bytes) -> None:

@@ -222,7 +222,7 @@ class FileWriter:
                 errno.ESTALE, self.path, "the writer was silent too long and was taken for dead"
             )
         if self._published is not None and not ours:
-            moved = held.get(pointer, b"").decode()
+            moved = held.get(pointer, b"").decode("utf-8", "replace")
             if moved and moved != self._key:
                 return moved
             self._dropped = True

@@ -1,7 +1,8 @@
 """Keys and values of the metadata cache.
 
 The cache maps text to JSON in UTF-8, so that any client, and SQL (`UTF8TOSTRING(V)`), can read
-it. The first character of a key tells what it is:
+it. The last member `c` of each object is a checksum, so that a byte changed on the way is seen.
+The first character of a key tells what it is:
 
     0-9 a-f  `<directory id>/<name>`   a directory entry: `Entry`
     #        `#<directory id>`         the directory itself: {"p": id of its parent}
@@ -20,8 +21,11 @@ from __future__ import annotations
 
 import json
 import secrets
+import zlib
 from dataclasses import dataclass, field
 from typing import Any, Final
+
+from ignitetf.errors import WireError
 
 __all__ = [
     "FORMAT_KEY",
@@ -47,6 +51,7 @@ __all__ = [
 ROOT_ID: Final = "0" * 16
 FORMAT_KEY: Final = "=format"
 MOVE_LOCK_KEY: Final = "=lock"
+_CHECKSUM: Final = b',"c":'
 
 
 def new_id() -> str:
@@ -100,15 +105,29 @@ def moved_key(content_id: str) -> str:
 
 
 def encode(value: dict[str, Any]) -> bytes:
-    """The value as it is stored."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    """The value as it is stored: a JSON object whose last member is the CRC-32 of what precedes."""
+    body = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()[:-1]
+    return body + (_CHECKSUM if value else _CHECKSUM[1:]) + b"%d}" % zlib.crc32(body)
 
 
 def decode(value: bytes | memoryview) -> dict[str, Any]:
-    """The value of stored bytes."""
-    found = json.loads(bytes(value))
+    """The value of stored bytes.
+
+    Raises:
+        WireError: They are no record, or not as they were stored.
+    """
+    data = bytes(value)
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise WireError("a record of the file system is no JSON text") from error
     if not isinstance(found, dict):
-        raise ValueError("a record of the file system is no JSON object")
+        raise WireError("a record of the file system is no JSON object")
+    # Records of before have no checksum.
+    if (checksum := found.pop("c", None)) is not None:
+        body = data.rpartition(b'"c":')[0].removesuffix(b",")
+        if checksum != zlib.crc32(body):
+            raise WireError("a record of the file system does not match its checksum")
     return found
 
 
@@ -195,7 +214,14 @@ class Entry:
     def from_bytes(cls, data: bytes | memoryview) -> Entry:
         """The entry of stored bytes."""
         value = decode(data)
-        if value["t"] == "d":
-            return cls(value["i"], value["m"])
-        extents = tuple(Extent(*extent) for extent in value["x"])
-        return cls(None, value["m"], extents, value.get("a", {}), tuple(value.get("w", ())))
+        try:
+            if value["t"] == "d":
+                return cls(value["i"], value["m"])
+            extents = tuple(Extent(*extent) for extent in value["x"])
+            found = cls(None, value["m"], extents, value.get("a", {}), tuple(value.get("w", ())))
+            whole = found.size == value["n"]
+        except (KeyError, TypeError) as error:
+            raise WireError("a record of the file system is no directory entry") from error
+        if not whole:
+            raise WireError("the extents of a file do not add up to its size")
+        return found

@@ -173,7 +173,7 @@ class Tree:
             hints = self.meta.get_all(hint_key(join(names[:depth])) for depth in unknown)
             for depth in unknown:
                 if hint := hints.get(hint_key(join(names[:depth]))):
-                    ids[depth] = hint.decode()
+                    ids[depth] = hint.decode("utf-8", "replace")
                     self._remember(names[:depth], ids[depth])
         return ids
 

@@ -24,7 +24,16 @@ from ignitetf.errors import WireError
 from ignitetf.wire.codes import ARRAY_ELEMENT, FIXED_SIZE, BinaryFlag, TypeCode
 from ignitetf.wire.types import TypeRegistry
 
-__all__ = ["Headers", "bytes_at", "field_positions", "find_rows", "gather", "headers", "unwrap"]
+__all__ = [
+    "Headers",
+    "bytes_at",
+    "field_positions",
+    "find_rows",
+    "gather",
+    "headers",
+    "object_end",
+    "unwrap",
+]
 
 Positions = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
@@ -143,6 +152,11 @@ def _walk_all(data: Bytes, count: int) -> Positions:
     if at != len(data):
         raise WireError(f"{len(data) - at} bytes stand after the last entry")
     return np.array(starts, np.int64)
+
+
+def object_end(view: memoryview, at: int) -> int:
+    """Where the object at `at` ends; IndexError, struct.error or WireError where it cannot."""
+    return _skip(view, at, 0)
 
 
 def _skip(view: memoryview, at: int, depth: int) -> int:

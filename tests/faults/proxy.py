@@ -9,11 +9,9 @@ through untouched (or repeats the script for ever). All chance comes from the se
 """
 
 import contextlib
-import random
 import socket
 import struct
 import threading
-import time
 from dataclasses import dataclass
 
 _PIECE = 65536
@@ -85,7 +83,6 @@ class Proxy:
         self._open, self._threads = set(), []
         self.connections = 0
         self.passed = {"up": 0, "down": 0}
-        self.hit = 0  # connections whose fault took effect
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._closed = threading.Event()
@@ -181,10 +178,8 @@ class Proxy:
         if place is not None and 0 <= place < len(part):
             part = bytearray(part)
             part[place] ^= fault.corrupt_mask
-            self.hit += 1
         if (end := fault.end) is not None and end[0] < at + len(part):
             sink.sendall(part[: max(0, end[0] - at)])
-            self.hit += 1
             return end[1]
         sink.sendall(part)
         return None
@@ -216,18 +211,3 @@ def _reset(sock):
         sock.shutdown(socket.SHUT_RDWR)
     with contextlib.suppress(OSError):
         sock.close()
-
-
-def until(seconds, condition):
-    """Wait until the condition holds; whether it does."""
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.05)
-    return True
-
-
-def seeded(seed):
-    """A generator of chance for one script."""
-    return random.Random(seed)

@@ -1,0 +1,105 @@
+"""Answers proven whole before a decoder that trusts them takes them apart.
+
+bytes -> **answers** -> pyignite
+
+pyignite believes counts: a changed byte in the number of columns makes it build gigabytes of
+nothing for minutes. Here every object of an answer is stepped over first, and must end where the
+answer ends.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from ignitetf.errors import WireError
+from ignitetf.wire.codes import OpCode, TypeCode
+from ignitetf.wire.objects import object_end
+from ignitetf.wire.types import read_binary_type
+
+__all__ = ["check_answer"]
+
+_INT32: Final = struct.Struct("<i")
+# An object that Java serialized by itself, such as java.sql.Date: a length and bytes.
+_SERIALIZED: Final = 254
+_SINGLE: Final = frozenset(
+    {
+        OpCode.CACHE_GET,
+        OpCode.CACHE_GET_AND_PUT,
+        OpCode.CACHE_GET_AND_REPLACE,
+        OpCode.CACHE_GET_AND_REMOVE,
+        OpCode.CACHE_GET_AND_PUT_IF_ABSENT,
+    }
+)
+
+
+def check_answer(op: int, request: bytes | memoryview, body: memoryview) -> None:
+    """Raise WireError unless the objects in the body of an answer fill it exactly.
+
+    Args:
+        op: The request's op code; answers without counts of objects are let through.
+        request: The request, whose last byte says whether a SQL answer names its columns.
+        body: The answer after its header.
+    """
+    try:
+        if op == OpCode.QUERY_SQL_FIELDS:
+            _sql(body, named=bool(request[-1]))
+        elif op == OpCode.QUERY_SQL_FIELDS_PAGE:
+            _rows(body, 0, None)
+        elif op == OpCode.QUERY_SCAN:
+            _rows(body, 8, 2)
+        elif op == OpCode.QUERY_SCAN_PAGE:
+            _rows(body, 0, 2)
+        elif op == OpCode.CACHE_GET_ALL:
+            _rows(body, 0, 2, tail=0)
+        elif op in _SINGLE:
+            _fill(_end(body, 0), len(body))
+        elif op == OpCode.CACHE_GET_NAMES:
+            _rows(body, 0, 1, tail=0)
+        elif op == OpCode.BINARY_TYPE_GET:
+            read_binary_type(body)
+    except (struct.error, IndexError, RecursionError) as error:
+        raise WireError("an answer is cut within an object") from error
+
+
+def _sql(body: memoryview, *, named: bool) -> None:
+    """Cursor, names or number of columns, rows."""
+    (columns,) = _INT32.unpack_from(body, 8)
+    at = 12
+    if not 0 < columns <= len(body):
+        raise WireError(f"a SQL answer with {columns} columns")
+    for _ in range(columns if named else 0):
+        if body[at] != TypeCode.STRING:
+            raise WireError("the name of a column is no text")
+        at = object_end(body, at)
+    _rows(body, at, columns)
+
+
+def _rows(body: memoryview, at: int, columns: int | None, tail: int = 1) -> None:
+    """A count, so many rows of objects, and `tail` bytes: a bool that tells of more."""
+    (rows,) = _INT32.unpack_from(body, at)
+    at, end, objects = at + 4, len(body) - tail, 0
+    if rows < 0:
+        raise WireError(f"an answer with {rows} rows")
+    while at < end:
+        at = _end(body, at)
+        objects += 1
+    _fill(at, end)
+    if (objects % rows if columns is None and rows else objects != rows * (columns or 0)) or (
+        tail and body[-1] > 1
+    ):
+        raise WireError(f"an answer of {objects} objects cannot be {rows} rows")
+
+
+def _end(body: memoryview, at: int) -> int:
+    if body[at] == _SERIALIZED:
+        (length,) = _INT32.unpack_from(body, at + 1)
+        if length < 0:
+            raise WireError(f"length {length} at byte {at + 1}")
+        return at + 5 + int(length)
+    return object_end(body, at)
+
+
+def _fill(at: int, end: int) -> None:
+    if at != end:
+        raise WireError(f"the objects of an answer end at byte {at}, it has {end}")
