@@ -70,6 +70,9 @@ class Target:
 
 
 SourceArgument = Annotated[str, typer.Argument(help="File, folder or fsspec URL.")]
+SourcesArgument = Annotated[
+    list[str], typer.Argument(help="Files of one table, patterns, folders or fsspec URLs.")
+]
 KeyOption = Annotated[
     Optional[str],  # noqa: UP045 (evaluated at run time)
     typer.Option(metavar="COLUMN", help="Column that is the key [default: a running number]."),
@@ -106,7 +109,7 @@ def loading(command: Callable[..., Iterable[Target]]) -> Callable[..., None]:
         ] = None,
         limit: Annotated[
             Optional[int],  # noqa: UP045
-            typer.Option(min=1, help="Stop after this many rows."),
+            typer.Option(min=1, help="Stop after this many rows (of voc: images)."),
         ] = None,
         bad_records: Annotated[
             BadRecords, typer.Option(help="Stop at a record that cannot be read, or skip it.")
@@ -253,7 +256,7 @@ def npz(
 @loading
 def csv(
     cache: str | None,
-    source: SourceArgument,
+    source: SourcesArgument,
     key: KeyOption = None,
     types: Annotated[
         Optional[str],  # noqa: UP045
@@ -271,10 +274,10 @@ def csv(
 
 @app.command()
 @loading
-def parquet(cache: str | None, source: SourceArgument, key: KeyOption = None) -> Iterable[Target]:
+def parquet(cache: str | None, source: SourcesArgument, key: KeyOption = None) -> Iterable[Target]:
     """Load Parquet files.
 
-    Example: ignitetf load parquet cells.parquet --cache CELLS
+    Example: ignitetf load parquet part-1.parquet part-2.parquet --cache CELLS
     """
     return [_target("parquet", source, cache, {"key": key})]
 
@@ -283,17 +286,18 @@ def parquet(cache: str | None, source: SourceArgument, key: KeyOption = None) ->
 @loading
 def tfrecord(
     cache: str | None,
-    source: SourceArgument,
+    source: SourcesArgument,
     features: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option(metavar="NAME:TYPE[SHAPE],...", help="Features to load [default: all]."),
     ] = None,
+    key: KeyOption = None,
 ) -> Iterable[Target]:
     """Load TFRecord files of tf.train.Example.
 
     Example: ignitetf load tfrecord train.tfrecord --cache TRAIN
     """
-    return [_target("tfrecord", source, cache, {"features": features})]
+    return [_target("tfrecord", source, cache, {"features": features, "key": key})]
 
 
 @app.command()

@@ -22,8 +22,8 @@ def verify(
     connect: Connect,
     cache: Annotated[str, typer.Argument(help="Name of the data set.")],
     source: Annotated[
-        Optional[str],  # noqa: UP045 (evaluated at run time)
-        typer.Option(metavar="PLACE", help="Compare with this file or folder, too."),
+        Optional[list[str]],  # noqa: UP045 (evaluated at run time)
+        typer.Option(metavar="PLACE", help="Compare with this file or folder, too; repeatable."),
     ] = None,
     kind: Annotated[
         Optional[str],  # noqa: UP045
@@ -44,7 +44,7 @@ def verify(
     with connect() as client:
         client.require_cache(cache)
         manifest = read_manifest(client, cache)
-        opened = None if source is None else _open(source, kind, manifest)
+        opened = _open(source, kind, manifest) if source else None
         with progress(f"verify {cache}", None if manifest is None else manifest.rows) as advance:
             report = run(client, cache, opened, images=images, on_progress=advance)
     show(report.as_dict(), output)
@@ -54,11 +54,12 @@ def verify(
         raise typer.Exit(1)
 
 
-def _open(place: str, kind: str | None, manifest: Manifest | None) -> Source:
+def _open(places: list[str], kind: str | None, manifest: Manifest | None) -> Source:
     """The source, opened as for the load; `--kind` opens it without the load's options."""
     from ignitetf.errors import ConfigError
     from ignitetf.load.sources import open_source
 
+    place: str | list[str] = places if len(places) > 1 else places[0]
     origin: dict[str, Any] = {} if manifest is None else manifest.options.get("origin") or {}
     if kind is None and not origin:
         raise ConfigError(

@@ -180,6 +180,7 @@ class _Check:
         """The checksum of the source's records against that of the rows."""
         manifest = self.reader.manifest
         limit = None if manifest is None else manifest.options.get("limit")
+        source.main_limit = None if manifest is None else manifest.options.get("main_limit")
         total = rows = 0
         for batch in source.batches():
             if batch.key is None:

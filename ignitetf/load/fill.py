@@ -64,6 +64,7 @@ class Filler:
         self.limit: int | None = journal.options["limit"]
         self.index: list[str] = journal.options["index"] if self.layout == "blocks" else []
         self._skipped_before = journal.skipped
+        self._cut_at: int | None = None
 
     def run(self, *, fresh: bool) -> None:
         """Write all rows from the journal's position on.
@@ -128,7 +129,7 @@ class Filler:
         totals, known = writer.totals, writer.totals.partition_rows
         journal.rows, journal.nbytes, journal.checksum = totals.rows, totals.nbytes, totals.checksum
         journal.partition_rows = [] if known is None else known.tolist()
-        journal.position = self.source.position
+        journal.position = self.source.position if self._cut_at is None else self._cut_at
         journal.skipped = self._skipped_before + len(self.source.skipped)
         if self.layout == "blocks":
             journal.state = {"blocks": keys.used.tolist()}
@@ -162,12 +163,22 @@ class Filler:
         if batch.key is None:
             first = self.source.position - len(batch)
             batch = Batch(Column(np.arange(first, first + len(batch))), batch.columns)
-        if self.limit is not None:
+        if self.limit is not None and rows + len(batch) > self.limit:
             batch = batch[: max(0, self.limit - rows)]
+            if len(batch) and self.source.key_name is None:
+                assert batch.key is not None
+                self._cut_at = int(np.asarray(batch.key.values)[-1]) + 1
         if self.journal.key_base and batch.key is not None:
-            keys = np.asarray(batch.key.values) + self.journal.key_base
-            batch = Batch(Column(keys), batch.columns)
+            batch = Batch(self._moved(batch.key), batch.columns)
         return batch
+
+    def _moved(self, key: Column) -> Column:
+        """Running keys behind those that are there; of composite keys, the field that runs."""
+        if isinstance(key.values, dict):
+            name = self.journal.schema.affinity_key
+            assert name is not None
+            return Column({**key.values, name: self._moved(key.values[name])})
+        return Column(np.asarray(key.values) + self.journal.key_base)
 
     def _interrupted(self, error: IgniteTFError) -> IgniteTFError:
         journal = self.journal

@@ -12,6 +12,7 @@ from ignitetf.errors import LoadInterrupted, SourceError
 from ignitetf.load.fill import index_table
 from ignitetf.load.journal import Journal
 from ignitetf.load.sources.base import Source
+from ignitetf.wire.codes import TypeCode
 
 __all__ = ["entries_of", "manifest_of", "require_stored", "successor"]
 
@@ -19,7 +20,7 @@ __all__ = ["entries_of", "manifest_of", "require_stored", "successor"]
 def manifest_of(journal: Journal, source: Source) -> Manifest:
     """The manifest of the rows that a finished load wrote."""
     options: dict[str, Any] = {**journal.options, "backups": journal.backups, "load": journal.load}
-    if source.key_name is None:
+    if source.key_name is None and journal.schema.key.type is TypeCode.LONG:
         options["next_key"] = journal.key_base + journal.position
     if journal.origin is not None:
         options["origin"] = journal.origin

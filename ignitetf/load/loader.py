@@ -12,9 +12,8 @@ What is promised:
 from __future__ import annotations
 
 import contextlib
-import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal
 
@@ -42,7 +41,15 @@ from ignitetf.load.journal import Journal, drop_journal, read_journal, write_jou
 from ignitetf.load.move import copy_entries
 from ignitetf.load.options import IfExists, Layout, LoadOptions, LoadReport
 from ignitetf.load.sources.base import Source
-from ignitetf.wire.schema import Schema
+from ignitetf.load.tables import (
+    as_source,
+    fits,
+    index_of,
+    part_name,
+    tables_of,
+    told,
+    type_name_of,
+)
 
 __all__ = ["IfExists", "LoadReport", "Progress", "check_target", "load_dataset"]
 
@@ -81,8 +88,9 @@ def load_dataset(
         if_exists: `error`; `append` adds rows after those that are there; `replace` loads beside
             and then takes the place; `resume` goes on with a load that was stopped.
         layout: `rows`, or `blocks`: many rows in one entry, for data that are only trained on.
-        index: Fields that get a SQL index; in the block layout, the fields of a slim table.
-        limit: Number of rows after which to stop.
+        index: Fields that get a SQL index; in the block layout, the fields of a slim table. Of
+            several tables each takes those that it has.
+        limit: Number of rows after which to stop; of a second table, all rows of those are taken.
         bad_records: What to do with bad records of an iterable; other sources have it already.
         key: Field that is the key, for mappings and iterables.
         sql: Whether to make a SQL table; False makes a bare cache.
@@ -99,23 +107,30 @@ def load_dataset(
         LoadInterrupted: The load stopped; what was stored is kept and can be resumed.
     """
     _check_options(if_exists, layout, limit)
-    opened = _as_source(source, key, bad_records)
+    opened = as_source(source, key, bad_records)
     with contextlib.ExitStack() as stack:
         if client is None:
             client = stack.enter_context(connect())
-        reports = []
-        for table, part in _tables(opened, cache):
-            named = None if origin is None else {**origin, "part": _part_name(opened, part)}
-            options = LoadOptions(partitions, backups, layout, tuple(index), limit, sql, named)
-            load = _Load(client, part, table, options, on_progress)
-            reports.append(load.run(if_exists))
+        loads = []
+        for table, part in tables_of(opened, cache):
+            named = None if origin is None else {**origin, "part": part_name(opened, part)}
+            columns = index_of(opened, part, index)
+            options = LoadOptions(partitions, backups, layout, columns, limit, sql, named)
+            if part is not opened:
+                part.main_limit, options = limit, replace(options, limit=None)
+            loads.append(_Load(client, part, table, options, on_progress))
+        check_target(client, opened, cache, if_exists)
+        if_exists = _begin(loads, if_exists)
+        reports = [load.run(if_exists) for load in loads]
     return replace(reports[0], parts=tuple(reports[1:]))
 
 
 def check_target(client: Client, source: Source, cache: str, if_exists: IfExists) -> None:
     """Raise CacheExists for the tables of a source that `load_dataset` would refuse."""
-    for name, _ in _tables(source, cache):
-        if if_exists == "error" and client.cache_exists(name):
+    names = [name for name, _ in tables_of(source, cache)]
+    new = if_exists == "error" or (if_exists == "append" and not client.cache_exists(cache))
+    for name in names if new else ():
+        if client.cache_exists(name):
             raise _exists(name, read_journal(client, name))
 
 
@@ -133,13 +148,13 @@ class _Load:
         self.client, self.source, self.name, self.options = client, source, name, options
         self.on_progress = on_progress or (lambda rows, nbytes: None)
         self.fingerprint = source.fingerprint()
-        self.schema = replace(source.schema, type_name=_type_name(source.schema, name))
+        self.schema = replace(source.schema, type_name=type_name_of(source.schema, name))
         options.check(self.schema)
         self.resumed = 0
-        self.began = time.perf_counter()
 
     def run(self, if_exists: IfExists) -> LoadReport:
         """Load as `if_exists` says."""
+        self.began = time.perf_counter()
         exists = self.client.cache_exists(self.name)
         journal = read_journal(self.client, self.name)
         if if_exists == "resume":
@@ -151,12 +166,22 @@ class _Load:
         if not exists:
             return self._load(self._journal("new", self.name))
         if if_exists == "append":
-            return self._append()
+            return self._fill(self.begin_append(), fresh=False)
         raise _exists(self.name, None)
 
     # The ways to begin
 
-    def _append(self) -> LoadReport:
+    def begin_append(self, key_base: int | None = None) -> Journal:
+        """Check that rows can be added, and write the journal of it.
+
+        Args:
+            key_base: Where running keys begin; None takes the end of those that are there.
+        """
+        if key_base is not None and not self.client.cache_exists(self.name):
+            journal = self._journal("new", self.name)
+            journal.key_base = key_base
+            write_journal(self.client, journal)
+            return journal
         old = read_manifest(self.client, self.name)
         if old is None:
             raise ConfigError(
@@ -166,11 +191,11 @@ class _Load:
         self._require_alike(old)
         journal = self._journal("append", old.cache)
         if self.source.key_name is None:
-            journal.key_base = int(old.options.get("next_key", old.rows))
+            journal.key_base = _next_key(old) if key_base is None else key_base
         if "blocks" in old.options:
             journal.state = {"blocks": old.options["blocks"]}
         write_journal(self.client, journal)
-        return self._fill(journal, fresh=False)
+        return journal
 
     def _replace(self, exists: bool, journal: Journal | None) -> LoadReport:
         """Load beside, then take the place; readers see the old or the new rows, never both."""
@@ -196,7 +221,8 @@ class _Load:
             return self._report(journal)
         if not self.client.cache_exists(journal.cache):
             self.resumed = 0
-            return self._load(self._journal(journal.mode, journal.cache))
+            again = self._journal(journal.mode, journal.cache)
+            return self._load(replace(again, key_base=journal.key_base))
         return self._fill(journal, fresh=False)
 
     def _taken(self, journal: Journal) -> bool:
@@ -223,6 +249,8 @@ class _Load:
                 f"cache {self.name!r} holds no unfinished load of this source",
                 hint="--if-exists append adds to it, --if-exists replace takes its place",
             )
+        if manifest.source == self.fingerprint:
+            self._require_options(manifest.options)
         journal = self._journal("new", self.name)
         journal.rows, journal.nbytes = manifest.rows, manifest.nbytes
         journal.skipped, self.resumed = manifest.skipped, manifest.rows
@@ -348,22 +376,25 @@ class _Load:
                 f"the source is not the one whose load into {self.name!r} was stopped",
                 hint="has it changed since? begin again with --if-exists replace",
             )
-        given = self.options.identity(self.source)
-        for option, value in journal.options.items():
-            if option in given and given[option] != value:
+        self._require_options(journal.options)
+
+    def _require_options(self, options: Mapping[str, Any]) -> None:
+        """Raise ConfigError unless an earlier load had the options of this one."""
+        for option, value in self.options.identity(self.source).items():
+            if option in options and options[option] != value:
                 raise ConfigError(
-                    f"the load into {self.name!r} began with {option} = {value}, not"
-                    f" {given[option]}",
+                    f"the load into {self.name!r} began with {option} = {options[option]}, not"
+                    f" {value}",
                     hint="resume with the same options, or begin again with --if-exists replace",
                 )
 
     def _require_alike(self, old: Manifest) -> None:
         """Appended rows must be stored as those that are there."""
         mine, theirs = self.schema, old.schema
-        if (mine.key.type, mine.fields) != (theirs.key.type, theirs.fields):
+        if mine.key != theirs.key or not fits(mine, theirs):
             raise SchemaError(
                 f"the records have other fields than those in {self.name!r}:"
-                f" {_told(mine)} instead of {_told(theirs)}",
+                f" {told(mine)} instead of {told(theirs)}",
                 hint="load them into a cache of their own",
             )
         if old.layout != self.options.layout:
@@ -372,6 +403,42 @@ class _Load:
                 hint=f"append with --layout {old.layout}",
             )
         self.schema = theirs
+
+
+def _begin(loads: Sequence[_Load], if_exists: IfExists) -> IfExists:
+    """Prepare loads of several tables; how each of them is then to begin.
+
+    Appended rows of all tables take the same running keys. So the journals of all are written
+    before the first row, and a load that is stopped between two tables knows of both.
+    """
+    main, *others = loads
+    if not others or if_exists not in ("append", "resume"):
+        return if_exists
+    found = [read_journal(load.client, load.name) for load in loads]
+    journal = found[0]
+    if if_exists == "append":
+        for load, unfinished in zip(loads, found, strict=True):
+            if unfinished is not None:
+                raise _exists(load.name, unfinished)
+        if not main.client.cache_exists(main.name):
+            return "error"
+        journal = main.begin_append()
+    elif journal is None or journal.mode != "append":
+        return if_exists
+    for other, begun in zip(others, found[1:], strict=True):
+        if begun is None:
+            other.begin_append(journal.key_base)
+    return "resume"
+
+
+def _next_key(old: Manifest) -> int:
+    """The first running key behind the rows of a data set."""
+    if (found := old.options.get("next_key")) is None:
+        raise ConfigError(
+            f"the keys of {old.name!r} are no running numbers, so the next one is not known",
+            hint="append with --key, or load into another cache",
+        )
+    return int(found)
 
 
 def _drop(client: Client, cache: str) -> None:
@@ -402,41 +469,3 @@ def _check_options(if_exists: str, layout: str, limit: int | None) -> None:
         raise ConfigError(f"layout={layout!r}", hint="take 'rows' or 'blocks'")
     if limit is not None and limit < 1:
         raise ConfigError(f"limit={limit}: load at least one row")
-
-
-def _as_source(source: Any, key: str | None, bad_records: Literal["fail", "skip"]) -> Source:
-    if isinstance(source, Source):
-        return source
-    if isinstance(source, str):
-        raise ConfigError(
-            f"{source!r} is a text, not a source",
-            hint="open_source('csv', path) of ignitetf.load.sources opens files",
-        )
-    from ignitetf.load.sources import open_source
-
-    return open_source("records", source, key=key, bad_records=bad_records)
-
-
-def _tables(source: Source, name: str) -> Iterator[tuple[str, Source]]:
-    """Name and source of each table: the source itself first, under the name that was given."""
-    yield name, source
-    for part, other in source.parts.items():
-        if other is not source:
-            yield f"{name}_{part.upper()}", other
-
-
-def _part_name(source: Source, part: Source) -> str:
-    return next(name for name, other in source.parts.items() if other is part)
-
-
-def _type_name(schema: Schema, name: str) -> str | None:
-    """The value type is called as the table; bare values have none."""
-    if schema.type_name is None:
-        return None
-    word = re.sub(r"[^A-Za-z0-9_]", "_", name)
-    return word if not word[:1].isdigit() else f"_{word}"
-
-
-def _told(schema: Schema) -> str:
-    kinds = [f"{f.name} {f.type.name.lower()}" for f in (schema.key, *schema.fields)]
-    return ", ".join(kinds)

@@ -78,6 +78,7 @@ class LoadOptions:
             "layout": self.layout,
             "index": list(self.index),
             "limit": self.limit,
+            "main_limit": source.main_limit,
             "sql": self.sql,
             "bad_records": source.bad_records,
         }

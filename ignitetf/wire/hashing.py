@@ -86,7 +86,9 @@ def row_hash_rows(rows: _Bytes) -> NDArray[np.uint64]:
     """
     n, width = rows.shape
     if width % 8 == 0 and rows.flags.c_contiguous:
-        return mix(_word_sums(rows.reshape(-1).view("<u8").reshape(n, -1)) + np.uint64(width))
+        return mix(
+            _word_sums(rows.reshape(-1).view("<u8").reshape(n, width // 8)) + np.uint64(width)
+        )
     out = np.zeros(n, np.uint64)
     step = max(1, 8 * _BLOCK // max(width, 1))
     buffer = np.zeros((min(step, n), -(-width // 8) * 8), np.uint8)

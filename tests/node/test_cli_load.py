@@ -133,3 +133,47 @@ def test_voc_reports_both_tables(run, cache_name, voc_dir):
     result = run("load", "voc", voc_dir, "--cache", cache_name, "--limit", 20, "-o", "json")
     reports = json.loads(result.stdout)
     assert [r["cache"] for r in reports] == [cache_name, f"{cache_name}_ANNOTATIONS"]
+
+
+def test_several_files_are_one_table(run, cache_name, tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    places = []
+    for part in range(3):
+        places.append(tmp_path / f"part-{part}.csv")
+        places[-1].write_text("a,b\n" + "".join(f"{part * 10 + i},{i}\n" for i in range(10)))
+    report = json.loads(run("load", "csv", *places, "--cache", cache_name, "-o", "json").stdout)
+    assert report["rows"] == 30
+    given = [word for place in places for word in ("--source", place)]
+    assert json.loads(run("verify", cache_name, *given, "-o", "json").stdout)["ok"] is True
+    given[-1] = places[0]
+    run("verify", cache_name, *given, code=1)
+    for part in range(2):
+        table = pa.table({"a": [part], "b": ["x"]})
+        parquet.write_table(table, tmp_path / f"{part}.parquet")
+    found = [tmp_path / f"{part}.parquet" for part in range(2)]
+    name = f"{cache_name}_P"
+    assert (
+        json.loads(run("load", "parquet", *found, "--cache", name, "-o", "json").stdout)["rows"]
+        == 2
+    )
+
+
+def test_tfrecords_with_a_key(run, client, cache_name, tmp_path):
+    tf = pytest.importorskip("tensorflow")
+    places = []
+    for part in range(2):
+        places.append(tmp_path / f"{part}.tfrecord")
+        with tf.io.TFRecordWriter(str(places[-1])) as writer:
+            for i in range(5):
+                numbers = {"id": 100 * part + i, "x": i}
+                features = {
+                    name: tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
+                    for name, value in numbers.items()
+                }
+                example = tf.train.Example(features=tf.train.Features(feature=features))
+                writer.write(example.SerializeToString())
+    args = ("load", "tfrecord", *places, "--cache", cache_name, "-o", "json")
+    assert json.loads(run(*args, "--key", "ID").stdout)["rows"] == 10
+    assert client.cache(cache_name).get(103).X == 3

@@ -89,6 +89,8 @@ class Source(ABC):
         rows: Number of records when it is known (bad ones included), else None.
         class_names: Names of the values of LABEL, where it has names.
         key_name: The column that became the key; None for the running key.
+        main_limit: Of a second table: how many records of the first one it belongs to; None for
+            all.
         skipped: The bad records that the present or last iteration left out.
         position: Record with which the batch after the last yielded one begins: what
             `batches(start=...)` takes to go on.
@@ -98,6 +100,7 @@ class Source(ABC):
     rows: int | None = None
     class_names: list[str] | None = None
     key_name: str | None = None
+    main_limit: int | None = None
 
     def __init__(self, *, bad_records: OnBadRecord = "fail") -> None:
         if bad_records not in ("fail", "skip"):

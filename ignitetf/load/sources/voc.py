@@ -168,13 +168,16 @@ class VocAnnotations(Source):
         folder = self.folder
         rows = max(1, max_bytes // 64)
         found: list[tuple[int, int, VocObject]] = []
-        count = 0
+        count = images = 0
         for number, pair in read_groups(
             0, len(folder.names), lambda n: 4096, folder.load_objects, 1 << 20
         ):
+            if images == self.main_limit:
+                break
             if pair.reason:
                 self.bad(pair.bad_file, pair.reason)
                 continue
+            images += 1
             for n, item in enumerate(pair.objects):
                 count += 1
                 if count > start:

@@ -1,0 +1,70 @@
+"""What a load is given, as sources of tables: their names, types and columns.
+
+anything -> **source of each table** -> loader
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from ignitetf.errors import ConfigError
+from ignitetf.load.sources.base import Source, open_source
+from ignitetf.wire.schema import Schema
+
+__all__ = ["as_source", "fits", "index_of", "part_name", "tables_of", "told", "type_name_of"]
+
+
+def as_source(source: Any, key: str | None, bad_records: Literal["fail", "skip"]) -> Source:
+    """The source itself, or one of records that are in Python."""
+    if isinstance(source, Source):
+        return source
+    if isinstance(source, str):
+        raise ConfigError(
+            f"{source!r} is a text, not a source",
+            hint="open_source('csv', path) of ignitetf.load.sources opens files",
+        )
+    return open_source("records", source, key=key, bad_records=bad_records)
+
+
+def tables_of(source: Source, name: str) -> Iterator[tuple[str, Source]]:
+    """Name and source of each table: the source itself first, under the name that was given."""
+    yield name, source
+    for part, other in source.parts.items():
+        if other is not source:
+            yield f"{name}_{part.upper()}", other
+
+
+def index_of(source: Source, part: Source, index: Sequence[str]) -> tuple[str, ...]:
+    """The columns to index in a table: of those given, the ones that it has."""
+    known = {name for table in source.parts.values() for name in table.schema.names}
+    return tuple(n for n in index if n in part.schema.names or n not in known)
+
+
+def part_name(source: Source, part: Source) -> str:
+    """Name of a table within its source."""
+    return next(name for name, other in source.parts.items() if other is part)
+
+
+def type_name_of(schema: Schema, name: str) -> str | None:
+    """The value type is called as the table; bare values have none."""
+    if schema.type_name is None:
+        return None
+    word = re.sub(r"[^A-Za-z0-9_]", "_", name)
+    return word if not word[:1].isdigit() else f"_{word}"
+
+
+def told(schema: Schema) -> str:
+    """The fields of a schema, for a message."""
+    kinds = [f"{f.name} {f.type.name.lower()}" for f in (schema.key, *schema.fields)]
+    return ", ".join(kinds)
+
+
+def fits(mine: Schema, theirs: Schema) -> bool:
+    """Whether rows can be stored as others are: the same fields, nulls only where they have."""
+    return len(mine.fields) == len(theirs.fields) and all(
+        replace(a, nullable=a.nullable or b.nullable) == b
+        for a, b in zip(mine.fields, theirs.fields, strict=True)
+    )
