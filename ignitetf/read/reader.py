@@ -304,7 +304,11 @@ class CacheReader:
         if self.options.page_size is not None:
             return self.options.page_size
         stored_bytes = max(self.entry_bytes * self.block_rows, 64.0)
-        return int(max(1, min(_MAX_PAGE_ENTRIES, PAGE_BYTES // stored_bytes)))
+        return int(max(1, min(_MAX_PAGE_ENTRIES, self._page_bytes // stored_bytes)))
+
+    @property
+    def _page_bytes(self) -> int:
+        return _LARGE_PAGE_BYTES if self.entry_bytes >= LARGE_ROW_BYTES else PAGE_BYTES
 
     # Reading
 
@@ -320,8 +324,8 @@ class CacheReader:
             OpCode.QUERY_SCAN,
             lambda partition: scan_request(number, page_size, partition),
             self.cache,
-            pipelined=pipeline_depth(unit_bytes, PAGE_BYTES) if self.entry_bytes else 1,
-            buffer_bytes=PAGE_BYTES // 2,
+            pipelined=pipeline_depth(unit_bytes, self._page_bytes) if self.entry_bytes else 1,
+            buffer_bytes=self._page_bytes,
         )
 
     def _sql_query(self, page_size: int) -> Query:

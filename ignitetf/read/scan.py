@@ -23,6 +23,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from ignitetf.client import Client
@@ -222,12 +223,15 @@ class _Reader(threading.Thread):
         """Read a unit from its first page; the first `delivered` pages count as replays."""
         number = 0
         try:
-            channel = self._ask_ahead()
+            # One less until the first page is here, which would have to share the node with it.
+            channel = self._ask_ahead(max(1, self._query.pipelined - 1))
             _, _, request = self._asked.popleft()
             cursor, page = self._first(channel.receive(request))
             while True:
                 if page.more:
                     request = channel.send(self._next_op, cursor_request(cursor))
+                if number == 0:
+                    self._ask_ahead(self._query.pipelined, after=1)
                 self._put(UnitPage(unit, page, number if number < delivered else -1))
                 number += 1
                 self._progress_at = time.monotonic()
@@ -242,14 +246,19 @@ class _Reader(threading.Thread):
         self._put(UnitPage(unit, None))
         return number
 
-    def _ask_ahead(self) -> Channel:
-        """Ask for the first pages of the next units; the head of `_asked` is the current one."""
+    def _ask_ahead(self, count: int, after: int = 0) -> Channel:
+        """Ask for the first pages of the next `count` units that were not asked for.
+
+        Args:
+            count: Units to have asked for.
+            after: 1 if the current unit is no longer among `_asked`.
+        """
         if self._channel is None:
             channel = self._connect()
             with self._ready:
                 self._channel = channel
         channel = self._channel
-        for unit, partition in list(self._units)[len(self._asked) : self._query.pipelined]:
+        for unit, partition in islice(self._units, after + len(self._asked), after + count):
             body = self._query.body(partition)
             self._asked.append((unit, partition, channel.send(self._query.op, body)))
         return channel
@@ -309,10 +318,13 @@ class _Reader(threading.Thread):
 
 
 def pipeline_depth(unit_bytes: float, page_bytes: int) -> int:
-    """Units to ask for at once so that together they are about one page."""
+    """Units to ask for at once so that together they are about one page.
+
+    At least two, so that the node begins with the next unit before the last page of one is here.
+    """
     if unit_bytes <= 0:
         return _MAX_PIPELINED
-    return int(max(1, min(_MAX_PIPELINED, page_bytes // unit_bytes)))
+    return int(max(2, min(_MAX_PIPELINED, page_bytes // unit_bytes)))
 
 
 def _bytes_of(item: UnitPage) -> int:
