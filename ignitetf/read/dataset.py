@@ -174,18 +174,22 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
 
     def _start_at(self, position: Position) -> None:
         """Build the pipeline of all that follows a position."""
-        self._position = position
-        self._epoch = position.epoch
-        pieces = self._order.pieces(position.chain, *self._shard)
-        self._rows: int | None = None
-        if self._order.known:
-            self._rows = sum(p.stop - p.start for p in pieces)
-        elif not position.chain:
-            self._rows = self._reader.row_count(self._order.partitions)
+        self._move_to(position)
+        rows: int | None = self._epoch_rows(()) if self._order.known else None
+        if not self._order.known and not position.chain:
+            rows = self._reader.row_count(self._order.partitions)
         # The rest of an epoch has another length than the epochs that follow it.
-        self._length = None if position.chain else self._rows
+        self._length = None if position.chain else rows
         self._elements = self._build_elements()
         super().__init__(self._elements._variant_tensor)
+
+    def _move_to(self, position: Position) -> None:
+        self._position = position
+        self._epoch = position.epoch
+
+    def _epoch_rows(self, chain: Sequence[tuple[int, int]]) -> int:
+        """Rows of this shard that follow a chain."""
+        return sum(p.stop - p.start for p in self._order.pieces(chain, *self._shard))
 
     def _inputs(self) -> list[Any]:
         return [self._elements]
@@ -270,8 +274,7 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
         number = self._position.epoch if epoch is None else int(epoch)
         chain = list(self._position.chain) if number == self._position.epoch else []
         count = self._shard[1]
-        pieces = self._order.pieces(chain, *self._shard)
-        limit = sum(p.stop - p.start for p in pieces) if self._order.known else rows_consumed
+        limit = self._epoch_rows(chain) if self._order.known else rows_consumed
         if not 0 <= rows_consumed <= limit:
             raise ConfigError(
                 f"rows_consumed={rows_consumed}", hint=f"the epoch has {limit} rows for each worker"
@@ -292,6 +295,24 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
             ConfigError: The state is of another cache, seed or way of reading.
             DataChanged: The data were loaded again since.
         """
+        resumed = copy.copy(self)
+        resumed._start_at(self._position_of(state))
+        return resumed
+
+    def seek(self, state: dict[str, Any]) -> None:
+        """Let the next iteration begin where `state` was taken, also of pipelines built on this.
+
+        Only for a dataset that `resume` gave, since others promise the length of an epoch.
+
+        Raises:
+            ConfigError: As `resume`; or this dataset promises a length.
+            DataChanged: As `resume`.
+        """
+        if self._length is not None:
+            raise ConfigError("its length is promised", hint="seek in what resume() gives")
+        self._move_to(self._position_of(state))
+
+    def _position_of(self, state: dict[str, Any]) -> Position:
         try:
             chain = tuple((int(n), int(rows)) for n, rows in state["chain"])
             position = Position(int(state["epoch"]), chain)
@@ -303,9 +324,7 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
                 "the rows of each partition are not known (where=, nulls='drop', no manifest):"
                 " a state fits the same number of workers only"
             )
-        resumed = copy.copy(self)
-        resumed._start_at(position)
-        return resumed
+        return position
 
     def _identity(self) -> dict[str, Any]:
         manifest = self._reader.manifest

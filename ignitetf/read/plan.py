@@ -30,6 +30,7 @@ __all__ = ["WINDOW_BYTES", "Order", "Piece", "Position", "Window"]
 
 WINDOW_BYTES: Final = 256 << 20
 Even = Literal["pad", "drop"]
+_UNBOUNDED: Final = 1 << 62
 _ORDER_STREAM, _ROWS_STREAM = 0, 1
 
 
@@ -114,11 +115,13 @@ class Order:
         return sum(sizes[p] for p in self.share(shard, count))
 
     def rows(self, shard: int, count: int) -> int:
-        """Rows that a shard reads in an epoch, after `even`.
+        """Rows that a shard reads in an epoch, after `even`; without bound where not known.
 
         Raises:
             ConfigError: A shard has no row that it could repeat.
         """
+        if not self.known:
+            return _UNBOUNDED
         if self.even is None or count == 1:
             return self.own_rows(shard, count)
         every = [self.own_rows(i, count) for i in range(count)]

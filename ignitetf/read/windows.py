@@ -33,6 +33,9 @@ def read_pieces(
         epoch: Number of the epoch.
     """
     for piece in pieces:
+        if not order.known:
+            yield from _read_range(reader, order, piece, (piece.start, piece.stop), epoch)
+            continue
         own = order.own_rows(piece.shard, piece.count)
         start, stop = piece.start, piece.stop
         while start < stop and own:

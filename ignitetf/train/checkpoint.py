@@ -113,8 +113,7 @@ class BackgroundCheckpoint(tf.keras.callbacks.Callback):  # type: ignore[misc]
             self.skipped += 1
             return False
         # On the host, and no longer the model's: training goes on changing that.
-        values = [variable.numpy().copy() for variable in _variables(self.model)]
-        self._put((self._step, values))
+        self._put((self._step, self._values()))
         self._last = self._step
         self.held_s += time.perf_counter() - begin
         return True
@@ -147,19 +146,22 @@ class BackgroundCheckpoint(tf.keras.callbacks.Callback):  # type: ignore[misc]
             failure, self._failure = self._failure, None
             raise failure
 
+    def _values(self) -> list[Any]:
+        """What is saved, as it is now."""
+        return [variable.numpy().copy() for variable in _variables(self.model)]
+
     def _copies(self, model: Any) -> list[Any]:
+        """Variables that take up what `_values` gives."""
         return [tf.Variable(tf.zeros(v.shape, v.dtype)) for v in _variables(model)]
 
     def _write_all(self) -> None:
         try:
             with tf.device("CPU:0"):
-                copies = self._copies(self.model)
-                checkpoint = tf.train.Checkpoint(values=copies)
+                checkpoint = tf.train.Checkpoint()
                 manager = tf.train.CheckpointManager(checkpoint, self.directory, self._keep)
                 while (item := self._work.get()) is not None:
                     step, values = item
-                    for copy, value in zip(copies, values, strict=True):
-                        copy.assign(value)
+                    checkpoint.values = [tf.Variable(value) for value in values]
                     self.saved.append(manager.save(checkpoint_number=step))
         except BaseException as error:
             self._failure = error

@@ -96,6 +96,16 @@ def test_resume_at_every_step(build, seed):
         assert keys(resumed) == second
 
 
+@pytest.mark.parametrize("seed", [None, 11])
+def test_resume_where_only_reading_tells_the_number_of_rows(build, seed):
+    options = {"shuffle": seed, "where": "_KEY % 3 <> 1"}
+    whole = keys(build(**options))
+    assert len(whole) == 220
+    for step in (0, 1, 113, 218, 219, 220):
+        resumed = build(**options).resume(build(**options).state(step))
+        assert keys(resumed) == whole[step:]
+
+
 def test_resume_in_the_middle_of_a_resumed_epoch(build):
     first = keys(build(shuffle=5))
     once = build(shuffle=5).resume(build(shuffle=5).state(100))

@@ -1,0 +1,353 @@
+"""`BackupAndRestore`: a `model.fit` that was interrupted goes on with the next unseen batch.
+
+A backup holds the variables of model and optimizer, the sums of the metrics, and the position in
+the data (`IgniteDataset.state`), in one checkpoint: they are always of the same moment. It is
+written in the background under a new name, and only then becomes the latest; a process killed at
+any moment leaves a whole one.
+
+`fit` knows of epochs, not of places within them. So this callback also makes the batches: before
+each epoch it moves them to where the epoch is to begin, and it ends the rest of an interrupted
+epoch after its last batch. Running out of batches would be too late: the step that finds none has
+counted the optimizer's iterations, and drawn from random generators, all the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Final, Literal
+
+import tensorflow as tf
+
+from ignitetf.errors import ConfigError
+from ignitetf.read.dataset import IgniteDataset
+from ignitetf.read.windows import batch_count
+from ignitetf.train.checkpoint import BackgroundCheckpoint, _variables
+
+__all__ = ["BackupAndRestore"]
+
+_NOTE_KEY: Final = "values/0/.ATTRIBUTES/VARIABLE_VALUE"
+_KEPT: Final = 2
+
+
+class BackupAndRestore(BackgroundCheckpoint):
+    """Back up the training, and go on from the latest backup when `fit` is called again.
+
+        dataset = IgniteDataset("MNIST_TRAIN", shuffle=7, as_supervised=True)
+        backup = BackupAndRestore("igfs:///run1/backup", dataset, 128, save_freq=500)
+        model.fit(backup.batches, epochs=10, callbacks=[backup])
+
+    The same program, started again after it was killed, trains the remaining batches of the
+    interrupted epoch and the remaining epochs; with deterministic ops it ends with the weights
+    that the undisturbed run would have had. Metrics of an interrupted epoch count all of it.
+    Epoch `n` of `fit` is epoch `n` of the dataset, counted from the dataset's `epoch`.
+
+    Kept are the variables of the model (random seeds of layers included) and of the optimizer;
+    not what other callbacks remember, nor TensorFlow's global random generators.
+
+    With several workers the first one writes and all restore, so the directory must be one that
+    all can see, such as `igfs://`. The position holds for another number of workers, too.
+
+    Args:
+        directory: Where; for this training alone. Local, `igfs://`, or wherever TensorFlow writes.
+        dataset: The data, whose number of rows must be known. Shuffle by its `shuffle`.
+        batch_size: Rows in a batch.
+        save_freq: "epoch", or the number of batches between backups. A backup that is due while
+            the one before is still being written waits for a later batch.
+        prepare: Takes the dataset of batches and gives the one to train on, with the same number
+            of batches, such as `lambda batches: batches.map(augment).prefetch(2)`.
+        drop_remainder: Leave out a last batch that is not full.
+        delete_checkpoint: Remove the backups when training ends well.
+        barrier_s: Limit in seconds for the last write when training ends.
+
+    Attributes:
+        batches: The dataset for `fit`; give it as it is, without `steps_per_epoch`.
+        resumed: Position from which the latest `fit` went on; None where it began anew.
+
+    Raises:
+        ConfigError: An argument is unusable; or, from `fit`, the backup is of another model or
+            dataset, or `fit` was not given `batches`.
+        DataChanged: From `fit`: the data were loaded again since the backup.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        dataset: IgniteDataset,
+        batch_size: int,
+        *,
+        save_freq: int | Literal["epoch"] = "epoch",
+        prepare: Callable[[tf.data.Dataset], tf.data.Dataset] | None = None,
+        drop_remainder: bool = False,
+        delete_checkpoint: bool = True,
+        barrier_s: float = 600.0,
+    ) -> None:
+        """Build the batches; nothing is read or restored before `fit`."""
+        whole_number = isinstance(save_freq, int) and not isinstance(save_freq, bool)
+        if save_freq != "epoch" and not (whole_number and save_freq > 0):
+            raise ConfigError(f"save_freq={save_freq!r}", hint='"epoch" or a number of batches')
+        every = None if save_freq == "epoch" else int(save_freq)
+        super().__init__(directory, every_steps=every, keep=_KEPT, barrier_s=barrier_s)
+        if dataset._length is None:
+            raise ConfigError(
+                "the number of rows is not known, or it is the rest of an epoch",
+                hint="not with where=, nulls='drop' or what resume() gave; the backup resumes",
+            )
+        self.batch_size = int(batch_size)
+        self._dataset = dataset
+        # What resume gives promises no length, and can be moved.
+        self._source = dataset.resume(dataset.state(0))
+        batches = self._source.batch(batch_size, drop_remainder=drop_remainder)
+        self._steps = batch_count(dataset._length, self.batch_size, drop_remainder) or 0
+        self.batches = _Counted(batches if prepare is None else prepare(batches), self._steps)
+        self.resumed: dict[str, Any] | None = None
+        self._drop_remainder = drop_remainder
+        self._delete = delete_checkpoint
+        self._fit_epoch = 0
+        self._pending: dict[str, Any] | None = None  # to be gone on from, when the epoch begins
+        self._note: dict[str, Any] = {}  # of the backup that was restored
+        self._metrics: list[Any] = []  # its sums, until they are added
+        self._first_batch = -1  # number that fit gave the first batch of this iteration
+        self._left = 0  # batches of this iteration, in all
+        self._done = 0  # of which are trained
+        self._unsaved = 0  # batches since the latest backup
+
+    # Called by Keras
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Restore the latest backup, if there is one."""
+        self.barrier()  # of a fit that an exception ended
+        self._check_fit()
+        path = self.restore(self.model)
+        self._pending = note = self._note if path is not None else None
+        self.resumed = None if note is None else note["position"]
+        if note is not None:
+            # Said now, rather than when the first batch is read, if the data are others.
+            self._source.seek(note["position"])
+        self._let_fit_begin(note)
+        super().on_train_begin(logs)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Move the batches to where this epoch begins, or goes on."""
+        pending, self._pending = self._pending, None
+        self._fit_epoch = epoch
+        if pending is None:
+            self._go_to(epoch)
+            return
+        if epoch != pending["fit_epoch"]:
+            raise ConfigError(
+                f"{self.directory}: the backup is of epoch {pending['fit_epoch']}, and fit began"
+                f" with epoch {epoch}",
+                hint=f"pass initial_epoch={pending['fit_epoch']} to fit",
+            )
+        self._seek(pending["position"])
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Learn from which number `fit` counts."""
+        if self._first_batch < 0:
+            self._first_batch = batch
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Save when a number of batches is done; end the rest of an epoch."""
+        done = batch + 1 - self._first_batch
+        self._step += done - self._done
+        self._unsaved += done - self._done
+        self._done = done
+        self._add_metrics()
+        if done >= self._left:
+            if not self.model.stop_training:
+                self.model.stop_training = _END_OF_EPOCH
+        elif self._every and self._unsaved >= self._every:
+            self.save()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Save when epochs decide, or when it was due at the last batch."""
+        if self.model.stop_training is _END_OF_EPOCH:
+            self.model.stop_training = False
+        self._go_to(epoch + 1)
+        if self._every is None:
+            self.save(wait=True)
+        elif self._unsaved >= self._every:
+            self.save()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Wait for the writer; then remove the backups, unless they are to be kept."""
+        self.barrier()
+        self._let_fit_begin(None)
+        if self._delete and self._is_writer:
+            self._remove()
+
+    # Saving and restoring
+
+    def save(self, *, wait: bool = False) -> bool:
+        """Back up now; False when the writer is busy, or another worker's."""
+        if not self._is_writer or not super().save(wait=wait):
+            return False
+        self._unsaved = 0
+        return True
+
+    def restore(self, model: Any) -> str | None:
+        """Restore the latest backup into a model; gives its path, None where there is none.
+
+        Raises:
+            ConfigError: It is of another model.
+        """
+        path: str | None = tf.train.latest_checkpoint(self.directory)
+        if path is None:
+            return None
+        note = json.loads(tf.train.load_checkpoint(path).get_tensor(_NOTE_KEY))
+        variables = _variables(model)
+        if note["variables"] != _kinds(variables):
+            raise ConfigError(
+                f"{path}: the backup is of another model or optimizer",
+                hint="remove it to begin anew, or give this training a directory of its own",
+            )
+        kinds = [*note["variables"], *note["metrics"]]
+        copies = [tf.Variable(tf.zeros(shape, dtype)) for shape, dtype in kinds]
+        saved = tf.train.Checkpoint(values=[tf.Variable(""), *copies])
+        saved.read(path).assert_existing_objects_matched()
+        for variable, copy in zip(variables, copies, strict=False):
+            variable.assign(copy)
+        self._metrics = [copy.numpy() for copy in copies[len(variables) :]]
+        self._note = note
+        return path
+
+    def _values(self) -> list[Any]:
+        sums = [v.numpy().copy() for v in self._sums_so_far()]
+        return [json.dumps(self._noted()), *super()._values(), *sums]
+
+    def _go_to(self, epoch: int) -> None:
+        """Move the batches to the beginning of an epoch of `fit`."""
+        self._fit_epoch = epoch
+        self._seek(self._dataset.state(0, self._dataset._position.epoch + epoch))
+
+    def _seek(self, position: dict[str, Any]) -> None:
+        self._source.seek(position)
+        self._first_batch, self._done, self._left = -1, 0, self._batches_left()
+
+    def _batches_left(self) -> int:
+        """Batches of the epoch from the position of the source on."""
+        chain = self._source._position.chain
+        rows = (self._dataset._length or 0) - sum(rows for _, rows in chain)
+        if self._source._order.known:
+            rows = self._source._epoch_rows(chain)
+        return batch_count(rows, self.batch_size, self._drop_remainder) or 0
+
+    def _add_metrics(self) -> None:
+        """Add the sums of the interrupted epoch, once the first batch has made the variables."""
+        values, self._metrics = self._metrics, []
+        if values and _kinds(_sums(self.model)) == self._note["metrics"]:
+            for variable, value in zip(_sums(self.model), values, strict=True):
+                variable.assign(variable + value)
+
+    def _noted(self) -> dict[str, Any]:
+        position = self._source._position
+        rows = self._done * self.batch_size
+        if self._source._order.known:
+            rows = min(rows, self._source._epoch_rows(position.chain))
+        return {
+            "fit_epoch": self._fit_epoch,
+            "position": self._source.state(rows, position.epoch),
+            "variables": _kinds(_variables(self.model)),
+            "metrics": _kinds(self._sums_so_far()),
+        }
+
+    def _sums_so_far(self) -> list[Any]:
+        """Variables of the metrics; none between epochs, where they begin anew."""
+        return _sums(self.model) if self._done else []
+
+    @property
+    def _is_writer(self) -> bool:
+        return self._dataset._shard[0] == 0
+
+    def _remove(self) -> None:
+        """Remove the backups, the name of the latest first; and the directory if it is empty."""
+        gfile = tf.io.gfile
+        if not gfile.isdir(self.directory):
+            return
+        names = [n.rstrip("/") for n in gfile.listdir(self.directory)]
+        for name in sorted(n for n in names if n == "checkpoint" or n.startswith("ckpt-")):
+            path = f"{self.directory.rstrip('/')}/{name}"
+            (gfile.rmtree if gfile.isdir(path) else gfile.remove)(path)
+        if not gfile.listdir(self.directory):
+            gfile.rmtree(self.directory)
+
+    # What differs among the versions of Keras
+
+    def _check_fit(self) -> None:
+        """Raise ConfigError unless `fit` goes through `batches`, once in each epoch."""
+        steps = (self.params or {}).get("steps")
+        if steps == self._steps or (steps is None and _is_keras_2(self.model)):
+            return
+        raise ConfigError(
+            f"fit makes {'an unknown number of' if steps is None else steps} steps in an epoch,"
+            f" the data are {self._steps} batches",
+            hint="give fit the callback's batches as they are, without steps_per_epoch",
+        )
+
+    def _let_fit_begin(self, note: dict[str, Any] | None) -> None:
+        """Tell `fit` with which epoch to begin; None for the one that it was called with."""
+        if not _is_keras_2(self.model):
+            self.model._initial_epoch = None if note is None else note["fit_epoch"]
+            return
+        self.model._training_state = None
+        if note is not None:
+            step = max(0, self._steps - self._batches_left())
+            self.model._training_state = _Counters(note["fit_epoch"], step)
+
+
+class _EndOfEpoch:
+    """Ends the loop over batches like `stop_training = True`, and can be told from that."""
+
+    def __bool__(self) -> bool:
+        return True
+
+
+_END_OF_EPOCH: Final = _EndOfEpoch()
+
+
+class _Counted(tf.data.Dataset):  # type: ignore[misc]
+    """A dataset with a number of elements that not every iteration has.
+
+    `fit` takes the number of steps of all epochs from it, or else from the first epoch, which may
+    be the rest of one.
+    """
+
+    def __init__(self, dataset: tf.data.Dataset, count: int) -> None:
+        self._dataset = dataset
+        self._count = count
+        super().__init__(dataset._variant_tensor)
+
+    def _inputs(self) -> list[Any]:
+        return [self._dataset]
+
+    @property
+    def element_spec(self) -> Any:
+        return self._dataset.element_spec
+
+    def cardinality(self) -> tf.Tensor:
+        return tf.constant(self._count, tf.int64)
+
+
+class _Counters:
+    """Where Keras 2 looks for the epoch and the step to begin with."""
+
+    def __init__(self, epoch: int, step: int) -> None:
+        self._start = epoch, step
+
+    def maybe_load_initial_counters_from_ckpt(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
+        """Epoch and step."""
+        return self._start
+
+
+def _is_keras_2(model: Any) -> bool:
+    return hasattr(model, "_training_state")
+
+
+def _sums(model: Any) -> list[Any]:
+    return [v for metric in model.metrics for v in metric.variables]
+
+
+def _kinds(variables: list[Any]) -> list[Any]:
+    """Shape and dtype of each, as they are in JSON."""
+    return [[list(v.shape), tf.as_dtype(v.dtype).name] for v in variables]

@@ -1,0 +1,76 @@
+"""Training programs that tests start, kill and start again.
+
+    python train_programs.py ADDRESS CACHE DIRECTORY RESULT SAVE_FREQ [SHARD COUNT]
+
+Trains with `BackupAndRestore`, prints each batch, and writes weights and history to RESULT.
+"""
+
+import json
+import os
+import sys
+import time
+
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
+
+import numpy as np
+import tensorflow as tf
+
+from ignitetf import IgniteDataset
+from ignitetf.settings import Settings
+from ignitetf.train.backup import BackupAndRestore
+
+EPOCHS, BATCH = 3, 32
+
+
+class Say(tf.keras.callbacks.Callback):
+    """Prints the number of each batch, slowly enough to be killed at it."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        print("batch", int(self.model.optimizer.iterations.numpy()), flush=True)
+        time.sleep(0.03)
+
+
+def build(fields):
+    model = tf.keras.Sequential(
+        [
+            tf.keras.Input((fields,)),
+            tf.keras.layers.Dense(24, activation="relu"),
+            tf.keras.layers.Dropout(0.25, seed=5),
+            tf.keras.layers.Dense(10),
+        ]
+    )
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(tf.keras.optimizers.Adam(1e-2), loss, metrics=["accuracy"])
+    return model
+
+
+def main(address, cache, directory, result, save_freq):
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    tf.keras.utils.set_random_seed(3)
+    tf.config.experimental.enable_op_determinism()
+    if directory.startswith("igfs://"):
+        from ignitetf.fs import gfile
+
+        gfile.configure(Settings.resolve(address=address), "TRAINED")
+    dataset = IgniteDataset(cache, addresses=[address], shuffle=7, as_supervised=True)
+    backup = BackupAndRestore(
+        directory,
+        dataset,
+        BATCH,
+        save_freq=save_freq if save_freq == "epoch" else int(save_freq),
+        prepare=lambda d: d.map(lambda x, y: (tf.cast(x, tf.float32) / 255, y)).prefetch(3),
+    )
+    model = build(16)
+    history = model.fit(backup.batches, epochs=EPOCHS, verbose=0, callbacks=[backup, Say()])
+    np.savez(
+        result,
+        *[v.numpy() for v in (*model.variables, *model.optimizer.variables)],
+        history=json.dumps({"epoch": history.epoch, **history.history}),
+    )
+    print("resumed", json.dumps(backup.resumed), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
