@@ -1,4 +1,4 @@
-"""`ignitetf verify`: whether a cache holds what its manifest and its source say."""
+"""`ignitetf verify`: whether a cache holds what it should, or an epoch gives all of it once."""
 
 from __future__ import annotations
 
@@ -32,12 +32,29 @@ def verify(
     images: Annotated[
         bool, typer.Option("--images/--no-images", help="Decode encoded images.")
     ] = True,
+    epoch: Annotated[
+        bool, typer.Option("--epoch", help="Read an epoch instead: is every key in it, once?")
+    ] = False,
+    number: Annotated[int, typer.Option(min=0, help="With --epoch: number of the epoch.")] = 0,
+    seed: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=0, help="With --epoch: seed of the shuffle [default: plain order]."),
+    ] = None,
+    shards: Annotated[int, typer.Option(min=1, help="With --epoch: number of workers.")] = 1,
+    readers: Annotated[int, typer.Option(min=1, help="With --epoch: connections.")] = 1,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Check rows, checksum, duplicates, images and partitions; exit code 1 when one is wrong.
 
+    With --epoch, read an epoch under the given sharding, compare its keys with those stored, and
+    print the hash of their sequence.
+
     Example: ignitetf verify MNIST_TRAIN --source data/mnist
+    Example: ignitetf verify MNIST_TRAIN --epoch --seed 7 --shards 4
     """
+    if epoch:
+        _verify_epoch(connect, cache, number, seed, shards, readers, source, output)
+        return
     from ignitetf.catalog import read_manifest
     from ignitetf.explore.verify import verify as run
 
@@ -51,6 +68,37 @@ def verify(
     for finding in report.findings:
         note(f"wrong: {finding.check}: {finding.found}")
     if not report.ok:
+        raise typer.Exit(1)
+
+
+def _verify_epoch(
+    connect: Connect,
+    cache: str,
+    number: int,
+    seed: int | None,
+    shards: int,
+    readers: int,
+    source: str | None,
+    output: Output,
+) -> None:
+    from ignitetf.errors import ConfigError
+    from ignitetf.explore.epoch import verify_epoch
+
+    if source is not None:
+        raise ConfigError("--epoch compares with no source", hint="run verify twice")
+    with connect() as client:
+        client.require_cache(cache)
+        with progress(f"verify epoch {number} of {cache}", None) as advance:
+            report = verify_epoch(
+                client, cache, seed=seed, epoch=number, shards=shards, readers=readers,
+                on_progress=advance,
+            )  # fmt: skip
+    show(report.as_dict(), output)
+    if not report.ok:
+        note(
+            f"wrong: {report.missing:,} keys missing, {report.repeated:,} repeated,"
+            f" {report.unknown:,} unknown"
+        )
         raise typer.Exit(1)
 
 

@@ -1,0 +1,170 @@
+"""`verify --epoch`: whether the shards of an epoch give every stored key exactly once.
+
+plan + windows -> **keys in the order of training** -> hashes, compared with a plain scan
+
+All shards of an epoch are read one after the other, just as their workers read them, and their
+keys are compared with those that a scan of the partitions finds. The hash of the sequence depends
+on nothing but data, seed, epoch and shards; equal hashes on two clusters, or before and after
+something happened to one, mean the same training.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignitetf.client import Client
+from ignitetf.read.arguments import order_of
+from ignitetf.read.plan import WINDOW_BYTES, check_shard
+from ignitetf.read.reader import CacheReader, ReadOptions
+from ignitetf.read.windows import closing_batches, read_pieces
+from ignitetf.wire.checksum import batch_hashes
+from ignitetf.wire.schema import Batch, Schema
+
+__all__ = ["EpochReport", "verify_epoch"]
+
+_DIGEST_BYTES = 8
+
+
+@dataclass
+class EpochReport:
+    """What an epoch gave.
+
+    Attributes:
+        cache: Name of the data set.
+        seed: Seed of the shuffle; None for the plain order.
+        epoch: Number of the epoch.
+        shards: Number of shards.
+        readers: Connections at once.
+        stored: Keys that the cache has.
+        expected: Rows by the manifest; None without one.
+        rows: Rows that all shards gave.
+        missing: Stored keys that no shard gave.
+        repeated: Rows whose key was given before.
+        unknown: Keys that were given and are not stored.
+        shard_rows: Rows of each shard.
+        shard_sequences: Hash of each shard's keys, in order.
+        sequence: Hash of all keys, in order, one shard after the other.
+    """
+
+    cache: str
+    seed: int | None
+    epoch: int
+    shards: int
+    readers: int
+    stored: int = 0
+    expected: int | None = None
+    rows: int = 0
+    missing: int = 0
+    repeated: int = 0
+    unknown: int = 0
+    shard_rows: list[int] = field(default_factory=list)
+    shard_sequences: list[str] = field(default_factory=list)
+    sequence: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the keys seen are the keys stored, each once."""
+        complete = self.expected is None or self.expected == self.stored
+        return complete and not (self.missing or self.repeated or self.unknown)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures and `ok`."""
+        return {"ok": self.ok, **asdict(self)}
+
+
+def verify_epoch(
+    client: Client,
+    cache: str,
+    *,
+    seed: int | None = None,
+    epoch: int = 0,
+    shards: int = 1,
+    readers: int = 1,
+    window_bytes: int = WINDOW_BYTES,
+    page_size: int | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> EpochReport:
+    """Read all shards of an epoch, and compare their keys with those that are stored.
+
+    Args:
+        client: The connection.
+        cache: Name of the data set.
+        seed: As `shuffle` of `IgniteDataset`.
+        epoch: Number of the epoch.
+        shards: Number of shards.
+        readers: Connections at once for each shard.
+        window_bytes: As that of `IgniteDataset`.
+        page_size: As that of `IgniteDataset`.
+        on_progress: Called with rows and bytes as they are read.
+
+    Raises:
+        CacheNotFound: There is no such cache.
+        ConfigError: Seed, shards, readers or window are unusable.
+        DataChanged: A partition has another number of entries than the manifest says.
+        PartitionLost: A partition has no owner left.
+    """
+    check_shard((0, shards))
+    options = ReadOptions(raw_nulls=True, readers=readers, page_size=page_size)
+    reader = CacheReader(client, cache, options)
+    report = EpochReport(cache, seed, epoch, shards, readers)
+    if reader.manifest is not None:
+        report.expected = reader.manifest.rows
+    only_key = Schema(reader.schema.type_name, reader.schema.key, ())
+
+    def hashes(batches: Iterator[Batch]) -> Iterator[NDArray[np.uint64]]:
+        for batch in batches:
+            assert batch.key is not None
+            yield batch_hashes(only_key, Batch(batch.key))
+            if on_progress is not None:
+                on_progress(len(batch), batch.nbytes)
+
+    partitions = list(range(reader.partition_count))
+    whole, seen = _Sequence(), []
+    for index in range(shards):
+        order = order_of(reader, partitions, seed, None, (index, shards), window_bytes)
+        pieces = order.pieces((), index, shards)
+        own = _Sequence()
+        for keys in hashes(closing_batches(read_pieces(reader, order, pieces, epoch))):
+            own.add(keys)
+            whole.add(keys)
+            seen.append(keys)
+        report.shard_rows.append(own.rows)
+        report.shard_sequences.append(own.digest())
+    report.sequence, report.rows = whole.digest(), whole.rows
+    plain = (item.batch for item in reader.batches(partitions) if item.batch is not None)
+    stored = _sorted(list(hashes(plain)))
+    report.stored = len(stored)
+    _compare(report, _sorted(seen), stored)
+    return report
+
+
+class _Sequence:
+    """The hash of a sequence of keys that comes in parts; how it is cut does not matter."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+        self.rows = 0
+
+    def add(self, keys: NDArray[np.uint64]) -> None:
+        self._hash.update(np.ascontiguousarray(keys, "<u8").tobytes())
+        self.rows += len(keys)
+
+    def digest(self) -> str:
+        return self._hash.hexdigest()
+
+
+def _sorted(parts: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
+    return np.sort(np.concatenate([*parts, np.empty(0, np.uint64)]))
+
+
+def _compare(report: EpochReport, seen: NDArray[np.uint64], stored: NDArray[np.uint64]) -> None:
+    once = np.unique(seen)
+    report.repeated = len(seen) - len(once)
+    report.missing = len(np.setdiff1d(stored, once, assume_unique=True))
+    report.unknown = len(np.setdiff1d(once, stored, assume_unique=True))
