@@ -569,6 +569,8 @@ def is_retryable(error: BaseException) -> bool:
             "Node is stopping",
             "NodeStoppingException",
             "ClusterGroupEmpty",
+            # The partition's owner left while the scan was being sent to it.
+            "ClusterNode.isLocal()",
         )
         return any(sign in str(error.fields.get("server_message")) for sign in signs)
     return False

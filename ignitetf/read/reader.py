@@ -10,9 +10,7 @@ that had to be fetched again with those delivered before.
 from __future__ import annotations
 
 import contextlib
-import logging
 import struct
-import zlib
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
@@ -24,9 +22,11 @@ from ignitetf.client import Client, cache_id
 from ignitetf.errors import (
     ConfigError,
     DataChanged,
+    PartitionLost,
     SchemaError,
     WireError,
 )
+from ignitetf.read.changes import Changes, fingerprint, with_lost_partitions
 from ignitetf.read.declared import (
     Declaration,
     choose_fields,
@@ -46,7 +46,6 @@ from ignitetf.wire.types import TypeRegistry, UnknownType, read_binary_type
 
 __all__ = ["LARGE_ROW_BYTES", "PAGE_BYTES", "CacheReader", "ReadOptions", "UnitBatch"]
 
-log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 # About 4 MB a page was best for rows of 784 bytes and of 1 MB alike.
@@ -142,6 +141,8 @@ class CacheReader:
         client.require_cache(self.cache)
         self._check_version()
         self.partition_count = client.partition_count(self.cache)
+        counts = () if self.manifest is None else self.manifest.partition_rows
+        self.changes = Changes(name, options.on_change, counts)
         self.registry = TypeRegistry()
         self.entry_bytes = 0.0  # of a record, as it is stored
         self.block_rows = 1.0  # records in an entry of the cache
@@ -297,6 +298,9 @@ class CacheReader:
             for item in pages:
                 if item.page is not None and item.replay < 0:
                     counts[item.unit] += item.page.count
+        if not self._is_blocks:
+            for partition, count in zip(partitions, counts, strict=True):
+                self.changes.count_found(partition, count)
         return counts
 
     def page_size(self) -> int:
@@ -355,34 +359,47 @@ class CacheReader:
             SchemaError: A record does not fit; cache, partition, key and field are named.
             DataChanged: A page fetched again has other keys than before.
         """
-        size = self.page_size()
-        query = self._scan_query(size) if self._table is None else self._sql_query(size)
-        decode = self._decoder()
+        page = self.page_size()
+        query = self._scan_query(page) if self._table is None else self._sql_query(page)
+        decode, changes = self._decoder(), self.changes
         seen: list[int] = []
-        unit, first = -1, 0
+        unit, first, again, rows = -1, 0, 0, 0
+        every = len(partitions) == self.partition_count and self._table is None
+        size = self._size() if every and not changes.counts else None
         pages = scan_units(
             self.client, query, partitions, readers=self.options.readers, retry=self._retry
         )
         try:
             for item in pages:
+                partition = partitions[item.unit]
                 if item.unit != unit:
                     unit, first, seen = item.unit, 0, []
                 if item.page is None:
-                    self._check_count(partitions[unit], first)
+                    if 0 < again < len(seen):
+                        changes.check_again(partition, seen, len(seen), 0)
+                    if self._table is None:
+                        changes.check_count(partition, first)
+                        changes.check_keys(partition, seen)
+                    rows += first
                     yield UnitBatch(unit, first, 0, None)
                     continue
-                with _Place(self.name, partitions[unit]):
+                with _Place(self.name, partition):
                     parts = self._with_types(decode, item.page)
-                    mark = _fingerprint(parts)
+                    mark = fingerprint(parts)
                 if item.replay >= 0:
-                    self._compare(seen, item.replay, mark, partitions[unit])
+                    changes.check_again(partition, seen, item.replay, mark)
+                    again = item.replay + 1
                     continue
+                again = 0
                 seen.append(mark)
                 for part in parts:
                     if (count := len(part)) == 0:
                         continue
-                    yield UnitBatch(unit, first, count, self._without_nulls(part, partitions[unit]))
+                    yield UnitBatch(unit, first, count, self._without_nulls(part, partition))
                     first += count
+            changes.check_size(size, rows)
+        except PartitionLost as error:
+            raise with_lost_partitions(self.client, self.name, self.cache, error) from error
         finally:
             pages.close()
 
@@ -400,37 +417,6 @@ class CacheReader:
             batch, dropped = apply_nulls(batch, self.options.nulls)
         self.dropped += dropped
         return batch
-
-    def _check_count(self, partition: int, rows: int) -> None:
-        """Compare a partition's rows with the manifest: a lost one scans as empty, silently."""
-        if self.manifest is None or not self.manifest.partition_rows or self._table is not None:
-            return
-        expected = self.manifest.partition_rows[partition]
-        if rows == expected:
-            return
-        text = f"{self.name}, partition {partition}: {rows} entries, the load stored {expected}"
-        if self.options.on_change == "ignore":
-            return
-        if self.options.on_change == "warn":
-            log.warning("%s", text)
-            return
-        raise DataChanged(
-            text,
-            hint="entries were added or removed since, or lost with a node that had no backup;"
-            " on_change='warn' reads on",
-            cache=self.name,
-            partition=partition,
-        )
-
-    def _compare(self, seen: list[int], number: int, mark: int, partition: int) -> None:
-        if number < len(seen) and seen[number] == mark:
-            return
-        raise DataChanged(
-            f"{self.name}, partition {partition}: keys were added or removed while it was read",
-            hint="read it again; load with --if-exists replace to change data under readers",
-            cache=self.name,
-            partition=partition,
-        )
 
     def _with_types(self, work: Callable[..., T], *args: Any) -> T:
         """Run `work(*args)`, and look up the binary types it asks for until it has them all."""
@@ -488,30 +474,6 @@ def _key_of(key: Column, record: int) -> Any:
         if isinstance(key.values, dict)
         else "?"
     )
-
-
-def _fingerprint(batches: Sequence[Batch]) -> int:
-    """A checksum of the batches' keys, in order."""
-    found = 0
-    for batch in batches:
-        if batch.key is not None:
-            found = _checksum(batch.key, found)
-    return found
-
-
-def _checksum(column: Column, start: int) -> int:
-    if isinstance(column.values, dict):
-        for inner in column.values.values():
-            start = _checksum(inner, start)
-        return start
-    if column.starts is not None:
-        values, offsets = column.compact()
-        start = zlib.crc32(np.ascontiguousarray(offsets).tobytes(), start)
-        if isinstance(values, Column):
-            return _checksum(values, start)
-        return zlib.crc32(np.ascontiguousarray(values).tobytes(), start)
-    assert isinstance(column.values, np.ndarray)
-    return zlib.crc32(np.ascontiguousarray(column.values).tobytes(), start)
 
 
 def _spread_out(count: int, most: int) -> list[int]:

@@ -100,7 +100,14 @@ def assign_readers(
     Readers are shared out among the nodes that own the partitions, so that one connection
     stays with one node.
     """
-    owners = client.partition_map(cache).owners if len(client.nodes()) > 1 else {}
+    owners = {}
+    try:
+        owners = client.partition_map(cache).owners if len(client.nodes()) > 1 else {}
+    except IgniteTFError as error:
+        if not is_retryable(error):
+            raise
+        # A node went away just now: the readers look for the owners themselves.
+        log.warning("%s: %s; the owners of its partitions are not known", cache, error)
     by_owner: dict[object, list[int]] = {}
     for index, partition in enumerate(partitions):
         by_owner.setdefault(owners.get(partition), []).append(index)
@@ -294,7 +301,12 @@ class _Reader(threading.Thread):
     def _wait_to_retry(self, error: IgniteTFError, partition: int, delivered: int) -> None:
         lost_for = time.monotonic() - self._progress_at
         if not is_retryable(error) or lost_for > self._retry.budget_s:
-            raise error
+            where = {"cache": self._query.name, "partition": partition, "pages": delivered}
+            raise type(error)(
+                f"{self._query.name}, partition {partition}: {error.message}",
+                hint=error.hint,
+                **{**error.fields, **where},
+            ) from error
         wait = min(_LONGEST_WAIT_S, max(_FIRST_WAIT_S, lost_for)) * random.uniform(0.5, 1.0)
         log.warning(
             "%s, partition %d: %s; reading on after page %d in %.1f s",

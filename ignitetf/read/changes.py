@@ -1,0 +1,139 @@
+"""Whether the data stayed the same while they were read: counts, and checksums of keys in order.
+
+A lost partition scans as empty under Ignite's default loss policy, without any error; and entries
+that are added or removed shift those that follow. So the entries of each partition are counted
+and compared with what the load stored, and the keys of each page get a checksum, by which a page
+that is fetched again, or in a later epoch, is compared with the one before.
+
+Not noticed: new values under the same keys.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from ignitetf.client import Client
+from ignitetf.errors import DataChanged, IgniteTFError, PartitionLost
+from ignitetf.wire.schema import Batch, Column
+
+__all__ = ["Changes", "fingerprint", "with_lost_partitions"]
+
+log = logging.getLogger(__name__)
+_SHOWN = 20
+_LOST = (
+    "SELECT DISTINCT S.PARTITION_ID FROM SYS.PARTITION_STATES S"
+    " JOIN SYS.CACHES C ON C.CACHE_GROUP_ID = S.CACHE_GROUP_ID"
+    " WHERE C.CACHE_NAME = ? AND S.STATE = 'LOST' ORDER BY 1"
+)
+
+
+class Changes:
+    """What is known of the partitions of a cache, and what to do when they are different.
+
+    Args:
+        name: Name of the data set, for messages.
+        policy: `error`, `warn` or `ignore`.
+        counts: Entries by partition, as the load stored them; empty where that is not known.
+    """
+
+    def __init__(self, name: str, policy: str, counts: Sequence[int]) -> None:
+        self.name = name
+        self.policy = policy
+        self.counts = dict(enumerate(counts))
+        self.source = "the load stored"
+        self._marks: dict[int, int] = {}
+
+    def count_found(self, partition: int, rows: int) -> None:
+        """Expect what a first scan found, where nothing else is known."""
+        self.source = "the first scan found"
+        self.counts[partition] = rows
+
+    def check_count(self, partition: int, rows: int) -> None:
+        """Compare the entries of a partition with those expected."""
+        expected = self.counts.get(partition, rows)
+        if rows != expected:
+            self._tell(partition, f"{rows} entries, {self.source} {expected}")
+
+    def check_size(self, size: int | None, rows: int) -> None:
+        """Compare the entries of all partitions with the size that the cache had before."""
+        if size is not None and rows != size:
+            self._tell(None, f"{rows} entries, there were {size} when the epoch began")
+
+    def check_keys(self, partition: int, marks: Sequence[int]) -> None:
+        """Compare the keys of a partition with those of an earlier epoch."""
+        mark = zlib.crc32(np.array(marks, "<u4").tobytes())
+        if self._marks.setdefault(partition, mark) != mark:
+            self._marks[partition] = mark
+            self._tell(partition, "other keys than in an earlier epoch")
+
+    def check_again(self, partition: int, seen: Sequence[int], number: int, mark: int) -> None:
+        """Compare a page that was fetched again; a difference is an error under any policy."""
+        if number < len(seen) and seen[number] == mark:
+            return
+        raise DataChanged(
+            f"{self.name}, partition {partition}: keys were added or removed while it was read",
+            hint="or lost with a node that had no backup; load with --if-exists replace to change"
+            " data under readers",
+            cache=self.name,
+            partition=partition,
+        )
+
+    def _tell(self, partition: int | None, found: str) -> None:
+        where = self.name if partition is None else f"{self.name}, partition {partition}"
+        text = f"{where}: {found}"
+        if self.policy == "warn":
+            log.warning("%s", text)
+        elif self.policy == "error":
+            raise DataChanged(
+                text,
+                hint="entries were added or removed since, or lost with a node that had no"
+                " backup; on_change='warn' reads on",
+                cache=self.name,
+                partition=partition,
+            )
+
+
+def with_lost_partitions(
+    client: Client, name: str, cache: str, error: PartitionLost
+) -> PartitionLost:
+    """The error, with the partitions that have no owner."""
+    try:
+        lost = [int(p) for (p,) in client.sql(_LOST, (cache,), schema="SYS")]
+    except IgniteTFError:
+        lost = []
+    if not lost:
+        return error
+    shown = ", ".join(map(str, lost[:_SHOWN])) + (", ..." if len(lost) > _SHOWN else "")
+    return PartitionLost(
+        f"{name}: {len(lost)} partitions have no owner: {shown}",
+        hint=error.hint,
+        **{**error.fields, "cache": name, "partitions": lost},
+    )
+
+
+def fingerprint(batches: Sequence[Batch]) -> int:
+    """A checksum of the batches' keys, in order."""
+    found = 0
+    for batch in batches:
+        if batch.key is not None:
+            found = _checksum(batch.key, found)
+    return found
+
+
+def _checksum(column: Column, start: int) -> int:
+    if isinstance(column.values, dict):
+        for inner in column.values.values():
+            start = _checksum(inner, start)
+        return start
+    if column.starts is not None:
+        values, offsets = column.compact()
+        start = zlib.crc32(np.ascontiguousarray(offsets).tobytes(), start)
+        if isinstance(values, Column):
+            return _checksum(values, start)
+        return zlib.crc32(np.ascontiguousarray(values).tobytes(), start)
+    assert isinstance(column.values, np.ndarray)
+    return zlib.crc32(np.ascontiguousarray(column.values).tobytes(), start)

@@ -1,0 +1,185 @@
+"""`device_resident`: a data set that fits is read once, and batches are gathered where it lies.
+
+reader -> columns on the device;  plan -> shuffled row numbers -> **gather** -> training
+
+The order is that of `IgniteDataset` with the same seed: the rows of an epoch are numbered by the
+same windows and permutations, only that here they are looked up rather than read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import psutil
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from ignitetf.errors import ConfigError
+from ignitetf.read.arguments import order_of
+from ignitetf.read.dataset import IgniteDataset
+from ignitetf.read.plan import Order, Window
+from ignitetf.read.windows import batch_count
+from ignitetf.wire.buffers import BufferPool
+from ignitetf.wire.schema import Batch
+
+__all__ = ["DeviceResident", "device_resident"]
+
+
+def device_resident(
+    dataset: IgniteDataset,
+    batch_size: int,
+    seed: int | None = None,
+    *,
+    drop_remainder: bool = False,
+    device: str | None = None,
+    limit_bytes: int | None = None,
+) -> DeviceResident:
+    """Read a dataset into the memory of a device, and give its batches from there.
+
+        batches = device_resident(IgniteDataset("MNIST_TRAIN", as_supervised=True), 128, seed=7)
+        model.fit(batches, epochs=10)
+
+    Batches have the rows, in the order, of `IgniteDataset(..., shuffle=seed).batch(batch_size)`,
+    anew in each epoch; `epoch`, `shard`, `even`, `window_bytes` and all that says which rows are
+    read are those of `dataset`.
+
+    Args:
+        dataset: What to read.
+        batch_size: Rows in a batch.
+        seed: Seed of the shuffle; None for that of the dataset, which may be none.
+        drop_remainder: Leave out a last batch that is not full.
+        device: Where the columns are kept, such as "GPU:0"; None for the default device.
+        limit_bytes: Refuse more than this; None for what the machine has free.
+
+    Raises:
+        ConfigError: The data are too big.
+        DataChanged: As when `dataset` is iterated.
+    """
+    if dataset._position.chain:
+        raise ConfigError(
+            "the dataset is the rest of an epoch", hint="pass the one that resume() was called on"
+        )
+    if batch_size <= 0:
+        raise ConfigError(f"batch_size must be above zero, not {batch_size}")
+    return DeviceResident(dataset, int(batch_size), seed, drop_remainder, device, limit_bytes)
+
+
+class DeviceResident(tf.data.Dataset):  # type: ignore[misc]
+    """Batches gathered from columns in memory; see `device_resident`.
+
+    As a dataset it gathers within `tf.data`, that is on the host's processor. A training step of
+    one's own gathers on the device: iterate `indices` and call `gather` in it.
+
+    Attributes:
+        columns: All rows, in the structure of a batch.
+        indices: A dataset of the row numbers of each batch, shuffled anew in each epoch.
+        nbytes: Bytes of the columns, without those of strings.
+    """
+
+    def __init__(
+        self,
+        dataset: IgniteDataset,
+        batch_size: int,
+        seed: int | None,
+        drop_remainder: bool,
+        device: str | None,
+        limit_bytes: int | None,
+    ) -> None:
+        self._shard = dataset._shard
+        self._epoch = dataset._position.epoch
+        old = dataset._order
+        self._order = order_of(
+            dataset._reader,
+            list(old.partitions),
+            old.seed if seed is None else seed,
+            old.even,
+            self._shard,
+            old.window_bytes,
+        )
+        share = self._order.share(*self._shard)
+        _check_size(dataset, self._order, share, limit_bytes)
+        self._counts, leaves = _read(dataset, share)
+        with tf.device(device):
+            self.columns = dataset._form.assemble(*map(tf.constant, leaves))
+        self.nbytes = sum(leaf.nbytes for leaf in leaves)
+        rows = len(self._row_numbers(self._epoch))
+        self.indices = self._indices(rows, batch_size, drop_remainder)
+        self._batches = self.indices.map(self.gather)
+        super().__init__(self._batches._variant_tensor)
+
+    def _inputs(self) -> list[Any]:
+        return [self._batches]
+
+    @property
+    def element_spec(self) -> Any:
+        """The structure, shapes and dtypes of one batch."""
+        return self._batches.element_spec
+
+    def gather(self, index: tf.Tensor) -> Any:
+        """The rows of these numbers, in the structure of a batch."""
+        return tf.nest.map_structure(lambda column: tf.gather(column, index), self.columns)
+
+    def _indices(self, rows: int, batch_size: int, drop_remainder: bool) -> tf.data.Dataset:
+        def generate() -> Iterator[NDArray[np.int64]]:
+            epoch, self._epoch = self._epoch, self._epoch + 1
+            yield self._row_numbers(epoch)
+
+        spec = tf.TensorSpec([None], tf.int64)
+        whole = tf.data.Dataset.from_generator(generate, output_signature=spec)
+        batches = whole.rebatch(batch_size, drop_remainder=drop_remainder)
+        count = batch_count(rows, batch_size, drop_remainder)
+        options = tf.data.Options()
+        policy = tf.data.experimental.AutoShardPolicy.OFF
+        options.experimental_distribute.auto_shard_policy = policy
+        return batches.apply(tf.data.experimental.assert_cardinality(count)).with_options(options)
+
+    def _row_numbers(self, epoch: int) -> NDArray[np.int64]:
+        """The rows of an epoch: numbers of rows in the plain order, in the order of the epoch."""
+        ends = np.cumsum(list(self._counts.values()))
+        first = {p: int(end) - n for (p, n), end in zip(self._counts.items(), ends, strict=True)}
+        parts = [np.empty(0, np.int64)]
+        for window in self._order.windows(*self._shard, epoch):
+            spans = [np.arange(first[p], first[p] + self._counts[p]) for p in window.partitions]
+            numbers = np.concatenate(spans)
+            if self._order.seed is not None:
+                actual = Window(window.partitions, window.first, len(numbers))
+                numbers = numbers[self._order.permutation(actual, epoch)]
+            parts.append(numbers)
+        numbers = np.concatenate(parts)
+        if not self._order.known or not len(numbers):
+            return numbers
+        # A padded shard begins again with its own first rows; a shortened one ends early.
+        return np.resize(numbers, self._order.rows(*self._shard))
+
+
+def _check_size(
+    dataset: IgniteDataset, order: Order, share: tuple[int, ...], limit_bytes: int | None
+) -> None:
+    rows = order.own_rows(*dataset._shard) if len(share) else 0
+    needed = int(rows * dataset._reader.entry_bytes)
+    limit = limit_bytes
+    if limit is None:
+        # While they are put together, the columns are there twice.
+        limit = psutil.virtual_memory().available // 2
+    if needed > limit:
+        raise ConfigError(
+            f"{dataset._reader.name}: {rows} rows are about {needed >> 20} MB, the limit is"
+            f" {limit >> 20} MB",
+            hint="read fewer fields, take a shard, or iterate the dataset itself",
+        )
+
+
+def _read(
+    dataset: IgniteDataset, share: tuple[int, ...]
+) -> tuple[dict[int, int], tuple[NDArray[Any], ...]]:
+    """Rows of each partition after the policy for nulls, and the leaves of all rows."""
+    counts = dict.fromkeys(share, 0)
+    batches: list[Batch] = []
+    for item in dataset._reader.batches(share):
+        if item.batch is not None:
+            counts[share[item.unit]] += len(item.batch)
+            batches.append(item.batch)
+    dataset._reader.client.close_idle()
+    return counts, dataset._form.pack(batches, BufferPool())

@@ -1,0 +1,206 @@
+"""Epochs while nodes die, leave, join and restart: every key once, in the same order.
+
+The default run kills three nodes during an epoch; `-m soak` kills twenty.
+IGNITETF_FAULT_SEED chooses the nodes and the moments.
+"""
+
+import os
+import random
+import signal
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from pyignite.datatypes import prop_codes
+from pyignite.datatypes.cache_config import PartitionLossPolicy
+
+from ignitetf.catalog import Manifest, write_manifest
+from ignitetf.client import connect
+from ignitetf.errors import DataChanged, PartitionLost
+from ignitetf.explore.epoch import verify_epoch
+from ignitetf.load.loader import load_dataset
+from ignitetf.read.reader import CacheReader, ReadOptions
+
+pytestmark = [pytest.mark.node, pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(900)]
+
+ROWS, PARTITIONS, TABLE = 60_000, 16, "EPOCHS"
+SEED = int(os.environ.get("IGNITETF_FAULT_SEED", "5"))
+OPTIONS = {"seed": 7, "window_bytes": 2 << 20, "page_size": 500}
+
+
+class Cluster:
+    """Three nodes of which any can be killed and brought back."""
+
+    def __init__(self, name):
+        from ignitetf.node import Node
+
+        with socket.socket() as sock:
+            sock.bind(("127.0.0.1", 0))
+            port = sock.getsockname()[1]
+        self.name = name
+        self.node = Node.start(name, port=port, nodes=3, memory="512m")
+        self.addresses = self.node.addresses
+
+    def kill(self, number):
+        """SIGKILL; the address stays among those that clients try."""
+        os.kill(self.node.pids[number], signal.SIGKILL)
+
+    def bring_back(self):
+        """Start what is missing, and wait until every partition has its copies."""
+        self.node = type(self.node).start(self.name)
+        self.settle()
+
+    def settle(self, nodes=3, seconds=90):
+        """Wait until so many nodes are left and every partition has its copies."""
+        until = time.monotonic() + seconds
+        with connect(self.addresses) as client:
+            while time.monotonic() < until:
+                time.sleep(0.3)
+                if len(client.nodes()) != nodes:
+                    continue
+                rows = client.sql("SELECT VALUE FROM SYS.METRICS WHERE NAME = 'cluster.Rebalanced'")
+                if [value for (value,) in rows] == ["true"]:
+                    return
+        raise AssertionError("the cluster was not rebalanced")
+
+
+@pytest.fixture(scope="module")
+def cluster(node_home):
+    found = Cluster("epochs")
+    rng = np.random.default_rng(3)
+    arrays = {
+        "IMAGE": rng.integers(0, 256, (ROWS, 784), dtype=np.uint8),
+        "LABEL": rng.integers(0, 10, ROWS, dtype=np.int32),
+    }
+    with connect(found.addresses) as client:
+        load_dataset(arrays, TABLE, client=client, partitions=PARTITIONS, backups=1)
+    yield found
+    found.node.stop()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(cluster):
+    with connect(cluster.addresses) as client:
+        report = verify_epoch(client, TABLE, **OPTIONS)
+    assert report.ok and report.rows == ROWS
+    return report.sequence
+
+
+def with_kills(cluster, kills, rng, **options):
+    """An epoch during which nodes are killed, each after the one before has its data again."""
+    moments = sorted(rng.sample(range(ROWS), kills))
+    rows, back, killed = 0, None, 0
+
+    def progress(count, nbytes):
+        nonlocal rows, back, killed
+        rows += count
+        while moments and rows >= moments[0]:
+            moments.pop(0)
+            if back is not None:
+                back.result(150)
+            number = rng.randrange(3)
+            cluster.kill(number)
+            killed += 1
+            back = pool.submit(come_back, rng.uniform(0.0, 6.0))
+
+    def come_back(after):
+        time.sleep(after)
+        cluster.bring_back()
+
+    with ThreadPoolExecutor(1) as pool, connect(cluster.addresses) as client:
+        report = verify_epoch(client, TABLE, on_progress=progress, **options)
+        back.result(150)
+    assert killed == kills
+    return report
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.soak)])
+def test_killed_nodes_cost_no_row(cluster, undisturbed, kills):
+    rng = random.Random(SEED)
+    report = with_kills(cluster, kills, rng, readers=2, **OPTIONS)
+    assert report.ok and report.rows == ROWS, report
+    assert report.sequence == undisturbed
+
+
+def test_readers_and_nodes_do_not_change_the_order(cluster, undisturbed):
+    with connect(cluster.addresses) as client:
+        for readers in (1, 2, 4, 8):
+            report = verify_epoch(client, TABLE, readers=readers, **OPTIONS)
+            assert report.ok and report.sequence == undisturbed
+    # Three nodes, two, one; and three again.
+    for number in (2, 1):
+        cluster.kill(number)
+        cluster.settle(number)
+        with connect(cluster.addresses) as client:
+            assert len(client.nodes()) == number
+            report = verify_epoch(client, TABLE, readers=2, **OPTIONS)
+        assert report.ok and report.sequence == undisturbed
+    cluster.bring_back()
+    with connect(cluster.addresses) as client:
+        assert len(client.nodes()) == 3
+        report = verify_epoch(client, TABLE, readers=4, **OPTIONS)
+    assert report.ok and report.sequence == undisturbed
+
+
+def test_lost_partitions_are_never_a_short_epoch(cluster):
+    """Without backups, under the policy that says nothing and under one that does."""
+    silent = {prop_codes.PROP_PARTITION_LOSS_POLICY: PartitionLossPolicy.IGNORE}
+    with connect(cluster.addresses) as client:
+        rows = {"A": np.arange(2000, dtype=np.int64)}
+        load_dataset(rows, "LOADED", client=client, partitions=PARTITIONS, backups=0)
+        for name in ("DESCRIBED", "COUNTED", "SIZED"):
+            cache = client.pyignite.create_cache({prop_codes.PROP_NAME: name, **silent})
+            cache.put_all({i: i for i in range(2000)})
+        names = ("LOADED", "DESCRIBED", "COUNTED", "SIZED")
+        readers = {name: CacheReader(client, name, ReadOptions()) for name in names}
+        parts = {name: list(range(r.partition_count)) for name, r in readers.items()}
+        counts = tuple(readers["DESCRIBED"].partition_counts(parts["DESCRIBED"]))
+        schema = readers["DESCRIBED"].schema
+        write_manifest(
+            client, Manifest("DESCRIBED", schema, rows=2000, partition_rows=counts, nbytes=16_000)
+        )
+        readers["DESCRIBED"] = CacheReader(client, "DESCRIBED", ReadOptions())
+        readers["COUNTED"].partition_counts(parts["COUNTED"])
+        owner = client.partition_map("LOADED").owners[0]
+        address = next(n.addresses[0] for n in client.nodes() if n.node_id == owner)
+
+        # What nobody counted is known by its size when the epoch began.
+        sized = readers["SIZED"].batches(parts["SIZED"])
+        next(sized)
+        cluster.kill(cluster.addresses.index(address))
+        cluster.settle(2)
+        with pytest.raises(DataChanged, match=r"SIZED: .* entries, there were 2000"):
+            list(sized)
+        with pytest.raises(DataChanged, match=r"partition \d+: 0 entries, the load stored"):
+            list(readers["DESCRIBED"].batches(parts["DESCRIBED"]))
+        with pytest.raises(DataChanged, match=r"partition \d+: 0 entries, the first scan found"):
+            list(readers["COUNTED"].batches(parts["COUNTED"]))
+        with pytest.raises(
+            PartitionLost, match=r"LOADED: \d+ partitions have no owner: 0,"
+        ) as lost:
+            list(readers["LOADED"].batches(parts["LOADED"]))
+        assert lost.value.partitions == sorted(lost.value.partitions)
+        cluster.bring_back()
+
+
+def test_a_restart_with_persistence_keeps_the_order(node_home):
+    from ignitetf.node import Node
+
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    rows = {"A": np.arange(5000, dtype=np.int64)}
+    sequences = set()
+    for number in range(2):
+        with (
+            Node.start("epoch-kept", port=port, memory="256m", persist=True) as node,
+            connect(node.address) as client,
+        ):
+            if number == 0:
+                load_dataset(rows, "KEPT", client=client, partitions=8)
+            report = verify_epoch(client, "KEPT", seed=7, shards=2)
+            assert report.ok and report.rows == 5000
+            sequences.add(report.sequence)
+    assert len(sequences) == 1
