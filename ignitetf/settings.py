@@ -21,6 +21,8 @@ DEFAULT_ADDRESS = "127.0.0.1:10800"
 DEFAULT_PORT = 10800
 _SECRETS = frozenset({"password", "key_password"})
 _FILES = ("ca", "cert", "key")
+# Longer than any wait that is meant; sockets take no limit without bound.
+_LONGEST_S = 1e7
 
 
 def ignitetf_home() -> Path:
@@ -137,8 +139,11 @@ class Settings:
         for address in self.addresses:
             split_address(address)
         for name in ("connect_timeout_s", "request_timeout_s"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} must be above zero, not {getattr(self, name)!r}")
+            if not 0 < getattr(self, name) <= _LONGEST_S:
+                raise ConfigError(
+                    f"{name} must be above zero and at most {_LONGEST_S:.0f}, not"
+                    f" {getattr(self, name)!r}"
+                )
         if self.username and self.password is None:
             raise ConfigError(
                 f"user {self.username!r} has no password",
@@ -146,7 +151,7 @@ class Settings:
             )
         for name in _FILES:
             path = getattr(self, name)
-            if path is not None and not Path(path).is_file():
+            if path is not None and not _is_file(path):
                 raise ConfigError(f"--{name}: no file {path!r}")
         if self.key and not self.cert:
             raise ConfigError("a key without a certificate", hint="give --cert too")
@@ -179,10 +184,9 @@ def _normal(layer: Mapping[str, Any]) -> dict[str, Any]:
         if value is None:
             continue
         if name in ("address", "addresses"):
-            parts = value.split(",") if isinstance(value, str) else list(value)
-            out["addresses"] = tuple(p.strip() for p in parts if p.strip())
+            out["addresses"] = _addresses(name, value)
         elif name == "password_file":
-            out["password"] = _read_secret(str(value))
+            out["password"] = _read_secret(_text(name, value))
         elif name not in known:
             raise ConfigError(
                 f"unknown setting {name!r}", hint=f"known: {', '.join(sorted(known))}"
@@ -192,10 +196,26 @@ def _normal(layer: Mapping[str, Any]) -> dict[str, Any]:
         elif name.endswith("_timeout_s"):
             out[name] = _number(name, value)
         elif name in _FILES:
-            out[name] = str(Path(str(value)).expanduser())
+            out[name] = str(_expanded(_text(name, str(value))))
         else:
-            out[name] = value
+            out[name] = _text(name, value)
     return out
+
+
+def _addresses(name: str, value: Any) -> tuple[str, ...]:
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, (list, tuple)) or not all(isinstance(p, str) for p in parts):
+        raise ConfigError(f"{name}: {value!r} is no list of addresses")
+    return tuple(p.strip() for p in parts if p.strip())
+
+
+def _text(name: str, value: Any) -> str:
+    # The value itself may be a secret.
+    if not isinstance(value, str):
+        raise ConfigError(f"{name} is no text but of type {type(value).__name__}")
+    if "\0" in value:
+        raise ConfigError(f"{name} contains a NUL character")
+    return value
 
 
 def _from_environment() -> dict[str, Any]:
@@ -240,9 +260,23 @@ def _embedded_addresses() -> tuple[str, ...]:
     return running_addresses()
 
 
+def _expanded(path: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(f"{path!r}: there is no such user") from error
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return Path(path).is_file()
+    except OSError:  # a name that is too long
+        return False
+
+
 def _read_secret(path: str) -> str:
     try:
-        return Path(path).expanduser().read_text(encoding="utf-8").rstrip("\r\n")
+        return _expanded(path).read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"password file {path}: cannot be read") from error
 

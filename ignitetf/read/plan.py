@@ -16,7 +16,10 @@ goes on where it stopped even when the number of workers changed.
 
 from __future__ import annotations
 
+import functools
+import heapq
 import itertools
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -31,6 +34,9 @@ __all__ = ["WINDOW_BYTES", "Order", "Piece", "Position", "Window"]
 WINDOW_BYTES: Final = 256 << 20
 Even = Literal["pad", "drop"]
 _UNBOUNDED: Final = 1 << 62
+# A state with more is none that training ever wrote.
+_MOST_SHARDS: Final = 4096
+_MOST_LINKS: Final = 1000
 _ORDER_STREAM, _ROWS_STREAM = 0, 1
 
 
@@ -71,6 +77,19 @@ class Position:
     epoch: int
     chain: tuple[tuple[int, int], ...]
 
+    @classmethod
+    def from_state(cls, state: Any) -> Position:
+        """The place that a state names; raises ConfigError where it names none."""
+        try:
+            epoch = operator.index(state["epoch"])
+            chain = tuple((operator.index(n), operator.index(k)) for n, k in state["chain"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError("not a state of a dataset", hint="pass what state() gave") from error
+        sound = 0 <= epoch < _UNBOUNDED and len(chain) <= _MOST_LINKS
+        if not sound or any(not 0 < n <= _MOST_SHARDS or not 0 <= k < _UNBOUNDED for n, k in chain):
+            raise ConfigError("a state with impossible numbers", hint="pass what state() gave")
+        return cls(epoch, chain)
+
 
 @dataclass(frozen=True)
 class Order:
@@ -98,21 +117,11 @@ class Order:
 
     def share(self, shard: int, count: int) -> tuple[int, ...]:
         """Partitions of one shard, ascending: the largest partition goes to the smallest shard."""
-        if count == 1:
-            return self.partitions
-        loads = [0] * count
-        shares: list[list[int]] = [[] for _ in range(count)]
-        sizes = dict(zip(self.partitions, self.counts, strict=True))
-        for partition in sorted(self.partitions, key=lambda p: (-sizes[p], p)):
-            least = min(range(count), key=lambda i: (loads[i], len(shares[i]), i))
-            loads[least] += sizes[partition]
-            shares[least].append(partition)
-        return tuple(sorted(shares[shard]))
+        return _shares(self.partitions, self.counts, count)[shard]
 
     def own_rows(self, shard: int, count: int) -> int:
         """Rows that belong to a shard."""
-        sizes = dict(zip(self.partitions, self.counts, strict=True))
-        return sum(sizes[p] for p in self.share(shard, count))
+        return _share_rows(self.partitions, self.counts, count)[shard]
 
     def rows(self, shard: int, count: int) -> int:
         """Rows that a shard reads in an epoch, after `even`; without bound where not known.
@@ -124,7 +133,7 @@ class Order:
             return _UNBOUNDED
         if self.even is None or count == 1:
             return self.own_rows(shard, count)
-        every = [self.own_rows(i, count) for i in range(count)]
+        every = _share_rows(self.partitions, self.counts, count)
         if self.even == "drop":
             return min(every)
         if max(every) and not min(every):
@@ -191,6 +200,31 @@ class Order:
             longest = max(_length(d) for d in dealt)
             dealt = [d + _head(every, longest - _length(d)) for d in dealt]
         return dealt
+
+
+@functools.lru_cache(maxsize=64)
+def _shares(
+    partitions: tuple[int, ...], counts: tuple[int, ...], count: int
+) -> tuple[tuple[int, ...], ...]:
+    """The partitions of each of `count` shards."""
+    if count == 1:
+        return (partitions,)
+    loads = [(0, 0, i) for i in range(count)]  # rows, partitions, shard
+    shares: list[list[int]] = [[] for _ in range(count)]
+    for size, partition in sorted(zip((-n for n in counts), partitions, strict=True)):
+        rows, owned, least = loads[0]
+        heapq.heapreplace(loads, (rows - size, owned + 1, least))
+        shares[least].append(partition)
+    return tuple(tuple(sorted(share)) for share in shares)
+
+
+@functools.lru_cache(maxsize=64)
+def _share_rows(
+    partitions: tuple[int, ...], counts: tuple[int, ...], count: int
+) -> tuple[int, ...]:
+    """The rows of each of `count` shards."""
+    sizes = dict(zip(partitions, counts, strict=True))
+    return tuple(sum(sizes[p] for p in share) for share in _shares(partitions, counts, count))
 
 
 def _length(pieces: Sequence[Piece]) -> int:
