@@ -168,6 +168,7 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
         self._shard = shard_of(shard)
         self._order = order_of(self._reader, partitions, shuffle, even, self._shard, window_bytes)
         self._form = _Form(self._reader, as_supervised)
+        self._rows_after: dict[tuple[tuple[int, int], ...], int] = {}
         self._start_at(Position(int(epoch), ()))
         # A dataset that is not being iterated holds no connection.
         client.close_idle()
@@ -189,7 +190,11 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
 
     def _epoch_rows(self, chain: Sequence[tuple[int, int]]) -> int:
         """Rows of this shard that follow a chain."""
-        return sum(p.stop - p.start for p in self._order.pieces(chain, *self._shard))
+        key = tuple(chain)
+        if key not in self._rows_after:
+            pieces = self._order.pieces(chain, *self._shard)
+            self._rows_after[key] = sum(p.stop - p.start for p in pieces)
+        return self._rows_after[key]
 
     def _inputs(self) -> list[Any]:
         return [self._elements]

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.read.nulls import MASK_SUFFIX, NullPolicy
-from ignitetf.wire.buffers import BufferPool
+from ignitetf.wire.buffers import ALIGNMENT, BufferPool
 from ignitetf.wire.codes import ARRAY_ELEMENT, TypeCode
 from ignitetf.wire.schema import BYTES, Column, Field, Schema
 
@@ -32,8 +32,11 @@ class Dense:
     shape: tuple[int, ...]
 
     def pack(self, columns: Sequence[Column], pool: BufferPool) -> Iterator[NDArray[Any]]:
-        """One array of all records, a copy."""
+        """One array of all records: a copy, unless it lies as TensorFlow takes it already."""
         arrays = [c.values for c in columns]
+        if len(arrays) == 1 and _is_ready(whole := arrays[0], self.dtype):
+            yield whole.reshape(len(whole), *self.shape)
+            return
         shape = (sum(len(a) for a in arrays), *self.shape)
         size = int(np.prod(shape, dtype=np.int64)) * self.dtype.itemsize
         out = pool.take(size).view(self.dtype).reshape(shape)
@@ -100,6 +103,15 @@ class Struct:
 
 
 Node = Dense | Text | Runs | Struct
+
+
+def _is_ready(values: Any, dtype: np.dtype[Any]) -> bool:
+    return (
+        isinstance(values, np.ndarray)
+        and values.dtype == dtype
+        and values.flags.c_contiguous
+        and values.ctypes.data % ALIGNMENT == 0
+    )
 
 
 def node_for(field: Field) -> Node:

@@ -37,6 +37,7 @@ from ignitetf.read.declared import (
 from ignitetf.read.nulls import NullPolicy, apply_nulls, check_policy
 from ignitetf.read.scan import Query, RetryPolicy, pipeline_depth, scan_units
 from ignitetf.wire.blocks import BlockDecoder
+from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.codes import Feature, OpCode
 from ignitetf.wire.decoder import Decoder
 from ignitetf.wire.frames import Page, encode_parameter, scan_request, sql_request
@@ -147,6 +148,7 @@ class CacheReader:
         self.entry_bytes = 0.0  # of a record, as it is stored
         self.block_rows = 1.0  # records in an entry of the cache
         self.dropped = 0
+        self.window_pools: list[BufferPool] = []  # memory of shuffled windows, kept between epochs
         self.schema = self._open_schema()
         self._table = self._find_table() if options.where is not None else None
 

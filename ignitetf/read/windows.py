@@ -12,13 +12,22 @@ import numpy as np
 
 from ignitetf.read.plan import Order, Piece, Window
 from ignitetf.read.reader import PAGE_BYTES, CacheReader
-from ignitetf.wire.schema import Batch, Column
+from ignitetf.read.shuffled import Filling, concat_batches, page_rows
+from ignitetf.wire.buffers import BufferPool
+from ignitetf.wire.schema import Batch
 
-__all__ = ["batch_count", "closing_batches", "concat_batches", "join_batches", "read_pieces"]
+__all__ = [
+    "ALIGNED_ROWS",
+    "batch_count",
+    "closing_batches",
+    "concat_batches",
+    "join_batches",
+    "read_pieces",
+]
 
 # So many rows of any whole number of bytes are a multiple of TensorFlow's alignment of 64.
-_ALIGNED_ROWS = 64
-_MANY_ROWS = 16 * _ALIGNED_ROWS
+ALIGNED_ROWS = 64
+_MANY_ROWS = 16 * ALIGNED_ROWS
 
 
 def read_pieces(
@@ -83,16 +92,32 @@ def _windowed(
     """Permuted windows; the next one is received while the current one is handed over."""
     partitions = [p for w in windows for p in w.partitions]
     last_unit = np.cumsum([len(w.partitions) for w in windows]) - 1
+    # Where the number of rows is certain, each goes to its place as soon as it is here.
+    certain = order.known and reader.options.on_change == "error" and not reader.options.raw_nulls
+    pools = reader.window_pools
+    pool = pools.pop() if pools else BufferPool(order.window_bytes)
     number, parts = 0, list[Batch]()
-    with contextlib.closing(reader.batches(partitions)) as batches:
-        for item in batches:
-            if item.batch is not None:
-                parts.append(item.batch)
-                continue
-            if item.unit != last_unit[number]:
-                continue
-            yield from _permuted(parts, order, windows[number], epoch)
-            number, parts = number + 1, []
+    filling: Filling | None = None
+    try:
+        with contextlib.closing(reader.batches(partitions)) as batches:
+            for item in batches:
+                if item.batch is not None and certain:
+                    if filling is None:
+                        filling = Filling(order.permutation(windows[number], epoch), pool)
+                    filling.add(item.batch)
+                    continue
+                if item.batch is not None:
+                    parts.append(item.batch)
+                    continue
+                if item.unit != last_unit[number]:
+                    continue
+                if filling is not None:
+                    yield from filling.batches()
+                yield from _permuted(parts, order, windows[number], epoch)
+                number, parts, filling = number + 1, [], None
+    finally:
+        filling = None
+        pools.append(pool)
 
 
 def _permuted(parts: list[Batch], order: Order, window: Window, epoch: int) -> Iterator[Batch]:
@@ -103,49 +128,9 @@ def _permuted(parts: list[Batch], order: Order, window: Window, epoch: int) -> I
     parts.clear()
     actual = Window(window.partitions, window.first, rows)
     index = order.permutation(actual, epoch)
-    step = max(1, int(PAGE_BYTES // max(1.0, whole.nbytes / rows)))
+    step = page_rows(whole.nbytes / rows)
     for start in range(0, rows, step):
         yield whole[index[start : start + step]]
-
-
-def concat_batches(batches: Sequence[Batch]) -> Batch:
-    """The records of several batches as one."""
-    keys = [b.key for b in batches if b.key is not None]
-    return Batch(
-        _concat(keys) if keys else None,
-        {name: _concat([b.columns[name] for b in batches]) for name in batches[0].columns},
-    )
-
-
-def _concat(columns: Sequence[Column]) -> Column:
-    valid = None
-    if any(c.valid is not None for c in columns):
-        valid = np.concatenate(
-            [c.valid if c.valid is not None else np.ones(len(c), np.bool_) for c in columns]
-        )
-    first = columns[0]
-    if isinstance(first.values, dict):
-        inner = {}
-        for name in first.values:
-            parts = [c.values[name] for c in columns if isinstance(c.values, dict)]
-            inner[name] = _concat(parts)
-        return Column(inner, valid=valid)
-    if first.starts is None:
-        return Column(np.concatenate([c.values for c in columns]), valid=valid)
-    values, lengths = [], []
-    for column in columns:
-        flat, offsets = column.compact()
-        values.append(flat)
-        lengths.append(np.diff(offsets))
-    offsets = np.concatenate(([0], np.cumsum(np.concatenate(lengths))))
-    if isinstance(values[0], Column):
-        nested = _concat([v if isinstance(v, Column) else Column(v) for v in values])
-        return Column.from_offsets(nested, offsets, valid)
-    arrays = [v for v in values if isinstance(v, np.ndarray)]
-    if len(arrays) < len(values):
-        nested = _concat([v if isinstance(v, Column) else Column(v) for v in values])
-        return Column.from_offsets(nested, offsets, valid)
-    return Column.from_offsets(np.concatenate(arrays), offsets, valid)
 
 
 def join_batches(
@@ -153,7 +138,7 @@ def join_batches(
 ) -> Generator[list[Batch], None, None]:
     """Batches joined to about a page, or cut to exactly `exact_rows`.
 
-    Pages of many rows have a multiple of `_ALIGNED_ROWS` of them: that many rows of any dtype
+    Pages of many rows have a multiple of `ALIGNED_ROWS` of them: that many rows of any dtype
     are a multiple of 64 bytes, so that TensorFlow cuts batches out of the page without a copy.
     """
     if exact_rows is not None:
@@ -167,7 +152,7 @@ def join_batches(
             rows, nbytes = rows + len(batch), nbytes + batch.nbytes
             if nbytes < PAGE_BYTES // 2:
                 continue
-            rest = rows % _ALIGNED_ROWS
+            rest = rows % ALIGNED_ROWS
             if rows < _MANY_ROWS or rest >= len(batch):
                 rest = 0
             yield [*waiting[:-1], batch[: len(batch) - rest]]

@@ -75,7 +75,7 @@ class DeviceResident(tf.data.Dataset):  # type: ignore[misc]
     Attributes:
         columns: All rows, in the structure of a batch.
         indices: A dataset of the row numbers of each batch, shuffled anew in each epoch.
-        nbytes: Bytes of the columns, without those of strings.
+        nbytes: Bytes of the columns, without those of strings that are objects of their own.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class DeviceResident(tf.data.Dataset):  # type: ignore[misc]
         self._counts, leaves = _read(dataset, share)
         with tf.device(device):
             self.columns = dataset._form.assemble(*map(tf.constant, leaves))
-        self.nbytes = sum(leaf.nbytes for leaf in leaves)
+        self.nbytes = sum(len(x) if isinstance(x, bytes) else x.nbytes for x in leaves)
         rows = len(self._row_numbers(self._epoch))
         self.indices = self._indices(rows, batch_size, drop_remainder)
         self._batches = self.indices.map(self.gather)

@@ -1,0 +1,162 @@
+"""A window of rows put in shuffled order, each row at its place as soon as it is here.
+
+pages -> **window** -> batches
+
+Dense columns are copied once, from the page to the row's place, into memory that is used again
+for later windows; slices of it are handed over as they are. Columns of runs are collected, and
+put in order when the window is complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignitetf.errors import DataChanged
+from ignitetf.read.reader import PAGE_BYTES
+from ignitetf.wire.buffers import BufferPool
+from ignitetf.wire.schema import Batch, Column
+
+__all__ = ["Filling", "concat_batches", "page_rows"]
+
+# So many rows of any dtype are a multiple of 64 bytes, as TensorFlow wants arrays to begin.
+_ALIGNED_ROWS: Final = 64
+_KEY: Final = ""
+
+
+class Filling:
+    """A window that is being filled.
+
+    Args:
+        index: The order of the window's rows, by their numbers as they come.
+        pool: Memory for the columns.
+    """
+
+    def __init__(self, index: NDArray[np.int64], pool: BufferPool) -> None:
+        self._index = index
+        self._places = np.empty_like(index)
+        self._places[index] = np.arange(len(index))
+        self._pool = pool
+        self._dense: dict[str, NDArray[Any]] = {}
+        self._runs: dict[str, list[Column]] = {}
+        self._names: list[str] = []
+        self._rows = 0
+
+    def add(self, batch: Batch) -> None:
+        """Take up the next rows.
+
+        Raises:
+            DataChanged: There are more rows than the window was to have.
+        """
+        places = self._places[self._rows : self._rows + len(batch)]
+        self._rows += len(batch)
+        if len(places) < len(batch):
+            raise self._other_rows()
+        columns = dict(batch.columns)
+        if batch.key is not None:
+            columns[_KEY] = batch.key
+        self._names = list(columns)
+        for name, column in columns.items():
+            values = column.values
+            if not isinstance(values, np.ndarray) or column.starts is not None or _boxed(values):
+                self._runs.setdefault(name, []).append(column)
+                continue
+            if name not in self._dense:
+                self._dense[name] = self._room(values)
+            _scatter(self._dense[name], places, values)
+
+    def batches(self) -> Iterator[Batch]:
+        """The rows in shuffled order, about a page at a time; dense columns are not copied.
+
+        Raises:
+            DataChanged: There are fewer rows than the window was to have.
+        """
+        if self._rows != len(self._index):
+            raise self._other_rows()
+        runs = {name: _concat(parts) for name, parts in self._runs.items()}
+        nbytes = sum(a.nbytes for a in self._dense.values()) + sum(c.nbytes for c in runs.values())
+        step = page_rows(nbytes / max(1, self._rows))
+        for start in range(0, self._rows, step):
+            part = slice(start, start + step)
+            columns = {
+                name: Column(self._dense[name][part])
+                if name in self._dense
+                else runs[name][self._index[part]]
+                for name in self._names
+            }
+            yield Batch(columns.pop(_KEY, None), columns)
+
+    def _room(self, values: NDArray[Any]) -> NDArray[Any]:
+        shape = (len(self._index), *values.shape[1:])
+        size = int(np.prod(shape, dtype=np.int64)) * values.dtype.itemsize
+        return self._pool.take(size).view(values.dtype).reshape(shape)
+
+    def _other_rows(self) -> DataChanged:
+        return DataChanged(
+            f"{self._rows} rows of a window of {len(self._index)}",
+            hint="entries were added or removed; on_change='warn' reads on",
+        )
+
+
+def page_rows(row_bytes: float) -> int:
+    """Rows of about a page; a multiple of 64 where there are so many."""
+    rows = max(1, int(PAGE_BYTES // max(1.0, row_bytes)))
+    return rows - rows % _ALIGNED_ROWS if rows > _ALIGNED_ROWS else rows
+
+
+def _boxed(values: NDArray[Any]) -> bool:
+    return values.dtype.hasobject
+
+
+def _scatter(target: NDArray[Any], places: NDArray[np.int64], values: NDArray[Any]) -> None:
+    """`target[places] = values`; rows of several items are moved as one item each."""
+    width = int(np.prod(values.shape[1:], dtype=np.int64)) * values.dtype.itemsize
+    if values.ndim == 1 or width == 0 or not values[:1].flags.c_contiguous:
+        target[places] = values
+        return
+    kind = f"V{width}"
+    flat = values.reshape(len(values), -1)
+    target.reshape(len(target), -1).view(kind)[:, 0][places] = flat.view(kind)[:, 0]
+
+
+def concat_batches(batches: Sequence[Batch]) -> Batch:
+    """The records of several batches as one."""
+    keys = [b.key for b in batches if b.key is not None]
+    return Batch(
+        _concat(keys) if keys else None,
+        {name: _concat([b.columns[name] for b in batches]) for name in batches[0].columns},
+    )
+
+
+def _concat(columns: Sequence[Column]) -> Column:
+    valid = None
+    if any(c.valid is not None for c in columns):
+        valid = np.concatenate(
+            [c.valid if c.valid is not None else np.ones(len(c), np.bool_) for c in columns]
+        )
+    first = columns[0]
+    if isinstance(first.values, dict):
+        inner = {}
+        for name in first.values:
+            parts = [c.values[name] for c in columns if isinstance(c.values, dict)]
+            inner[name] = _concat(parts)
+        return Column(inner, valid=valid)
+    if first.starts is None:
+        return Column(np.concatenate([c.values for c in columns]), valid=valid)
+    values, lengths = [], []
+    for column in columns:
+        flat, offsets = column.compact()
+        values.append(flat)
+        lengths.append(np.diff(offsets))
+    offsets = np.concatenate(([0], np.cumsum(np.concatenate(lengths))))
+    if isinstance(values[0], Column):
+        nested = _concat([v if isinstance(v, Column) else Column(v) for v in values])
+        return Column.from_offsets(nested, offsets, valid)
+    arrays = [v for v in values if isinstance(v, np.ndarray)]
+    if len(arrays) < len(values):
+        nested = _concat([v if isinstance(v, Column) else Column(v) for v in values])
+        return Column.from_offsets(nested, offsets, valid)
+    return Column.from_offsets(np.concatenate(arrays), offsets, valid)
