@@ -1,1 +1,26 @@
 """Training with data from Ignite: the demonstration, callbacks, device-resident batches."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ignitetf.train.backup import BackupAndRestore
+    from ignitetf.train.checkpoint import BackgroundCheckpoint
+    from ignitetf.train.resident import device_resident
+
+__all__ = ["BackgroundCheckpoint", "BackupAndRestore", "device_resident"]
+
+_PLACES = {
+    "BackgroundCheckpoint": "checkpoint",
+    "BackupAndRestore": "backup",
+    "device_resident": "resident",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """The names above, imported when first used: TensorFlow takes seconds."""
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)

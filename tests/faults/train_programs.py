@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from ignitetf import IgniteDataset
 from ignitetf.settings import Settings
-from ignitetf.train.backup import BackupAndRestore
+from ignitetf.train import BackupAndRestore
 
 EPOCHS, BATCH = 3, 32
 

@@ -59,6 +59,17 @@ def test_a_shuffle_depends_on_seed_and_epoch_only(build, window_bytes):
     assert keys(build(shuffle=8, window_bytes=window_bytes)) != epochs[0]
 
 
+@pytest.mark.parametrize("window_bytes", [2_000, 1 << 20])
+def test_both_ways_to_fill_a_window_give_one_order(build, window_bytes):
+    """Rows put in place as they come, and rows collected and permuted where counts may differ."""
+    options = {"shuffle": 7, "window_bytes": window_bytes}
+    placed, collected = build(**options), build(**options, on_change="warn")
+    for _ in range(2):
+        assert keys(placed) == keys(collected)
+    found = [b["key"].numpy().tolist() for b in placed.batch(50)]
+    assert found == [b["key"].numpy().tolist() for b in collected.batch(50)]
+
+
 def test_a_set_within_the_window_is_permuted_whole(build):
     order = np.array(keys(build(shuffle=3)))
     partition_of = {k: p for p in range(8) for k in keys(build(part=p))}

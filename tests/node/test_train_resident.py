@@ -41,7 +41,7 @@ def build(address, table):
 
 @pytest.fixture(scope="module")
 def resident():
-    from ignitetf.train.resident import device_resident
+    from ignitetf.train import device_resident
 
     return device_resident
 
