@@ -34,7 +34,7 @@ class Dense:
     def pack(self, columns: Sequence[Column], pool: BufferPool) -> Iterator[NDArray[Any]]:
         """One array of all records: a copy, unless it lies as TensorFlow takes it already."""
         arrays = [c.values for c in columns]
-        if len(arrays) == 1 and _is_ready(whole := arrays[0], self.dtype):
+        if len(arrays) == 1 and (whole := _ready(arrays[0], self.dtype)) is not None:
             yield whole.reshape(len(whole), *self.shape)
             return
         shape = (sum(len(a) for a in arrays), *self.shape)
@@ -105,13 +105,12 @@ class Struct:
 Node = Dense | Text | Runs | Struct
 
 
-def _is_ready(values: Any, dtype: np.dtype[Any]) -> bool:
-    return (
-        isinstance(values, np.ndarray)
-        and values.dtype == dtype
-        and values.flags.c_contiguous
-        and values.ctypes.data % ALIGNMENT == 0
-    )
+def _ready(values: Any, dtype: np.dtype[Any]) -> NDArray[Any] | None:
+    """The values, if TensorFlow can take them over without a copy."""
+    if not isinstance(values, np.ndarray) or values.dtype != dtype:
+        return None
+    aligned = values.flags.c_contiguous and values.ctypes.data % ALIGNMENT == 0
+    return values if aligned else None
 
 
 def node_for(field: Field) -> Node:

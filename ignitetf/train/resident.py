@@ -171,9 +171,7 @@ def _check_size(
         )
 
 
-def _read(
-    dataset: IgniteDataset, share: tuple[int, ...]
-) -> tuple[dict[int, int], tuple[NDArray[Any], ...]]:
+def _read(dataset: IgniteDataset, share: tuple[int, ...]) -> tuple[dict[int, int], tuple[Any, ...]]:
     """Rows of each partition after the policy for nulls, and the leaves of all rows."""
     counts = dict.fromkeys(share, 0)
     batches: list[Batch] = []
