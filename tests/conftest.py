@@ -1,7 +1,9 @@
 """Fixtures of all tests: the real node, the client, caches with names of their own."""
 
+import contextlib
 import itertools
 import os
+import shutil
 import socket
 import sys
 from pathlib import Path
@@ -56,27 +58,67 @@ def node_home(tmp_path_factory):
     patch.undo()
 
 
-def free_port():
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
+def free_port(count=1):
+    """The first of `count` ports in a row that nobody uses now."""
+    while True:
+        with contextlib.ExitStack() as stack:
+            first = stack.enter_context(socket.socket())
+            first.bind(("127.0.0.1", 0))
+            port = first.getsockname()[1]
+            with contextlib.suppress(OSError, OverflowError):
+                for other in range(1, count):
+                    stack.enter_context(socket.socket()).bind(("127.0.0.1", port + other))
+                return port
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--secure-cluster",
+        action="store_true",
+        default=os.environ.get("IGNITETF_TEST_SECURE_CLUSTER") == "1",
+        help="run against three nodes with TLS, client certificates and a login",
+    )
 
 
 @pytest.fixture(scope="session")
-def address(node_home):
-    """The address of the node of this run: `IGNITETF_TEST_ADDRESS`, or one started for it."""
-    if given := os.environ.get("IGNITETF_TEST_ADDRESS"):
-        yield given
-        return
+def address(request, node_home):
+    """The address of the node of this run: `IGNITETF_TEST_ADDRESS`, or one started for it.
+
+    With `--secure-cluster` it is the first of three, and a profile tells how to connect.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if given := os.environ.get("IGNITETF_TEST_ADDRESS"):
+            if profile := os.environ.get("IGNITETF_TEST_PROFILE"):
+                (node_home / "profiles").mkdir(exist_ok=True)
+                shutil.copy(profile, node_home / "profiles" / "tests.json")
+                patch.setenv("IGNITETF_PROFILE", "tests")
+            yield given
+            return
+        with _node(secure=request.config.getoption("--secure-cluster")) as node:
+            if node.settings.tls:
+                patch.setenv("IGNITETF_PROFILE", "tests")
+            yield node.addresses[0]
+
+
+def _node(*, secure):
     from ignitetf.errors import NodeError
     from ignitetf.node import Node
 
+    options = {"nodes": 3, "memory": "1g", "secure": True} if secure else {"memory": "2g"}
     try:
-        node = Node.start("tests", port=free_port(), memory="2g")
+        return Node.start("tests", port=free_port(options.get("nodes", 1)), **options)
     except NodeError as error:
         missing(f"no node: {error} ({error.hint})")
-    with node:
-        yield node.address
+
+
+@pytest.fixture(scope="module", autouse=True)
+def profile_of_the_shared_node_only(request):
+    """Modules that start nodes of their own do not see the profile of the shared one."""
+    with pytest.MonkeyPatch.context() as patch:
+        ours = [item for item in request.session.items if item.module is request.module]
+        if not any("address" in item.fixturenames for item in ours):
+            patch.delenv("IGNITETF_PROFILE", raising=False)
+        yield
 
 
 @pytest.fixture(scope="session")
