@@ -21,7 +21,6 @@ from ignitetf.read.arguments import (
     DEFAULT_HOST,
     DEFAULT_PORT,
     chosen_partitions,
-    label_of,
     order_of,
     reader_count,
     retry_seconds,
@@ -29,8 +28,8 @@ from ignitetf.read.arguments import (
     shard_of,
     with_environment,
 )
-from ignitetf.read.elements import Dense, Node, Runs, Struct, Text, element_tree, node_for
 from ignitetf.read.export import to_arrow, to_numpy
+from ignitetf.read.form import Form
 from ignitetf.read.plan import WINDOW_BYTES, Position
 from ignitetf.read.reader import LARGE_ROW_BYTES, CacheReader, ReadOptions
 from ignitetf.read.windows import batch_count, closing_batches, join_batches, read_pieces
@@ -167,7 +166,7 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
         partitions = chosen_partitions(self._reader, given["part"], given["local"])
         self._shard = shard_of(shard)
         self._order = order_of(self._reader, partitions, shuffle, even, self._shard, window_bytes)
-        self._form = _Form(self._reader, as_supervised)
+        self._form = Form(self._reader, as_supervised)
         self._rows_after: dict[tuple[tuple[int, int], ...], int] = {}
         self._start_at(Position(int(epoch), ()))
         # A dataset that is not being iterated holds no connection.
@@ -318,11 +317,8 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
         self._move_to(self._position_of(state))
 
     def _position_of(self, state: dict[str, Any]) -> Position:
-        try:
-            chain = tuple((int(n), int(rows)) for n, rows in state["chain"])
-            position = Position(int(state["epoch"]), chain)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError("not a state of a dataset", hint="pass what state() gave") from error
+        position = Position.from_state(state)
+        chain = position.chain
         self._check_identity(state)
         if not self._order.known and any(n != self._shard[1] for n, _ in chain):
             raise ConfigError(
@@ -370,8 +366,8 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
     ) -> tf.data.Dataset:
         """Whole pages; with `exact_rows`, pieces of just so many rows."""
         form = self._form
-        # Ragged tensors are put together in TensorFlow; everything else has its structure here.
-        flat = form.has_runs
+        # What is put together in TensorFlow crosses as flat leaves, the rest in its structure.
+        flat = form.has_runs or form.joins_texts
         rows = exact_rows if exact_rows is not None and drop_remainder else None
 
         # The memory of an epoch serves the next one; iterators at the same time have their own.
@@ -379,7 +375,7 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
 
         def generate() -> Iterator[tuple[Any, ...]]:
             pool = pools.pop() if pools else BufferPool()
-            chunks = join_batches(self._next_epoch(), exact_rows, drop_remainder)
+            chunks = join_batches(self._next_epoch(), exact_rows or form.piece_rows, drop_remainder)
             try:
                 for parts in chunks:
                     leaves = form.pack(parts, pool)
@@ -394,92 +390,6 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
             spec = form.assemble(*spec)
         dataset = tf.data.Dataset.from_generator(generate, output_signature=spec)
         return dataset.map(form.assemble) if flat and assembled else dataset
-
-
-class _Form:
-    """How columns become elements: packing on this side, assembling in TensorFlow."""
-
-    def __init__(self, reader: CacheReader, as_supervised: bool) -> None:
-        self.key = node_for(reader.schema.key)
-        self.values = element_tree(reader.schema, reader.options.nulls)
-        self.plain = reader.schema.type_name is None
-        self.label = label_of(list(self.values), reader.name) if as_supervised else None
-        self.has_runs = any(_has_runs(n) for n in (self.key, *self.values.values()))
-
-    def pack(self, parts: list[Batch], pool: BufferPool) -> tuple[Any, ...]:
-        """The leaves of some batches, key first."""
-        leaves: list[Any] = []
-        if self.label is None:
-            leaves += self.key.pack([b.key for b in parts if b.key is not None], pool)
-        for name, node in self.values.items():
-            leaves += node.pack([b.columns[name] for b in parts], pool)
-        return tuple(leaves)
-
-    def flat_spec(self, rows: int | None) -> tuple[tf.TensorSpec, ...]:
-        """Specs of the leaves that `pack` gives."""
-        out: list[tf.TensorSpec] = []
-        if self.label is None:
-            _leaf_specs(self.key, rows, out)
-        for node in self.values.values():
-            _leaf_specs(node, rows, out)
-        return tuple(out)
-
-    def assemble(self, *leaves: tf.Tensor) -> Any:
-        """The structure of a batch, from its leaves."""
-        left = iter(leaves)
-        key = None if self.label is not None else _assemble(self.key, left)
-        values = {name: _assemble(node, left) for name, node in self.values.items()}
-        return self._structure(key, values)
-
-    def rows_of(self, *leaves: tf.Tensor) -> tf.data.Dataset:
-        """A dataset of the single elements of a page whose fields differ in length."""
-        whole = self.assemble(*leaves)
-        count = tf.shape(tf.nest.flatten(whole, expand_composites=True)[0], tf.int64)[0]
-        first = tf.nest.flatten(whole)[0]
-        if isinstance(first, tf.RaggedTensor):
-            count = first.nrows()
-        return tf.data.Dataset.range(count).map(
-            lambda i: tf.nest.map_structure(lambda t: t[i], whole)
-        )
-
-    def _structure(self, key: Any, values: dict[str, Any]) -> Any:
-        if self.label is not None:
-            label = values.pop(self.label)
-            return (next(iter(values.values())) if len(values) == 1 else values), label
-        if self.plain and set(values) == {"val"}:
-            return {"key": key, "val": values["val"]}
-        return {"key": key, "val": values}
-
-
-def _has_runs(node: Node) -> bool:
-    if isinstance(node, Struct):
-        return any(_has_runs(n) for _, n in node.fields)
-    return isinstance(node, Runs)
-
-
-def _leaf_specs(node: Node, rows: int | None, out: list[tf.TensorSpec]) -> None:
-    if isinstance(node, Dense):
-        out.append(tf.TensorSpec([rows, *node.shape], tf.as_dtype(node.dtype)))
-    elif isinstance(node, Text):
-        out.append(tf.TensorSpec([rows], tf.string))
-    elif isinstance(node, Runs):
-        _leaf_specs(node.item, None, out)
-        out.append(tf.TensorSpec([rows], tf.int64))
-    else:
-        for _, inner in node.fields:
-            _leaf_specs(inner, rows, out)
-
-
-def _assemble(node: Node, leaves: Iterator[tf.Tensor]) -> Any:
-    if isinstance(node, (Dense, Text)):
-        return next(leaves)
-    if isinstance(node, Runs):
-        items = _assemble(node.item, leaves)
-        lengths = next(leaves)
-        return tf.nest.map_structure(
-            lambda t: tf.RaggedTensor.from_row_lengths(t, lengths, validate=False), items
-        )
-    return {name: _assemble(inner, leaves) for name, inner in node.fields}
 
 
 def _counted(dataset: tf.data.Dataset, count: int | None) -> tf.data.Dataset:

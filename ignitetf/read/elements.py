@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,61 @@ from ignitetf.wire.buffers import ALIGNMENT, BufferPool
 from ignitetf.wire.codes import ARRAY_ELEMENT, TypeCode
 from ignitetf.wire.schema import BYTES, Column, Field, Schema
 
-__all__ = ["Dense", "Node", "Runs", "Struct", "Text", "element_tree", "node_for"]
+__all__ = ["Dense", "Node", "Runs", "Struct", "Text", "TextStore", "element_tree", "node_for"]
+
+# A range with at least this share of wanted bytes is copied whole rather than by the value.
+_LEAST_SHARE = 1 / 32
+# Other fields of the first and the last record are likely this near.
+_MARGIN = 1024
+
+
+class _Window(NamedTuple):
+    """Bytes `first` to `end` of a buffer, which is kept so that its id stays its own."""
+
+    first: int
+    end: int
+    base: int
+    buffer: Any
+
+
+class TextStore:
+    """The bytes of the text columns of a page, joined; what each value is stands beside them.
+
+    A value handed over by itself costs a Python object, ten times the price of a short string's
+    bytes. Columns of one page lie in one buffer, which is taken once for all of them.
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[Any] = []
+        self._size = 0
+        self._windows: dict[int, _Window] = {}
+
+    def add(self, column: Column) -> NDArray[np.int64]:
+        """Where the values of a column begin in `joined`, [n]."""
+        values, starts, lengths = column.values, column.starts, column.lengths
+        assert isinstance(values, np.ndarray) and starts is not None and lengths is not None
+        if len(starts) == 0:
+            return starts
+        first, end = int(starts.min()), int((starts + lengths).max())
+        known = self._windows.get(id(values))
+        if known is not None and known.first <= first and end <= known.end:
+            return starts + (known.base - known.first)
+        base = self._size
+        if int(lengths.sum()) < _LEAST_SHARE * (end - first):
+            self._append(b"".join(column.to_bytes()))
+            return np.cumsum(lengths) - lengths + base
+        first, end = max(0, first - _MARGIN), min(values.nbytes, end + _MARGIN)
+        self._windows[id(values)] = _Window(first, end, base, values)
+        self._append(np.ascontiguousarray(values).data.cast("B")[first:end])
+        return starts + (base - first)
+
+    def joined(self) -> bytes:
+        """All bytes, a copy."""
+        return b"".join(self._parts)
+
+    def _append(self, part: Any) -> None:
+        self._parts.append(part)
+        self._size += len(part)
 
 
 @dataclass(frozen=True)
@@ -31,7 +85,9 @@ class Dense:
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
-    def pack(self, columns: Sequence[Column], pool: BufferPool) -> Iterator[NDArray[Any]]:
+    def pack(
+        self, columns: Sequence[Column], pool: BufferPool, texts: TextStore | None
+    ) -> Iterator[NDArray[Any]]:
         """One array of all records: a copy, unless it lies as TensorFlow takes it already."""
         arrays = [c.values for c in columns]
         if len(arrays) == 1 and (whole := _ready(arrays[0], self.dtype)) is not None:
@@ -50,10 +106,16 @@ class Dense:
 
 @dataclass(frozen=True)
 class Text:
-    """Strings or blobs: one leaf `[n]` of `bytes`."""
+    """Strings or blobs: one leaf `[n]` of `bytes`, or two, where each begins in a store and ends."""
 
-    def pack(self, columns: Sequence[Column], pool: BufferPool) -> Iterator[NDArray[Any]]:
-        """One object array of all records; each value is copied once."""
+    def pack(
+        self, columns: Sequence[Column], pool: BufferPool, texts: TextStore | None
+    ) -> Iterator[NDArray[Any]]:
+        """One object array of all records, or int64 first bytes and lengths into `texts`."""
+        if texts is not None:
+            yield np.concatenate([texts.add(c) for c in columns])
+            yield np.concatenate([c.lengths for c in columns if c.lengths is not None])
+            return
         items: list[bytes] = []
         for column in columns:
             items += column.to_bytes()
@@ -69,7 +131,9 @@ class Runs:
     item: Node
     step: int = 1
 
-    def pack(self, columns: Sequence[Column], pool: BufferPool) -> Iterator[NDArray[Any]]:
+    def pack(
+        self, columns: Sequence[Column], pool: BufferPool, texts: TextStore | None
+    ) -> Iterator[NDArray[Any]]:
         """Items of all records one after the other, and how many each record has."""
         inner, lengths = [], []
         for column in columns:
@@ -78,7 +142,7 @@ class Runs:
                 values = Column(values.reshape(-1, *self._item_shape))
             inner.append(values)
             lengths.append(np.diff(offsets) // self.step)
-        yield from self.item.pack(inner, pool)
+        yield from self.item.pack(inner, pool, texts)
         yield np.concatenate(lengths) if lengths else np.empty(0, np.int64)
 
     @property
@@ -92,14 +156,16 @@ class Struct:
 
     fields: tuple[tuple[str, Node], ...]
 
-    def pack(self, columns: Sequence[Column], pool: BufferPool) -> Iterator[NDArray[Any]]:
+    def pack(
+        self, columns: Sequence[Column], pool: BufferPool, texts: TextStore | None
+    ) -> Iterator[NDArray[Any]]:
         """The leaves of every field."""
         for name, node in self.fields:
             parts = []
             for column in columns:
                 assert isinstance(column.values, dict)
                 parts.append(column.values[name])
-            yield from node.pack(parts, pool)
+            yield from node.pack(parts, pool, texts)
 
 
 Node = Dense | Text | Runs | Struct

@@ -62,6 +62,9 @@ def type_code(code: int) -> str:
 
 def type_codes(data: Bytes, at: Positions) -> NDArray[np.uint8]:
     """The type codes at these positions; NULL where the position is -1."""
+    if len(at) and int(at.min()) >= 0:
+        check_bounds(data, at, 1)
+        return data[at]
     check_bounds(data, at[at >= 0], 1)
     return np.where(at >= 0, data[np.maximum(at, 0)], np.uint8(TypeCode.NULL))
 

@@ -65,21 +65,20 @@ def gather(data: Bytes, at: Positions, dtype: np.dtype[Any] | str) -> NDArray[An
     """
     kind = np.dtype(dtype)
     check_bounds(data, at, kind.itemsize)
-    if len(at) == 0:
-        return np.empty(0, kind)
-    if kind.itemsize == 1:
-        return data[at].view(kind)
-    return bytes_at(data, at, kind.itemsize).view(kind)[:, 0]
+    return _anywhere(data, kind)[at] if len(at) else np.empty(0, kind)
 
 
 def bytes_at(data: Bytes, at: Positions, size: int) -> Bytes:
     """`size` bytes from each position, shape [n, size], a copy; positions must be in bounds."""
     if size == 0 or len(at) == 0:
         return np.empty((len(at), size), np.uint8)
-    window = np.lib.stride_tricks.as_strided(
-        data, (len(data) - size + 1, size), (1, 1), writeable=False
-    )
-    return np.ascontiguousarray(window[at])
+    # One void of `size` bytes is copied at once, `size` single bytes take three times as long.
+    return _anywhere(data, np.dtype((np.void, size)))[at].view(np.uint8).reshape(len(at), size)
+
+
+def _anywhere(data: Bytes, kind: np.dtype[Any]) -> NDArray[Any]:
+    """The values of a dtype that begin at each byte of the page: overlapping, unaligned."""
+    return np.ndarray((len(data) - kind.itemsize + 1,), kind, data.data, 0, (1,))
 
 
 def check_bounds(data: Bytes, at: Positions, size: int | Positions) -> None:

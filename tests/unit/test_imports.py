@@ -92,9 +92,11 @@ def test_imports_go_one_way(name, path):
         assert outside <= {"numpy", "ignitetf"}
     tensorflow = any(within(f, "tensorflow") for f in imports(path, everywhere=False))
     if tensorflow:
-        assert name in ("ignitetf.read.dataset", "ignitetf.fs.gfile") or within(
-            name, "ignitetf.train"
-        )
+        assert name in (
+            "ignitetf.read.dataset",
+            "ignitetf.read.form",
+            "ignitetf.fs.gfile",
+        ) or within(name, "ignitetf.train")
 
 
 @pytest.mark.parametrize("module", ["ignitetf", "ignitetf.cli.main"])

@@ -1,0 +1,151 @@
+"""`Form`: how columns become TensorFlow elements.
+
+elements -> **form** -> dataset
+
+On this side columns are packed into flat leaves; TensorFlow puts ragged tensors and texts
+together from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from ignitetf.read.arguments import label_of
+from ignitetf.read.elements import (
+    Dense,
+    Node,
+    Runs,
+    Struct,
+    Text,
+    TextStore,
+    element_tree,
+    node_for,
+)
+from ignitetf.read.reader import CacheReader
+from ignitetf.read.windows import ALIGNED_ROWS
+from ignitetf.wire.buffers import BufferPool
+from ignitetf.wire.schema import Batch
+
+__all__ = ["Form"]
+
+# Longer values cost one copy less as objects of their own.
+_SHORT_ENTRY_BYTES = 512
+# A joined text is new memory on both sides each time; in pieces of this size it stays in the
+# processor's cache.
+_PIECE_BYTES = 512 << 10
+
+
+class Form:
+    """The leaves and the structure of one dataset's elements.
+
+    Args:
+        reader: The opened cache.
+        as_supervised: Elements are `(features, label)`.
+
+    Attributes:
+        has_runs: Whether a field is ragged.
+        joins_texts: Whether texts cross joined, to be cut apart in TensorFlow.
+        piece_rows: Rows to pack at once, None for whole pages.
+    """
+
+    def __init__(self, reader: CacheReader, as_supervised: bool) -> None:
+        self.key = node_for(reader.schema.key)
+        self.values = element_tree(reader.schema, reader.options.nulls)
+        self.plain = reader.schema.type_name is None
+        self.label = label_of(list(self.values), reader.name) if as_supervised else None
+        nodes = (self.key, *self.values.values())
+        self.has_runs = any(_has(n, Runs) for n in nodes)
+        short = reader.entry_bytes < _SHORT_ENTRY_BYTES
+        self.joins_texts = short and any(_has(n, Text) for n in nodes)
+        self.piece_rows: int | None = None
+        if self.joins_texts:
+            rows = int(_PIECE_BYTES / max(reader.entry_bytes, 16.0))
+            self.piece_rows = max(ALIGNED_ROWS, rows - rows % ALIGNED_ROWS)
+
+    def pack(self, parts: list[Batch], pool: BufferPool) -> tuple[Any, ...]:
+        """The leaves of some batches, key first."""
+        leaves: list[Any] = []
+        texts = TextStore() if self.joins_texts else None
+        if self.label is None:
+            leaves += self.key.pack([b.key for b in parts if b.key is not None], pool, texts)
+        for name, node in self.values.items():
+            leaves += node.pack([b.columns[name] for b in parts], pool, texts)
+        if texts is not None:
+            leaves.append(texts.joined())
+        return tuple(leaves)
+
+    def flat_spec(self, rows: int | None) -> tuple[tf.TensorSpec, ...]:
+        """Specs of the leaves that `pack` gives."""
+        out: list[tf.TensorSpec] = []
+        nodes = (
+            self.values.values() if self.label is not None else (self.key, *self.values.values())
+        )
+        for node in nodes:
+            _leaf_specs(node, rows, out, self.joins_texts)
+        if self.joins_texts:
+            out.append(tf.TensorSpec([], tf.string))
+        return tuple(out)
+
+    def assemble(self, *leaves: tf.Tensor) -> Any:
+        """The structure of a batch, from its leaves."""
+        left = iter(leaves)
+        texts = leaves[-1] if self.joins_texts else None
+        key = None if self.label is not None else _assemble(self.key, left, texts)
+        values = {name: _assemble(node, left, texts) for name, node in self.values.items()}
+        return self._structure(key, values)
+
+    def rows_of(self, *leaves: tf.Tensor) -> tf.data.Dataset:
+        """A dataset of the single elements of a page whose fields differ in length."""
+        whole = self.assemble(*leaves)
+        count = tf.shape(tf.nest.flatten(whole, expand_composites=True)[0], tf.int64)[0]
+        first = tf.nest.flatten(whole)[0]
+        if isinstance(first, tf.RaggedTensor):
+            count = first.nrows()
+        return tf.data.Dataset.range(count).map(
+            lambda i: tf.nest.map_structure(lambda t: t[i], whole)
+        )
+
+    def _structure(self, key: Any, values: dict[str, Any]) -> Any:
+        if self.label is not None:
+            label = values.pop(self.label)
+            return (next(iter(values.values())) if len(values) == 1 else values), label
+        if self.plain and set(values) == {"val"}:
+            return {"key": key, "val": values["val"]}
+        return {"key": key, "val": values}
+
+
+def _has(node: Node, kind: type) -> bool:
+    if isinstance(node, Struct):
+        return any(_has(n, kind) for _, n in node.fields)
+    return isinstance(node, kind) or (isinstance(node, Runs) and _has(node.item, kind))
+
+
+def _leaf_specs(node: Node, rows: int | None, out: list[tf.TensorSpec], joined: bool) -> None:
+    if isinstance(node, Dense):
+        out.append(tf.TensorSpec([rows, *node.shape], tf.as_dtype(node.dtype)))
+    elif isinstance(node, Text):
+        dtypes = (tf.int64, tf.int64) if joined else (tf.string,)
+        out += [tf.TensorSpec([rows], dtype) for dtype in dtypes]
+    elif isinstance(node, Runs):
+        _leaf_specs(node.item, None, out, joined)
+        out.append(tf.TensorSpec([rows], tf.int64))
+    else:
+        for _, inner in node.fields:
+            _leaf_specs(inner, rows, out, joined)
+
+
+def _assemble(node: Node, leaves: Iterator[tf.Tensor], texts: tf.Tensor | None) -> Any:
+    if isinstance(node, Text) and texts is not None:
+        return tf.strings.substr(texts, next(leaves), next(leaves))
+    if isinstance(node, (Dense, Text)):
+        return next(leaves)
+    if isinstance(node, Runs):
+        items = _assemble(node.item, leaves, texts)
+        lengths = next(leaves)
+        return tf.nest.map_structure(
+            lambda t: tf.RaggedTensor.from_row_lengths(t, lengths, validate=False), items
+        )
+    return {name: _assemble(inner, leaves, texts) for name, inner in node.fields}
