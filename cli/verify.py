@@ -78,13 +78,13 @@ def _verify_epoch(
     seed: int | None,
     shards: int,
     readers: int,
-    source: str | None,
+    source: list[str] | None,
     output: Output,
 ) -> None:
     from ignitetf.errors import ConfigError
     from ignitetf.explore.epoch import verify_epoch
 
-    if source is not None:
+    if source:
         raise ConfigError("--epoch compares with no source", hint="run verify twice")
     with connect() as client:
         client.require_cache(cache)

@@ -9,10 +9,18 @@ from PIL import Image
 from source_helpers import batch_sizes, check_resume, everything, real_data, same
 
 from ignitetf.errors import ConfigError, SourceError
-from ignitetf.load.sources import open_source
+from ignitetf.load.sources import images, open_source
 from ignitetf.load.sources.base import ordered_map
 from ignitetf.load.sources.filelist import read_groups
-from ignitetf.load.sources.pictures import PictureError, check_picture, crop_or_pad, decode_picture
+from ignitetf.load.sources.pictures import (
+    PictureError,
+    Recipe,
+    check_picture,
+    crop_or_pad,
+    decode_picture,
+)
+from ignitetf.load.sources.places import locate
+from ignitetf.load.sources.workers import Workers
 from ignitetf.wire.schema import BYTES
 
 
@@ -223,18 +231,66 @@ def test_crop_or_pad_keeps_the_pixels_around_the_centre():
 
 def test_groups_are_in_order_and_bounded():
     sizes = [10, 2000, 1, 1, 1, 900, 900, 5]
-    running, most, lock = set(), [0], threading.Lock()
+    groups = []
 
-    def load(number):
-        with lock:
-            running.add(number)
-            most[0] = max(most[0], number)
-        return number * 2
+    def load(group):
+        groups.append(group)
+        return [number * 2 for number in group]
 
-    got = []
-    for number, result in read_groups(1, 8, sizes.__getitem__, load, 1000):
-        got.append((number, result))
+    got = list(read_groups(1, 8, sizes.__getitem__, load, 1000))
     assert got == [(n, 2 * n) for n in range(1, 8)]
+    assert all(len(g) == 1 or sum(sizes[n] for n in g) <= 1000 for g in groups)
+
+
+@pytest.mark.parametrize("options", [{}, {"decode": True, "channels": 1}, {"resize": "5x4"}])
+def test_processes_read_what_threads_read(tmp_path, monkeypatch, options):
+    """Good files and bad ones, with their reasons."""
+    rng = np.random.default_rng(1)
+    for number in range(40):
+        pixels = rng.integers(0, 256, (6, 7), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"{number:02}.png")
+    (tmp_path / "07.png").write_bytes(b"")
+    (tmp_path / "11.png").write_bytes((tmp_path / "12.png").read_bytes()[:60])
+    found = []
+    for many in (1, 10**9):
+        monkeypatch.setattr(images, "_MANY", many)
+        source = open_source("images", tmp_path, bad_records="skip", **options)
+        found.append((everything(source), source.skipped))
+        assert same(*(content for content, _ in (found[0], found[-1])))
+        assert found[0][1] == found[-1][1] and len(found[0][1]) == 2
+
+
+def test_a_worker_that_dies_is_replaced_by_the_thread(tmp_path):
+    Image.fromarray(np.zeros((3, 3), np.uint8)).save(tmp_path / "a.png")
+    recipe = Recipe(None, None, 3, 100)
+    folder = locate(str(tmp_path))
+    with Workers(recipe, 1) as workers:
+        first = workers.load_all(folder, ["a.png"])
+        for process in workers._all:
+            process.kill()
+            process.wait()
+        assert workers.load_all(folder, ["a.png"]) == first
+        assert workers.load_all(folder, ["a.png"]) == first
+    assert first == [((tmp_path / "a.png").read_bytes(), "")]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data(), st.sampled_from(["L", "RGB", "P", "1", "LA", "I;16"]))
+def test_a_png_that_is_taken_is_one_for_pillow_too(data, mode):
+    out = io.BytesIO()
+    Image.new(mode, (9, 8)).save(out, "PNG")
+    assert check_picture(out.getvalue()) == (8, 9)
+    raw = bytearray(out.getvalue())
+    for _ in range(data.draw(st.integers(0, 2))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    del raw[data.draw(st.integers(len(raw) - 20, len(raw))) :]
+    try:
+        size = check_picture(bytes(raw))
+    except PictureError:
+        return
+    with Image.open(io.BytesIO(bytes(raw))) as image:
+        assert image.size == size[::-1]
+        image.verify()
 
 
 def test_reading_ahead_is_bounded_and_stops_with_the_loop():

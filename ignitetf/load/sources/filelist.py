@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TypeVar
 
 from ignitetf.errors import SourceError
@@ -23,7 +23,7 @@ __all__ = ["FileList", "read_groups", "walk"]
 R = TypeVar("R")
 
 _GROUP_BYTES = 1 << 20
-_GROUP_FILES = 64
+_GROUP_FILES = 128
 _MAX_DEPTH = 32
 
 
@@ -32,10 +32,12 @@ class FileList:
 
     Attributes:
         folder: What the names are relative to.
+        total_bytes: Of all files whose size is known.
     """
 
     def __init__(self, folder: Place) -> None:
         self.folder = folder
+        self.total_bytes = 0
         self._names = bytearray()
         self._ends = array("q")
         self._sizes = array("q")
@@ -52,6 +54,7 @@ class FileList:
         self._names += raw
         self._ends.append(len(self._names))
         self._sizes.append(size)
+        self.total_bytes += size
         self._labels.append(label)
         self._stamp.update(f"{len(raw)}|{size}|{version}|{label}|".encode() + raw)
 
@@ -104,16 +107,16 @@ def read_groups(
     start: int,
     count: int,
     size_of: Callable[[int], int],
-    load: Callable[[int], R],
+    load: Callable[[range], Sequence[R]],
     max_bytes: int,
-) -> Iterator[tuple[int, R]]:
-    """Call `load` for the records from `start` up to `count` on all cores.
+) -> Generator[tuple[int, R], None, None]:
+    """Call `load` for groups of the records from `start` up to `count` on all cores.
 
     Args:
         start: Number of the first record.
         count: Number of records in all.
         size_of: About the bytes of a record's result.
-        load: Reads one record; called in threads.
+        load: Reads the records of a group; called in threads.
         max_bytes: Bytes of a batch: a group is at most this large.
 
     Yields:
@@ -121,7 +124,7 @@ def read_groups(
     """
 
     def load_group(group: range) -> list[tuple[int, R]]:
-        return [(number, load(number)) for number in group]
+        return list(zip(group, load(group), strict=True))
 
     limit = min(_GROUP_BYTES, max_bytes)
     for group in ordered_map(load_group, _groups(start, count, size_of, limit)):

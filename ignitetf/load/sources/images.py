@@ -8,8 +8,10 @@ end; decoded ones as uint8 arrays of one shape.
 
 from __future__ import annotations
 
+import contextlib
 import csv as csv_module
 import io
+import os
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
@@ -21,14 +23,16 @@ from ignitetf.load.sources.base import RUNNING_KEY, OnBadRecord, Source, keys_of
 from ignitetf.load.sources.filelist import FileList, read_groups, walk
 from ignitetf.load.sources.pictures import (
     MAX_PIXELS,
+    Loaded,
     PictureError,
+    Recipe,
     check_channels,
-    check_picture,
     decode_picture,
     parse_size,
     picture_suffixes,
 )
 from ignitetf.load.sources.places import Location, Place, digest, locate, reading
+from ignitetf.load.sources.workers import Workers
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema, field_for
 
@@ -37,9 +41,9 @@ __all__ = ["ImageSource", "images"]
 _PATH_HEADINGS = frozenset({"path", "file", "filename", "file_name", "image", "name"})
 _MAX_CSV_BYTES = 256 << 20
 _PROBED = 100  # files that are tried for the shape of decoded images
-_RESIZE_HINT = "give all images one shape with --resize HEIGHTxWIDTH"
-
-Loaded = tuple[bytes | NDArray[np.uint8] | None, str]
+# Files below this size, and at least so many, are read by processes.
+_SMALL_BYTES = 64 << 10
+_MANY = 4096
 
 
 class ImageSource(Source):
@@ -105,9 +109,7 @@ class ImageSource(Source):
         pictures: list[bytes | NDArray[np.uint8]] = []
         size = 0
         number = start - 1
-        for number, (picture, reason) in read_groups(
-            start, len(self.files), lambda n: per_image or self.files.size(n), self._load, max_bytes
-        ):
+        for number, (picture, reason) in self._pictures(start, per_image, max_bytes):
             if picture is None:
                 self.bad(self.files.place(number).name, reason)
                 continue
@@ -120,23 +122,31 @@ class ImageSource(Source):
             size += n
         yield number + 1, self._batch(numbers, pictures)
 
-    def _load(self, number: int) -> Loaded:
-        """The image as it is stored, or None and the reason why it is bad; runs in a thread."""
-        try:
-            data = self.files.read(number)
-            if self.shape is None:
-                check_picture(data, self.max_pixels)
-                return data, ""
-            pixels = decode_picture(data, self.channels, self.resize, self.max_pixels)
-        except PictureError as error:
-            return None, str(error)
-        except SourceError as error:
-            return None, error.message.removeprefix(f"{self.files.place(number).name}: ")
-        if pixels.shape != self.shape:
-            found = " x ".join(map(str, pixels.shape[:2]))
-            expected = " x ".join(map(str, self.shape[:2]))
-            return None, f"size {found}, the first image has {expected}; {_RESIZE_HINT}"
-        return pixels, ""
+    def _pictures(
+        self, start: int, per_image: int | None, max_bytes: int
+    ) -> Iterator[tuple[int, Loaded]]:
+        """Number and image of each file from `start` on; small local ones by processes."""
+        files = self.files
+        recipe = Recipe(self.shape, self.resize, self.channels, self.max_pixels)
+        with contextlib.ExitStack() as stack:
+            load = recipe.load_all
+            if self._has_many_small(start, per_image):
+                load = stack.enter_context(Workers(recipe, os.cpu_count() or 2)).load_all
+            groups = read_groups(
+                start,
+                len(files),
+                lambda n: per_image or files.size(n),
+                lambda group: load(files.folder, [files.name(n) for n in group]),
+                max_bytes,
+            )
+            yield from stack.enter_context(contextlib.closing(groups))
+
+    def _has_many_small(self, start: int, per_image: int | None) -> bool:
+        """Whether processes are worth their start."""
+        files = self.files
+        count = len(files) - start
+        mean = per_image or files.total_bytes // len(files)
+        return count >= _MANY and mean <= _SMALL_BYTES and files.folder.local is not None
 
     def _batch(self, numbers: list[int], pictures: list[bytes | NDArray[np.uint8]]) -> Batch:
         names = [self.files.name(n).encode("utf-8", "replace") for n in numbers]

@@ -210,11 +210,12 @@ class Place:
 
     def _children(self) -> Iterator[tuple[str, bool, int, str]]:
         if self.fs is None:
-            for path in Path(self.path).iterdir():
-                if not (path.is_dir() or path.is_file()):
-                    continue  # a pipe or socket would never end, a dead link has no content
-                stat = path.stat()
-                yield path.name, path.is_dir(), stat.st_size, str(stat.st_mtime_ns)
+            with os.scandir(self.path) as entries:
+                for entry in entries:
+                    if not ((is_dir := entry.is_dir()) or entry.is_file()):
+                        continue  # a pipe or socket would never end, a dead link has no content
+                    stat = entry.stat()
+                    yield entry.name, is_dir, stat.st_size, str(stat.st_mtime_ns)
             return
         for info in self.fs.ls(self.path, detail=True):
             name = PurePosixPath(str(info["name"]).rstrip("/")).name

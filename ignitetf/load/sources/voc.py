@@ -88,7 +88,11 @@ class VocImages(Source):
         size = 0
         number = start - 1
         for number, pair in read_groups(
-            start, len(folder.names), folder.size_of, folder.load, max_bytes
+            start,
+            len(folder.names),
+            folder.size_of,
+            lambda group: [folder.load(n) for n in group],
+            max_bytes,
         ):
             if pair.reason:
                 self.bad(pair.bad_file, pair.reason)
@@ -170,7 +174,11 @@ class VocAnnotations(Source):
         found: list[tuple[int, int, VocObject]] = []
         count = images = 0
         for number, pair in read_groups(
-            0, len(folder.names), lambda n: 4096, folder.load_objects, 1 << 20
+            0,
+            len(folder.names),
+            lambda n: 4096,
+            lambda group: [folder.load_objects(n) for n in group],
+            1 << 20,
         ):
             if images == self.main_limit:
                 break

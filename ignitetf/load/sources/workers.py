@@ -1,0 +1,124 @@
+"""Processes that read and check many small image files.
+
+names -> **worker process** -> encoded images or pixels -> threads of the loader
+
+Of a small file most of the time goes into Python itself, where threads stand in each other's
+way. A worker is a plain process with two pipes: it imports nothing of the program that started
+it, ends with it, and whatever is wrong with it, its files are read in the thread instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import queue
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import IO, Final
+
+from ignitetf.load.sources.pictures import Loaded, Recipe
+from ignitetf.load.sources.places import Place
+
+__all__ = ["Workers", "main"]
+
+_SIZE: Final = struct.Struct("<Q")
+_START: Final = (
+    "import sys; sys.path[:] = {path!r}; from ignitetf.load.sources.workers import main; main()"
+)
+# What the pipes and the unpickling of a dead or damaged worker's answer raise.
+_FAILURES: Final = (OSError, EOFError, ValueError, pickle.UnpicklingError, struct.error)
+
+
+class Workers:
+    """A few worker processes, each used by one thread at a time; a context manager.
+
+    Args:
+        recipe: What becomes of each file.
+        count: Number of processes.
+    """
+
+    def __init__(self, recipe: Recipe, count: int) -> None:
+        self.recipe = recipe
+        self._all = [process for _ in range(count) if (process := _start()) is not None]
+        self._free: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
+        for process in self._all:
+            self._free.put(process)
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._all:
+            process.kill()
+        for process in self._all:
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                with contextlib.suppress(OSError):  # what a dead worker never took
+                    if pipe is not None:
+                        pipe.close()
+
+    def load_all(self, folder: Place, names: Sequence[str]) -> list[Loaded]:
+        """As `Recipe.load_all` in a worker that is free; called in threads, for local files."""
+        try:
+            process = self._free.get_nowait()
+        except queue.Empty:
+            return self.recipe.load_all(folder, names)
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            _send(process.stdin, (folder, self.recipe, list(names)))
+            found: list[Loaded] = _receive(process.stdout)
+        except _FAILURES:
+            process.kill()  # it never becomes free again
+            return self.recipe.load_all(folder, names)
+        self._free.put(process)
+        return found
+
+
+def _start() -> subprocess.Popen[bytes] | None:
+    """A worker process, None where the interpreter cannot be started again."""
+    code = _START.format(path=[os.path.abspath(p) for p in sys.path])  # noqa: PTH100
+    try:
+        return subprocess.Popen(
+            [sys.executable or "python", "-c", code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+    except OSError:
+        return None
+
+
+def _send(stream: IO[bytes], value: object) -> None:
+    data = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+    stream.write(_SIZE.pack(len(data)))
+    stream.write(data)
+    stream.flush()
+
+
+def _receive(stream: IO[bytes]) -> list[Loaded]:
+    (size,) = _SIZE.unpack(_exactly(stream, _SIZE.size))
+    found: list[Loaded] = pickle.loads(_exactly(stream, size))
+    return found
+
+
+def _exactly(stream: IO[bytes], size: int) -> bytes:
+    data = stream.read(size)
+    if len(data) != size:
+        raise EOFError("the pipe ended")
+    return data
+
+
+def main() -> None:
+    """Answer requests from standard input until it ends; the worker's program."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the loader ends its workers itself
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints must not stand among the answers
+    requests = sys.stdin.buffer
+    while head := requests.read(_SIZE.size):
+        (size,) = _SIZE.unpack(head)
+        folder, recipe, names = pickle.loads(_exactly(requests, size))
+        _send(answers, recipe.load_all(folder, names))
