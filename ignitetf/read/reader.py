@@ -363,7 +363,8 @@ class CacheReader:
         """
         page = self.page_size()
         query = self._scan_query(page) if self._table is None else self._sql_query(page)
-        decode, changes = self._decoder(), self.changes
+        query = replace(query, decoder=self._decoder)
+        changes = self.changes
         seen: list[int] = []
         unit, first, again, rows = -1, 0, 0, 0
         every = len(partitions) == self.partition_count and self._table is None
@@ -385,9 +386,7 @@ class CacheReader:
                     rows += first
                     yield UnitBatch(unit, first, 0, None)
                     continue
-                with _Place(self.name, partition):
-                    parts = self._with_types(decode, item.page)
-                    mark = fingerprint(parts)
+                parts, mark = item.page
                 if item.replay >= 0:
                     changes.check_again(partition, seen, item.replay, mark)
                     again = item.replay + 1
@@ -405,12 +404,22 @@ class CacheReader:
         finally:
             pages.close()
 
-    def _decoder(self) -> Callable[[Page], list[Batch]]:
-        """What makes batches of a page: one of rows, or one for each block."""
+    def _decoder(self) -> Callable[[int, Page], tuple[list[Batch], int]]:
+        """What makes, of a page, batches (one of rows, or one a block) and their fingerprint."""
         if self._is_blocks:
-            return BlockDecoder(self.schema, self.registry).decode
-        decoder = Decoder(self.schema, self.registry)
-        return lambda page: [decoder.decode(page)]
+            decode = BlockDecoder(self.schema, self.registry).decode
+        else:
+            rows = Decoder(self.schema, self.registry)
+
+            def decode(page: Page) -> list[Batch]:
+                return [rows.decode(page)]
+
+        def decode_in(partition: int, page: Page) -> tuple[list[Batch], int]:
+            with _Place(self.name, partition):
+                parts = self._with_types(decode, page)
+                return parts, fingerprint(parts)
+
+        return decode_in
 
     def _without_nulls(self, batch: Batch, partition: int) -> Batch:
         if self.options.raw_nulls:

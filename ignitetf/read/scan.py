@@ -4,7 +4,7 @@ client -> **scan** -> reader
 
 The unit of work is one partition, read by its number, since a scan of a whole cache has no
 stable order. Each reader is a thread with one connection that receives ahead of its consumer up
-to a limit in bytes; the next page is asked for before the current one is handed over, and the
+to a limit in bytes, and decodes; the next page is asked for before the current one is decoded, and the
 first pages of small partitions are asked for several at a time. The consumer takes the units
 strictly in the given order, so that the number of readers never shows in the output.
 
@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 from ignitetf.client import Client
 from ignitetf.errors import IgniteTFError
@@ -57,6 +57,7 @@ class Query:
         name: Cache, for messages.
         pipelined: Units whose first page is asked for at once on one connection.
         buffer_bytes: A reader with more bytes than this waiting receives no further page.
+        decoder: Makes, for each reader, what decodes a page of a partition in its thread.
     """
 
     op: OpCode
@@ -64,6 +65,7 @@ class Query:
     name: str
     pipelined: int = 1
     buffer_bytes: int = 2 << 20
+    decoder: Callable[[], Callable[[int, Page], Any]] = lambda: _as_received
 
 
 @dataclass(frozen=True)
@@ -83,13 +85,19 @@ class UnitPage:
 
     Attributes:
         unit: Index into the units asked for.
-        page: The page; None marks the end of the unit.
+        page: What the query's decoder made of the page; None marks the end of the unit.
         replay: Number of this page among those delivered before, -1 for a new page.
+        nbytes: Bytes of the page.
     """
 
     unit: int
-    page: Page | None
+    page: Any
     replay: int = -1
+    nbytes: int = 0
+
+
+def _as_received(partition: int, page: Page) -> Page:
+    return page
 
 
 def assign_readers(
@@ -129,7 +137,8 @@ def scan_units(
     have an answer outstanding, and the threads.
 
     Raises:
-        IgniteTFError: What `Channel.receive` raises, once it cannot be retried any more.
+        IgniteTFError: What the decoder raises, and what `Channel.receive` raises once it cannot
+            be retried any more.
     """
     if not partitions:
         return
@@ -164,6 +173,7 @@ class _Reader(threading.Thread):
         super().__init__(name=f"ignitetf-read-{query.name}", daemon=True)
         self._client = client
         self._query = query
+        self._decode = query.decoder()
         self._units = deque(units)
         self._retry = retry
         self._ready = threading.Condition()
@@ -183,7 +193,7 @@ class _Reader(threading.Thread):
                 self._ready.wait()
             item = self._buffer.popleft()
             if isinstance(item, UnitPage):
-                self._buffered_bytes -= _bytes_of(item)
+                self._buffered_bytes -= item.nbytes
                 self._ready.notify_all()
                 return item
         raise item
@@ -239,7 +249,8 @@ class _Reader(threading.Thread):
                     request = channel.send(self._next_op, cursor_request(cursor))
                 if number == 0:
                     self._ask_ahead(self._query.pipelined, after=1)
-                self._put(UnitPage(unit, page, number if number < delivered else -1))
+                replay = number if number < delivered else -1
+                self._put(UnitPage(unit, self._decode(partition, page), replay, page.data.nbytes))
                 number += 1
                 self._progress_at = time.monotonic()
                 if self._stop_asked.is_set():
@@ -293,7 +304,7 @@ class _Reader(threading.Thread):
         """Hand a page over; the next one is received once there is room for it."""
         with self._ready:
             self._buffer.append(item)
-            self._buffered_bytes += _bytes_of(item)
+            self._buffered_bytes += item.nbytes
             self._ready.notify_all()
             while self._buffered_bytes > self._query.buffer_bytes and not self._stop_asked.is_set():
                 self._ready.wait()
@@ -337,7 +348,3 @@ def pipeline_depth(unit_bytes: float, page_bytes: int) -> int:
     if unit_bytes <= 0:
         return _MAX_PIPELINED
     return int(max(2, min(_MAX_PIPELINED, page_bytes // unit_bytes)))
-
-
-def _bytes_of(item: UnitPage) -> int:
-    return 0 if item.page is None else item.page.data.nbytes
