@@ -9,6 +9,7 @@ A block is an object of type `<TYPE>_BLOCK` that any Ignite client can read:
     F, F_OFFSETS          values of different length: one array, and int[] of n + 1 bounds
     F, F_OFFSETS, F_ROWS  arrays of strings: bytes, bounds of the strings, of the records
     F_VALID               byte[] of 0 and 1 where the block has nulls in F, else null
+    F_A, F_B              a nested object F of A and B (KEYS_A for keys of several fields)
 
 Strings, decimals and UUIDs are text; dates and times are milliseconds, timestamps nanoseconds.
 A block has rows of one partition and lies in that partition.
@@ -38,6 +39,15 @@ Positions = NDArray[np.int64]
 BLOCK_KEY: Final = Field("key", TypeCode.LONG, np.dtype("<i8"))
 _INT32: Final = np.dtype("<i4")
 _TEXT: Final = (TypeCode.STRING, TypeCode.DECIMAL)
+# Keys whose partition `affinity` knows.
+_KEYS: Final = (
+    TypeCode.BYTE,
+    TypeCode.SHORT,
+    TypeCode.INT,
+    TypeCode.LONG,
+    TypeCode.STRING,
+    TypeCode.OBJECT,
+)
 _SCALARS: Final = (
     TypeCode.BYTE,
     TypeCode.SHORT,
@@ -58,27 +68,43 @@ def block_schema(schema: Schema) -> Schema:
     Raises:
         ConfigError: A field or the key cannot stand in blocks.
     """
-    if schema.key.type not in (TypeCode.LONG, TypeCode.STRING):
+    if schema.key.type not in _KEYS:
         raise ConfigError(
-            f"keys of type {schema.key.type.name} cannot stand in blocks",
-            hint="use the layout rows, or a key that is a long or a string",
+            f"keys of type {schema.key.type.name} cannot stand in blocks, as their partition is"
+            " not known here",
+            hint="use the layout rows, or a key that is an integer, a string or an object",
         )
     fields = list(_stored_fields(replace(schema.key, name="KEYS")))
     for field in schema.fields:
         fields += _stored_fields(field)
+    names = [field.name.upper() for field in fields]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(
+            f"two fields would be called {twice[0]!r} in blocks",
+            hint="rename one, or use the layout rows",
+        )
     return Schema(f"{schema.type_name or 'VALUE'}_BLOCK", BLOCK_KEY, tuple(fields))
 
 
 def _stored_fields(field: Field) -> Iterator[Field]:
     name = field.name
-    kind = _element(field)
-    yield field_for(name, kind, (None,)) if kind != np.uint8 else _bytes(name)
+    if field.type is TypeCode.OBJECT:
+        for inner in field.fields:
+            yield from _stored_fields(_named(field, inner))
+    else:
+        kind = _element(field)
+        yield field_for(name, kind, (None,)) if kind != np.uint8 else _bytes(name)
     if _is_runs(field):
         yield Field(f"{name}_OFFSETS", TypeCode.INT_ARRAY, _INT32, (None,))
     if field.type is TypeCode.STRING_ARRAY:
         yield Field(f"{name}_ROWS", TypeCode.INT_ARRAY, _INT32, (None,))
     if field.nullable:
         yield Field(f"{name}_VALID", TypeCode.BYTE_ARRAY, np.dtype("u1"), (None,), nullable=True)
+
+
+def _named(outer: Field, inner: Field) -> Field:
+    """A field of a nested object as it is called in a block."""
+    return replace(inner, name=f"{outer.name}_{inner.name}")
 
 
 def _bytes(name: str) -> Field:
@@ -132,6 +158,11 @@ def _pack(field: Field, column: Column, bounds: Positions, out: dict[str, Column
     name = field.name
     if field.nullable:
         out[f"{name}_VALID"] = _pack_valid(column.valid, bounds)
+    if field.type is TypeCode.OBJECT:
+        assert isinstance(column.values, dict)
+        for inner in field.fields:
+            _pack(_named(field, inner), column.values[inner.name], bounds, out)
+        return
     if not _is_runs(field):
         values = np.asarray(column.values)
         if values.dtype.kind in "mM":
@@ -222,11 +253,17 @@ class BlockDecoder:
 
 def _unpack(field: Field, blocks: dict[str, Column], i: int, count: int | None) -> Column:
     name = field.name
-    flat = _run(blocks[name], i)
     valid = None
     if field.nullable and _present(blocks[f"{name}_VALID"], i):
         valid = _run(blocks[f"{name}_VALID"], i).astype(bool)
         _expect(field, len(valid), count)
+    if field.type is TypeCode.OBJECT:
+        columns: dict[str, Column] = {}
+        for inner in field.fields:
+            columns[inner.name] = _unpack(_named(field, inner), blocks, i, count)
+            count = len(columns[inner.name])
+        return Column(columns, valid=valid)
+    flat = _run(blocks[name], i)
     if not _is_runs(field):
         shape = (2,) if field.type is TypeCode.UUID else field.shape
         size = int(np.prod([n or 0 for n in shape], dtype=np.int64))

@@ -5,6 +5,7 @@ import pytest
 
 from ignitetf.catalog import read_manifest
 from ignitetf.errors import ConfigError
+from ignitetf.explore.verify import verify
 from ignitetf.load import blocks
 from ignitetf.load.caches import drop_cache
 from ignitetf.load.loader import load_dataset
@@ -119,3 +120,34 @@ def test_blocks_removed_by_a_trim_are_those_beyond_the_last_note(client, cache_n
     total = sum(checksum(manifest.schema, b) for b in found) % (1 << 64)
     whole = Batch(Column(np.arange(400)), {"LABEL": Column(arrays["LABEL"])})
     assert total == checksum(manifest.schema, whole) == int(manifest.checksum, 16)
+
+
+def test_two_tables_with_composite_keys_and_their_slim_tables(client, cache_name, voc_dir):
+    """VOC in blocks is VOC in rows; the annotations' key has two fields."""
+    sums = []
+    for layout in ("rows", "blocks"):
+        name = f"{cache_name}_{layout.upper()}"
+        options = {"partitions": 4, "layout": layout, "limit": 30, "index": ("LABEL", "CLASS")}
+        load_dataset(open_source("voc", str(voc_dir)), name, client=client, **options)
+        for table in (name, f"{name}_ANNOTATIONS"):
+            assert verify(client, table).findings == []
+            sums.append(read_manifest(client, table).checksum)
+    assert sums[:2] == sums[2:]
+    name = f"{cache_name}_BLOCKS_ANNOTATIONS"
+    slim, rows = f"{name}_INDEX", f"{cache_name}_ROWS_ANNOTATIONS"
+    query = "SELECT IMAGE_ID, N, LABEL, CLASS FROM {} ORDER BY IMAGE_ID, N"
+    expected = client.sql(query.format(rows)).fetchall()
+    assert client.sql(query.format(slim)).fetchall() == expected
+    block = next(entry for _, entry in client.cache(name).scan())
+    keys = zip(block.KEYS_IMAGE_ID, block.KEYS_N, strict=True)
+    assert set(keys) <= {(image, number) for image, number, _, _ in expected}
+
+
+def test_string_keys_lie_where_the_server_would_put_them(client, cache_name):
+    records = [{"id": f"key {i} \u00e9", "x": i} for i in range(300)]
+    load_dataset(records, cache_name, client=client, partitions=8, layout="blocks", key="id")
+    assert verify(client, cache_name).findings == []
+    _, found = batches(client, cache_name)
+    keys = [key.decode() for b in found for key in b.key.to_bytes()]
+    values = np.concatenate([b.columns["X"].values for b in found]).tolist()
+    assert dict(zip(keys, values, strict=True)) == {r["id"]: r["x"] for r in records}

@@ -1,5 +1,7 @@
 """Blocks give back the records that were packed, whatever their types and wherever they are cut."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,6 +15,10 @@ from ignitetf.wire.checksum import batch_hashes, checksum
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
 
+INNER = (
+    Field("A", TypeCode.INT, np.dtype("<i4")),
+    Field("B", TypeCode.STRING, BYTES, (), True),
+)
 FIELDS = (
     Field("PIXELS", TypeCode.BYTE_ARRAY, np.dtype("u1"), (2, 3)),
     Field("LABEL", TypeCode.INT, np.dtype("<i4")),
@@ -23,6 +29,7 @@ FIELDS = (
     Field("AT", TypeCode.TIMESTAMP, np.dtype("<i8")),
     Field("BOXES", TypeCode.FLOAT_ARRAY, np.dtype("<f4"), (None, 2)),
     Field("WORDS", TypeCode.STRING_ARRAY, BYTES, (None,)),
+    Field("PART", TypeCode.OBJECT, BYTES, (), True, INNER),
 )
 
 
@@ -47,7 +54,13 @@ def table(rng, n, key):
         "AT": Column(rng.integers(-(10**15), 10**15, n)),
         "BOXES": Column.from_offsets(rng.random(int(boxes.sum())).astype("<f4"), bounds(boxes)),
         "WORDS": Column.from_offsets(Column.from_bytes(every_word), bounds(words)),
+        "PART": Column(
+            {"A": Column(np.arange(n, dtype=np.int32)), "B": Column.from_bytes(names)}, valid=marks
+        ),
     }
+    if key.type is TypeCode.OBJECT:
+        parts = {"A": Column(np.arange(n, dtype=np.int32)), "B": Column.from_bytes(texts)}
+        return Batch(Column(parts), columns)
     if key.type is TypeCode.STRING:
         return Batch(Column.from_bytes([b"key %d" % i for i in range(n)]), columns)
     return Batch(Column(np.arange(n) - 3), columns)
@@ -55,12 +68,15 @@ def table(rng, n, key):
 
 LONG = Field("key", TypeCode.LONG, np.dtype("<i8"))
 TEXT = Field("key", TypeCode.STRING, BYTES)
+OBJECT = Field(
+    "key", TypeCode.OBJECT, BYTES, (), False, (INNER[0], replace(INNER[1], nullable=False))
+)
 
 
 @settings(max_examples=80, deadline=None, print_blob=True)
 @given(
     st.integers(0, 2**32),
-    st.sampled_from([LONG, TEXT]),
+    st.sampled_from([LONG, TEXT, OBJECT]),
     st.lists(st.integers(1, 9), min_size=1, max_size=6),
 )
 def test_unpacked_blocks_have_the_packed_records_in_order(seed, key, sizes):
@@ -102,11 +118,15 @@ def test_a_block_that_contradicts_itself_is_refused(name):
 
 
 def test_what_cannot_stand_in_blocks_is_named():
-    inner = (Field("A", TypeCode.INT, np.dtype("<i4")),)
-    with pytest.raises(ConfigError, match="'BOX' of type OBJECT"):
-        block_schema(Schema("T", LONG, (Field("BOX", TypeCode.OBJECT, BYTES, (), False, inner),)))
-    with pytest.raises(ConfigError, match="keys of type OBJECT"):
-        block_schema(Schema("T", Field("key", TypeCode.OBJECT, BYTES, (), False, inner), FIELDS))
+    things = Field("THINGS", TypeCode.COLLECTION, BYTES, (None,), False, INNER[:1])
+    with pytest.raises(ConfigError, match="'THINGS' of type COLLECTION"):
+        block_schema(Schema("T", LONG, (things,)))
+    key = Field("key", TypeCode.DOUBLE, np.dtype("<f8"))
+    with pytest.raises(ConfigError, match="keys of type DOUBLE"):
+        block_schema(Schema("T", key, FIELDS))
+    taken = Field("name_valid", TypeCode.INT, np.dtype("<i4"))
+    with pytest.raises(ConfigError, match="two fields would be called 'NAME_VALID'"):
+        block_schema(Schema("T", LONG, (*FIELDS, taken)))
 
 
 @pytest.mark.parametrize("count", [1, 8, 1000, 1024])
