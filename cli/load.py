@@ -17,7 +17,7 @@ from ignitetf.cli.output import Output, OutputOption, note, progress, show
 
 if TYPE_CHECKING:
     from ignitetf.load.loader import LoadReport
-    from ignitetf.load.sources.base import Source
+    from ignitetf.load.sources.base import BadRecord, Source
 
 app = typer.Typer(help="Load a data set into a cache.", no_args_is_help=True)
 
@@ -384,14 +384,15 @@ def _load(
                     note(f"stopped; 'ignitetf load ... --if-exists resume' goes on with {cache}")
                     raise
             reports += [report, *report.parts]
-    for report in reports:
-        _tell_bad_records(report)
+    _tell_bad_records([bad for report in reports for bad in report.bad_records])
     rows_out = [report.as_dict() for report in reports]
     show(rows_out[0] if len(rows_out) == 1 else rows_out, output)
 
 
-def _tell_bad_records(report: LoadReport) -> None:
-    for bad in report.bad_records[:_SHOWN_BAD_RECORDS]:
+def _tell_bad_records(records: list[BadRecord]) -> None:
+    """Name the bad records, each once: two tables of one source may lack the same."""
+    once = list(dict.fromkeys(records))
+    for bad in once[:_SHOWN_BAD_RECORDS]:
         note(f"skipped {bad.name}: {bad.reason}")
-    if (more := len(report.bad_records) - _SHOWN_BAD_RECORDS) > 0:
+    if (more := len(once) - _SHOWN_BAD_RECORDS) > 0:
         note(f"skipped {more:,} more")

@@ -50,6 +50,8 @@ from ignitetf.load.tables import (
     told,
     type_name_of,
 )
+from ignitetf.load.typenames import with_free_name
+from ignitetf.wire.blocks import block_schema
 
 __all__ = ["IfExists", "LoadReport", "Progress", "check_target", "load_dataset"]
 
@@ -260,6 +262,11 @@ class _Load:
 
     def _load(self, journal: Journal) -> LoadReport:
         """Make the journal's cache and fill it; leaves nothing when that fails by bad input."""
+        stored = [self.schema]
+        if self.options.layout == "blocks":
+            slim = index_schema(self.schema, list(self.options.index))
+            stored = [block_schema(self.schema), slim]
+        journal.schema = self.schema = with_free_name(self.client, self.schema, stored)
         write_journal(self.client, journal)
         try:
             self._create(journal.cache)

@@ -15,24 +15,41 @@ from ignitetf.wire.codes import TypeCode, java_hash_lower
 from ignitetf.wire.encode import nested_type_name
 from ignitetf.wire.schema import Field, Schema, schema_id
 
-__all__ = ["binary_type_requests"]
+__all__ = ["binary_type_requests", "binary_types"]
 
 
 def binary_type_requests(schema: Schema) -> list[bytes]:
-    """Bodies of BINARY_TYPE_PUT, inner types first: the value's, the key's, nested ones."""
-    requests: list[bytes] = []
+    """Bodies of BINARY_TYPE_PUT, inner types first: the key's, the value's."""
+    return [_request(*item) for item in binary_types(schema)]
+
+
+def binary_types(schema: Schema) -> list[tuple[str, Sequence[Field], str | None]]:
+    """Name, fields and affinity key of each binary type of a schema, inner types first."""
+    found: list[tuple[str, Sequence[Field], str | None]] = []
     if schema.key_type_name is not None:
-        requests += _requests(schema.key_type_name, schema.key.fields, schema.affinity_key)
+        found += _types(schema.key_type_name, schema.key.fields, schema.affinity_key)
     if schema.type_name is not None:
-        requests += _requests(schema.type_name, schema.fields, None)
-    return requests
+        found += _types(schema.type_name, schema.fields, None)
+    return found
 
 
-def _requests(name: str, fields: Sequence[Field], affinity_key: str | None) -> Iterator[bytes]:
+def _types(
+    name: str, fields: Sequence[Field], affinity_key: str | None
+) -> Iterator[tuple[str, Sequence[Field], str | None]]:
     for field in fields:
-        if field.type is TypeCode.OBJECT:
-            yield from _requests(nested_type_name(name, field), field.fields, None)
-    yield _request(name, fields, affinity_key)
+        yield from _inner_types(nested_type_name(name, field), field)
+    yield name, fields, affinity_key
+
+
+def _inner_types(name: str, field: Field) -> Iterator[tuple[str, Sequence[Field], str | None]]:
+    """The types of the objects in a field: itself, the items of a list, a map's keys and values."""
+    if field.type is TypeCode.OBJECT:
+        yield from _types(name, field.fields, None)
+    elif field.type is TypeCode.MAP:
+        for inner in field.fields:
+            yield from _inner_types(nested_type_name(name, inner), inner)
+    elif field.fields:
+        yield from _inner_types(name, field.fields[0])
 
 
 def _request(name: str, fields: Sequence[Field], affinity_key: str | None) -> bytes:

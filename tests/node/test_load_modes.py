@@ -333,3 +333,17 @@ def test_a_manifest_round_trips(client, cache_name):
     manifest = read_manifest(client, cache_name)
     assert type(manifest).from_json(manifest.to_json()) == manifest
     assert replace(manifest, cache="").cache == manifest.name
+
+
+@LAYOUTS
+def test_a_table_made_again_with_other_types_has_a_type_of_its_own(client, cache_name, layout):
+    """Ignite remembers the fields of a binary type when its last cache is gone."""
+    options = {"client": client, "partitions": 2, "layout": layout, "index": ("X",)}
+    for values in (np.arange(5), np.linspace(0, 1, 5), np.array(list("abcde")), np.arange(5) + 7):
+        for mode in ("replace", "append"):
+            load_dataset({"X": values}, cache_name, if_exists=mode, **options)
+        assert [len(b) > 0 for b in passes(client, cache_name)]
+        assert sum(map(len, passes(client, cache_name))) == 10
+        table = cache_name if layout == "rows" else read_manifest(client, cache_name).index
+        found = client.sql(f"SELECT X FROM {table} WHERE ID IN (3, 8) ORDER BY ID").fetchall()
+        assert found == [(values[3].item(),)] * 2
