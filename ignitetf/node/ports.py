@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import socket
 import sys
+import time
 from collections.abc import Collection, Iterator, Mapping
 
 from ignitetf.errors import NodeError
 
-__all__ = ["LOOPBACK", "client_ports", "free_ports", "is_free"]
+__all__ = ["LOOPBACK", "client_ports", "free_ports", "is_free", "wait_free"]
 
 LOOPBACK = "127.0.0.1"
 _LAST = 65_535
@@ -53,6 +54,19 @@ def client_ports(first: int, count: int, owners: Mapping[int, str]) -> list[int]
                 port=port,
             )
     return ports
+
+
+def wait_free(port: int, timeout_s: float) -> bool:
+    """Wait until a port is free; False when it still is not after `timeout_s`.
+
+    A process that was killed looks dead before the last of its threads let go of its sockets.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not is_free(port):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
 
 
 def free_ports(start: int, excluded: Collection[int]) -> Iterator[int]:

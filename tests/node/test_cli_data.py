@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 import stat
 import uuid
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from ignitetf.cli.main import app
 from ignitetf.cli.options import Connect
 from ignitetf.client import Client
 from ignitetf.load.caches import drop_cache
+from ignitetf.settings import ignitetf_home
 
 pytestmark = pytest.mark.node
 
@@ -196,6 +198,8 @@ def test_prompt(address, numbers, monkeypatch, tmp_path, capsys):
 
     from ignitetf.cli import prompt
 
+    if (profiles := ignitetf_home() / "profiles").is_dir():
+        shutil.copytree(profiles, tmp_path / "profiles")
     monkeypatch.setenv("IGNITETF_HOME", str(tmp_path))
     typed = (
         f"SELECT COUNT(*)\rFROM {numbers};\r"

@@ -1,0 +1,79 @@
+"""A full disk under a node that keeps its data: the load is interrupted, nothing acknowledged is lost.
+
+The disk is a tmpfs of a few hundred megabytes over the node's folder, which takes the right to
+mount one; elsewhere the test skips and says so.
+"""
+
+import random
+import subprocess
+
+import numpy as np
+import pytest
+
+from ignitetf.catalog import read_manifest
+from ignitetf.client import connect
+from ignitetf.errors import IgniteTFError
+from ignitetf.load import fill
+from ignitetf.load.loader import load_dataset
+from ignitetf.read.reader import CacheReader, ReadOptions
+
+pytestmark = [pytest.mark.node, pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(400)]
+NAME, ROWS = "diskfull", 5000
+
+
+def arrays(rows, seed):
+    rng = np.random.default_rng(seed)
+    return {"DATA": rng.integers(0, 256, (rows, 100_000), dtype=np.uint8)}
+
+
+def mount(*words):
+    try:
+        return subprocess.run(["mount", *words], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("no mount command on this machine")
+
+
+@pytest.fixture
+def small_disk(node_home):
+    """The node's folder on a disk of 500 MB; gives a function that makes it larger."""
+    folder = node_home / "nodes" / NAME
+    folder.mkdir(parents=True)
+    done = mount("-t", "tmpfs", "-o", "size=500m", "tmpfs", str(folder))
+    if done.returncode:
+        pytest.skip(f"a small disk cannot be mounted here: {done.stderr.strip()}")
+    yield lambda: mount("-o", "remount,size=4g", str(folder))
+    from ignitetf.node.embedded import stop_node
+
+    stop_node(NAME)
+    subprocess.run(["umount", "-l", str(folder)], check=False)
+
+
+def keys_of(client, name):
+    reader = CacheReader(client, name, ReadOptions())
+    parts = [i.batch.key.values for i in reader.batches(range(reader.partition_count)) if i.batch]
+    return np.sort(np.concatenate(parts))
+
+
+def test_a_full_disk_interrupts_and_what_was_acknowledged_is_there(small_disk, monkeypatch):
+    from ignitetf.node import Node
+
+    monkeypatch.setattr(fill, "_NOTE_S", 0.5)
+    monkeypatch.setattr(fill, "_RETRY_BUDGET_S", 5.0)
+    port = random.randrange(15_000, 30_000)
+    node = Node.start(NAME, port=port, memory="1g", persist=True)
+    with connect(node.addresses, request_timeout_s=15) as client:
+        load_dataset(arrays(300, 1), "BEFORE", client=client, partitions=8)
+        with pytest.raises(IgniteTFError) as caught:
+            load_dataset(arrays(ROWS, 2), "DATA", client=client, partitions=8)
+    assert caught.value.message
+    stored = int(caught.value.fields.get("rows", 0))
+    assert small_disk().returncode == 0
+    node = Node.start(NAME, port=port, memory="1g", persist=True)
+    with connect(node.addresses, request_timeout_s=60) as client:
+        assert read_manifest(client, "BEFORE").rows == 300
+        assert np.array_equal(keys_of(client, "BEFORE"), np.arange(300))
+        report = load_dataset(
+            arrays(ROWS, 2), "DATA", client=client, partitions=8, if_exists="resume"
+        )
+        assert report.rows == ROWS and report.resumed_rows >= stored
+        assert np.array_equal(keys_of(client, "DATA"), np.arange(ROWS))
