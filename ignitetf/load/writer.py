@@ -32,6 +32,7 @@ from ignitetf.errors import IgniteTFError, RequestTimeout, ServerError, ServerOv
 from ignitetf.sql import statement
 from ignitetf.transport import Channel, damaged
 from ignitetf.wire.affinity import partitions_of
+from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.checksum import checksum
 from ignitetf.wire.codes import OpCode, Status, StreamerFlag, TypeCode
 from ignitetf.wire.encode import encode_entries
@@ -276,6 +277,7 @@ class _Line:
         self.thread = threading.Thread(target=self._run, name="ignitetf-writer", daemon=True)
         self.channel: Channel | None = None
         self.stream: int | None = None
+        self.buffers = BufferPool()
         self.waiting: deque[int] = deque()
         self.last: tuple[int, memoryview] | None = None
         self._aborted = False
@@ -313,7 +315,7 @@ class _Line:
 
     def _write(self, work: Work) -> None:
         entries_of = work.entries or (lambda rows: rows)
-        page = encode_entries(self.writer.entry_schema, entries_of(work.rows))
+        page = encode_entries(self.writer.entry_schema, entries_of(work.rows), self.buffers)
         self.writer.count(work.rows, page.nbytes)
         if self.writer.streamer and self.stream is None:
             self._start(max(1, page.nbytes // max(1, len(page))))

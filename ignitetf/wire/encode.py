@@ -21,7 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import SchemaError
+from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.codes import BinaryFlag, TypeCode, java_hash_lower
+from ignitetf.wire.containers import CONTAINERS, container_part, enum_part
 from ignitetf.wire.hashing import hash_rows, hash_runs
 from ignitetf.wire.parts import (
     Bytes,
@@ -92,12 +94,13 @@ class EncodedPage:
             start, done = stop, int(self.ends[stop - 1])
 
 
-def encode_entries(schema: Schema, batch: Batch) -> EncodedPage:
+def encode_entries(schema: Schema, batch: Batch, pool: BufferPool | None = None) -> EncodedPage:
     """Encode the records of a batch.
 
     Args:
         schema: How they are stored; the batch has a column for each of its fields.
         batch: The records; `key` must be set.
+        pool: Where the page's memory comes from; None for memory of its own.
 
     Raises:
         SchemaError: A column is missing, or its values do not fit to its field.
@@ -110,16 +113,17 @@ def encode_entries(schema: Schema, batch: Batch) -> EncodedPage:
     else:
         value = _object(schema.type_name, schema.fields, batch.columns, len(batch))
     count = len(batch)
+    pool = pool or BufferPool()
     if isinstance(key.sizes, int) and isinstance(value.sizes, int):
         stride = key.sizes + value.sizes
-        rows = np.empty((count, stride), np.uint8)
+        rows = pool.take(count * stride).reshape(count, stride)
         key.fill(rows[:, : key.sizes])
         value.fill(rows[:, key.sizes :])
         return EncodedPage(rows.reshape(-1), np.arange(1, count + 1, dtype=np.int64) * stride)
     key_sizes = each(key.sizes, count)
     lengths = key_sizes + value.sizes
     ends = np.cumsum(lengths)
-    data = np.empty(int(ends[-1]) if count else 0, np.uint8)
+    data = pool.take(int(ends[-1]) if count else 0)
     key.scatter(data, ends - lengths)
     value.scatter(data, ends - lengths + key_sizes)
     return EncodedPage(data, ends)
@@ -135,11 +139,26 @@ def _part(field: Field, column: Column, type_name: str | None) -> Part:
     if column.valid is not None and not column.valid.all():
         inner = replace(column, valid=None)[column.valid]
         return NullablePart(_part(field, inner, type_name), column.valid)
+    name = type_name or field.name
+    if field.type in CONTAINERS:
+        return _container(field, replace(column, valid=None), name)
+    if field.type in (TypeCode.ENUM, TypeCode.BINARY_ENUM):
+        return enum_part(field, column, java_hash_lower(name))
     if field.type != TypeCode.OBJECT:
         return value_part(field, replace(column, valid=None))
     if not isinstance(column.values, dict):
         raise SchemaError(f"field {field.name!r}: values are no columns of a nested object")
-    return _object(type_name or field.name, field.fields, column.values, len(column))
+    return _object(name, field.fields, column.values, len(column))
+
+
+def _container(field: Field, column: Column, name: str) -> Part:
+    """Lists, whose elements have the type name of the field, and maps."""
+
+    def part_of(element: Field, inner: Column) -> Part:
+        of_map = field.type is TypeCode.MAP
+        return _part(element, inner, nested_type_name(name, element) if of_map else name)
+
+    return container_part(field, column, java_hash_lower(name), part_of)
 
 
 def _object(
