@@ -66,9 +66,11 @@ def _hashes(field: Field, column: Column) -> NDArray[np.uint64]:
 
 
 def _nested_hashes(field: Field, column: Column, inner: Column) -> NDArray[np.uint64]:
-    """Runs of strings: each string's hash, and the runs of those hashes."""
+    """Runs of objects: each one's hash, and the runs of those hashes."""
     assert column.starts is not None and column.lengths is not None
     element = Field(field.name, TypeCode.STRING, field.dtype, (), True)
+    if field.type is not TypeCode.STRING_ARRAY and field.fields:
+        element = field.fields[0]
     each = _salted(element, inner)
     flat, starts, lengths = ordered_runs(each, column.starts, column.lengths)
     return row_hash_runs(flat, starts, lengths)

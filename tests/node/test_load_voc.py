@@ -166,3 +166,20 @@ def test_the_pipeline_trains_two_steps(client, address, cache_name, voc_dir):
     model.compile("adam", loss)
     history = model.fit(batches.repeat(), steps_per_epoch=2, epochs=1, verbose=0)
     assert np.isfinite(history.history["loss"][0]) and model.optimizer.iterations == 2
+
+
+def test_every_image_comes_back_byte_for_byte(client, address, cache_name, voc_dir):
+    """Through IgniteDataset, SQL and pyignite."""
+    pytest.importorskip("tensorflow")
+    from ignitetf import IgniteDataset
+
+    load_dataset(open_source("voc", str(voc_dir)), cache_name, client=client, partitions=8)
+    files = {path.stem: path.read_bytes() for path in (voc_dir / "JPEGImages").glob("*.jpg")}
+    found = {}
+    for page in IgniteDataset(cache_name, addresses=[address]).numpy():
+        names = [name.decode() for name in page["val"]["NAME"]]
+        found.update(zip(names, page["val"]["IMAGE"], strict=True))
+    assert found == files
+    assert dict(client.sql(f"SELECT NAME, IMAGE FROM {cache_name}")) == files
+    rows = client.cache(cache_name).get_all(list(range(len(files)))).values()
+    assert {row.NAME: row.IMAGE for row in rows} == files

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import decimal
 import uuid
 from collections import OrderedDict
@@ -17,6 +18,9 @@ from pyignite.datatypes import (
     BoolObject,
     ByteArrayObject,
     ByteObject,
+    CollectionObject,
+    DateArrayObject,
+    DecimalArrayObject,
     DecimalObject,
     DoubleArrayObject,
     DoubleObject,
@@ -26,10 +30,14 @@ from pyignite.datatypes import (
     IntObject,
     LongArrayObject,
     LongObject,
+    MapObject,
+    ObjectArrayObject,
     ShortArrayObject,
     ShortObject,
     String,
     StringArrayObject,
+    TimestampArrayObject,
+    UUIDArrayObject,
     UUIDObject,
 )
 from pyignite.stream import BinaryStream
@@ -112,6 +120,42 @@ def array(code, dtype, kind, values):
     return (code, dtype, (None,), kind, st.lists(values, max_size=9), lambda v: runs(v, dtype))
 
 
+def lists(values, item):
+    """Runs of any column: `item` makes one of all elements."""
+    inner = item([x for v in values if v is not None for x in v])
+    offsets = np.concatenate(([0], np.cumsum([0 if v is None else len(v) for v in values])))
+    valid = np.array([v is not None for v in values])
+    return Column.from_offsets(inner, offsets, None if valid.all() else valid)
+
+
+def tagged(values, item):
+    """As `lists`, of pairs of a number and the list, as pyignite has them."""
+    return lists([None if v is None else v[1] for v in values], item)
+
+
+def maps(values):
+    plain = [{} if v is None else v[1] for v in values]
+    keys = lists([list(v) for v in plain], text)
+    items = lists([list(v.values()) for v in plain], lambda v: flagged(v, np.dtype("<i8")))
+    valid = np.array([v is not None for v in values])
+    return Column({"keys": keys, "values": items}, valid=None if valid.all() else valid)
+
+
+def millis(values):
+    return flagged([v and round((v - EPOCH).total_seconds() * 1000) for v in values], np.int64)
+
+
+def nanos(values):
+    return flagged(
+        [v and round((v[0] - EPOCH).total_seconds() * 1000) * 1_000_000 + v[1] for v in values],
+        np.int64,
+    )
+
+
+EPOCH = datetime.datetime(1970, 1, 1)
+moments = st.datetimes(datetime.datetime(1971, 1, 1), datetime.datetime(2037, 1, 1)).map(
+    lambda d: d.replace(microsecond=0)
+)
 f32 = st.floats(width=32, allow_nan=False)
 f64 = st.floats(allow_nan=False)
 # pyignite loses what follows a NUL inside a string, so there is none in the texts compared.
@@ -148,6 +192,66 @@ KINDS = [
         st.lists(plain_text, max_size=4),
         strings,
     ),
+    (
+        TypeCode.UUID_ARRAY,
+        BYTES,
+        (None,),
+        UUIDArrayObject,
+        st.lists(st.uuids(), max_size=3),
+        lambda v: lists(v, uuids),
+    ),
+    (
+        TypeCode.DECIMAL_ARRAY,
+        BYTES,
+        (None,),
+        DecimalArrayObject,
+        st.lists(numbers, max_size=3),
+        lambda v: lists(v, decimals),
+    ),
+    (
+        TypeCode.DATE_ARRAY,
+        np.dtype("<i8"),
+        (None,),
+        DateArrayObject,
+        st.lists(moments, max_size=3),
+        lambda v: lists(v, millis),
+    ),
+    (
+        TypeCode.TIMESTAMP_ARRAY,
+        np.dtype("<i8"),
+        (None,),
+        TimestampArrayObject,
+        st.lists(st.tuples(moments, st.integers(0, 999_999)), max_size=3),
+        lambda v: lists(v, nanos),
+    ),
+    (
+        TypeCode.COLLECTION,
+        BYTES,
+        (None,),
+        CollectionObject,
+        st.tuples(st.just(1), st.lists(st.none() | plain_text, max_size=4)),
+        lambda v: tagged(v, text),
+        Field("item", TypeCode.STRING, BYTES, (), True),
+    ),
+    (
+        TypeCode.OBJECT_ARRAY,
+        BYTES,
+        (None,),
+        ObjectArrayObject,
+        st.tuples(st.just(-1), st.lists(st.none() | plain_text, max_size=4)),
+        lambda v: tagged(v, text),
+        Field("item", TypeCode.STRING, BYTES, (), True),
+    ),
+    (
+        TypeCode.MAP,
+        BYTES,
+        (),
+        MapObject,
+        st.tuples(st.just(2), st.dictionaries(plain_text, st.none() | ints(64), max_size=3)),
+        maps,
+        Field("keys", TypeCode.STRING, BYTES),
+        Field("values", TypeCode.LONG, np.dtype("<i8"), (), True),
+    ),
 ]
 
 
@@ -166,7 +270,7 @@ def tables(draw):
 @settings(max_examples=300, deadline=None, print_blob=True)
 @given(tables())
 def test_bytes_are_those_of_pyignite(table):
-    fields = tuple(Field(n, k[0], k[1], k[2], True) for n, k, _ in table)
+    fields = tuple(Field(n, k[0], k[1], k[2], True, (*k[6:],)) for n, k, _ in table)
     columns = {name: kind[5](values) for name, kind, values in table}
     count = len(table[0][2])
     keys = np.arange(count) * 7 - 3

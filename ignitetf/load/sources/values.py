@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
-from collections.abc import Sequence
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,15 @@ _MICROSECOND = dt.timedelta(microseconds=1)
 _DAY_MS = 86_400_000
 # Kinds of arrays whose values all have their equal in a target of this kind.
 _SOURCE_KINDS = {"i": "iub", "u": "iub", "f": "fiu", "b": "b"}
+
+
+_LIST_CODE = {
+    TypeCode.UUID: TypeCode.UUID_ARRAY,
+    TypeCode.DECIMAL: TypeCode.DECIMAL_ARRAY,
+    TypeCode.DATE: TypeCode.DATE_ARRAY,
+    TypeCode.TIMESTAMP: TypeCode.TIMESTAMP_ARRAY,
+    TypeCode.TIME: TypeCode.TIME_ARRAY,
+}
 
 
 def field_of(name: str, values: Sequence[Any]) -> Field:
@@ -66,13 +77,39 @@ def _special(name: str, present: list[Any], nullable: bool) -> Field | None:
         (decimal.Decimal, TypeCode.DECIMAL, BYTES),
         (dt.datetime, TypeCode.TIMESTAMP, np.dtype(np.int64)),
         (dt.date, TypeCode.DATE, np.dtype(np.int64)),
+        (dt.time, TypeCode.TIME, np.dtype(np.int64)),
+        (uuid.UUID, TypeCode.UUID, BYTES),
     )
     for types, code, dtype in kinds:
         if all(isinstance(v, types) for v in present):
             return Field(name, code, dtype, (), nullable)
         if any(isinstance(v, types) for v in present):
             raise SchemaError(f"field {name!r}: types are mixed: {_kinds(present)}")
+    if all(isinstance(v, Mapping) for v in present):
+        return _object_field(name, present, nullable)
+    if all(isinstance(v, (list, tuple)) for v in present):
+        return _list_field(name, present, nullable)
     return None
+
+
+def _object_field(name: str, present: list[Mapping[str, Any]], nullable: bool) -> Field:
+    """A nested object of all names that the sample has."""
+    names = dict.fromkeys(str(key) for value in present for key in value)
+    if not names:
+        raise SchemaError(f"field {name!r}: dicts without keys")
+    inner = tuple(field_of(key, [value.get(key) for value in present]) for key in names)
+    return Field(name, TypeCode.OBJECT, BYTES, (), nullable, inner)
+
+
+def _list_field(name: str, present: list[Any], nullable: bool) -> Field | None:
+    """Lists of what NumPy has no numbers for; None for the others."""
+    items = [item for value in present for item in value]
+    types = (uuid.UUID, decimal.Decimal, dt.date, dt.time, Mapping)
+    if not any(isinstance(item, types) for item in items):
+        return None
+    item = field_of("item", items)
+    code = _LIST_CODE.get(item.type, TypeCode.COLLECTION)
+    return Field(name, code, item.dtype, (None,), nullable, (item,))
 
 
 def _kinds(values: list[Any]) -> str:
@@ -111,18 +148,60 @@ def column_of(field: Field, values: Sequence[Any]) -> Column:
         if not field.nullable:
             raise SchemaError("null, but the field is not nullable")
         valid = np.fromiter((v is not None for v in values), np.bool_, len(values))
-    if field.type in (TypeCode.STRING, TypeCode.DECIMAL) or (
+    if field.fields:
+        return _nested(field, values, valid)
+    if field.type in (TypeCode.STRING, TypeCode.DECIMAL, TypeCode.UUID) or (
         field.type == TypeCode.BYTE_ARRAY and field.dtype == BYTES
     ):
         return Column.from_bytes([_to_bytes(field, v) for v in values])
     if field.type == TypeCode.STRING_ARRAY:
         return strings_column(field, [() if v is None else v for v in values], valid)
-    if field.type in (TypeCode.TIMESTAMP, TypeCode.DATE):
+    if field.type in (TypeCode.TIMESTAMP, TypeCode.DATE, TypeCode.TIME):
         numbers = [0 if v is None else _to_time(field, v) for v in values]
         return Column(np.array(numbers, np.int64), valid=valid)
     if field.ragged:
         return _runs(field, values, valid)
     return _dense(field, values, valid)
+
+
+def _nested(field: Field, values: Sequence[Any], valid: NDArray[np.bool_] | None) -> Column:
+    """Nested objects from dicts, lists of objects from lists, maps from dicts."""
+    whole = [({} if v is None else v) for v in values]
+    if field.type in (TypeCode.OBJECT, TypeCode.MAP) and not all(
+        isinstance(v, Mapping) for v in whole
+    ):
+        raise SchemaError("no dict")
+    if field.type is TypeCode.OBJECT:
+        return Column({f.name: _object_column(f, values) for f in field.fields}, valid=valid)
+    if field.type is TypeCode.MAP:
+        keys, items = field.fields
+        lists = ([list(v) for v in whole], [list(v.values()) for v in whole])
+        columns = {f.name: _list(f, v, None) for f, v in zip((keys, items), lists, strict=True)}
+        return Column(columns, valid=valid)
+    return _list(field.fields[0], whole, valid)
+
+
+def _object_column(field: Field, values: Sequence[Any]) -> Column:
+    """One field of nested objects; where the object itself is missing, any value will do."""
+    present = [v.get(field.name) for v in values if v is not None]
+    column = column_of(field, present)
+    if len(present) == len(values):
+        return column
+    rows = np.array([v is not None for v in values])
+    if not present:
+        return column_of(replace(field, nullable=True), [None] * len(values))
+    spread = column[np.maximum(np.cumsum(rows) - 1, 0)]
+    marks = rows if spread.valid is None else rows & spread.valid
+    return replace(spread, valid=marks if field.nullable else None)
+
+
+def _list(item: Field, lists: Sequence[Any], valid: NDArray[np.bool_] | None) -> Column:
+    if any(isinstance(v, (str, bytes)) for v in lists):
+        raise SchemaError("a text instead of a list")
+    inner = column_of(item, [one for v in lists for one in v])
+    offsets = np.cumsum([0, *(len(v) for v in lists)], dtype=np.int64)
+    plain = inner.starts is None and inner.valid is None and isinstance(inner.values, np.ndarray)
+    return Column.from_offsets(inner.values if plain else inner, offsets, valid)  # type: ignore[arg-type]
 
 
 def _to_bytes(field: Field, value: Any) -> bytes | None:
@@ -135,6 +214,8 @@ def _to_bytes(field: Field, value: Any) -> bytes | None:
         if not number.is_finite():
             raise SchemaError(f"{number} is no finite decimal")
         return format(number, "f").encode()
+    if field.type == TypeCode.UUID:
+        return str(uuid.UUID(str(value))).encode()
     if isinstance(value, str):
         if field.type == TypeCode.BYTE_ARRAY:
             raise SchemaError("str instead of bytes")
@@ -148,7 +229,12 @@ def _to_bytes(field: Field, value: Any) -> bytes | None:
 
 
 def _to_time(field: Field, value: Any) -> int:
-    """Nanoseconds since the epoch for a timestamp, milliseconds for a date."""
+    """Nanoseconds since the epoch for a timestamp, milliseconds for a date or a time of day."""
+    if field.type == TypeCode.TIME:
+        if not isinstance(value, dt.time) or value.tzinfo is not None:
+            raise SchemaError(f"{type(value).__name__} instead of a time without a zone")
+        seconds = (value.hour * 60 + value.minute) * 60 + value.second
+        return seconds * 1000 + value.microsecond // 1000
     if field.type == TypeCode.DATE:
         if isinstance(value, dt.datetime) or not isinstance(value, dt.date):
             raise SchemaError(f"{type(value).__name__} instead of a date")

@@ -1,0 +1,125 @@
+"""Arrays of objects, collections, maps and enums: the mirror of what `columns` reads of them.
+
+Batch -> **parts of parts** -> encode -> page of entries
+
+A list is one column of all its elements, whose objects stand one behind the other; a map is a
+list of pairs. The elements are any objects, null among them.
+
+Source: Apache Ignite 2.17.0, `BinaryWriterExImpl`, `BinaryUtils.doReadCollection`,
+`GridBinaryMarshaller` (kinds of collections and maps).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+from ignitetf.errors import SchemaError
+from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.parts import Bytes, FixedPart, Part, Positions, RunsPart, as_bytes, each
+from ignitetf.wire.schema import Column, Field
+
+__all__ = ["CONTAINERS", "ELEMENT_CODE", "container_part", "element_field", "enum_part"]
+
+ELEMENT_CODE: Final = {
+    TypeCode.UUID_ARRAY: TypeCode.UUID,
+    TypeCode.DATE_ARRAY: TypeCode.DATE,
+    TypeCode.TIMESTAMP_ARRAY: TypeCode.TIMESTAMP,
+    TypeCode.TIME_ARRAY: TypeCode.TIME,
+    TypeCode.DECIMAL_ARRAY: TypeCode.DECIMAL,
+    TypeCode.ENUM_ARRAY: TypeCode.ENUM,
+}
+CONTAINERS: Final = (*ELEMENT_CODE, TypeCode.OBJECT_ARRAY, TypeCode.COLLECTION, TypeCode.MAP)
+_ANY_OBJECT: Final = -1  # the type id of java.lang.Object
+_ARRAY_LIST: Final = 1
+_LINKED_MAP: Final = 2
+
+PartOf = Callable[[Field, Column], Part]
+
+
+def element_field(field: Field) -> Field:
+    """The field of the elements of a list."""
+    if field.fields:
+        return field.fields[0]
+    if (code := ELEMENT_CODE.get(field.type)) is None:
+        raise SchemaError(f"field {field.name!r}: the type of its elements is not declared")
+    return Field(field.name, code, field.dtype, field.shape[1:], True)
+
+
+def container_part(field: Field, column: Column, type_id: int, part_of: PartOf) -> Part:
+    """The part of a column of lists or maps without nulls.
+
+    Args:
+        field: One of the types of `CONTAINERS`.
+        column: Runs of elements; of maps, such columns `keys` and `values`.
+        type_id: Of the enum, for arrays of those.
+        part_of: Makes the part of a column of elements.
+
+    Raises:
+        SchemaError: The column is not made so.
+    """
+    if field.type is TypeCode.MAP:
+        return _maps(field, column, part_of)
+    inner, offsets = _elements(field, column)
+    part = part_of(element_field(field), inner)
+    sizes = each(part.sizes, len(inner))
+    ends = np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
+    flat = np.empty(int(ends[-1]), np.uint8)
+    part.scatter(flat, ends[:-1])
+    heads = _heads(field, np.diff(offsets), type_id)
+    return RunsPart(heads, flat, ends[offsets[:-1]], ends[offsets[1:]] - ends[offsets[:-1]])
+
+
+def enum_part(field: Field, column: Column, type_id: int) -> Part:
+    """Enums by their ordinals."""
+    ordinals = np.asarray(column.values)
+    if ordinals.dtype.kind not in "iu" or ordinals.ndim != 1:
+        raise SchemaError(f"field {field.name!r}: values are {ordinals.dtype}, expected ordinals")
+    return FixedPart(struct.pack("<bi", field.type, type_id), as_bytes(ordinals.astype("<i4")))
+
+
+def _maps(field: Field, column: Column, part_of: PartOf) -> Part:
+    if not isinstance(column.values, dict) or set(column.values) != {f.name for f in field.fields}:
+        raise SchemaError(f"field {field.name!r}: values are no columns of keys and values")
+    found = [_elements(inner, column.values[inner.name]) for inner in field.fields]
+    offsets = found[0][1]
+    if not np.array_equal(offsets, found[1][1]):
+        raise SchemaError(f"field {field.name!r}: a map has not as many values as keys")
+    parts = [part_of(f, inner) for f, (inner, _) in zip(field.fields, found, strict=True)]
+    count = int(offsets[-1])
+    keys, values = (each(part.sizes, count) for part in parts)
+    ends = np.concatenate(([0], np.cumsum(keys + values, dtype=np.int64)))
+    flat = np.empty(int(ends[-1]), np.uint8)
+    parts[0].scatter(flat, ends[:-1])
+    parts[1].scatter(flat, ends[:-1] + keys)
+    heads = _heads(field, np.diff(offsets), 0)
+    return RunsPart(heads, flat, ends[offsets[:-1]], ends[offsets[1:]] - ends[offsets[:-1]])
+
+
+def _elements(field: Field, column: Column) -> tuple[Column, Positions]:
+    """All elements as one column, and the bounds of the lists in it."""
+    if column.starts is None:
+        raise SchemaError(f"field {field.name!r}: values are no lists")
+    inner, offsets = column.compact()
+    return inner if isinstance(inner, Column) else Column(inner), offsets
+
+
+def _heads(field: Field, counts: Positions, type_id: int) -> Bytes:
+    """What stands before the elements of each list: code, count, and the kind of list."""
+    lengths = as_bytes(counts.astype("<i4"))
+    before, after = bytes([field.type]), b""
+    if field.type in (TypeCode.OBJECT_ARRAY, TypeCode.ENUM_ARRAY):
+        number = type_id if field.type is TypeCode.ENUM_ARRAY else _ANY_OBJECT
+        before += struct.pack("<i", number)
+    elif field.type is TypeCode.COLLECTION:
+        after = bytes([_ARRAY_LIST])
+    elif field.type is TypeCode.MAP:
+        after = bytes([_LINKED_MAP])
+    heads = np.empty((len(counts), len(before) + 4 + len(after)), np.uint8)
+    heads[:, : len(before)] = np.frombuffer(before, np.uint8)
+    heads[:, len(before) : len(before) + 4] = lengths
+    heads[:, len(before) + 4 :] = np.frombuffer(after, np.uint8)
+    return heads
