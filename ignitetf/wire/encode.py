@@ -144,11 +144,6 @@ def _part(field: Field, column: Column, type_name: str | None) -> Part:
         return _container(field, replace(column, valid=None), name)
     if field.type in (TypeCode.ENUM, TypeCode.BINARY_ENUM):
         return enum_part(field, column, java_hash_lower(name))
-    name = type_name or field.name
-    if field.type in CONTAINERS:
-        return _container(field, replace(column, valid=None), name)
-    if field.type in (TypeCode.ENUM, TypeCode.BINARY_ENUM):
-        return enum_part(field, column, java_hash_lower(name))
     if field.type != TypeCode.OBJECT:
         return value_part(field, replace(column, valid=None))
     if not isinstance(column.values, dict):
