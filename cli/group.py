@@ -73,7 +73,8 @@ class LazyGroup(TyperGroup):
     """A group that knows its commands by name and help line, and imports them when called.
 
     Attributes:
-        registry: Command name -> module and help line. The module has `app`, a Typer app.
+        registry: Command name -> module and help line. The module has `app`, a Typer app, or
+            the name after a colon.
         debug: Whether an error shows its traceback.
     """
 
@@ -89,8 +90,9 @@ class LazyGroup(TyperGroup):
         if cmd_name not in self.registry:
             return None
         if cmd_name not in self.commands:
-            module = importlib.import_module(self.registry[cmd_name][0])
-            command = get_command(prepare(module.app))
+            module, _, name = self.registry[cmd_name][0].partition(":")
+            found = getattr(importlib.import_module(module), name or "app")
+            command = get_command(prepare(found))
             command.name = cmd_name
             self.commands[cmd_name] = command
         return self.commands[cmd_name]

@@ -1,0 +1,123 @@
+"""`ignitetf head`, `stats` and `preview`: look into a data set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+
+from ignitetf.cli.options import Connect, connected
+from ignitetf.cli.output import Output, OutputOption, note, progress, show
+
+head_app = typer.Typer(help="The first records of a cache.")
+stats_app = typer.Typer(help="What the columns of a cache hold.")
+preview_app = typer.Typer(help="A contact sheet of a cache's images.")
+
+_SHOWN_ELEMENTS = 8
+_CacheArgument = Annotated[str, typer.Argument(help="Name of the cache or data set.")]
+
+
+@head_app.command("head")
+@connected
+def head(
+    connect: Connect,
+    cache: _CacheArgument,
+    count: Annotated[int, typer.Option("--rows", "-n", min=1, help="Records to show.")] = 10,
+    fields: Annotated[
+        Optional[str],  # noqa: UP045 (evaluated at run time)
+        typer.Option(metavar="NAME,...", help="Only these fields."),
+    ] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Print the first records, in the order in which training reads them.
+
+    Example: ignitetf head MNIST_TRAIN -n 3
+    """
+    from ignitetf.explore.rows import first_rows
+
+    wanted = tuple(name.strip() for name in fields.split(",")) if fields else None
+    with connect() as client:
+        client.require_cache(cache)
+        rows = first_rows(client, cache, count, fields=wanted)
+    if output is Output.TABLE:
+        rows = [{name: _brief(value) for name, value in row.items()} for row in rows]
+    show(rows, output)
+
+
+def _brief(value: Any) -> Any:
+    """Arrays of more than a few elements by their dtype and shape, as nobody reads a thousand."""
+    if getattr(value, "size", 0) > _SHOWN_ELEMENTS:
+        return f"{value.dtype} {list(value.shape)}"
+    return value
+
+
+@stats_app.command("stats")
+@connected
+def stats(connect: Connect, cache: _CacheArgument, output: OutputOption = Output.TABLE) -> None:
+    """Print rows, rows per partition, and each column's range, mean, nulls and values.
+
+    Example: ignitetf stats MNIST_TRAIN --output json
+    """
+    from ignitetf.explore.stats import dataset_stats
+
+    with connect() as client:
+        client.require_cache(cache)
+        with progress(f"read {cache}", None) as advance:
+            found = dataset_stats(client, cache, on_progress=advance)
+    if output is Output.JSON:
+        show(found.as_dict(), output)
+        return
+    rows: list[dict[str, Any]] = []
+    for column in found.as_dict()["columns"]:
+        top = ", ".join(f"{value}: {count}" for value, count in list(column["top"].items())[:3])
+        rows.append({**column, "shape": str(list(column["shape"])), "top": top})
+    show(rows, output)
+    note(
+        f"{cache}: {found.rows:,} rows, {found.bytes / 1e6:,.1f} MB in {found.layout},"
+        f" {found.partitions:,} partitions of {min(found.partition_rows):,} to"
+        f" {max(found.partition_rows):,} rows"
+    )
+
+
+@preview_app.command("preview")
+@connected
+def preview(
+    connect: Connect,
+    cache: _CacheArgument,
+    out: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--out", metavar="FILE.png", help="Write the sheet here, do not draw it."),
+    ] = None,
+    field: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(metavar="NAME", help="Field of the images [default: the first]."),
+    ] = None,
+    count: Annotated[int, typer.Option("--rows", "-n", min=1, help="Images to show.")] = 64,
+    columns: Annotated[int, typer.Option(min=1, help="Images side by side.")] = 8,
+    size: Annotated[int, typer.Option(min=8, max=1024, help="Pixels of each image.")] = 96,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Draw the first images with their labels, in the terminal or as a PNG.
+
+    Example: ignitetf preview MNIST_TRAIN --out sheet.png
+    """
+    import shutil
+    import sys
+
+    from ignitetf.errors import ConfigError
+    from ignitetf.explore.preview import contact_sheet, half_blocks
+
+    if out is None and not sys.stdout.isatty():
+        raise ConfigError("the output is no terminal to draw in", hint="write a file with --out")
+    if out is not None and out.suffix.lower() != ".png":
+        raise ConfigError(f"{out}: the sheet is a PNG", hint="name a file that ends in .png")
+    with connect() as client:
+        client.require_cache(cache)
+        sheet = contact_sheet(client, cache, field=field, count=count, columns=columns, size=size)
+    if out is None:
+        typer.echo(half_blocks(sheet.image, min(shutil.get_terminal_size().columns, 160)))
+        return
+    sheet.image.save(out)
+    found = {"file": str(out), "field": sheet.field, "images": sheet.shown}
+    show({**found, "undecodable": sheet.undecodable}, output)

@@ -1,0 +1,86 @@
+"""`head`: the first records of a data set, as plain Python values.
+
+cache -> reader -> **records** -> people
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ignitetf.client import Client
+from ignitetf.read.reader import CacheReader, ReadOptions
+from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
+
+__all__ = ["first_rows", "value_at"]
+
+_PAGE_ENTRIES = 256
+
+
+def first_rows(
+    client: Client, cache: str, count: int = 10, *, fields: tuple[str, ...] | None = None
+) -> list[dict[str, Any]]:
+    """The first records in the order of partitions and of key hashes, as `IgniteDataset` reads.
+
+    Args:
+        client: The cluster.
+        cache: Name of the cache or data set.
+        count: Records at most.
+        fields: Value fields; None for all.
+
+    Returns:
+        One mapping a record: `key`, then the fields; strings as text, blobs as `bytes`, arrays as
+        NumPy arrays, nulls as None.
+    """
+    options = ReadOptions(
+        fields=fields, raw_nulls=True, page_size=max(1, min(count, _PAGE_ENTRIES))
+    )
+    reader = CacheReader(client, cache, options)
+    found: list[dict[str, Any]] = []
+    for batch in _batches(reader):
+        wanted = min(len(batch), count - len(found))
+        found += [_record(reader.schema, batch, index) for index in range(wanted)]
+        if len(found) >= count:
+            break
+    return found
+
+
+def _batches(reader: CacheReader) -> Iterator[Batch]:
+    pages = reader.batches(list(range(reader.partition_count)))
+    with contextlib.closing(pages):
+        for item in pages:
+            if item.batch is not None:
+                yield item.batch
+
+
+def _record(schema: Schema, batch: Batch, index: int) -> dict[str, Any]:
+    record = {} if batch.key is None else {"key": value_at(schema.key, batch.key, index)}
+    for field in schema.fields:
+        record[field.name] = value_at(field, batch.columns[field.name], index)
+    return record
+
+
+def value_at(field: Field, column: Column, index: int) -> Any:
+    """One value of a column as people know it; None for a null."""
+    if column.valid is not None and not column.valid[index]:
+        return None
+    values = column.values
+    if isinstance(values, dict):
+        return {f.name: value_at(f, values[f.name], index) for f in field.fields}
+    if column.starts is None or column.lengths is None:
+        assert isinstance(values, np.ndarray)
+        value = values[index]
+        return value.item() if value.ndim == 0 else value
+    first, length = int(column.starts[index]), int(column.lengths[index])
+    if isinstance(values, Column):
+        element = field.fields[0] if field.fields else Field(field.name, TypeCode.STRING, BYTES)
+        return [value_at(element, values, i) for i in range(first, first + length)]
+    run = values[first : first + length]
+    if field.dtype != BYTES:
+        return run
+    blob = run.tobytes()
+    return blob if field.type == TypeCode.BYTE_ARRAY else blob.decode("utf-8", "replace")

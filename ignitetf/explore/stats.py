@@ -1,0 +1,214 @@
+"""`stats`: what the columns of a data set hold, in one pass, whatever its layout.
+
+cache -> reader -> **column statistics** -> report
+
+Moments are summed in float64 around the first value of each column, so that a mean far from
+zero does not swallow the deviation. Numbers are seen by their values, arrays by all elements,
+text and blobs by their lengths.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignitetf.client import Client
+from ignitetf.read.reader import CacheReader, ReadOptions
+from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.schema import BYTES, Batch, Column, Field
+
+__all__ = ["ColumnStats", "DatasetStats", "dataset_stats"]
+
+# More different values than this are not counted one by one.
+_MOST_VALUES: Final = 1000
+_SHOWN_VALUES: Final = 10
+_FLOAT_KINDS: Final = "f"
+
+
+@dataclass(frozen=True)
+class ColumnStats:
+    """One column.
+
+    Attributes:
+        name: Field, or `key`.
+        type: Type on the wire.
+        shape: Shape of a value; None stands for a length that differs.
+        rows: Values that are not null.
+        nulls: Nulls.
+        minimum: Least number, or least length of text, blobs and lists; None without any.
+        maximum: Greatest, in the same sense.
+        mean: Mean, in the same sense.
+        std: Standard deviation of the population, in the same sense.
+        nan: Numbers that are not finite; they count in nothing else.
+        distinct: Different values of a scalar number, bool or text; None above 1,000.
+        top: The most frequent of them with their counts.
+    """
+
+    name: str
+    type: str
+    shape: tuple[int | None, ...]
+    rows: int
+    nulls: int
+    minimum: float | int | None
+    maximum: float | int | None
+    mean: float | None
+    std: float | None
+    nan: int
+    distinct: int | None
+    top: dict[str, int]
+
+
+@dataclass
+class DatasetStats:
+    """A data set: its rows, where they lie, and its columns.
+
+    Attributes:
+        cache: Name.
+        layout: `rows` or `blocks`.
+        rows: Records.
+        bytes: Bytes of all values.
+        partitions: Number of partitions.
+        partition_rows: Records of each partition; by the rows' own partition for blocks too.
+        columns: The columns, key first.
+    """
+
+    cache: str
+    layout: str
+    rows: int = 0
+    bytes: int = 0
+    partitions: int = 0
+    partition_rows: list[int] = field(default_factory=list)
+    columns: list[ColumnStats] = field(default_factory=list)
+
+    @property
+    def skew(self) -> float:
+        """Records of the largest partition by the mean."""
+        return round(max(self.partition_rows) * self.partitions / self.rows, 2) if self.rows else 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """A JSON object of everything."""
+        return {**asdict(self), "skew": self.skew}
+
+
+def dataset_stats(
+    client: Client, cache: str, *, on_progress: Callable[[int], None] = lambda rows: None
+) -> DatasetStats:
+    """Read a data set once and tell what its columns hold.
+
+    Args:
+        client: The cluster.
+        cache: Name of the cache or data set.
+        on_progress: Called with the number of further rows that were read.
+
+    Raises:
+        SchemaError: The cache is empty and has no manifest, or its records fit no one schema.
+    """
+    reader = CacheReader(client, cache, ReadOptions(raw_nulls=True))
+    schema = reader.schema
+    seen = {"key": _Column(schema.key), **{f.name: _Column(f) for f in schema.fields}}
+    found = DatasetStats(cache, "rows" if reader.block_rows == 1.0 else "blocks")
+    if reader.manifest is not None:
+        found.layout = reader.manifest.layout
+    found.partitions = reader.partition_count
+    found.partition_rows = [0] * reader.partition_count
+    pages = reader.batches(list(range(reader.partition_count)))
+    with contextlib.closing(pages):
+        for item in pages:
+            if item.batch is None:
+                continue
+            _add(seen, item.batch)
+            found.rows += len(item.batch)
+            found.bytes += item.batch.nbytes
+            found.partition_rows[item.unit] += len(item.batch)
+            on_progress(len(item.batch))
+    found.columns = [column.stats(name) for name, column in seen.items()]
+    return found
+
+
+def _add(seen: dict[str, _Column], batch: Batch) -> None:
+    if batch.key is not None:
+        seen["key"].add(batch.key)
+    for name, column in batch.columns.items():
+        seen[name].add(column)
+
+
+class _Column:
+    """Sums of one column."""
+
+    def __init__(self, kind: Field) -> None:
+        self.kind = kind
+        self.rows = self.nulls = self.count = self.not_finite = 0
+        self.low: Any = None
+        self.high: Any = None
+        self.origin: float | None = None
+        self.total = self.squares = 0.0
+        self.values: Counter[Any] | None = Counter()
+
+    def add(self, column: Column) -> None:
+        """Take in a page's values."""
+        valid = column.valid
+        self.rows += len(column) if valid is None else int(valid.sum())
+        self.nulls += 0 if valid is None else int((~valid).sum())
+        if valid is not None and not valid.all():
+            column = column[valid]
+        if len(column) == 0 or isinstance(column.values, dict):
+            return
+        self._count_values(column)
+        if column.lengths is not None and (self.kind.dtype == BYTES or self.kind.fields):
+            self._numbers(column.lengths)
+            return
+        values = column.values if column.lengths is None else column.compact()[0]
+        if isinstance(values, np.ndarray) and values.dtype.kind in "iubf":
+            self._numbers(values.reshape(-1))
+
+    def _numbers(self, values: NDArray[Any]) -> None:
+        if values.dtype.kind in _FLOAT_KINDS:
+            finite = np.isfinite(values)
+            self.not_finite += int((~finite).sum())
+            values = values[finite]
+        if len(values) == 0:
+            return
+        low, high = values.min().item(), values.max().item()
+        self.low = low if self.low is None else min(low, self.low)
+        self.high = high if self.high is None else max(high, self.high)
+        if self.origin is None:
+            self.origin = float(values[0])
+        moved = values.astype(np.float64) - self.origin
+        self.count += len(values)
+        self.total += float(moved.sum())
+        self.squares += float(np.dot(moved, moved))
+
+    def _count_values(self, column: Column) -> None:
+        if self.values is None or self.kind.shape:
+            return
+        if column.lengths is not None:
+            if self.kind.type == TypeCode.BYTE_ARRAY or self.kind.fields:
+                return
+            self.values.update(t.decode("utf-8", "replace") for t in column.to_bytes())
+        elif isinstance(column.values, np.ndarray) and column.values.ndim == 1:
+            found, counts = np.unique(column.values, return_counts=True)
+            self.values.update(dict(zip(found.tolist(), counts.tolist(), strict=True)))
+        if len(self.values) > _MOST_VALUES:
+            self.values = None
+
+    def stats(self, name: str) -> ColumnStats:
+        """The column's figures."""
+        mean = std = None
+        if self.count and self.origin is not None:
+            moved = self.total / self.count
+            mean = self.origin + moved
+            std = math.sqrt(max(0.0, self.squares / self.count - moved * moved))
+        counted = self.values if self.values and not self.kind.shape else None
+        top = counted.most_common(_SHOWN_VALUES) if counted else []
+        return ColumnStats(
+            name, self.kind.type.name, self.kind.shape, self.rows, self.nulls, self.low, self.high,
+            mean, std, self.not_finite, len(counted) if counted else None,
+            {str(value): count for value, count in top},
+        )  # fmt: skip

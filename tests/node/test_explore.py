@@ -1,0 +1,115 @@
+"""`head`, `stats` and `preview` against what the same rows are in NumPy, in rows and in blocks."""
+
+import io
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ignitetf.errors import SchemaError
+from ignitetf.explore.preview import contact_sheet, half_blocks
+from ignitetf.explore.rows import first_rows
+from ignitetf.explore.stats import dataset_stats
+from ignitetf.load.loader import load_dataset
+
+pytestmark = pytest.mark.node
+ROWS = 500
+
+
+def made_rows():
+    rng = np.random.default_rng(4)
+    for i in range(ROWS):
+        yield {
+            "IMAGE": rng.integers(0, 256, (6, 5, 3), dtype=np.uint8),
+            "LABEL": int(i % 4),
+            "SCORE": float(rng.normal(1e6, 2.0)) if i % 7 else None,
+            "NAME": f"row {i % 3}",
+        }
+
+
+@pytest.fixture(scope="module", params=["rows", "blocks"])
+def cache(request, client):
+    name = f"EXPLORE_{request.param.upper()}"
+    rows = list(made_rows())
+    if request.param == "blocks":
+        rows = [{k: v for k, v in row.items() if k != "SCORE"} for row in rows]
+    load_dataset(rows, name, client=client, partitions=4, layout=request.param, if_exists="replace")
+    yield name, rows
+    client.destroy_cache(name)
+
+
+def test_head_gives_the_rows_of_their_keys(client, cache):
+    name, rows = cache
+    found = first_rows(client, name, ROWS)
+    assert sorted(r["key"] for r in found) == list(range(ROWS))
+    assert [r["key"] for r in first_rows(client, name, 7)] == [r["key"] for r in found[:7]]
+    for record in found:
+        expected = rows[record["key"]]
+        assert (record["IMAGE"] == expected["IMAGE"]).all()
+        assert all(record[n] == v for n, v in expected.items() if n != "IMAGE")
+
+
+def test_stats_are_those_of_numpy(client, cache):
+    name, rows = cache
+    found = dataset_stats(client, name)
+    columns = {c.name: c for c in found.columns}
+    assert found.rows == sum(found.partition_rows) == ROWS
+    images = np.stack([r["IMAGE"] for r in rows])
+    image = columns["IMAGE"]
+    assert (image.minimum, image.maximum) == (images.min(), images.max())
+    assert (image.mean, image.std) == pytest.approx((images.mean(), images.std()))
+    assert columns["LABEL"].top == {str(i): ROWS // 4 for i in range(4)}
+    assert columns["NAME"].distinct == 3
+    assert (columns["NAME"].minimum, columns["NAME"].maximum) == (5, 5)
+    if "SCORE" in columns:
+        scores = np.array([r["SCORE"] for r in rows if r["SCORE"] is not None])
+        score = columns["SCORE"]
+        assert (score.rows, score.nulls) == (len(scores), ROWS - len(scores))
+        # The deviation is a millionth of the mean: a naive sum of squares would lose it.
+        assert (score.mean, score.std) == pytest.approx((scores.mean(), scores.std()), rel=1e-9)
+
+
+def test_the_sheet_shows_the_images(client, cache):
+    name, _ = cache
+    shown = first_rows(client, name, 4)
+    sheet = contact_sheet(client, name, count=4, columns=2, size=60)
+    assert (sheet.field, sheet.shown, sheet.undecodable) == ("IMAGE", 4, 0)
+    pixels = np.asarray(sheet.image)
+    # 6 x 5 pixels become 60 x 50, in the middle of a tile of 60.
+    first = pixels[4 + 5 : 64 : 10, 4 + 5 + 5 : 4 + 55 : 10]
+    assert (first == shown[0]["IMAGE"]).all()
+    assert half_blocks(sheet.image, 20).count("▀") % 20 == 0
+
+
+def test_what_is_no_image_is_told(client):
+    load_dataset(
+        [{"A": 1, "BLOB": b"no image"}], "EXPLORE_NONE", client=client, if_exists="replace"
+    )
+    with pytest.raises(SchemaError, match="no field holds images"):
+        contact_sheet(client, "EXPLORE_NONE")
+    with pytest.raises(SchemaError, match="no field 'X'"):
+        contact_sheet(client, "EXPLORE_NONE", field="X")
+    client.destroy_cache("EXPLORE_NONE")
+
+
+def test_commands(client, address, tmp_path):
+    name, picture = "EXPLORE_CLI", io.BytesIO()
+    Image.new("RGB", (8, 8), (255, 0, 0)).save(picture, "PNG")
+    rows = [{"IMAGE": picture.getvalue(), "LABEL": 1}, {"IMAGE": b"broken", "LABEL": 2}]
+    load_dataset(rows, name, client=client, partitions=1, if_exists="replace")
+
+    def run(*args):
+        program = "from ignitetf.cli.main import main; main()"
+        command = [sys.executable, "-c", program, *args, "--address", address, "-o", "json"]
+        return json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+
+    assert [r["LABEL"] for r in run("head", name, "-n", "5")] == [1, 2]
+    assert run("stats", name)["rows"] == 2
+    out = tmp_path / "sheet.png"
+    found = run("preview", name, "--out", str(out))
+    assert (found["images"], found["undecodable"]) == (2, 1)
+    assert Image.open(out).size[0] > 100
+    client.destroy_cache(name)
