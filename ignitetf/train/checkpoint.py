@@ -170,8 +170,10 @@ class BackgroundCheckpoint(tf.keras.callbacks.Callback):  # type: ignore[misc]
 def _variables(model: Any) -> list[Any]:
     """Variables of the model and of its optimizer, in an order that building decides."""
     optimizer = getattr(model, "optimizer", None)
+    if optimizer is None:
+        return list(model.variables)
     # Keras 2 has `_built` only.
     if not getattr(optimizer, "built", getattr(optimizer, "_built", True)):
         optimizer.build(model.trainable_variables)
-    own = optimizer.variables if optimizer is not None else []
+    own = optimizer.variables
     return [*model.variables, *(own() if callable(own) else own)]
