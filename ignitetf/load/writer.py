@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from ignitetf.client import Client, cache_id
 from ignitetf.errors import IgniteTFError, RequestTimeout, ServerError, ServerOverloaded
+from ignitetf.load.route import find_route
 from ignitetf.sql import statement
 from ignitetf.transport import Channel, damaged
 from ignitetf.wire.affinity import partitions_of
@@ -167,8 +168,12 @@ class Writer:
         self._lock = threading.Lock()
         self._failed: BaseException | None = None
         self._flushing: _Flush | None = None
-        self._queue: queue.Queue[Work | _Flush | None] = queue.Queue(_QUEUED_BATCHES)
-        self._lines = [_Line(self, node) for node in _targets(client, connections)]
+        self._route = find_route(client, cache, schema)
+        if self._route is not None:
+            self._lines = [_Line(self, node, _Queue(_QUEUED_BATCHES)) for node in self._route.nodes]
+        else:
+            shared = _Queue(_QUEUED_BATCHES)
+            self._lines = [_Line(self, node, shared) for node in _targets(client, connections)]
 
     def __enter__(self) -> Writer:
         for line in self._lines:
@@ -188,7 +193,14 @@ class Writer:
         Raises:
             IgniteTFError: Earlier rows could not be written.
         """
-        self._put(Work(work) if isinstance(work, Batch) else work)
+        work = Work(work) if isinstance(work, Batch) else work
+        if self._route is None:
+            self._put(work, self._lines[0])
+        elif work.entries is not None:
+            self._put(work, self._lines[self._route.turn()])
+        else:
+            for place, rows in self._route.split(work.rows):
+                self._put(Work(rows), self._lines[place])
 
     def flush(self) -> None:
         """Wait until everything that was written is stored.
@@ -197,8 +209,8 @@ class Writer:
             IgniteTFError: Something could not be written.
         """
         barrier = self._flushing = _Flush(threading.Barrier(len(self._lines)))
-        for _ in self._lines:
-            self._put(barrier)
+        for line in self._lines:
+            self._put(barrier, line)
         deadline = time.monotonic() + self.flush_timeout_s + self.client.settings.request_timeout_s
         while not barrier.done.wait(_POLL_S):
             self._check()
@@ -221,11 +233,11 @@ class Writer:
         with self._lock:
             self.totals.add(len(rows), nbytes, total, counts)
 
-    def take(self) -> Work | _Flush | None:
+    def take(self, waiting: _Queue) -> Work | _Flush | None:
         """The next piece of work; waits for it. None ends the thread."""
         while self._failed is None:
             with contextlib.suppress(queue.Empty):
-                return self._queue.get(timeout=_POLL_S)
+                return waiting.get(timeout=_POLL_S)
         return None
 
     def fail(self, error: BaseException) -> None:
@@ -236,11 +248,11 @@ class Writer:
             if self._flushing is not None:
                 self._flushing.barrier.abort()
 
-    def _put(self, item: Work | _Flush | None) -> None:
+    def _put(self, item: Work | _Flush | None, line: _Line) -> None:
         while True:
             self._check()
             with contextlib.suppress(queue.Full):
-                return self._queue.put(item, timeout=_POLL_S)
+                return line.queue.put(item, timeout=_POLL_S)
 
     def _check(self) -> None:
         if self._failed is not None:
@@ -248,8 +260,8 @@ class Writer:
 
     def _stop(self, *, clean: bool) -> None:
         if clean:
-            for _ in self._lines:
-                self._put(None)
+            for line in self._lines:
+                self._put(None, line)
         else:
             self.fail(IgniteTFError("the load was given up"))
             for line in self._lines:
@@ -268,12 +280,16 @@ class _Flush:
     done: threading.Event = field(default_factory=threading.Event)
 
 
+_Queue = queue.Queue[Work | _Flush | None]
+
+
 class _Line:
     """One connection and its thread."""
 
-    def __init__(self, writer: Writer, node: uuid.UUID | None) -> None:
+    def __init__(self, writer: Writer, node: uuid.UUID | None, work: _Queue) -> None:
         self.writer = writer
         self.node = node
+        self.queue = work
         self.thread = threading.Thread(target=self._run, name="ignitetf-writer", daemon=True)
         self.channel: Channel | None = None
         self.stream: int | None = None
@@ -291,7 +307,7 @@ class _Line:
     def _run(self) -> None:
         try:
             self.channel = self.writer.client.acquire(self.node)
-            while (item := self.writer.take()) is not None:
+            while (item := self.writer.take(self.queue)) is not None:
                 if isinstance(item, Work):
                     self._write(item)
                     del item

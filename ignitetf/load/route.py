@@ -1,0 +1,76 @@
+"""Rows to the nodes that own their keys.
+
+A data streamer sends on what another node owns, which costs that node's time and the network
+once more. Where a node has left since, its rows still arrive: the map is a hint, not a promise.
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from typing import Final
+
+import numpy as np
+
+from ignitetf.client import Client
+from ignitetf.wire.affinity import partitions_of
+from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.schema import Batch, Schema
+
+__all__ = ["Route", "find_route"]
+
+# Each node has a connection and a thread here; with more nodes rows go to any.
+_MAX_NODES: Final = 8
+# Keys whose hashes are computed for whole columns.
+_QUICK: Final = (TypeCode.BYTE, TypeCode.SHORT, TypeCode.INT, TypeCode.LONG)
+
+
+class Route:
+    """Which of several nodes a row goes to.
+
+    Attributes:
+        nodes: The nodes.
+    """
+
+    def __init__(self, schema: Schema, nodes: list[uuid.UUID], owners: list[uuid.UUID]) -> None:
+        self.schema, self.nodes = schema, nodes
+        places = {node: place for place, node in enumerate(nodes)}
+        self._places = np.array([places[owner] for owner in owners], np.int64)
+        self._turns = itertools.cycle(range(len(nodes)))
+
+    def split(self, rows: Batch) -> list[tuple[int, Batch]]:
+        """The rows of each node, with its place in `nodes`; all in turn where none is known."""
+        found = None
+        if rows.key is not None:
+            found = partitions_of(self.schema, rows.key, len(self._places))
+        if found is None:
+            return [(self.turn(), rows)]
+        place = self._places[found]
+        groups = [(i, np.flatnonzero(place == i)) for i in range(len(self.nodes))]
+        return [(i, rows[group]) for i, group in groups if len(group)]
+
+    def turn(self) -> int:
+        """The place of the node whose turn it is."""
+        return next(self._turns)
+
+
+def find_route(client: Client, cache: str, schema: Schema) -> Route | None:
+    """The route to a cache; None where there is one node, or the owners are not known."""
+    nodes = [node.node_id for node in client.nodes()]
+    if not 2 <= len(nodes) <= _MAX_NODES or not _is_quick(schema):
+        return None
+    found = client.partition_map(cache)
+    owners = [found.owners.get(partition) for partition in range(found.count)]
+    known = [owner for owner in owners if owner in nodes]
+    if not owners or len(known) < len(owners):
+        return None
+    return Route(schema, nodes, known)
+
+
+def _is_quick(schema: Schema) -> bool:
+    deciding = [
+        field
+        for field in schema.key.fields
+        if schema.affinity_key is not None and field.name.lower() == schema.affinity_key.lower()
+    ]
+    return (deciding[0] if deciding else schema.key).type in _QUICK

@@ -1,0 +1,89 @@
+"""A load into several nodes: rows go to the nodes that own them, and on when one of those dies."""
+
+import random
+import threading
+
+import numpy as np
+import psutil
+import pytest
+
+from ignitetf.catalog import read_manifest
+from ignitetf.client import connect
+from ignitetf.explore.verify import verify
+from ignitetf.load import fill
+from ignitetf.load.loader import load_dataset
+from ignitetf.load.route import find_route
+from ignitetf.wire.affinity import partitions_of
+from ignitetf.wire.checksum import checksum
+from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
+
+pytestmark = [pytest.mark.node, pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(600)]
+ROWS, PARTITIONS = 40_000, 16
+
+
+def arrays():
+    rng = np.random.default_rng(4)
+    return {
+        "IMAGE": rng.integers(0, 256, (ROWS, 100), dtype=np.uint8),
+        "LABEL": np.arange(ROWS, dtype=np.int32),
+    }
+
+
+def expected(schema):
+    columns = {name: Column(values) for name, values in arrays().items()}
+    return f"{checksum(schema, Batch(Column(np.arange(ROWS)), columns)):016x}"
+
+
+@pytest.fixture(scope="module")
+def cluster(node_home):
+    from ignitetf.node import Node
+
+    # Below the ports that the system gives to connections, while a node is away.
+    port = random.Random().randrange(15_000, 30_000)
+    with Node.start("loaded", port=port, nodes=3, memory="256m") as node:
+        yield node
+
+
+def test_rows_go_to_the_nodes_that_own_them(cluster):
+    """Each part of a batch has the rows of one node, as the cluster's own map says."""
+    with connect(cluster.addresses) as client:
+        load_dataset(arrays(), "ROUTED", client=client, partitions=PARTITIONS)
+        manifest = read_manifest(client, "ROUTED")
+        assert verify(client, "ROUTED").findings == []
+        assert manifest.checksum == expected(manifest.schema)
+        route = find_route(client, "ROUTED", manifest.schema)
+        assert set(route.nodes) == {node.node_id for node in client.nodes()}
+        rows = Batch(Column(np.arange(1000)), {"N": Column(np.arange(1000))})
+        owner = client.partition_map("ROUTED").owner
+        parts = route.split(rows)
+        assert sorted(np.concatenate([part.key.values for _, part in parts])) == list(range(1000))
+        for place, part in parts:
+            found = partitions_of(manifest.schema, part.key, PARTITIONS)
+            assert {owner(p) for p in set(found.tolist())} == {route.nodes[place]}
+            assert np.array_equal(part.key.values, part.columns["N"].values)
+        text = Schema("T", Field("key", TypeCode.STRING, BYTES), manifest.schema.fields)
+        assert find_route(client, "ROUTED", text) is None
+
+
+@pytest.mark.parametrize("layout", ["rows", "blocks"])
+def test_a_node_that_dies_in_the_middle_costs_no_row(cluster, layout, monkeypatch):
+    monkeypatch.setattr(fill, "_NOTE_S", 0.2)
+    monkeypatch.setattr(fill, "_BATCH_BYTES", 200_000)
+    name, written, killed = f"DIES_{layout.upper()}", [0], threading.Event()
+
+    def progress(rows, nbytes):
+        written[0] += rows
+        if written[0] > ROWS // 2 and not killed.is_set():
+            killed.set()
+            process = psutil.Process(cluster.pids[-1 if layout == "rows" else 1])
+            process.kill()
+            process.wait(30)
+
+    options = {"partitions": PARTITIONS, "backups": 2, "layout": layout}
+    with connect(cluster.addresses, request_timeout_s=20) as client:
+        report = load_dataset(arrays(), name, client=client, on_progress=progress, **options)
+        manifest = read_manifest(client, name)
+        assert killed.is_set() and report.rows == manifest.rows == ROWS
+        assert manifest.checksum == expected(manifest.schema)
+        assert verify(client, name).findings == []
