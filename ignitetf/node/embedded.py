@@ -349,10 +349,16 @@ def _templates_of(asked: Sequence[int]) -> set[int]:
 
 def _check_store(options: NodeOptions, name: str) -> None:
     """Raise NodeError when the data on disk belong to another kind of node."""
-    stored = read_store(name) if options.persist else None
+    stored = read_store(name)
     if stored is None:
         return
     other = f"another --name, or remove {node_directory(name)}"
+    if not options.persist:
+        # An empty node of the same name would look as if the data were lost.
+        raise NodeError(
+            f"node {name!r} keeps data on disk, a node without --persist does not read them",
+            hint=f"give {'--secure' if stored.secure else '--persist'}, {other}",
+        )
     if stored.members != options.nodes:
         raise NodeError(
             f"node {name!r} keeps data of {stored.members} member{'s' if stored.members > 1 else ''}"

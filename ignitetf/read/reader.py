@@ -368,7 +368,8 @@ class CacheReader:
         seen: list[int] = []
         unit, first, again, rows = -1, 0, 0, 0
         every = len(partitions) == self.partition_count and self._table is None
-        size = self._size() if every and not changes.counts else None
+        # Of blocks only the manifest tells the rows.
+        size = self._size() if every and not (changes.counts or self._is_blocks) else None
         pages = scan_units(
             self.client, query, partitions, readers=self.options.readers, retry=self._retry
         )

@@ -354,6 +354,9 @@ def test_data_on_disk_come_back_even_after_a_kill(name, port):
         assert c.partition_count("SQL_PUBLIC_T") == 8
     with pytest.raises(NodeError, match="data of 1 member on disk"):
         Node.start(name, port, memory=SMALL, persist=True, nodes=2)
+    with pytest.raises(NodeError, match="keeps data on disk") as told:
+        Node.start(name, port, memory=SMALL)
+    assert "--persist" in str(told.value.hint)
 
 
 @pytest.mark.parametrize("persist", [False, True])
