@@ -11,6 +11,7 @@ import errno
 import importlib
 import os
 import re
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, cast
@@ -21,7 +22,7 @@ from typer.main import get_command
 
 from ignitetf.errors import IgniteTFError, MissingExtra
 
-__all__ = ["Command", "LazyGroup", "UsageError", "prepare"]
+__all__ = ["Command", "LazyGroup", "UsageError", "end_at_request", "prepare"]
 
 # Raised by a command for options that do not go together: exit code 2.
 # Typer carries Click inside itself in some versions and depends on it in others; the bases of
@@ -106,9 +107,10 @@ class LazyGroup(TyperGroup):
         """Run the command; its value is dropped, so that only `Exit` decides on the code."""
         try:
             super().invoke(ctx)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as request:
+            number = request.args[0] if request.args else signal.SIGINT
             _say("interrupted")
-            raise typer.Exit(130) from None
+            raise typer.Exit(128 + number) from None
 
     def main(
         self,
@@ -150,6 +152,19 @@ def prepare(app: typer.Typer) -> typer.Typer:
         if group.typer_instance is not None:
             prepare(group.typer_instance)
     return app
+
+
+def end_at_request() -> None:
+    """Let SIGTERM and SIGHUP end a command as Ctrl-C does, so that it cleans up behind itself."""
+
+    def end(number: int, frame: object) -> None:
+        raise KeyboardInterrupt(number)
+
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        # nohup and a shell's background jobs ignore signals on purpose.
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, end)
 
 
 def _report(error: Exception) -> int:

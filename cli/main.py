@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 import ignitetf
-from ignitetf.cli.group import LazyGroup
+from ignitetf.cli.group import LazyGroup, end_at_request
 
 __all__ = ["COMMANDS", "app", "main"]
 
@@ -69,4 +69,5 @@ def root(
 
 def main() -> None:
     """Run the command line; never returns."""
+    end_at_request()
     app(prog_name="ignitetf")

@@ -245,15 +245,19 @@ def test_a_start_that_takes_too_long_leaves_nothing(name, port, home):
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_start_leaves_nothing(name, port, number):
-    starter = subprocess.Popen(
-        [*CLI, "start", "--name", name, "--port", str(port)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    wait_for(lambda: read_state(name))
-    starter.send_signal(number)
-    starter.communicate(timeout=20)
-    assert starter.returncode == 130
+    for _ in range(3):
+        starter = subprocess.Popen(
+            [*CLI, "start", "--name", name, "--port", str(port)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        wait_for(lambda: read_state(name))
+        starter.send_signal(number)
+        starter.communicate(timeout=20)
+        if starter.returncode != 0:
+            break
+        Node.attach(name).stop()  # it was ready before the signal came
+    assert starter.returncode == 128 + number
     assert read_state(name) is None
     assert not jvms(node_directory(name))
 
