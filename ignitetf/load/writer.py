@@ -1,12 +1,15 @@
-"""Column batches into a cache: encoded, streamed by several connections, stored when flushed.
+"""Column batches into a cache: encoded, sent over several connections, stored when flushed.
 
 source -> Batch -> **writer** -> cache
 
 Each connection has a thread that encodes a batch and sends it in requests of about 1 MB, a few
-of them unanswered at a time, so that encoding, the network and the node work at once. A batch
-that was acknowledged is not stored yet: only the answer to a flush says so.
+of them unanswered at a time, so that encoding, the network and the node work at once.
 
-Rows go through the data streamer (ops 8000, 8001), or through `put_all` on servers without it.
+Rows go through `put_all`, to the nodes that own them. The data streamer (ops 8000, 8001) can be
+asked for; a batch that it acknowledged is stored only once a flush was answered. It is no faster
+here, and a client that dies in the middle of it can take the node along: Ignite interrupts the
+threads that work for a lost client's streamer, and a thread of that pool ends by that, which the
+node takes for a reason to halt.
 
 Source: Apache Ignite 2.17.0, `ClientDataStreamerStartRequest`, `ClientDataStreamerAddDataRequest`.
 """
@@ -56,6 +59,9 @@ _QUEUED_BATCHES: Final = 2
 # A flush waits for all that is on its way, so it may take longer than another request.
 _MIN_FLUSH_TIMEOUT_S: Final = 60.0
 _POLL_S: Final = 0.1
+# A load that is given up waits so long for the node to be done with what it has.
+_GIVE_UP_S: Final = 15.0
+_LAST_WAIT_S: Final = 5.0
 # Of a full data region Ignite leaves a few pages free.
 _FULL: Final = 0.9
 
@@ -121,8 +127,8 @@ def memory_full(client: Client) -> ServerOverloaded | None:
 class Writer:
     """Writes batches of one schema into one cache; a context manager, for one thread.
 
-    Leaving the block normally stores everything; leaving it by an exception (Ctrl-C too) drops
-    the connections, and with them what was not flushed.
+    Leaving the block normally stores everything; leaving it by an exception (Ctrl-C too) gives
+    up what was not sent, and waits until the node is done with the rest.
 
     Attributes:
         totals: What was handed to the node; all of it is stored after `flush`.
@@ -140,7 +146,7 @@ class Writer:
         connections: int = CONNECTIONS,
         in_flight: int = IN_FLIGHT,
         request_bytes: int = REQUEST_BYTES,
-        streamer: bool = True,
+        streamer: bool = False,
     ) -> None:
         """Open the connections.
 
@@ -155,7 +161,8 @@ class Writer:
             connections: Number of connections, each with a thread.
             in_flight: Requests of one connection that wait for their answer.
             request_bytes: Size of a request, if one row is not larger.
-            streamer: False takes `put_all` even where the server has the data streamer.
+            streamer: Whether to take the data streamer instead of `put_all`, where the server
+                has it; see above for what it costs.
         """
         self.client, self.cache, self.schema = client, cache, schema
         self.entry_schema = entry_schema or schema
@@ -264,10 +271,12 @@ class Writer:
                 self._put(None, line)
         else:
             self.fail(IgniteTFError("the load was given up"))
-            for line in self._lines:
-                line.abort()
+        deadline = time.monotonic() + (self.flush_timeout_s if clean else _GIVE_UP_S)
         for line in self._lines:
-            line.thread.join(self.flush_timeout_s)
+            line.thread.join(max(0.0, deadline - time.monotonic()))
+        for line in self._lines:
+            line.abort()
+            line.thread.join(_LAST_WAIT_S)
         if clean:
             self._check()
 
@@ -327,7 +336,22 @@ class _Line:
             self.writer.fail(error)
         finally:
             if self.channel is not None:
+                self._settle()
                 self.channel.close()
+
+    def _settle(self) -> None:
+        """Close a stream that is given up, before its connection.
+
+        Ignite interrupts the threads that work for a stream whose connection ends; one of them
+        may die of it, and its node with it (2.17.0, `StripedExecutor`).
+        """
+        if self.stream is None or self._aborted:
+            return
+        with contextlib.suppress(IgniteTFError):
+            while self.waiting:
+                with contextlib.suppress(ServerError):
+                    self._receive()
+            self._flush(StreamerFlag.FLUSH | StreamerFlag.CLOSE)
 
     def _write(self, work: Work) -> None:
         entries_of = work.entries or (lambda rows: rows)

@@ -101,3 +101,65 @@ def test_killed_at_random_moments_and_resumed(client, address, cache_name, expec
         if client.cache_exists(name):
             client.destroy_cache(name)
     assert partial, "no run was killed in the middle"
+
+
+AT_FULL_SPEED = """
+import sys
+import numpy as np
+from ignitetf.client import connect
+from ignitetf.load.loader import load_dataset
+
+rows = np.zeros((3_000_000, 16), np.uint8)
+with connect(sys.argv[1]) as client:
+    print("begin", flush=True)
+    load_dataset({"X": rows}, sys.argv[2], client=client, partitions=8, if_exists="replace")
+"""
+
+
+@pytest.mark.timeout(300)
+def test_a_loader_that_is_killed_at_full_speed_takes_no_node_along(node_home):
+    """Through the data streamer, every second of these would halt the node."""
+    from ignitetf.client import connect
+    from ignitetf.node import Node
+
+    chance = random.Random(SEED)
+    with Node.start("full-speed", port=chance.randrange(15_000, 30_000), memory="1g") as node:
+        for _ in range(6):
+            command = [sys.executable, "-c", AT_FULL_SPEED, node.address, "KILLED"]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+                assert process.stdout.readline() == "begin\n"
+                time.sleep(chance.uniform(0.7, 2))
+                process.send_signal(signal.SIGKILL)
+            time.sleep(0.5)
+            with connect(node.address) as client:
+                assert client.cache_exists("KILLED")
+        with connect(node.address) as client:
+            assert client.cache_size("KILLED") > 0
+
+
+def test_a_load_that_is_given_up_takes_no_node_along(client, cache_name):
+    """Bad input after many rows: the streams are closed before their connections."""
+    from ignitetf.errors import SourceError
+    from ignitetf.load.caches import CacheSpec, create_cache, drop_cache
+    from ignitetf.load.writer import Writer, register_types
+    from ignitetf.wire.codes import TypeCode
+    from ignitetf.wire.schema import Batch, Column, Field, Schema
+
+    schema = Schema(
+        f"{cache_name}_V",
+        Field("key", TypeCode.LONG, np.dtype("<i8")),
+        (Field("X", TypeCode.LONG, np.dtype("<i8")),),
+    )
+    rows = Batch(Column(np.arange(50_000)), {"X": Column(np.arange(50_000))})
+    register_types(client, schema)
+    for streamer in (True, False) * 4:
+        create_cache(client, CacheSpec(cache_name, partitions=8))
+        with (
+            pytest.raises(SourceError),
+            Writer(client, cache_name, schema, overwrite=False, streamer=streamer) as writer,
+        ):
+            for _ in range(4):
+                writer.write(rows)
+            raise SourceError("bad input")
+        drop_cache(client, cache_name)
+    assert not client.cache_exists(cache_name)

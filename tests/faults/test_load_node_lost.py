@@ -116,5 +116,6 @@ def test_a_node_that_stays_away_is_told_with_the_sum(persistent, monkeypatch):
         persistent()
         report = load_dataset(arrays(), "AWAY", client=client, partitions=8, if_exists="resume")
         manifest = read_manifest(client, "AWAY")
-    assert (report.rows, report.resumed_rows) == (ROWS, caught.value.rows)
+    # The node may have died between the rows and the note of them.
+    assert report.rows == ROWS and 0 < report.resumed_rows <= caught.value.rows
     assert manifest.checksum == expected_checksum(manifest.schema)

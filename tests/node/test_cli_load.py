@@ -177,3 +177,72 @@ def test_tfrecords_with_a_key(run, client, cache_name, tmp_path):
     args = ("load", "tfrecord", *places, "--cache", cache_name, "-o", "json")
     assert json.loads(run(*args, "--key", "ID").stdout)["rows"] == 10
     assert client.cache(cache_name).get(103).X == 3
+
+
+def voc_pairs(folder, voc_dir):
+    for kind, ending in (("JPEGImages", "jpg"), ("Annotations", "xml")):
+        (folder / kind).mkdir(parents=True)
+        for file in sorted((voc_dir / kind).glob(f"*.{ending}"))[:4]:
+            shutil.copyfile(file, folder / kind / file.name)
+    return sorted((folder / "JPEGImages").iterdir())[2], sorted((folder / "Annotations").iterdir())[
+        2
+    ]
+
+
+def cut_image(image, note):
+    image.write_bytes(image.read_bytes()[:3000])
+
+
+def no_box(image, note):
+    note.write_text("<annotation></annotation>")
+
+
+def outside(image, note):
+    note.write_text(note.read_text().replace("<xmax>", "<xmax>99"))
+
+
+VOC_DAMAGES = {
+    "corrupt JPEG": cut_image,
+    "no box": no_box,
+    "box outside": outside,
+    "no image": lambda image, note: image.unlink(),
+    "no annotation": lambda image, note: note.unlink(),
+    "empty folder": lambda image, note: [
+        file.unlink() for folder in (image.parent, note.parent) for file in folder.iterdir()
+    ],
+}
+
+
+@pytest.mark.parametrize("damage", VOC_DAMAGES)
+def test_bad_voc_is_one_line_and_leaves_nothing(run, client, cache_name, tmp_path, voc_dir, damage):
+    """With --bad-records skip the good pairs are loaded, and the bad one is named once."""
+    VOC_DAMAGES[damage](*voc_pairs(tmp_path / "voc", voc_dir))
+    args = ("load", "voc", tmp_path / "voc", "--cache", cache_name, "-o", "json")
+    one_line_and_hint(run(*args, code=1))
+    assert [n for n in client.cache_names() if n.startswith(cache_name)] == []
+    if damage != "empty folder":
+        result = run(*args, "--bad-records", "skip")
+        assert [report["rows"] > 0 for report in json.loads(result.stdout)] == [True, True]
+        assert json.loads(result.stdout)[0]["rows"] == 3
+        assert result.stderr.count("skipped") == 1
+    else:
+        one_line_and_hint(run(*args, "--bad-records", "skip", code=1))
+
+
+BAD_TABLES = {
+    "ragged": "a,b\n1,2\n3\n",
+    "types half-way": "a,b\n" + "1,2\n" * 2_000_000 + "x,2\n",
+    "no identifiers": "a b,1c\n1,2\n",
+    "one name twice": "a,A\n1,2\n",
+    "empty": "",
+    "not UTF-8": b"a,b\n\xff\xfe,1\n",
+}
+
+
+@pytest.mark.parametrize("kind", BAD_TABLES)
+def test_a_bad_csv_is_one_line_and_leaves_nothing(run, client, cache_name, tmp_path, kind):
+    path, content = tmp_path / "t.csv", BAD_TABLES[kind]
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    message = one_line_and_hint(run("load", "csv", path, "--cache", cache_name, code=1))
+    assert "t.csv" in message
+    assert [n for n in client.cache_names() if n.startswith(cache_name)] == []

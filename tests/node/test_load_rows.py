@@ -184,7 +184,7 @@ def test_a_streamer_without_overwrite_keeps_old_rows_and_one_with_it_does_not(cl
     register_types(client, schema)
     for value, overwrite, expected in ((1, False, 1), (2, False, 1), (3, True, 3)):
         batch = Batch(Column(np.arange(9)), {"N": Column(np.full(9, value, np.int32))})
-        with Writer(client, cache_name, schema, overwrite=overwrite) as writer:
+        with Writer(client, cache_name, schema, overwrite=overwrite, streamer=True) as writer:
             writer.write(batch)
         assert expected == client.cache(cache_name).get(5).N
 
