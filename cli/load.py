@@ -114,6 +114,13 @@ def loading(command: Callable[..., Iterable[Target]]) -> Callable[..., None]:
         bad_records: Annotated[
             BadRecords, typer.Option(help="Stop at a record that cannot be read, or skip it.")
         ] = BadRecords.FAIL,
+        streamer: Annotated[
+            bool,
+            typer.Option(
+                "--streamer/--put-all",
+                help="Write through the data streamer; a load that is killed may halt the node.",
+            ),
+        ] = False,
         output: OutputOption = Output.TABLE,
         **own: Any,
     ) -> None:
@@ -124,6 +131,7 @@ def loading(command: Callable[..., Iterable[Target]]) -> Callable[..., None]:
             "layout": layout.value,
             "index": tuple(c.strip().upper() for c in (index or "").split(",") if c.strip()),
             "limit": limit,
+            "streamer": streamer,
         }
         targets = list(command(cache=cache, **own))
         _load(connect, targets, bad_records.value, options, output)

@@ -56,9 +56,16 @@ class Filler:
     """
 
     def __init__(
-        self, client: Client, source: Source, journal: Journal, on_progress: Progress
+        self,
+        client: Client,
+        source: Source,
+        journal: Journal,
+        on_progress: Progress,
+        *,
+        streamer: bool = False,
     ) -> None:
         self.client, self.source, self.journal = client, source, journal
+        self.streamer = streamer
         self.on_progress = on_progress
         self.layout: str = journal.options["layout"]
         self.limit: int | None = journal.options["limit"]
@@ -149,6 +156,7 @@ class Filler:
             entry_schema=entries,
             partitions=self._partitions if known else None,
             overwrite=overwrite,
+            streamer=self.streamer,
         )
         writer.totals = journal.totals(self._partitions if known else None)
         return writer

@@ -74,6 +74,7 @@ def load_dataset(
     bad_records: Literal["fail", "skip"] = "fail",
     key: str | None = None,
     sql: bool = True,
+    streamer: bool = False,
     origin: dict[str, Any] | None = None,
     on_progress: Progress | None = None,
 ) -> LoadReport:
@@ -96,6 +97,8 @@ def load_dataset(
         bad_records: What to do with bad records of an iterable; other sources have it already.
         key: Field that is the key, for mappings and iterables.
         sql: Whether to make a SQL table; False makes a bare cache.
+        streamer: Write through the data streamer rather than by `put_all`. Apache Ignite 2.17 may
+            halt a node when a client dies while it streams; see `writer`.
         origin: How the source was opened (`kind`, `options`); kept in the manifest, so that
             `verify` can open it again. Nothing secret belongs there.
         on_progress: Called with rows and bytes as they are handed to the node.
@@ -117,7 +120,7 @@ def load_dataset(
         for table, part in tables_of(opened, cache):
             named = None if origin is None else {**origin, "part": part_name(opened, part)}
             columns = index_of(opened, part, index)
-            options = LoadOptions(partitions, backups, layout, columns, limit, sql, named)
+            options = LoadOptions(partitions, backups, layout, columns, limit, sql, named, streamer)
             if part is not opened:
                 part.main_limit, options = limit, replace(options, limit=None)
             loads.append(_Load(client, part, table, options, on_progress))
@@ -279,7 +282,9 @@ class _Load:
             raise
 
     def _fill(self, journal: Journal, *, fresh: bool) -> LoadReport:
-        Filler(self.client, self.source, journal, self.on_progress).run(fresh=fresh)
+        Filler(
+            self.client, self.source, journal, self.on_progress, streamer=self.options.streamer
+        ).run(fresh=fresh)
         manifest = manifest_of(journal, self.source)
         require_stored(self.client, journal, manifest, self.source.key_name)
         old = read_manifest(self.client, self.name)

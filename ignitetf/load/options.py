@@ -62,6 +62,7 @@ class LoadOptions:
     limit: int | None
     sql: bool
     origin: dict[str, Any] | None = None
+    streamer: bool = False
 
     def check(self, schema: Schema) -> None:
         """Raise ConfigError for options that do not fit to the records."""

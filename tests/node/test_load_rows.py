@@ -268,3 +268,20 @@ def test_a_catalog_entry_is_text_that_every_client_reads(client, cache_name):
     load_dataset({"X": np.arange(3)}, cache_name, client=client)
     text = client.cache("IGNITETF_CATALOG").get(cache_name)
     assert f'"name":"{cache_name}"' in text
+
+
+@pytest.mark.parametrize("layout", ["rows", "blocks"])
+def test_a_load_through_the_streamer_is_the_same_data_set(client, cache_name, layout):
+    from ignitetf.catalog import read_manifest
+    from ignitetf.load.loader import load_dataset
+
+    found = []
+    for streamer in (False, True):
+        rows = [{"A": i, "TEXT": f"row {i}"} for i in range(3000)]
+        load_dataset(
+            rows, cache_name, client=client, partitions=8, layout=layout, streamer=streamer,
+            if_exists="replace",
+        )  # fmt: skip
+        manifest = read_manifest(client, cache_name)
+        found.append((manifest.rows, manifest.checksum, manifest.partition_rows))
+    assert found[0] == found[1] and found[0][0] == 3000
