@@ -6,6 +6,7 @@ A command lives in a module of its own, named here and imported only when it is 
 
 from __future__ import annotations
 
+import warnings
 from typing import Annotated
 
 import typer
@@ -70,4 +71,6 @@ def root(
 def main() -> None:
     """Run the command line; never returns."""
     end_at_request()
+    # People read what is to be warned of, not where the code stands that says it.
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     app(prog_name="ignitetf")

@@ -256,7 +256,8 @@ class MetaCache:
     def _open_range(
         self, first: str, end: str, limit: int, page: int
     ) -> tuple[Channel, memoryview]:
-        statement = f'SELECT K, V FROM "{self.name}".{TABLE} WHERE K >= ? AND K < ?'
+        # The name of the file system was checked when it was opened.
+        statement = f'SELECT K, V FROM "{self.name}".{TABLE} WHERE K >= ? AND K < ?'  # nosec B608
         if limit >= 0:
             statement += f" LIMIT {limit}"
         channel = self.client.acquire()

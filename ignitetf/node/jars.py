@@ -211,7 +211,7 @@ def _download(jar: Artifact, folder: Path, fetch: _Fetch) -> None:
         # The scheme was checked to be http or https when the address was read.
         request = urllib.request.Request(f"{fetch.url}/{jar.path}", headers=_HEADERS)
         with (
-            urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer,
+            urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer,  # nosec B310
             temporary.open("wb") as file,
         ):
             received = _pump(answer, file, jar, fetch)

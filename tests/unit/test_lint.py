@@ -1,4 +1,4 @@
-"""The code is clean for ruff and for mypy in strict mode."""
+"""The code is clean for ruff, for mypy in strict mode, and for bandit."""
 
 import subprocess
 import sys
@@ -17,6 +17,16 @@ def run(*words, cwd=ROOT):
 def test_ruff():
     run("ruff", "check", ".")
     run("ruff", "format", "--check", ".")
+
+
+def test_bandit_finds_nothing_of_medium_severity():
+    run("bandit", "--quiet", "--recursive", "-ll", "ignitetf", "cli", "sql", "docker")
+
+
+def test_bandit_would_find_something(tmp_path):
+    (tmp_path / "bad.py").write_text("import pickle\npickle.loads(open(0, 'rb').read())\n")
+    with pytest.raises(AssertionError):
+        run("bandit", "--quiet", "-ll", str(tmp_path / "bad.py"))
 
 
 @pytest.mark.timeout(280)
