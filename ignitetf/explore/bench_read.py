@@ -18,6 +18,8 @@ from typing import Any, Final
 import numpy as np
 
 from ignitetf.client import Client, cache_id, connect
+from ignitetf.load.caches import drop_cache
+from ignitetf.load.journal import drop_journal
 from ignitetf.load.loader import load_dataset
 from ignitetf.read.reader import CacheReader, ReadOptions
 from ignitetf.settings import Settings, split_address
@@ -85,6 +87,7 @@ def bench_read(
     chosen = PROFILES[profile]
     with connect(settings=settings) as client:
         try:
+            _drop(client)
             _fill(client, chosen, partitions)
             runs = {
                 name: run
@@ -93,8 +96,7 @@ def bench_read(
             }
             seconds = _interleave(runs, rounds, on_round)
         finally:
-            if client.cache_exists(_CACHE):
-                client.sql(f'DROP TABLE IF EXISTS "{_CACHE}"')
+            _drop(client)
     return _rates(profile, chosen, seconds)
 
 
@@ -109,7 +111,14 @@ def _fill(client: Client, profile: Profile, partitions: int) -> None:
             for i in range(count):
                 yield {"IMAGE": pixels[i], "LABEL": np.int32((start + i) % 10)}
 
-    load_dataset(batches(), _CACHE, client=client, partitions=partitions, if_exists="replace")
+    load_dataset(batches(), _CACHE, client=client, partitions=partitions)
+
+
+def _drop(client: Client) -> None:
+    """Remove the rows, also of a run that was interrupted while it wrote them."""
+    if client.cache_exists(_CACHE):
+        drop_cache(client, _CACHE)
+    drop_journal(client, _CACHE)
 
 
 def _ways(client: Client, profile: Profile, partitions: int) -> dict[str, Callable[[], int]]:

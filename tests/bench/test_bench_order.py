@@ -17,11 +17,12 @@ ROUNDS, BATCH = 7, 128
 
 @pytest.fixture(scope="module")
 def table(client):
-    from ignitetf.explore.bench_read import _CACHE, PROFILES, _fill
+    from ignitetf.explore.bench_read import _CACHE, PROFILES, _drop, _fill
 
+    _drop(client)
     _fill(client, PROFILES["mnist"], 8)
     yield _CACHE
-    client.sql(f'DROP TABLE IF EXISTS "{_CACHE}"')
+    _drop(client)
 
 
 def ways(table, settings):
