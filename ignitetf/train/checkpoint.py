@@ -170,10 +170,28 @@ class BackgroundCheckpoint(tf.keras.callbacks.Callback):  # type: ignore[misc]
 def _variables(model: Any) -> list[Any]:
     """Variables of the model and of its optimizer, in an order that building decides."""
     optimizer = getattr(model, "optimizer", None)
+    own = [*model.variables, *_generator_states(model)]
     if optimizer is None:
-        return list(model.variables)
-    # Keras 2 has `_built` only.
-    if not getattr(optimizer, "built", getattr(optimizer, "_built", True)):
-        optimizer.build(model.trainable_variables)
-    own = optimizer.variables
-    return [*model.variables, *(own() if callable(own) else own)]
+        return own
+    _build(optimizer, model.trainable_variables)
+    others = optimizer.variables
+    return [*own, *(others() if callable(others) else others)]
+
+
+# What differs among the versions of Keras
+
+
+def _build(optimizer: Any, variables: list[Any]) -> None:
+    """Make the optimizer's variables, which else the first step would."""
+    if hasattr(optimizer, "_create_all_weights"):  # those of tf.keras.optimizers.legacy
+        optimizer._create_all_weights(variables)
+    # Keras 2 has only `_built`, and that not before it is true.
+    elif not getattr(optimizer, "built", getattr(optimizer, "_built", False)):
+        optimizer.build(variables)
+
+
+def _generator_states(model: Any) -> list[Any]:
+    """States of the layers' random generators, which Keras 2 keeps apart from their variables."""
+    found = (getattr(layer, "_random_generator", None) for layer in model.submodules)
+    generators = (getattr(holder, "_generator", None) for holder in found)
+    return [g.state for g in generators if isinstance(g, tf.random.Generator)]
