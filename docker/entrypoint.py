@@ -86,6 +86,7 @@ def secure(directory: Path, heap_mib: int, host: str | None, ports: tuple[int, i
 def establish(directory: Path, address: str) -> None:
     """Make the secured cluster active and give it its users; harmless when repeated."""
     from ignitetf.errors import IgniteTFError
+    from ignitetf.node.process import write_private
     from ignitetf.node.security import Security
     from ignitetf.transport import Channel
     from ignitetf.wire.codes import OpCode
@@ -107,7 +108,9 @@ def establish(directory: Path, address: str) -> None:
             time.sleep(POLL_S)
     files = security.files
     settings = security.settings([address])
-    print(f"user {settings.username}; its password: {directory / 'secure'}")
+    password_file = directory / "secure" / "password"
+    write_private(password_file, settings.password or "")
+    print(f"--username {settings.username} --password-file {password_file}")
     print(f"--ca {files.ca} --cert {files.client_cert} --key {files.client_key}")
 
 

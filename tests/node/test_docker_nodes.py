@@ -8,6 +8,9 @@ import sys
 import pytest
 from conftest import ROOT, free_port
 
+from ignitetf.client import connect
+
+yaml = pytest.importorskip("yaml")
 pytestmark = [pytest.mark.node, pytest.mark.timeout(300)]
 if sys.platform == "win32":
     pytest.skip("the image is Linux", allow_module_level=True)
@@ -42,42 +45,99 @@ def waited(environment):
     pytest.fail(done.stderr)
 
 
-@pytest.mark.parametrize("name", ["node", "node-1"])
-def test_a_node_of_the_configurations(node_home, tmp_path, name):
-    ports = {10800: free_port(), 47500: free_port(), 47100: free_port()}
+def on_this_machine(name, folder, members):
+    """The committed file, but bound to the loopback interface and with ports of this run.
+
+    `members` has the discovery port that stands for each host of the file. The result is the file
+    and the port of clients.
+    """
+    folder.mkdir()
     text = (ROOT / "docker/config" / f"{name}.xml").read_text()
-    # On this machine a node is alone and bound to the loopback interface.
-    text = text.replace("node-1:47500", "127.0.0.1:47500")
-    for other in ("node-2", "node-3"):
-        text = text.replace(f"                <value>{other}:47500</value>\n", "")
-    text = text.replace("/var/lib/ignite/work", str(tmp_path / "work"))
-    for port, own in ports.items():
-        text = text.replace(f":{port}<", f":{own}<").replace(f'"{port}"', f'"{own}"')
+    for host, port in members.items():
+        assert text.count(f"<value>{host}:47500</value>") == 1
+        text = text.replace(f"{host}:47500<", f"127.0.0.1:{port}<")
+    own = {10800: free_port(), 47500: members.get(name, free_port()), 47100: free_port()}
+    for port, ours in own.items():
+        assert text.count(f'ort" value="{port}"') == 1
+        text = text.replace(f'ort" value="{port}"', f'ort" value="{ours}"')
+    if not members:
+        text = text.replace("<value>127.0.0.1:47500<", f"<value>127.0.0.1:{own[47500]}<")
+    assert "47500" not in text
+    text = text.replace("/var/lib/ignite/work", str(folder / "work"))
     head = '<bean class="org.apache.ignite.configuration.IgniteConfiguration">\n'
     assert "localHost" not in text and text.count(head) == 1
     text = text.replace(head, head + '    <property name="localHost" value="127.0.0.1"/>\n')
-    config = tmp_path / "given.xml"
-    config.write_text(text)
-    environment = {**os.environ, "IGNITETF_ADDRESS": f"127.0.0.1:{ports[10800]}"}
+    (folder / "given.xml").write_text(text)
+    return folder / "given.xml", own[10800]
+
+
+def environment_for(*ports):
+    environment = {**os.environ, "IGNITETF_ADDRESS": ",".join(f"127.0.0.1:{p}" for p in ports)}
     environment.pop("IGNITETF_PROFILE", None)
-    node = started("node", config, "--directory", tmp_path, "--heap-mib", "512")
+    return environment
+
+
+def health_check(compose, service, environment):
+    """The command of the compose file, as far as `ignitetf` and the entry point are concerned."""
+    found = yaml.safe_load((ROOT / "docker" / compose).read_text())["services"][service]
+    command = found["healthcheck"]["test"]
+    starts = {("CMD", "ignitetf"): 2, ("CMD", "python", "/opt/ignitetf/entrypoint.py"): 3}
+    (skipped,) = [n for words, n in starts.items() if tuple(command[:n]) == words]
+    return entry(*command[skipped:], env=environment).returncode
+
+
+def test_one_node_with_mnist_and_igfs(node_home, tmp_path, mnist_dir):
+    config, port = on_this_machine("node", tmp_path / "node", {})
+    environment = environment_for(port)
+    assert health_check("compose.yaml", "ignite", environment) != 0
+    node = started("node", config, "--directory", config.parent, "--heap-mib", "512")
     try:
         waited(environment)
-        if name == "node-1":
-            assert "active, 1 members" in entry("activate", "1", env=environment).stdout
-        # The health check of the compose file, and any other command.
-        asked = entry("query", "SELECT 1 AS ONE", "--output", "csv", env=environment)
-        assert asked.stdout.split() == ["ONE", "1"], asked.stderr
+        assert health_check("compose.yaml", "ignite", environment) == 0
+        for _ in range(2):
+            done = entry("mnist", "--source", mnist_dir, env=environment)
+            assert done.returncode == 0, done.stderr
+            with connect(f"127.0.0.1:{port}") as client:
+                for table, rows in (("MNIST_TRAIN", 60_000), ("MNIST_TEST", 10_000)):
+                    found = client.sql(f"SELECT COUNT(*), MIN(ID), MAX(ID) FROM {table}")
+                    assert [tuple(row) for row in found.fetchall()] == [(rows, 0, rows - 1)]
+        asked = entry("fs", "ls", "igfs:///", env=environment)
+        assert "checkpoints" in asked.stdout, asked.stderr
         ended(node)
     finally:
         node.kill()
 
 
+def test_three_nodes_form_one_cluster(node_home, tmp_path):
+    names = ("node-1", "node-2", "node-3")
+    first = free_port(3)
+    members = {name: first + i for i, name in enumerate(names)}
+    nodes, ports = [], []
+    try:
+        # One after the other, as `depends_on` has it.
+        for name in names:
+            config, port = on_this_machine(name, tmp_path / name, members)
+            nodes.append(started("node", config, "--directory", config.parent, "--heap-mib", "256"))
+            ports.append(port)
+            waited(environment_for(port))
+            assert health_check("compose.cluster.yaml", "node-1", environment_for(port)) == 0
+        environment = environment_for(*ports)
+        assert entry("query", "SELECT 1", env=environment).returncode != 0  # not active yet
+        for _ in range(2):
+            done = entry("activate", "3", env=environment)
+            assert done.stdout == "active, 3 members\n", done.stderr
+        assert entry("activate", "4", "--timeout", "2", env=environment).returncode != 0
+        for node in nodes:
+            ended(node)
+    finally:
+        for node in nodes:
+            node.kill()
+
+
 def test_a_secured_node_gets_its_users(node_home, tmp_path):
     ports = [free_port() for _ in range(3)]
     address = f"127.0.0.1:{ports[0]}"
-    environment = {**os.environ, "IGNITETF_ADDRESS": address}
-    environment.pop("IGNITETF_PROFILE", None)
+    environment = environment_for(ports[0])
     node = started(
         "secure", "--directory", tmp_path, "--heap-mib", "512", "--host", "127.0.0.1",
         "--ports", *ports,
@@ -88,13 +148,16 @@ def test_a_secured_node_gets_its_users(node_home, tmp_path):
         refused = entry("query", "SELECT 1", env=environment)
         assert refused.returncode == 1 and "error" in refused.stderr
 
-        from ignitetf.client import Client
-        from ignitetf.node.security import Security
-
-        security = Security("secured", tmp_path)
-        security.prepare()
-        with Client(security.settings([address])) as client:
-            assert client.sql("SELECT 1").fetchall() == [(1,)]
+        secure = tmp_path / "secure"
+        password = (secure / "password").read_text()
+        assert password and password not in done.stdout + done.stderr
+        asked = entry(
+            "query", "SELECT 1 AS ONE", "--output", "csv", "--address", address,
+            "--username", "ignitetf", "--password-file", secure / "password",
+            "--ca", secure / "ca.pem", "--cert", secure / "client.pem",
+            "--key", secure / "client-key.pem", env=environment,
+        )  # fmt: skip
+        assert asked.stdout.split() == ["ONE", "1"], asked.stderr
         for path in (tmp_path / "secure").iterdir():
             assert path.stat().st_mode & 0o077 == 0, path
         assert (tmp_path / "node.xml").stat().st_mode & 0o077 == 0

@@ -77,6 +77,9 @@ def test_the_image_is_pinned_and_runs_as_a_user():
     bases = [line.split()[1] for line in lines if line.startswith("FROM")]
     assert bases and all(PINNED.fullmatch(base) for base in bases)
     assert lines.index("USER ignite") > max(i for i, x in enumerate(lines) if x.startswith("FROM"))
+    # `load mnist` downloads to there as that user.
+    home = next(x for x in lines[::-1] if "IGNITETF_HOME=" in x).split("=", 1)[1].rstrip(" \\")
+    assert lines.index(f"RUN chown ignite {home}") < lines.index("USER ignite")
     for line in lines:
         if line.startswith("COPY") and "--from" not in line:
             assert all((ROOT / source).exists() for source in line.split()[1:-1])
