@@ -192,6 +192,7 @@ def _build(optimizer: Any, variables: list[Any]) -> None:
 
 def _generator_states(model: Any) -> list[Any]:
     """States of the layers' random generators, which Keras 2 keeps apart from their variables."""
-    found = (getattr(layer, "_random_generator", None) for layer in model.submodules)
+    layers = getattr(model, "submodules", ())  # not in Keras 3
+    found = (getattr(layer, "_random_generator", None) for layer in layers)
     generators = (getattr(holder, "_generator", None) for holder in found)
     return [g.state for g in generators if isinstance(g, tf.random.Generator)]

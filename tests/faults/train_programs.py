@@ -50,7 +50,7 @@ def main(address, cache, directory, result, save_freq):
     tf.config.threading.set_inter_op_parallelism_threads(1)
     tf.keras.utils.set_random_seed(3)
     tf.config.experimental.enable_op_determinism()
-    if tf.keras.__version__.startswith("2."):
+    if hasattr(tf.keras.backend, "experimental"):  # Keras 2
         # Else the masks of Dropout come from a generator that no checkpoint can hold.
         tf.keras.backend.experimental.enable_tf_random_generator()
     if directory.startswith("igfs://"):
