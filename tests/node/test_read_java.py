@@ -1,0 +1,220 @@
+"""Rows of every type, written by Java's own client, read back equal.
+
+The Java runtime of the node has no compiler: `javac` of a JDK is taken where there is one, else
+Eclipse's, one jar from the repository that the node's jars come from.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import urllib.error
+import urllib.request
+import uuid
+from decimal import Decimal
+
+import numpy as np
+import pytest
+from conftest import ROOT, missing
+
+tf = pytest.importorskip("tensorflow")
+pytestmark = [pytest.mark.node, pytest.mark.slow]
+
+SOURCE = ROOT / "tests" / "data" / "java" / "JavaRows.java"
+COMPILER = "org/eclipse/jdt/ecj/3.44.0/ecj-3.44.0.jar"
+COMPILER_SHA256 = "14c46ddc2e511c46c998da728f6a80f13a689c920f3832402f7ad150f6a6188d"
+ROWS, NULL_EVERY = 24, 5
+OPENS = ("java.base/java.lang", "java.base/java.math", "java.base/java.nio", "java.base/java.util")
+COLOURS = 3
+
+
+@pytest.fixture(scope="module")
+def java(node_home, tmp_path_factory):
+    """Runs the program: its JVM, with the compiled class and the jars of the node."""
+    from ignitetf.errors import NodeError
+    from ignitetf.node.jars import ensure_jars
+    from ignitetf.node.java import find_java
+
+    try:
+        runtime, jars = find_java(), ensure_jars(node_home)
+    except NodeError as error:
+        missing(f"no Java or no jars: {error}")
+    folder = tmp_path_factory.mktemp("java")
+    path = os.pathsep.join(map(str, jars))
+    compiler = [found] if (found := shutil.which("javac")) else eclipse(runtime.path, folder)
+    run(*compiler, "-source", "11", "-target", "11", "-encoding", "UTF-8", "-nowarn",
+        "-cp", path, "-d", folder, SOURCE)  # fmt: skip
+    options = [f"--add-opens={package}=ALL-UNNAMED" for package in OPENS]
+    if runtime.major >= 23:
+        options.append("--sun-misc-unsafe-memory-access=allow")
+
+    def write(*arguments):
+        run(runtime.path, *options, "-cp", f"{folder}{os.pathsep}{path}", "JavaRows", *arguments)
+
+    return write
+
+
+def eclipse(program, folder):
+    """Eclipse's compiler, which needs no more than the runtime."""
+    from ignitetf.node.repository import local_repository, repository_url
+
+    kept = local_repository() / COMPILER
+    try:
+        if kept.is_file():
+            jar = kept.read_bytes()
+        else:
+            request = urllib.request.Request(
+                f"{repository_url()}/{COMPILER}", headers={"User-Agent": "ignitetf"}
+            )
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                jar = answer.read()
+    except (OSError, urllib.error.URLError) as error:
+        missing(f"no javac, and Eclipse's compiler could not be fetched: {error}")
+    assert hashlib.sha256(jar).hexdigest() == COMPILER_SHA256
+    path = folder / "compiler.jar"
+    path.write_bytes(jar)
+    return [program, "-jar", path]
+
+
+def run(*words):
+    done = subprocess.run(
+        [str(word) for word in words], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# What JavaRows writes, told a second time
+
+
+def wrapped(value, bits):
+    """A Java number that ran over."""
+    half = 1 << (bits - 1)
+    return (value + half) % (1 << bits) - half
+
+
+def date(k):
+    return (k - 20) * 100_000_000_123
+
+
+def timestamp(k):
+    return (k + 1) * 10_000_000_000 // 1000 * 1_000_000_000 + k * 1_001_001
+
+
+def text_of_uuid(k):
+    high, low = 0xFEDCBA9876543210 - k, 0x8000000000000000 + k * 12345678901
+    return str(uuid.UUID(int=high << 64 | low)).encode()
+
+
+def decimal(k):
+    return Decimal(123456789012345678901234 * (k - 10)).scaleb(5 - k)
+
+
+def numbers(k):
+    byte, short, int_ = wrapped(k * 7, 8), wrapped(k * 3001, 16), wrapped(k * 100_000_007, 32)
+    return {
+        "aByte": byte,
+        "aShort": short,
+        "anInt": int_,
+        "aLong": k * 1_000_000_000_000_007,
+        "aFloat": k / 8 - 3,
+        "aDouble": k / 16 - 1e9,
+        "aChar": 0x30 + k * 997,
+        "aBoolean": k % 2 == 1,
+    }
+
+
+def references(k):
+    own, n = numbers(k), range(k % 4)
+    bits = {"Byte": 8, "Short": 16, "Int": 32, "Long": 64}
+    boxed = {f"boxed{t}": wrapped(-own[f"a{'n' * (t == 'Int')}{t}"], b) for t, b in bits.items()}
+    return {
+        **boxed,
+        "boxedFloat": -own["aFloat"],
+        "boxedDouble": -own["aDouble"],
+        "boxedChar": own["aChar"],
+        "boxedBoolean": not own["aBoolean"],
+        "string": f"row {k}".encode() + " żółć 😀".encode() * len(n),
+        "uuid": text_of_uuid(k),
+        "date": date(k),
+        "timestamp": timestamp(k),
+        "time": k * 61_000,
+        "decimal": decimal(k),
+        "colour": k % COLOURS,
+        "bytes": bytes((200 + k + i) % 256 for i in n),
+        "shorts": [-(k + i) for i in n],
+        "ints": [k - i * 1_000_000 for i in n],
+        "longs": [k - i * 1_000_000_000_000 for i in n],
+        "floats": [k / 2 + i for i in n],
+        "doubles": [k / 4 - i for i in n],
+        "chars": [0x4E00 + k + i for i in n],
+        "booleans": [(k + i) % 2 == 0 for i in n],
+        "strings": [f"s{k}/{i}".encode() for i in n],
+        "uuids": [text_of_uuid(k + i) for i in n],
+        "dates": [date(k + i) for i in n],
+        "timestamps": [timestamp(k + i) for i in n],
+        "times": [(k + i) * 61_000 for i in n],
+        "decimals": [decimal(k + i) for i in n],
+        "colours": [(k + i) % COLOURS for i in n],
+        "objects": [k * 10 + i for i in n],
+        "list": [k + i for i in n],
+        "linked": [f"l{k + i}".encode() for i in n],
+        "set": [k + i for i in n],
+        "single": [own["aLong"]],
+        "map": {"keys": [f"k{i}".encode() for i in n], "values": [k + i / 2 for i in n]},
+        "inner": {
+            "number": -k,
+            "text": f"inner {k}".encode(),
+            "weights": [k / 4 + i for i in range(k % 3)],
+        },
+    }
+
+
+def as_python(value, name=""):
+    if isinstance(value, dict):
+        return {n: as_python(v) for n, v in value.items()}
+    plain = value.numpy()
+    plain = plain.tolist() if isinstance(plain, (np.ndarray, np.generic)) else plain
+    if name == "decimal":
+        return Decimal(plain.decode())
+    return [Decimal(d.decode()) for d in plain] if name == "decimals" else plain
+
+
+@pytest.fixture
+def written(java, address, client, cache_name):
+    def write(null_every):
+        if client.settings.tls or client.settings.username:
+            pytest.skip("the Java program connects without TLS and login")
+        java(address, cache_name, ROWS, null_every)
+        return cache_name
+
+    return write
+
+
+def test_rows_of_every_type(written, address):
+    from ignitetf import IgniteDataset
+
+    dataset = IgniteDataset(written(0), addresses=[address])
+    singles = {int(x["key"]): x["val"] for x in dataset}
+    assert sorted(singles) == list(range(ROWS))
+    for k, row in singles.items():
+        expected = numbers(k) | references(k)
+        assert row.keys() == expected.keys()
+        for name, value in expected.items():
+            assert as_python(row[name], name) == value, (name, k)
+
+
+def test_rows_with_nulls(written, address):
+    from ignitetf import IgniteDataset
+
+    dataset = IgniteDataset(written(NULL_EVERY), addresses=[address], nulls="mask")
+    rows = {int(x["key"]): x["val"] for x in dataset}
+    assert sorted(rows) == list(range(ROWS))
+    for k, row in rows.items():
+        null = k % NULL_EVERY == 0
+        for name, value in numbers(k).items():
+            assert bool(row[f"{name}_valid"])
+            assert as_python(row[name]) == (type(value)(0) if null else value)
+        for name, value in references(k).items():
+            assert bool(row[f"{name}_valid"]) is not null, (name, k)
+            if not null:
+                assert as_python(row[name], name) == value, (name, k)
