@@ -245,9 +245,12 @@ def test_a_start_that_takes_too_long_leaves_nothing(name, port, home):
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_start_leaves_nothing(name, port, number):
+    # A test run in the background of a shell ignores Ctrl-C, and its children would inherit that.
+    heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    program = [CLI[0], CLI[1], heed + CLI[2], *CLI[3:]]
     for _ in range(3):
         starter = subprocess.Popen(
-            [*CLI, "start", "--name", name, "--port", str(port)],
+            [*program, "start", "--name", name, "--port", str(port)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
