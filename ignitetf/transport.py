@@ -123,6 +123,9 @@ class Channel:
 
     Requests may be sent ahead; the node works on them at once and answers in any order, and
     answers that come early are kept. Any failure but an error answer closes the channel.
+
+    Attributes:
+        waited_s: Seconds in all for which no byte of the next answer was here.
     """
 
     def __init__(self, address: str, settings: Settings) -> None:
@@ -134,6 +137,7 @@ class Channel:
         self.features = self.peer.features
         self.topology_version: tuple[int, int] | None = None
         self.closed = False
+        self.waited_s = 0.0
         self._request_id = 0
         self._waiting: set[int] = set()
         self._early: dict[int, memoryview] = {}
@@ -271,7 +275,9 @@ class Channel:
 
     def _frame(self) -> memoryview:
         head = bytearray(4)
+        begin = time.monotonic()
         self._receive_into(memoryview(head))
+        self.waited_s += time.monotonic() - begin
         length = int.from_bytes(head, "little", signed=True)
         if not 10 <= length <= MAX_FRAME_BYTES:
             raise WireError(f"{self.address}: answer of impossible length {length}")

@@ -35,7 +35,7 @@ from ignitetf.read.declared import (
     parse_declaration,
 )
 from ignitetf.read.nulls import NullPolicy, apply_nulls, check_policy
-from ignitetf.read.scan import Query, RetryPolicy, pipeline_depth, scan_units
+from ignitetf.read.scan import Query, RetryPolicy, Times, pipeline_depth, scan_units
 from ignitetf.wire.blocks import BlockDecoder
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.codes import Feature, OpCode
@@ -148,6 +148,7 @@ class CacheReader:
         self.entry_bytes = 0.0  # of a record, as it is stored
         self.block_rows = 1.0  # records in an entry of the cache
         self.dropped = 0
+        self.times = Times()  # of all batches that were read
         self.window_pools: list[BufferPool] = []  # memory of shuffled windows, kept between epochs
         self.schema = self._open_schema()
         self._table = self._find_table() if options.where is not None else None
@@ -365,7 +366,7 @@ class CacheReader:
         """
         page = self.page_size()
         query = self._scan_query(page) if self._table is None else self._sql_query(page)
-        query = replace(query, decoder=self._decoder)
+        query = replace(query, decoder=self._decoder, times=self.times)
         changes = self.changes
         seen: list[int] = []
         unit, first, again, rows = -1, 0, 0, 0

@@ -22,7 +22,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
@@ -38,13 +38,37 @@ from ignitetf.wire.frames import (
     read_page,
 )
 
-__all__ = ["Query", "RetryPolicy", "UnitPage", "assign_readers", "scan_units"]
+__all__ = ["Query", "RetryPolicy", "Times", "UnitPage", "assign_readers", "scan_units"]
 
 log = logging.getLogger(__name__)
 
 _MAX_PIPELINED: Final = 16
 _FIRST_WAIT_S: Final = 0.1
 _LONGEST_WAIT_S: Final = 5.0
+
+
+@dataclass
+class Times:
+    """Where the time of scans went, in seconds, summed over their readers.
+
+    Attributes:
+        wait: No byte of the next answer was here.
+        receive: Answers came in.
+        decode: Pages were taken apart.
+        starved: The consumer waited for a page; the rest of its time is its own.
+    """
+
+    wait: float = 0.0
+    receive: float = 0.0
+    decode: float = 0.0
+    starved: float = 0.0
+
+    def add(self, other: Times) -> None:
+        """Add the times of another reader."""
+        self.wait += other.wait
+        self.receive += other.receive
+        self.decode += other.decode
+        self.starved += other.starved
 
 
 @dataclass(frozen=True)
@@ -58,6 +82,7 @@ class Query:
         pipelined: Units whose first page is asked for at once on one connection.
         buffer_bytes: A reader with more bytes than this waiting receives no further page.
         decoder: Makes, for each reader, what decodes a page of a partition in its thread.
+        times: Takes the times of each scan that has ended.
     """
 
     op: OpCode
@@ -66,6 +91,7 @@ class Query:
     pipelined: int = 1
     buffer_bytes: int = 2 << 20
     decoder: Callable[[], Callable[[int, Page], Any]] = lambda: _as_received
+    times: Times = field(default_factory=Times)
 
 
 @dataclass(frozen=True)
@@ -162,6 +188,7 @@ def scan_units(
             stream.stop()
         for stream in streams:
             stream.join()
+            query.times.add(stream.times)
 
 
 class _Reader(threading.Thread):
@@ -183,14 +210,17 @@ class _Reader(threading.Thread):
         self._channel: Channel | None = None
         self._asked: deque[tuple[int, int, int]] = deque()  # unit, partition, request id
         self._progress_at = time.monotonic()
+        self.times = Times()
 
     # The consumer's side
 
     def take(self) -> UnitPage:
         """The next page; waits for it, and raises what ended the reader."""
         with self._ready:
-            while not self._buffer:
-                self._ready.wait()
+            if not self._buffer:
+                begin = time.monotonic()
+                self._ready.wait_for(lambda: self._buffer)
+                self.times.starved += time.monotonic() - begin
             item = self._buffer.popleft()
             if isinstance(item, UnitPage):
                 self._buffered_bytes -= item.nbytes
@@ -243,26 +273,40 @@ class _Reader(threading.Thread):
             # One less until the first page is here, which would have to share the node with it.
             channel = self._ask_ahead(max(1, self._query.pipelined - 1))
             _, _, request = self._asked.popleft()
-            cursor, page = self._first(channel.receive(request))
+            cursor, page = self._first(self._receive(channel, request))
             while True:
                 if page.more:
                     request = channel.send(self._next_op, cursor_request(cursor))
                 if number == 0:
                     self._ask_ahead(self._query.pipelined, after=1)
                 replay = number if number < delivered else -1
-                self._put(UnitPage(unit, self._decode(partition, page), replay, page.data.nbytes))
+                self._put(UnitPage(unit, self._decoded(partition, page), replay, page.data.nbytes))
                 number += 1
                 self._progress_at = time.monotonic()
                 if self._stop_asked.is_set():
                     return number
                 if not page.more:
                     break
-                page = read_page(channel.receive(request))
+                page = read_page(self._receive(channel, request))
         except IgniteTFError as error:
             error._delivered = max(delivered, number)  # type: ignore[attr-defined]
             raise
         self._put(UnitPage(unit, None))
         return number
+
+    def _receive(self, channel: Channel, request: int) -> memoryview:
+        begin, waited = time.monotonic(), channel.waited_s
+        body = channel.receive(request)
+        waited = channel.waited_s - waited
+        self.times.wait += waited
+        self.times.receive += time.monotonic() - begin - waited
+        return body
+
+    def _decoded(self, partition: int, page: Page) -> Any:
+        begin = time.monotonic()
+        decoded = self._decode(partition, page)
+        self.times.decode += time.monotonic() - begin
+        return decoded
 
     def _ask_ahead(self, count: int, after: int = 0) -> Channel:
         """Ask for the first pages of the next `count` units that were not asked for.
