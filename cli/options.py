@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["BackupsOption", "Connect", "PartitionsOption", "Yes", "confirm", "connected"]
 
 _PANEL = "Connection"
+_LIMITS = {"timeout": "request_timeout_s", "idle_timeout": "idle_timeout_s"}
 
 
 class Connect:
@@ -49,8 +50,9 @@ class Connect:
 
     def _given(self) -> dict[str, Any]:
         given = dict(self._options)
-        if (timeout := given.pop("timeout", None)) is not None:
-            given["request_timeout_s"] = timeout
+        for option, setting in _LIMITS.items():
+            if (limit := given.pop(option, None)) is not None:
+                given[setting] = limit
         if given.get("password") == "":
             given["password"] = _ask_password(given.get("username"))
         return given
@@ -76,6 +78,7 @@ _CONNECTION: dict[str, Any] = dict(
         _option("--tls-insecure", bool, "Do not verify the server."),
         _option("--profile", str, "Settings from this profile.", metavar="NAME"),
         _option("--timeout", float, "Limit of one request in seconds.", metavar="SECONDS"),
+        _option("--idle-timeout", float, "Limit without progress in seconds.", metavar="SECONDS"),
     ]
 )
 

@@ -36,6 +36,7 @@ from ignitetf.transport import (
     FLAG_ERROR,
     FLAG_TOPOLOGY,
     MAX_FRAME_BYTES,
+    Progress,
     is_ended,
     open_connection,
     server_error,
@@ -171,12 +172,15 @@ class _Connection(PyConnection):  # type: ignore[misc]
         return frame
 
     def _receive(self, frame: bytearray, count: int) -> None:
+        progress = Progress(self.timeout)
         while count:
             piece = self._socket.recv(min(count, _RECEIVE_BYTES))
             if not piece:
                 raise ConnectionResetError("the node closed the connection")
             frame += piece
             count -= len(piece)
+            if count:
+                progress.made(len(piece))
 
 
 class PyClient(pyignite.Client):  # type: ignore[misc]

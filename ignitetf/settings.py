@@ -15,7 +15,14 @@ from typing import Any
 
 from ignitetf.errors import ConfigError
 
-__all__ = ["DEFAULT_ADDRESS", "Settings", "ignitetf_home", "profile_path", "split_address"]
+__all__ = [
+    "DEFAULT_ADDRESS",
+    "Settings",
+    "ignitetf_home",
+    "limits_of_environment",
+    "profile_path",
+    "split_address",
+]
 
 DEFAULT_ADDRESS = "127.0.0.1:10800"
 DEFAULT_PORT = 10800
@@ -39,6 +46,12 @@ def profile_path(name: str) -> Path:
     if not name or any(c in name for c in "/\\") or name.startswith("."):
         raise ConfigError(f"profile name {name!r} is not a plain name")
     return ignitetf_home() / "profiles" / f"{name}.json"
+
+
+def limits_of_environment() -> dict[str, float]:
+    """The time limits that the environment sets, for connections whose other settings are fixed."""
+    given = {k: v for k, v in _from_environment().items() if k.endswith("_timeout_s")}
+    return _normal(given)
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -81,7 +94,10 @@ class Settings:
         key_password: Password of an encrypted key file.
         tls_insecure: Do not check the server's certificate and host name.
         connect_timeout_s: Limit in seconds for connecting, TLS and handshake, each address.
-        request_timeout_s: Limit in seconds for the answer to one request.
+        request_timeout_s: Limit in seconds for the answer to one request to begin, and for each
+            further 64 KiB of it.
+        idle_timeout_s: Limit in seconds for an operation that gets no further: within it, lost
+            connections are replaced and requests that a changing cluster refused are repeated.
         profile: Name of the profile these settings were read from, if any.
     """
 
@@ -96,6 +112,7 @@ class Settings:
     tls_insecure: bool = False
     connect_timeout_s: float = 5.0
     request_timeout_s: float = 30.0
+    idle_timeout_s: float = 60.0
     profile: str | None = None
     origin: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
@@ -138,7 +155,7 @@ class Settings:
             raise ConfigError("no address given", hint="write --address HOST:PORT")
         for address in self.addresses:
             split_address(address)
-        for name in ("connect_timeout_s", "request_timeout_s"):
+        for name in ("connect_timeout_s", "request_timeout_s", "idle_timeout_s"):
             if not 0 < getattr(self, name) <= _LONGEST_S:
                 raise ConfigError(
                     f"{name} must be above zero and at most {_LONGEST_S:.0f}, not"
@@ -232,6 +249,7 @@ def _from_environment() -> dict[str, Any]:
         "tls_insecure": "IGNITETF_TLS_INSECURE",
         "connect_timeout_s": "IGNITETF_CONNECT_TIMEOUT",
         "request_timeout_s": "IGNITETF_REQUEST_TIMEOUT",
+        "idle_timeout_s": "IGNITETF_IDLE_TIMEOUT",
         "profile": "IGNITETF_PROFILE",
     }
     return {k: os.environ[v] for k, v in names.items() if os.environ.get(v)}

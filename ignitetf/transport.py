@@ -50,6 +50,7 @@ __all__ = [
     "MAX_FRAME_BYTES",
     "Channel",
     "Peer",
+    "Progress",
     "damaged",
     "open_connection",
     "server_error",
@@ -60,6 +61,8 @@ MAX_FRAME_BYTES: Final = (1 << 31) - 1
 _MAX_HANDSHAKE_BYTES: Final = 1 << 16
 # One receive call waits for at most this much, so that its time limit is one of progress.
 _RECEIVE_BYTES: Final = 8 << 20
+# Less than this within a time limit is no progress.
+_PROGRESS_BYTES: Final = 64 << 10
 _SOCKET_BUFFER_BYTES: Final = 4 << 20
 _VERSIONS: Final = ((1, 7, 0), (1, 6, 0), (1, 5, 0), (1, 4, 0))
 _REQUEST: Final = struct.Struct("<ihq")  # length of the rest, op code, request id
@@ -101,7 +104,7 @@ def open_connection(
     """
     deadline = time.monotonic() + settings.connect_timeout_s
     for version in _VERSIONS:
-        sock = _open_socket(address, settings)
+        sock = _open_socket(address, settings, deadline)
         try:
             answer = _handshake(sock, address, settings, version, features, deadline)
         except BaseException:
@@ -116,6 +119,29 @@ def open_connection(
                 hint="ignitetf needs Apache Ignite 2.8 or newer",
             )
     raise ConnectError(f"{address}: no common protocol version")
+
+
+class Progress:
+    """Ends a transfer that trickles: in each time limit some bytes have to come.
+
+    Args:
+        limit_s: The limit in seconds.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._begin = time.monotonic()
+        self._count = 0
+
+    def made(self, count: int) -> None:
+        """Note bytes; raises TimeoutError where they were too few."""
+        self._count += count
+        now = time.monotonic()
+        if now - self._begin < self._limit_s:
+            return
+        if self._count < _PROGRESS_BYTES:
+            raise TimeoutError(f"{self._count} bytes in {self._limit_s:g} s")
+        self._begin, self._count = now, 0
 
 
 class Channel:
@@ -187,7 +213,7 @@ class Channel:
 
         Args:
             request_id: As `send` gave it.
-            timeout_s: Limit in seconds until the answer begins, and for each further 8 MiB.
+            timeout_s: Limit in seconds until the answer begins, and for each further 64 KiB.
 
         Returns:
             A view of a buffer that is not used again while any view of it is left.
@@ -291,12 +317,15 @@ class Channel:
 
     def _receive_into(self, view: memoryview) -> None:
         flags = socket.MSG_WAITALL if self._wait_all else 0
+        progress = Progress(self._limit_s)
         while len(view):
             piece = view[:_RECEIVE_BYTES]
             count = self._sock.recv_into(piece, len(piece), flags)
             if count == 0:
                 raise ConnectionResetError("the node closed the connection")
             view = view[count:]
+            if len(view):
+                progress.made(count)
 
     def _body(self, frame: memoryview) -> memoryview:
         _, flags = _RESPONSE.unpack_from(frame, 0)
@@ -332,10 +361,14 @@ class Channel:
         )
 
 
-def _open_socket(address: str, settings: Settings) -> socket.socket:
+def _left(deadline: float) -> float:
+    return max(0.001, deadline - time.monotonic())
+
+
+def _open_socket(address: str, settings: Settings, deadline: float) -> socket.socket:
     host, port = split_address(address)
     try:
-        sock = socket.create_connection((host, port), settings.connect_timeout_s)
+        sock = socket.create_connection((host, port), _left(deadline))
     except TimeoutError as error:
         raise ConnectError(
             f"{address}: no connection within {settings.connect_timeout_s:g} s",
@@ -351,6 +384,7 @@ def _open_socket(address: str, settings: Settings) -> socket.socket:
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.settimeout(_left(deadline))
         return _wrap_tls(sock, host, address, settings) if settings.tls else sock
     except BaseException:
         sock.close()
@@ -416,7 +450,7 @@ def _handshake(
     """One try at one version: the peer, or the version the server wants instead."""
     request = _handshake_request(settings, version, features)
     try:
-        sock.settimeout(max(0.001, deadline - time.monotonic()))
+        sock.settimeout(_left(deadline))
         sock.sendall(request)
         answer = _handshake_answer(sock, deadline)
     except TimeoutError as error:
@@ -471,7 +505,7 @@ def _handshake_answer(sock: socket.socket, deadline: float) -> bytes | None:
     data = bytearray()
     need = 4
     while len(data) < need:
-        sock.settimeout(max(0.001, deadline - time.monotonic()))
+        sock.settimeout(_left(deadline))
         piece = sock.recv(need - len(data))
         if not piece:
             raise ConnectionResetError("the peer closed the connection")

@@ -64,7 +64,7 @@ class Pipeline:
     def submit(self, op: OpCode, *buffers: Any) -> None:
         """Send a request; its buffers must stay as they are until its answer was taken."""
         self._pending.append((op, buffers))
-        retry(lambda _: self._send())
+        retry(self._client, lambda _: self._send())
 
     def take(self) -> memoryview:
         """The answer to the oldest request."""
@@ -81,7 +81,7 @@ class Pipeline:
             self._pending.popleft()
             return body
 
-        return retry(once)
+        return retry(self._client, once)
 
     def close(self) -> None:
         """Give the connection back, or close it while answers are still to come."""
@@ -144,11 +144,11 @@ class ChunkCache:
             self._remove_keys(head + struct.pack("<i", len(batch)) + b"".join(batch))
 
     def _remove_keys(self, request: bytes) -> None:
-        retry(lambda _: self.client.call(OpCode.CACHE_REMOVE_KEYS, request))
+        retry(self.client, lambda _: self.client.call(OpCode.CACHE_REMOVE_KEYS, request))
 
     def count(self) -> int:
         """Number of chunks of all files."""
-        return retry(lambda _: self.client.cache_size(self.name))
+        return retry(self.client, lambda _: self.client.cache_size(self.name))
 
     def scan(self) -> Iterator[tuple[str, int]]:
         """Content id and number of every chunk; reads the whole cache."""

@@ -60,14 +60,17 @@ _CONNECT_BUDGET_S: Final = 3.0
 _STALE_CONNECTIONS: Final = 12
 
 
-def retry(action: Callable[[bool], T]) -> T:
+def retry(client: Client, action: Callable[[bool], T]) -> T:
     """Run an action until it succeeds, while the cluster changes or connections are stale.
 
     Args:
+        client: Its settings limit the time.
         action: Called with whether an earlier try may have taken effect without an answer.
     """
     begin = time.monotonic()
     unsettled, failures = False, 0
+    idle_s = client.settings.idle_timeout_s
+    budget_s = {True: min(_CONNECT_BUDGET_S, idle_s), False: min(_CHANGE_BUDGET_S, idle_s)}
     while True:
         try:
             return action(unsettled)
@@ -77,7 +80,7 @@ def retry(action: Callable[[bool], T]) -> T:
             passed = time.monotonic() - begin
             if not is_retryable(error) and not _rolled_back(error):
                 raise
-            if passed > (_CONNECT_BUDGET_S if lost else _CHANGE_BUDGET_S):
+            if passed > budget_s[lost]:
                 raise
             if isinstance(error, RequestTimeout):
                 raise
@@ -164,25 +167,25 @@ class MetaCache:
 
     def get(self, key: str) -> bytes | None:
         """The value of a key, None where there is none."""
-        body = retry(lambda _: self._call(OpCode.CACHE_GET, self._head + _text(key)))
+        body = retry(self.client, lambda _: self._call(OpCode.CACHE_GET, self._head + _text(key)))
         return _read(body, 0)[0]
 
     def get_all(self, keys: Iterable[str]) -> dict[str, bytes]:
         """The values of those keys that exist."""
         request = self._head + _keys(keys)
-        return _read_map(retry(lambda _: self._call(OpCode.CACHE_GET_ALL, request)))
+        return _read_map(retry(self.client, lambda _: self._call(OpCode.CACHE_GET_ALL, request)))
 
     def put(self, key: str, value: bytes) -> None:
         """Set a value."""
         request = self._head + _text(key) + _blob(value)
-        retry(lambda _: self._call(OpCode.CACHE_PUT, request))
+        retry(self.client, lambda _: self._call(OpCode.CACHE_PUT, request))
 
     def put_all(self, pairs: Mapping[str, bytes]) -> None:
         """Set several values, each on its own."""
         if pairs:
             ordered = dict(sorted(pairs.items()))
             request = self._head + _pairs(ordered)
-            retry(lambda _: self._call(OpCode.CACHE_PUT_ALL, request))
+            retry(self.client, lambda _: self._call(OpCode.CACHE_PUT_ALL, request))
 
     def put_if_absent(self, key: str, value: bytes) -> bool:
         """Set a value where there is none; the value must be no other client's."""
@@ -192,7 +195,7 @@ class MetaCache:
             done = _flag(self._call(OpCode.CACHE_PUT_IF_ABSENT, request))
             return done or (unsettled and self.get(key) == value)
 
-        return retry(once)
+        return retry(self.client, once)
 
     def replace(self, key: str, old: bytes, new: bytes) -> bool:
         """Set a value where the present one is `old`; `new` must be no other client's."""
@@ -202,14 +205,14 @@ class MetaCache:
             done = _flag(self._call(OpCode.CACHE_REPLACE_IF_EQUALS, request))
             return done or (unsettled and self.get(key) == new)
 
-        return retry(once)
+        return retry(self.client, once)
 
     def remove(self, keys: Iterable[str]) -> None:
         """Remove keys, each on its own."""
         ordered = sorted(keys)
         if ordered:
             request = self._head + _keys(ordered)
-            retry(lambda _: self._call(OpCode.CACHE_REMOVE_KEYS, request))
+            retry(self.client, lambda _: self._call(OpCode.CACHE_REMOVE_KEYS, request))
 
     def settle(self, key: str) -> None:
         """Wait until no transaction that holds this key is under way.
@@ -219,7 +222,7 @@ class MetaCache:
         conditional removal whose condition never holds (no value is empty): it takes the lock.
         """
         request = self._head + _text(key) + _blob(b"")
-        retry(lambda _: self._call(OpCode.CACHE_REMOVE_IF_EQUALS, request))
+        retry(self.client, lambda _: self._call(OpCode.CACHE_REMOVE_IF_EQUALS, request))
 
     def range(
         self, first: str, end: str, *, limit: int = -1, page: int = _RANGE_PAGE
@@ -232,7 +235,7 @@ class MetaCache:
             limit: Most rows wanted; -1 for all.
             page: Rows of one answer.
         """
-        channel, body = retry(lambda _: self._open_range(first, end, limit, page))
+        channel, body = retry(self.client, lambda _: self._open_range(first, end, limit, page))
         done = False
         try:
             with damaged("rows of the metadata cache"):
@@ -316,7 +319,7 @@ class MetaCache:
             self.client.release(channel)
             return result
 
-        return retry(once)
+        return retry(self.client, once)
 
 
 def _read_rows(body: memoryview, at: int) -> tuple[list[tuple[str, bytes]], bool]:

@@ -39,8 +39,6 @@ Progress = Callable[[int, int], None]
 _BATCH_BYTES: Final = 4 << 20
 # Between two notes in the journal the work of an interrupted load is lost; each costs a flush.
 _NOTE_S: Final = 2.0
-# A lost connection is tried again for this long, as the cluster may need it to recover.
-_RETRY_BUDGET_S: Final = 60.0
 _FIRST_PAUSE_S: Final = 0.2
 _LAST_PAUSE_S: Final = 5.0
 
@@ -82,18 +80,20 @@ class Filler:
         Raises:
             LoadInterrupted: The cluster stayed away or refused; what is stored is kept.
         """
-        deadline = time.monotonic() + _RETRY_BUDGET_S
-        pause = _FIRST_PAUSE_S
+        # For this long a lost connection is tried again, as the cluster may need it to recover.
+        idle_s = self.client.settings.idle_timeout_s
+        deadline, pause = time.monotonic() + idle_s, _FIRST_PAUSE_S
         while True:
             before = self.journal.position
             try:
                 return self._fill(fresh=fresh)
             except (ServerError, ConnectError, RequestTimeout) as error:
                 if self.journal.position > before:
-                    deadline, pause = time.monotonic() + _RETRY_BUDGET_S, _FIRST_PAUSE_S
-                if not is_retryable(error) or time.monotonic() > deadline:
+                    deadline, pause = time.monotonic() + idle_s, _FIRST_PAUSE_S
+                left = deadline - time.monotonic()
+                if not is_retryable(error) or left <= 0:
                     raise self._interrupted(error) from error
-                time.sleep(pause)
+                time.sleep(min(pause, left))
                 pause = min(2 * pause, _LAST_PAUSE_S)
                 fresh = False
 

@@ -56,8 +56,6 @@ NODE_BUFFER_BYTES: Final = 4 << 20
 _MIN_NODE_BUFFER: Final = 4
 _MAX_NODE_BUFFER: Final = 8192
 _QUEUED_BATCHES: Final = 2
-# A flush waits for all that is on its way, so it may take longer than another request.
-_MIN_FLUSH_TIMEOUT_S: Final = 60.0
 _POLL_S: Final = 0.1
 # A load that is given up waits so long for the node to be done with what it has.
 _GIVE_UP_S: Final = 15.0
@@ -171,7 +169,9 @@ class Writer:
             self.totals.partition_rows = np.zeros(partitions, np.int64)
         self.overwrite, self.streamer = overwrite, streamer
         self.in_flight, self.request_bytes = in_flight, request_bytes
-        self.flush_timeout_s = max(_MIN_FLUSH_TIMEOUT_S, client.settings.request_timeout_s)
+        settings = client.settings
+        # A flush waits for all that is on its way, so it may take longer than another request.
+        self.flush_timeout_s = max(settings.idle_timeout_s, settings.request_timeout_s)
         self._lock = threading.Lock()
         self._failed: BaseException | None = None
         self._flushing: _Flush | None = None
@@ -224,7 +224,7 @@ class Writer:
             if time.monotonic() > deadline:
                 raise RequestTimeout(
                     f"cache {self.cache!r}: not stored within {self.flush_timeout_s:g} s",
-                    hint="is the node overloaded? --timeout sets the limit",
+                    hint="is the node overloaded? --idle-timeout sets the limit",
                 )
         self._check()
 

@@ -23,7 +23,7 @@ from ignitetf.errors import AuthenticationError, ConfigError, IgniteTFError, Nod
 from ignitetf.node.certificates import CertificateFiles, expires_soon, make_certificates
 from ignitetf.node.config import TlsStores
 from ignitetf.node.process import private_directory, write_private
-from ignitetf.settings import Settings, profile_path
+from ignitetf.settings import Settings, limits_of_environment, profile_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -224,6 +224,7 @@ class Security:
             ca=str(self.files.ca),
             cert=str(self.files.client_cert),
             key=str(self.files.client_key),
+            **limits_of_environment(),
         )
 
     def _owns_profile(self) -> bool:

@@ -85,11 +85,11 @@ def reader_count(readers: int | str, client: Client) -> int:
     return readers
 
 
-def retry_seconds(on_node_loss: str) -> float:
-    """How long a lost connection may take to be replaced."""
+def retry_seconds(on_node_loss: str) -> float | None:
+    """How long a lost connection may take to be replaced; None for as long as the settings say."""
     if on_node_loss not in ("retry", "error"):
         raise ConfigError(f"on_node_loss={on_node_loss!r}", hint="one of retry, error")
-    return 60.0 if on_node_loss == "retry" else 0.0
+    return None if on_node_loss == "retry" else 0.0
 
 
 def shard_of(shard: Any) -> tuple[int, int]:

@@ -75,7 +75,8 @@ class ReadOptions:
         raw_nulls: Leave nulls in the columns, marked by `valid`; no policy is applied.
         page_size: Entries in a page, None for about `PAGE_BYTES`.
         readers: Connections at once.
-        retry_s: Seconds that a lost connection may take to be replaced.
+        retry_s: Seconds that a lost connection may take to be replaced, None for the
+            `idle_timeout_s` of the settings.
         version: Version of the manifest that is insisted on.
         on_change: `error`, `warn` or `ignore` where a partition has another number of entries
             than the manifest says.
@@ -89,7 +90,7 @@ class ReadOptions:
     raw_nulls: bool = False
     page_size: int | None = None
     readers: int = 1
-    retry_s: float = 60.0
+    retry_s: float | None = None
     version: int | None = None
     on_change: str = "error"
 
@@ -322,7 +323,8 @@ class CacheReader:
 
     @property
     def _retry(self) -> RetryPolicy:
-        return RetryPolicy(self.options.retry_s)
+        limit = self.options.retry_s
+        return RetryPolicy(self.client.settings.idle_timeout_s if limit is None else limit)
 
     def _scan_query(self, page_size: int) -> Query:
         number = cache_id(self.cache)

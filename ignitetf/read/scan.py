@@ -355,7 +355,7 @@ class _Reader(threading.Thread):
 
     def _wait_to_retry(self, error: IgniteTFError, partition: int, delivered: int) -> None:
         lost_for = time.monotonic() - self._progress_at
-        if not is_retryable(error) or lost_for > self._retry.budget_s:
+        if not is_retryable(error) or lost_for >= self._retry.budget_s:
             where = {"cache": self._query.name, "partition": partition, "pages": delivered}
             raise type(error)(
                 f"{self._query.name}, partition {partition}: {error.message}",
@@ -363,6 +363,7 @@ class _Reader(threading.Thread):
                 **{**error.fields, **where},
             ) from error
         wait = min(_LONGEST_WAIT_S, max(_FIRST_WAIT_S, lost_for)) * random.uniform(0.5, 1.0)
+        wait = min(wait, self._retry.budget_s - lost_for)
         log.warning(
             "%s, partition %d: %s; reading on after page %d in %.1f s",
             self._query.name, partition, error, delivered, wait,

@@ -152,8 +152,8 @@ class World:
         same = rows == [(i, images[i].tobytes()) for i in range(ROWS)]
         return None if same else Wrong(len(rows))
 
-    def epoch(self, client, retry_s=60.0):
-        found = keys_of(open_reader(client, self.table, retry_s=retry_s))
+    def epoch(self, client):
+        found = keys_of(open_reader(client, self.table))
         return None if found == self.order else Wrong(found)
 
     def numpy(self, client):

@@ -58,10 +58,9 @@ def test_a_full_disk_interrupts_and_what_was_acknowledged_is_there(small_disk, m
     from ignitetf.node import Node
 
     monkeypatch.setattr(fill, "_NOTE_S", 0.5)
-    monkeypatch.setattr(fill, "_RETRY_BUDGET_S", 5.0)
     port = random.randrange(15_000, 30_000)
     node = Node.start(NAME, port=port, memory="1g", persist=True)
-    with connect(node.addresses, request_timeout_s=15) as client:
+    with connect(node.addresses, request_timeout_s=15, idle_timeout_s=5) as client:
         load_dataset(arrays(300, 1), "BEFORE", client=client, partitions=8)
         with pytest.raises(IgniteTFError) as caught:
             load_dataset(arrays(ROWS, 2), "DATA", client=client, partitions=8)
