@@ -3,6 +3,8 @@
 TensorBoard then reads through TensorFlow's file operations, which know `igfs://` only after
 `gfile` was imported. TensorBoard loads this module by its entry point and calls `fix_flags` before
 it opens the log directory. It adds no dashboard, and does nothing for other log directories.
+An open file keeps showing the content of the moment it was opened, and TensorBoard keeps event
+files open: it is told to open them again when they have grown.
 Without TensorFlow, TensorBoard finds `igfs://` through fsspec by itself.
 """
 
@@ -33,6 +35,9 @@ class IgfsLoader(base_plugin.TBLoader):  # type: ignore[misc]
             print(f"igfs:// cannot be read: {error.message}", file=sys.stderr)
         except ImportError:
             pass  # no TensorFlow: TensorBoard goes through fsspec
+        else:
+            if getattr(flags, "detect_file_replacement", None) is None:
+                flags.detect_file_replacement = True
 
     def load(self, context: Any) -> None:
         """There is no dashboard."""
