@@ -1,8 +1,8 @@
-"""Refuse Keras's legacy `.h5` files on `igfs://`.
+"""Keep Keras's HDF5 files on `igfs://` from landing in a local folder named `igfs:`.
 
-h5py opens paths itself: Keras would write to a local folder named `igfs:` without a word. The
-functions that do it are wrapped when their module is imported, so that nothing is imported for
-those who do not use Keras.
+h5py opens paths itself, without a word. The functions of Keras that let it are wrapped when their
+module is imported, so that nothing is imported for those who do not use Keras: legacy `.h5` models
+are refused, and `.weights.h5` files go through a local folder (the newest Keras does that itself).
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import functools
 import importlib.abc
 import importlib.machinery
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -21,10 +23,11 @@ _MODULES = frozenset(
     {
         "keras.src.legacy.saving.legacy_h5_format",
         "keras.src.saving.legacy.hdf5_format",
+        "keras.src.saving.saving_lib",
         "tf_keras.src.saving.legacy.hdf5_format",
+        "tf_keras.src.saving.saving_lib",
     }
 )
-_FUNCTIONS = ("save_model_to_hdf5", "load_model_from_hdf5")
 
 
 def install() -> None:
@@ -36,10 +39,12 @@ def install() -> None:
 
 
 def _wrap(module: ModuleType) -> None:
-    for name in _FUNCTIONS:
+    for name, wrapper in _WRAPPERS.items():
         function = getattr(module, name, None)
         if function is not None and not hasattr(function, "igfs_guard"):
-            setattr(module, name, _refusing(function))
+            wrapped = wrapper(function)
+            wrapped.igfs_guard = True  # type: ignore[attr-defined]
+            setattr(module, name, wrapped)
 
 
 def _refusing(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -53,8 +58,41 @@ def _refusing(function: Callable[..., Any]) -> Callable[..., Any]:
                 )
         return function(*args, **kwargs)
 
-    checked.igfs_guard = True  # type: ignore[attr-defined]
     return checked
+
+
+def _through_a_file(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Save to a local folder, or load from one; both take the model and then the path."""
+    saves = function.__name__.startswith("save")
+
+    @functools.wraps(function)
+    def copying(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+        remote = str(filepath)
+        if not (remote.startswith("igfs://") and remote.endswith(".h5")):
+            return function(model, filepath, *args, **kwargs)
+        from ignitetf.fs.gfile import tensorflow_gfile
+
+        copy = tensorflow_gfile().copy
+        where, _, name = remote.rpartition("/")
+        with tempfile.TemporaryDirectory() as folder:
+            local = Path(folder, name)
+            if not saves:
+                copy(remote, str(local))
+            result = function(model, str(local), *args, **kwargs)
+            # Weights cut into several files are all there.
+            for written in Path(folder).iterdir() if saves else ():
+                copy(str(written), f"{where}/{written.name}", overwrite=True)
+        return result
+
+    return copying
+
+
+_WRAPPERS = {
+    "save_model_to_hdf5": _refusing,
+    "load_model_from_hdf5": _refusing,
+    "save_weights_only": _through_a_file,
+    "load_weights_only": _through_a_file,
+}
 
 
 class _Finder(importlib.abc.MetaPathFinder):
