@@ -5,6 +5,7 @@ python fs_programs.py PROGRAM ADDRESS FILE_SYSTEM ARGUMENTS...
 
 import contextlib
 import hashlib
+import itertools
 import os
 import random
 import signal
@@ -171,34 +172,50 @@ def at_exit(address, name, what):
 
 
 def big(address, name, size):
-    """A large file, written and read back in ranges; prints digests and the peak of memory."""
-    total = int(size)
-    block = random.Random(1).randbytes(1 << 20)
+    """A large file, written and read back in ranges, in order and at random offsets.
+
+    Prints whether all was the same, the peak of memory, and the rates of the three.
+    """
+    total, rng = int(size), random.Random(1)
+    block = rng.randbytes(1 << 20)
+
+    def expected(offset, count):
+        first = offset >> 20
+        blocks = range(first, ((offset + count - 1) >> 20) + 1)
+        data = b"".join(number.to_bytes(8, "little") + block[8:] for number in blocks)
+        return memoryview(data)[offset - (first << 20) :][:count]
+
     with connect(address) as client:
         store = Store(client, name)
-        digest = hashlib.sha256()
-        begin = time.perf_counter()
+        digest, again, at = hashlib.sha256(), hashlib.sha256(), 0
+        times = [time.perf_counter()]
         with store.writing("/big") as file:
             for number in range(total >> 20):
-                data = number.to_bytes(8, "little") + block[8:]
+                data = expected(number << 20, 1 << 20)
                 digest.update(data)
-                file.write(memoryview(data))
-        wrote = time.perf_counter() - begin
-        again, at = hashlib.sha256(), 0
-        begin = time.perf_counter()
+                file.write(data)
+        times.append(time.perf_counter())
         reader = store.open_read("/big")
         buffer = memoryview(bytearray(3_333_333))
         while count := reader.read_into(at, buffer):
             again.update(buffer[:count])
             at += count
-        seconds = time.perf_counter() - begin
+        times.append(time.perf_counter())
+        same, read = digest.digest() == again.digest(), 0
+        while read < total // 4:
+            offset = rng.randrange(total)
+            view = buffer[: min(rng.randrange(1, len(buffer)), total - offset)]
+            assert reader.read_into(offset, view) == len(view)
+            same = same and view == expected(offset, len(view))
+            read += len(view)
+        times.append(time.perf_counter())
         reader.close()
         assert at == total == store.stat("/big").size
     # Not getrusage: its peak begins with that of the process that forked this one.
     status = Path("/proc/self/status").read_text().split()
     peak = int(status[status.index("VmHWM:") + 1]) // 1024
-    same = digest.digest() == again.digest()
-    print(same, peak, round(total / wrote / 1e6), round(total / seconds / 1e6))
+    pairs = zip((total, total, read), itertools.pairwise(times), strict=True)
+    print(same, peak, *(round(done / (end - begin) / 1e6) for done, (begin, end) in pairs))
 
 
 kept = []
