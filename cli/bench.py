@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+import importlib.util
 from enum import Enum
-from typing import Annotated, Optional
+from pathlib import Path
+from typing import Annotated, Final, Optional
 
 import typer
 
+from ignitetf.cli.group import UsageError
 from ignitetf.cli.options import Connect, connected
 from ignitetf.cli.output import Output, OutputOption, note, show
+from ignitetf.errors import ConfigError, MissingExtra
+
+_TABLE: Final = (
+    "profile",
+    "way",
+    "rows_per_s",
+    "mb_per_s",
+    "ratio",
+    "ratio_ahead",
+    "wait",
+    "receive",
+    "decode",
+    "hand_over",
+)
+_SWEEP: Final = ("partitions", "nodes")
 
 app = typer.Typer(help="Measure rates beside the limit of the machine.", no_args_is_help=True)
 
@@ -22,6 +40,9 @@ class ReadProfile(str, Enum):
     KB10 = "10kb"
     KB100 = "100kb"
     MB1 = "1mb"
+    BLOBS = "blobs"
+    SQL = "sql"
+    PARTITIONS = "partitions"
 
 
 class WriteProfile(str, Enum):
@@ -42,25 +63,103 @@ def read(
     connect: Connect,
     rows: Annotated[
         Optional[list[ReadProfile]],  # noqa: UP045 (evaluated at run time)
-        typer.Option(help="Rows: mnist (784 bytes) or a size; repeatable [default: mnist, 1mb]."),
+        typer.Option(
+            help="Rows: mnist (784 bytes); a size; blobs of about 20 KB; sql (five small columns);"
+            " or partitions: 1 MB in pages of 20 MB, in 1 to 2,048 partitions; repeatable"
+            " [default: mnist, 1mb]."
+        ),
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Times each way is run.")] = 5,
-    partitions: Annotated[int, typer.Option(min=1, help="Partitions of the cache.")] = 8,
+    partitions: Annotated[
+        Optional[list[int]],  # noqa: UP045
+        typer.Option(
+            min=1, help="Partitions of the cache [default: 8]; repeatable for --rows partitions."
+        ),
+    ] = None,
+    count: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=1, metavar="N", help="Number of rows, instead of the profile's own."),
+    ] = None,
+    way: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option(metavar="NAME", help="Only this way to read; repeatable."),
+    ] = None,
+    nodes: Annotated[
+        Optional[list[int]],  # noqa: UP045
+        typer.Option(
+            min=1,
+            max=8,
+            metavar="N",
+            help="For --rows partitions: start embedded nodes, N at a time; repeatable.",
+        ),
+    ] = None,
+    plot: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(metavar="PNG", help="Draw the rates; needs the extra 'plot'."),
+    ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Read the same rows in every way, in turn; `ratio` is to a bare socket.
 
-    Example: ignitetf bench read --rows mnist --output json
+    `ratio` is to a bare socket that asks page by page, `ratio_ahead` to one that asks ahead.
+    `wait`, `receive`, `decode` and `hand_over` are shares of the time; they overlap.
+
+    Example: ignitetf bench read --rows mnist --output json --plot rates.png
     """
+    import os
     from dataclasses import asdict
 
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     from ignitetf.explore.bench_read import bench_read
 
+    wanted = rows or [ReadProfile.MNIST, ReadProfile.MB1]
+    sweep = ReadProfile.PARTITIONS in wanted
+    if nodes and not sweep:
+        raise UsageError("--nodes goes with --rows partitions")
+    if partitions and len(partitions) > 1 and wanted != [ReadProfile.PARTITIONS]:
+        raise UsageError("several --partitions go with --rows partitions alone")
+    if plot is not None:
+        _check_plot(plot)
     rates = []
-    for item in rows or [ReadProfile.MNIST, ReadProfile.MB1]:
+    for item in wanted:
+        if item is ReadProfile.PARTITIONS:
+            continue
         note(f"reading {item.value} rows, {rounds} rounds")
-        rates += bench_read(connect.settings(), item.value, rounds=rounds, partitions=partitions)
-    show([asdict(r) for r in rates], output)
+        rates += bench_read(
+            connect.settings(),
+            item.value,
+            rounds=rounds,
+            partitions=partitions[0] if partitions else 8,
+            rows=count,
+            ways=way,
+        )
+    if sweep:
+        from ignitetf.explore.bench_sweep import PARTITIONS, bench_partitions
+
+        rates += bench_partitions(
+            connect.settings,
+            nodes=nodes or (),
+            partitions=partitions or PARTITIONS,
+            rows=count,
+            rounds=rounds,
+            note=note,
+        )
+    if plot is not None:
+        from ignitetf.explore.bench_plot import plot_rates
+
+        plot_rates(rates, plot)
+        note(f"drawn to {plot}")
+    # The shape of the rows is for programs; a table has no room for it.
+    names = None if output is not Output.TABLE else _TABLE + (_SWEEP if sweep else ())
+    show([asdict(r) for r in rates], output, names)
+
+
+def _check_plot(path: Path) -> None:
+    """Raise before anything is measured where it could not be drawn."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise MissingExtra("--plot needs matplotlib", hint="pip install 'ignitetf[plot]'")
+    if not path.absolute().parent.is_dir():
+        raise ConfigError(f"{path.parent}: there is no such folder")
 
 
 @app.command()

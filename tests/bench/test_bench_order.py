@@ -17,12 +17,11 @@ ROUNDS, BATCH = 7, 128
 
 @pytest.fixture(scope="module")
 def table(client):
-    from ignitetf.explore.bench_read import _CACHE, PROFILES, _drop, _fill
+    from ignitetf.explore.bench_rows import BENCH_CACHE, PROFILES, drop_rows, fill_cache
 
-    _drop(client)
-    _fill(client, PROFILES["mnist"], 8)
-    yield _CACHE
-    _drop(client)
+    fill_cache(client, PROFILES["mnist"], 8)
+    yield BENCH_CACHE
+    drop_rows(client)
 
 
 def ways(table, settings):

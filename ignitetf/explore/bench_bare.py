@@ -1,0 +1,127 @@
+"""The limit that reads are measured against: a bare socket that drains the same scans.
+
+It parses nothing but the counts of the pages, and receives all of them into one buffer. It speaks
+no TLS and needs no login.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from ignitetf.client import Client, cache_id
+from ignitetf.errors import ConnectError, WireError
+from ignitetf.settings import split_address
+from ignitetf.transport import FLAG_ERROR, FLAG_TOPOLOGY
+from ignitetf.wire.codes import OpCode
+from ignitetf.wire.frames import cursor_request, scan_request
+
+__all__ = ["drain", "owners_of"]
+
+_BUFFER_BYTES: Final = 64 << 20
+_HEAD_BYTES: Final = 10  # request id and flags
+_TOPOLOGY_BYTES: Final = 12
+_TIMEOUT_S: Final = 10
+
+
+def owners_of(client: Client, cache: str, partitions: Sequence[int]) -> dict[str, list[int]]:
+    """The partitions by the address of the node that has them."""
+    seeds = client.settings.addresses
+    nodes = client.nodes()
+    if len(nodes) < 2:
+        return {seeds[0]: list(partitions)}
+    address_of = {n.node_id: min(n.addresses, key=lambda a: a not in seeds) for n in nodes}
+    owners = client.partition_map(cache)
+    found: dict[str, list[int]] = {}
+    for partition in partitions:
+        owner = owners.owner(partition)
+        address = seeds[0] if owner is None else address_of[owner]
+        found.setdefault(address, []).append(partition)
+    return found
+
+
+def drain(owners: dict[str, list[int]], cache: str, page_size: int, ahead: int = 0) -> int:
+    """Scan the partitions over one bare socket to each node, one node after the other.
+
+    Args:
+        owners: Partitions by address.
+        cache: Name of the cache.
+        page_size: Entries in a page.
+        ahead: Partitions whose first page is asked for while another one is being received. With
+            0 every page is asked for once the one before it is here.
+
+    Returns:
+        The number of entries.
+    """
+    buffer = memoryview(bytearray(_BUFFER_BYTES))
+    rows = 0
+    for address, partitions in owners.items():
+        with socket.create_connection(split_address(address), _TIMEOUT_S) as sock:
+            sock.settimeout(None)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.sendall(struct.pack("<ibhhhb", 8, 1, 1, 4, 0, 2))
+            _receive(sock, buffer)
+            rows += _Drain(sock, buffer, cache_id(cache), page_size).run(partitions, ahead)
+    return rows
+
+
+class _Drain:
+    """Scans over one connection. Answers come in any order, and are counted as they come."""
+
+    def __init__(self, sock: socket.socket, buffer: memoryview, cache: int, page_size: int) -> None:
+        self._sock = sock
+        self._buffer = buffer
+        self._cache = cache
+        self._page_size = page_size
+        self._request = 0
+        self._cursors: dict[int, int | None] = {}  # of each request that was not answered
+
+    def run(self, partitions: Iterable[int], ahead: int) -> int:
+        """The number of entries in the partitions."""
+        waiting, rows = deque(partitions), 0
+        while waiting or self._cursors:
+            while waiting and len(self._cursors) <= ahead:
+                body = scan_request(self._cache, self._page_size, waiting.popleft())
+                self._ask(OpCode.QUERY_SCAN, body, None)
+            rows += self._answer()
+        return rows
+
+    def _ask(self, op: OpCode, body: bytes, cursor: int | None) -> None:
+        self._request += 1
+        self._cursors[self._request] = cursor
+        self._sock.sendall(struct.pack("<ihq", 10 + len(body), op, self._request) + body)
+
+    def _answer(self) -> int:
+        size = _receive(self._sock, self._buffer)
+        request, flags = struct.unpack_from("<qh", self._buffer, 0)
+        if flags & FLAG_ERROR:
+            raise WireError("the node answered a scan with an error")
+        cursor, at = self._cursors.pop(request), _HEAD_BYTES
+        if flags & FLAG_TOPOLOGY:
+            at += _TOPOLOGY_BYTES
+        if cursor is None:
+            (cursor,) = struct.unpack_from("<q", self._buffer, at)
+            at += 8
+        if self._buffer[size - 1]:
+            self._ask(OpCode.QUERY_SCAN_PAGE, cursor_request(cursor), cursor)
+        count: int = struct.unpack_from("<i", self._buffer, at)[0]
+        return count
+
+
+def _receive(sock: socket.socket, buffer: memoryview) -> int:
+    """Receive a frame into the buffer; gives its length."""
+    if sock.recv_into(buffer, 4, socket.MSG_WAITALL) != 4:
+        raise ConnectError("the node closed the connection")
+    size = int.from_bytes(buffer[:4], "little")
+    if size > len(buffer):
+        raise WireError(f"a page of {size} bytes is larger than the buffer")
+    at = 0
+    while at < size:
+        count = sock.recv_into(buffer[at:size], size - at, socket.MSG_WAITALL)
+        if not count:
+            raise ConnectError("the node closed the connection")
+        at += count
+    return size

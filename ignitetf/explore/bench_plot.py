@@ -1,0 +1,110 @@
+"""Rates of `ignitetf bench read` as a picture.
+
+rates -> **bars for each profile, lines against partitions** -> PNG
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from ignitetf.errors import MissingExtra
+from ignitetf.explore.bench_read import Rate
+from ignitetf.explore.bench_sweep import SWEEP
+
+__all__ = ["plot_rates"]
+
+_OURS: Final = "#1f6fb4"
+_LIMIT: Final = "#7a7a7a"
+_OTHERS: Final = "#d98b2b"
+_WIDTH_INCHES: Final = 8.0
+_BAR_INCHES: Final = 0.27
+_LINES_INCHES: Final = 4.2
+_DPI: Final = 120
+
+
+def plot_rates(rates: Sequence[Rate], path: str | Path) -> None:
+    """Draw the rates, one panel for each profile, the fastest way on top.
+
+    Args:
+        rates: As `bench_read` and `bench_partitions` give them.
+        path: The PNG to write.
+
+    Raises:
+        MissingExtra: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtra("plots need matplotlib", hint="pip install 'ignitetf[plot]'") from error
+    panels: dict[str, list[Rate]] = {}
+    for rate in rates:
+        panels.setdefault(rate.profile, []).append(rate)
+    heights = [_height(name, panel) for name, panel in panels.items()]
+    figure = Figure(figsize=(_WIDTH_INCHES, sum(heights)), layout="constrained", dpi=_DPI)
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)
+    for axis, (name, panel) in zip(axes[:, 0], panels.items(), strict=True):
+        (_lines if name == SWEEP else _bars)(axis, panel)
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, format="png")
+
+
+def _height(name: str, panel: Sequence[Rate]) -> float:
+    return _LINES_INCHES if name == SWEEP else 1.0 + _BAR_INCHES * len(panel)
+
+
+def _bars(axis: Any, panel: Sequence[Rate]) -> None:
+    """Rows a second of each way, with the ratio to the bare socket."""
+    panel = sorted(panel, key=lambda rate: rate.rows_per_s)
+    names = [rate.way for rate in panel]
+    bars = axis.barh(names, [r.rows_per_s for r in panel], color=[_colour(r) for r in panel])
+    axis.bar_label(bars, [_label(rate) for rate in panel], padding=3, fontsize=7.5)
+    axis.tick_params(axis="y", labelsize=8, length=0)
+    axis.tick_params(axis="x", labelsize=8)
+    axis.set_xlim(right=max(r.rows_per_s for r in panel) * 1.3)
+    axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    first = panel[0]
+    title = f"{first.profile}: {first.rows:,} rows of {first.row_bytes:,} bytes, rows/s"
+    axis.set_title(title, fontsize=9, loc="left")
+
+
+def _label(rate: Rate) -> str:
+    speed = f"{rate.rows_per_s:,.0f}  {rate.mb_per_s:,.0f} MB/s"
+    return speed if rate.ratio is None else f"{speed}  ({rate.ratio:.2f})"
+
+
+def _colour(rate: Rate) -> str:
+    if rate.way.startswith("bare socket"):
+        return _LIMIT
+    return _OURS if rate.hand_over is not None or rate.way.startswith("single") else _OTHERS
+
+
+def _lines(axis: Any, panel: Sequence[Rate]) -> None:
+    """MB a second against the number of partitions, a line for each way and number of nodes."""
+    styles = {1: "-", 2: "--", 3: ":"}
+    ways = list(dict.fromkeys(rate.way for rate in panel))
+    for nodes in sorted({rate.nodes for rate in panel}):
+        for number, way in enumerate(ways):
+            line = [r for r in panel if r.nodes == nodes and r.way == way]
+            axis.plot(
+                [r.partitions for r in line],
+                [r.mb_per_s for r in line],
+                styles.get(nodes, "-."),
+                color=f"C{number}",
+                marker="o",
+                markersize=3,
+                label=f"{way}, {nodes} node{'s' if nodes > 1 else ''}",
+            )
+    axis.set_xscale("log", base=2)
+    axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axis.set_ylim(bottom=0)
+    axis.set_xlabel("partitions", fontsize=8)
+    axis.set_ylabel("MB/s", fontsize=8)
+    axis.tick_params(labelsize=8)
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=7)
+    title = f"{panel[0].rows:,} rows of 1 MB in pages of 20 MB"
+    axis.set_title(title, fontsize=9, loc="left")

@@ -1,0 +1,256 @@
+"""The ways to read that `ignitetf bench read` compares, all over the same rows.
+
+rows of a profile -> **a function for each way** -> rows that were read, and where the time went
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from ignitetf.client import Client
+from ignitetf.explore.bench_bare import drain, owners_of
+from ignitetf.explore.bench_rows import BENCH_CACHE, Profile, make_rows
+from ignitetf.read.arguments import reader_count
+from ignitetf.read.elements import element_tree
+from ignitetf.read.export import to_numpy
+from ignitetf.read.reader import LARGE_ROW_BYTES, CacheReader, ReadOptions
+from ignitetf.read.scan import Times, pipeline_depth
+from ignitetf.wire.schema import Batch, Column
+
+__all__ = ["BARE", "BARE_AHEAD", "Setup", "Way", "make_ways"]
+
+BARE: Final = "bare socket"
+BARE_AHEAD: Final = "bare socket, asks ahead"
+# Pyignite and single elements are read for so many rows only; their rate is what counts.
+_PYIGNITE_ROWS: Final = 3_000
+_PYIGNITE_PAGE: Final = 500
+_SINGLE_ROWS: Final = 10_000
+# Files and arrays beside the cache have no more than this; their rate does not depend on it.
+_BESIDE_BYTES: Final = 256 << 20
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to read.
+
+    Attributes:
+        run: Reads once; gives the number of rows, or with it the seconds, where the way has
+            a clock of its own.
+        times: Where the reader's time went so far; None where it is none of ours.
+    """
+
+    run: Callable[[], int | tuple[int, float]]
+    times: Times | None = None
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What is read.
+
+    Attributes:
+        client: The cluster.
+        profile: The rows.
+        partitions: Partitions of the cache.
+        page_size: Entries in a page; None leaves it to the reader.
+        cache: Name of the cache.
+        beside: Folder for files of the same rows; None does without them.
+        more: Further ways by name; each is called with the name of the cache.
+    """
+
+    client: Client
+    profile: Profile
+    partitions: int
+    page_size: int | None = None
+    cache: str = BENCH_CACHE
+    beside: Path | None = None
+    more: dict[str, Callable[[str], tuple[int, float]]] = field(default_factory=dict)
+
+    @property
+    def few(self) -> Profile:
+        """The rows that files and arrays beside the cache have."""
+        rows = min(self.profile.rows, max(1, _BESIDE_BYTES // self.profile.row_bytes))
+        return Profile(rows, self.profile.row_bytes, self.profile.batch, self.profile.kind)
+
+
+def make_ways(setup: Setup) -> dict[str, Way]:
+    """All ways that can run here, the bare sockets first."""
+    client = setup.client
+    reader = CacheReader(client, setup.cache, ReadOptions(page_size=setup.page_size))
+    page = reader.page_size()
+    ways: dict[str, Way] = {}
+    if not client.settings.tls and not client.settings.username:
+        ways |= _bare(setup, page, reader.entry_bytes)
+    ways["numpy()"] = _numpy(setup, reader)
+    with contextlib.suppress(ImportError):
+        import tensorflow
+
+        ways |= _tensorflow(setup, tensorflow)
+    ways["pyignite scan"] = Way(lambda: _pyignite(client, setup.cache, min(page, _PYIGNITE_PAGE)))
+    for name, run in setup.more.items():
+        ways[name] = Way(lambda run=run: run(setup.cache))  # type: ignore[misc]
+    return ways
+
+
+def _bare(setup: Setup, page: int, entry_bytes: float) -> dict[str, Way]:
+    partitions = list(range(setup.partitions))
+    owners = owners_of(setup.client, setup.cache, partitions)
+    unit_bytes = entry_bytes * setup.profile.rows / setup.partitions
+    ahead = pipeline_depth(unit_bytes, int(page * entry_bytes))
+    return {
+        BARE: Way(lambda: drain(owners, setup.cache, page)),
+        BARE_AHEAD: Way(lambda: drain(owners, setup.cache, page, ahead)),
+    }
+
+
+def _numpy(setup: Setup, reader: CacheReader) -> Way:
+    """What `IgniteDataset.numpy()` gives, also where TensorFlow is not installed."""
+    readers = reader_count("auto", setup.client)
+    if reader.entry_bytes >= LARGE_ROW_BYTES:
+        readers = max(2, readers)
+    options = ReadOptions(page_size=setup.page_size, readers=readers)
+    reader = CacheReader(setup.client, setup.cache, options)
+    nodes = element_tree(reader.schema, "error")
+    every = list(range(setup.partitions))
+
+    def read() -> int:
+        rows = 0
+        for item in reader.batches(every):
+            if item.batch is not None:
+                columns = {n: to_numpy(item.batch.columns[n], node) for n, node in nodes.items()}
+                rows += len(next(iter(columns.values())))
+        return rows
+
+    return Way(read, reader.times)
+
+
+def _tensorflow(setup: Setup, tf: Any) -> dict[str, Way]:
+    from ignitetf.read.dataset import IgniteDataset
+
+    size = setup.profile.batch
+    dataset = IgniteDataset(
+        setup.cache, settings=setup.client.settings, page_size=setup.page_size, shard=(0, 1)
+    )
+    batches, times = dataset.batch(size), dataset._reader.times
+    zero = tf.constant(0, tf.int64)
+
+    def count(rows: Any, item: Any) -> Any:
+        return rows + tf.shape(item["key"], tf.int64)[0]
+
+    @tf.function(reduce_retracing=True)  # type: ignore[untyped-decorator]
+    def loop(items: Any) -> Any:
+        rows = zero
+        for item in items:
+            rows = count(rows, item)
+        return rows
+
+    def reduced(items: Any) -> int:
+        return int(items.reduce(zero, count))
+
+    def eager() -> int:
+        return sum(int(item["key"].shape[0]) for item in batches)
+
+    def single() -> int:
+        return int(dataset.take(_SINGLE_ROWS).reduce(zero, lambda rows, _: rows + 1))
+
+    loop(batches)  # traced before the clock starts
+    memory = _in_memory(setup, tf)
+    ways = {
+        f"batch({size}), reduce": Way(lambda: reduced(batches), times),
+        f"batch({size}), tf.function": Way(lambda: int(loop(batches)), times),
+        f"batch({size}), eager loop": Way(eager, times),
+        "single elements, reduce": Way(single),
+        f"from_tensor_slices, batch({size})": Way(lambda: reduced(memory)),
+    }
+    if setup.beside is not None:
+        records = _records(setup, tf, setup.beside)
+        ways[f"TFRecord, batch({size}), parse_example"] = Way(lambda: reduced(records))
+    return ways
+
+
+def _in_memory(setup: Setup, tf: Any) -> Any:
+    """The same columns as arrays, cut in the same batches."""
+    parts = list(make_rows(setup.few))
+    columns: dict[str, Any] = {
+        name: np.concatenate([_array(part.columns[name]) for part in parts])
+        for name in parts[0].columns
+    }
+    keys = np.concatenate([part.key.values for part in parts])  # type: ignore[union-attr]
+    dataset = tf.data.Dataset.from_tensor_slices({"key": keys, "val": columns})
+    return dataset.batch(setup.profile.batch)
+
+
+def _array(column: Column) -> Any:
+    if column.lengths is None:
+        return column.values
+    out = np.empty(len(column), object)
+    out[:] = column.to_bytes()
+    return out
+
+
+def _records(setup: Setup, tf: Any, folder: Path) -> Any:
+    """The same rows as a TFRecord file of `tf.train.Example`, parsed by the batch."""
+    path = folder / "rows.tfrecord"
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for batch in make_rows(setup.few):
+            for example in _examples(tf, batch):
+                writer.write(example)
+    first = next(make_rows(Profile(1, setup.profile.row_bytes, 1, setup.profile.kind)))
+    features = {"key": tf.io.FixedLenFeature([], tf.int64)}
+    dense, narrow = [], {}
+    for name, column in first.columns.items():
+        values = column.values
+        assert isinstance(values, np.ndarray)
+        kind = tf.string if column.lengths is not None or values.ndim > 1 else tf.int64
+        if values.dtype.kind == "f":
+            kind = tf.float32
+        features[name] = tf.io.FixedLenFeature([], kind)
+        if values.ndim > 1:
+            dense.append(name)
+        elif column.lengths is None:
+            narrow[name] = values.dtype
+
+    def parse(texts: Any) -> Any:
+        found = tf.io.parse_example(texts, features)
+        for name in dense:
+            found[name] = tf.io.decode_raw(found[name], tf.uint8)
+        for name, dtype in narrow.items():
+            found[name] = tf.cast(found[name], dtype)
+        return {"key": found.pop("key"), "val": found}
+
+    records = tf.data.TFRecordDataset(str(path)).batch(setup.profile.batch)
+    return records.map(parse, num_parallel_calls=2)
+
+
+def _examples(tf: Any, batch: Batch) -> Iterator[bytes]:
+    assert batch.key is not None
+    columns = {name: _array(column) for name, column in batch.columns.items()}
+    columns["key"] = batch.key.values
+    for i in range(len(batch)):
+        features = {name: _feature(tf, values[i]) for name, values in columns.items()}
+        yield tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+
+
+def _feature(tf: Any, value: Any) -> Any:
+    if isinstance(value, bytes):
+        return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
+    if value.ndim:
+        return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value.tobytes()]))
+    if value.dtype.kind == "f":
+        return tf.train.Feature(float_list=tf.train.FloatList(value=[value]))
+    return tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
+
+
+def _pyignite(client: Client, cache: str, page: int) -> int:
+    rows = 0
+    with client.cache(cache).scan(page_size=page) as cursor:
+        for _ in cursor:
+            rows += 1
+            if rows >= _PYIGNITE_ROWS:
+                break
+    return rows
