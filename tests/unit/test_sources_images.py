@@ -1,4 +1,6 @@
 import io
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -16,7 +18,7 @@ from ignitetf.load.sources.pictures import (
     PictureError,
     Recipe,
     check_picture,
-    crop_or_pad,
+    decode_cropped,
     decode_picture,
 )
 from ignitetf.load.sources.places import locate
@@ -108,6 +110,26 @@ def test_any_mode_decodes_to_the_channels_asked_for(mode):
     image.save(out, "TIFF")
     for channels in (1, 3, 4):
         assert decode_picture(out.getvalue(), channels).shape == (3, 4, channels)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+def test_of_16_bits_the_upper_ones_are_kept(kind):
+    pixels = np.array([[0, 255, 256, 40_000, 65_535]], np.uint16)
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, kind)
+    for decoded in (
+        decode_picture(out.getvalue(), 3),
+        decode_cropped(out.getvalue(), 3, pixels.shape)[0],
+    ):
+        assert decoded[..., 0].tolist() == decoded[..., 2].tolist() == (pixels >> 8).tolist()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+def test_images_of_32_bits_are_not_squeezed_into_8(dtype):
+    out = io.BytesIO()
+    Image.fromarray(np.array([[1, 300, -5]], dtype)).save(out, "TIFF")
+    with pytest.raises(PictureError, match="32 bits"):
+        decode_picture(out.getvalue())
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF", "PPM"])
@@ -220,13 +242,44 @@ def test_damaged_images_raise_picture_errors_only(data, kind):
             assert len(result) > 0
 
 
-def test_crop_or_pad_keeps_the_pixels_around_the_centre():
-    pixels = np.arange(5 * 4, dtype=np.uint8).reshape(5, 4, 1)
-    assert crop_or_pad(pixels, (3, 2))[..., 0].tolist() == [[5, 6], [9, 10], [13, 14]]
-    padded = crop_or_pad(pixels, (6, 7))
+def test_cropped_or_padded_images_keep_the_pixels_around_the_centre():
+    pixels = np.arange(5 * 4, dtype=np.uint8).reshape(5, 4)
+
+    def cropped(*size):
+        out = io.BytesIO()
+        Image.fromarray(pixels).save(out, "PNG")
+        found, own = decode_cropped(out.getvalue(), 1, size)
+        assert own == (5, 4) and found.shape == (*size, 1)
+        return found[..., 0]
+
+    assert cropped(3, 2).tolist() == [[5, 6], [9, 10], [13, 14]]
+    padded = cropped(6, 7)
     assert np.array_equal(padded[0:5, 1:5], pixels)
     assert int(padded.sum()) == int(pixels.sum())
-    assert crop_or_pad(pixels, (2, 6))[:, 1:5, 0].tolist() == pixels[1:3, :, 0].tolist()
+    assert cropped(2, 6)[:, 1:5].tolist() == pixels[1:3].tolist()
+
+
+THREADS_AND_LARGE_IMAGES = """
+import io, resource, sys
+from concurrent.futures import ThreadPoolExecutor
+from PIL import Image
+from ignitetf.load.sources.pictures import decode_cropped, decode_picture
+
+out = io.BytesIO()
+Image.new("RGB", (5000, 4000)).save(out, "JPEG")
+uses = [lambda d: decode_picture(d, 3, (50, 40)), lambda d: decode_cropped(d, 3, (50, 40))]
+uses[0](out.getvalue())
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+with ThreadPoolExecutor(6) as pool:
+    list(pool.map(lambda i: uses[i % 2](out.getvalue()), range(12)))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_large_images_take_the_memory_of_one_in_any_number_of_threads():
+    command = [sys.executable, "-c", THREADS_AND_LARGE_IMAGES]
+    grown = int(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
+    assert grown < 100_000, "kilobytes; one image takes 80,000"
 
 
 def test_groups_are_in_order_and_bounded():

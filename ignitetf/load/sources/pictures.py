@@ -4,7 +4,7 @@ bytes -> **check or decode** -> uint8 [height, width, channels]
 
 The size is read from the header before any pixel is unpacked, so a small file that claims an
 enormous image costs nothing. Large images are unpacked one at a time, whatever the number of
-threads.
+threads, and all in one thread: the C library keeps memory for each thread that had much of it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import os
 import re
 import struct
-import threading
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +36,7 @@ __all__ = [
     "Recipe",
     "check_channels",
     "check_picture",
-    "crop_or_pad",
+    "decode_cropped",
     "decode_picture",
     "parse_size",
     "picture_suffixes",
@@ -42,9 +44,8 @@ __all__ = [
 
 MAX_PIXELS = 50_000_000
 _RESIZE_HINT = "give all images one shape with --resize HEIGHTxWIDTH"
-# Images above this size hold a lock while they are unpacked.
+# Images above this size are unpacked by one thread that does nothing else.
 _LARGE_PIXELS = 4_000_000
-_LARGE = threading.Lock()
 # Pillow runs an external program for these.
 _REFUSED_FORMATS = frozenset({"EPS"})
 # Told by their first bytes, so that Pillow does not ask every decoder in turn.
@@ -58,8 +59,29 @@ _PNG_DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: 
 Loaded = tuple[bytes | NDArray[np.uint8] | None, str]
 
 
+T = TypeVar("T")
+
+
 class PictureError(ValueError):
     """An image that cannot be used; the text is the reason."""
+
+
+class _LargeError(Exception):
+    """The image is a large one, and this is not the thread for those."""
+
+
+def _apart(work: Callable[[bool], T]) -> T:
+    """Do work with an image, in the thread of large ones if it is one."""
+    try:
+        return work(False)
+    except _LargeError:
+        return _large_images(os.getpid()).submit(work, True).result()
+
+
+@functools.cache
+def _large_images(process: int) -> ThreadPoolExecutor:
+    """The thread of large images; a process that was forked off needs its own."""
+    return ThreadPoolExecutor(1, thread_name_prefix=f"ignitetf-large-{process}")
 
 
 @functools.cache
@@ -121,10 +143,8 @@ def _opened(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
                 raise PictureError(
                     f"{width} x {height} pixels, at most {max_pixels:,} are taken (max_pixels)"
                 )
-            large = width * height > _LARGE_PIXELS
-            with _LARGE if large else contextlib.nullcontext():
-                yield image
-    except PictureError:
+            yield image
+    except (PictureError, _LargeError):
         raise
     except Exception as error:  # decoders of damaged data raise nearly anything
         raise PictureError(_reason(error)) from error
@@ -147,8 +167,15 @@ def check_picture(data: bytes, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
     """
     if (size := _sound_png(data)) is not None and size[0] * size[1] <= max_pixels:
         return size
+    return _apart(functools.partial(_checked, data, max_pixels))
+
+
+def _checked(data: bytes, max_pixels: int, apart: bool) -> tuple[int, int]:
     with _opened(data, max_pixels) as image:
         width, height = image.size
+        # A JPEG in one scan is unpacked line by line.
+        if image.format != "JPEG" or image.info.get("progressive"):
+            _check_thread(image, apart)
         if image.format == "PNG":
             image.verify()
         else:
@@ -156,6 +183,12 @@ def check_picture(data: bytes, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
                 image.draft("L", (1, 1))
             image.load()
         return height, width
+
+
+def _check_thread(image: Image.Image, apart: bool) -> None:
+    """Raise _LargeError for a large image outside of its thread."""
+    if not apart and image.size[0] * image.size[1] > _LARGE_PIXELS:
+        raise _LargeError
 
 
 def _sound_png(data: bytes) -> tuple[int, int] | None:
@@ -202,13 +235,67 @@ def decode_picture(
     Raises:
         PictureError: It cannot be decoded, or has too many pixels.
     """
+    return _apart(functools.partial(_decoded, data, channels, resize, max_pixels))
+
+
+def _decoded(
+    data: bytes, channels: int, resize: tuple[int, int] | None, max_pixels: int, apart: bool
+) -> NDArray[np.uint8]:
     with _opened(data, max_pixels) as image:
-        picture = image if image.mode == _MODES[channels] else image.convert(_MODES[channels])
+        _check_thread(image, apart)
+        picture = _in_mode(image, image.format, channels)
         if resize is not None and picture.size != resize[::-1]:
             picture = picture.resize(resize[::-1], Image.Resampling.BILINEAR)
-        width, height = picture.size
-        pixels = np.frombuffer(picture.tobytes(), np.uint8)
-    return pixels.reshape(height, width, channels)
+        return _pixels(picture, channels)
+
+
+def decode_cropped(
+    data: bytes, channels: int, size: tuple[int, int], max_pixels: int = MAX_PIXELS
+) -> tuple[NDArray[np.uint8], tuple[int, int]]:
+    """The pixels of an image cut or padded with zeros around its centre, and its own size.
+
+    The same pixels as `tf.image.resize_with_crop_or_pad` keeps.
+
+    Args:
+        data: The encoded image.
+        channels: 1 grey, 3 RGB, 4 RGBA.
+        size: Height and width of the pixels.
+        max_pixels: Larger images are refused.
+
+    Raises:
+        PictureError: It cannot be decoded, or has too many pixels.
+    """
+    return _apart(functools.partial(_cropped, data, channels, size, max_pixels))
+
+
+def _cropped(
+    data: bytes, channels: int, size: tuple[int, int], max_pixels: int, apart: bool
+) -> tuple[NDArray[np.uint8], tuple[int, int]]:
+    with _opened(data, max_pixels) as image:
+        _check_thread(image, apart)
+        (height, width), (rows, columns) = image.size[::-1], size
+        left, top = max((width - columns) // 2, 0), max((height - rows) // 2, 0)
+        image.load()
+        part = image.crop((left, top, min(left + columns, width), min(top + rows, height)))
+        pixels = _pixels(_in_mode(part, image.format, channels), channels)
+    out = np.zeros((*size, channels), np.uint8)
+    top, left = max((rows - height) // 2, 0), max((columns - width) // 2, 0)
+    out[top : top + pixels.shape[0], left : left + pixels.shape[1]] = pixels
+    return out, (height, width)
+
+
+def _in_mode(image: Image.Image, file_format: str | None, channels: int) -> Image.Image:
+    """The image in 8 bits; of 16 bits the upper ones, where Pillow would cut values off at 255."""
+    if image.mode.startswith("I;16") or (image.mode == "I" and file_format == "PNG"):
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    elif image.mode in ("I", "F"):
+        raise PictureError("its pixels have 32 bits, decoded ones 8; keep the files as they are")
+    return image if image.mode == _MODES[channels] else image.convert(_MODES[channels])
+
+
+def _pixels(image: Image.Image, channels: int) -> NDArray[np.uint8]:
+    width, height = image.size
+    return np.frombuffer(image.tobytes(), np.uint8).reshape(height, width, channels)
 
 
 @dataclass(frozen=True)
@@ -248,20 +335,3 @@ class Recipe:
             expected = " x ".join(map(str, self.shape[:2]))
             return None, f"size {found}, the first image has {expected}; {_RESIZE_HINT}"
         return pixels, ""
-
-
-def crop_or_pad(pixels: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
-    """The image cut or padded with zeros around its centre to height and width `size`.
-
-    The same pixels as `tf.image.resize_with_crop_or_pad` keeps.
-    """
-    out = np.zeros((*size, pixels.shape[2]), np.uint8)
-    source: list[slice] = []
-    target: list[slice] = []
-    for have, want in zip(pixels.shape[:2], size, strict=True):
-        cut, pad = max((have - want) // 2, 0), max((want - have) // 2, 0)
-        n = min(have, want)
-        source.append(slice(cut, cut + n))
-        target.append(slice(pad, pad + n))
-    out[target[0], target[1]] = pixels[source[0], source[1]]
-    return out

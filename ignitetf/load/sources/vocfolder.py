@@ -20,8 +20,7 @@ from ignitetf.load.sources.filelist import walk
 from ignitetf.load.sources.pictures import (
     PictureError,
     check_picture,
-    crop_or_pad,
-    decode_picture,
+    decode_cropped,
     picture_suffixes,
 )
 from ignitetf.load.sources.places import Place, digest
@@ -206,9 +205,9 @@ class VocFolder:
             pair.height, pair.width = check_picture(data, self.max_pixels)
             pair.picture = data
             return
-        decoded = decode_picture(data, self.channels, None, self.max_pixels)
-        pair.height, pair.width = decoded.shape[:2]
-        pair.picture = crop_or_pad(decoded, self.crop)
+        pair.picture, (pair.height, pair.width) = decode_cropped(
+            data, self.channels, self.crop, self.max_pixels
+        )
 
 
 def _subfolder(root: Place, candidates: tuple[str, ...]) -> Place:
