@@ -37,7 +37,7 @@ from ignitetf.errors import (
 )
 from ignitetf.pyclient import PyClient, translated
 from ignitetf.settings import Settings
-from ignitetf.transport import Channel, damaged, is_loopback, read_uuid
+from ignitetf.transport import Channel, damaged, is_loopback, is_retryable, read_uuid
 from ignitetf.wire.codes import Feature, OpCode, TypeCode, java_hash
 
 __all__ = ["Client", "NodeEndpoint", "PartitionMap", "SqlResult", "cache_id", "connect"]
@@ -225,11 +225,12 @@ class Client:
         """As `channel`, without the context; give it back with `release`, or close it."""
         if self._closed:
             raise ConnectError("the client is closed")
-        addresses = list(self.settings.addresses)
+        addresses = pooled = list(self.settings.addresses)
         if node is not None and (known := self._address_of.get(node)):
-            addresses.insert(0, known)
+            # A connection to another node, though it is open already, would be a detour.
+            addresses, pooled = [known, *addresses], [known]
         with self._lock:
-            for address in addresses:
+            for address in pooled:
                 while idle := self._idle.get(address):
                     # A node that was restarted has hung up; one of its own is as good as none.
                     if not (channel := idle.pop()).ended:
@@ -264,7 +265,9 @@ class Client:
             raise causes[0]
         kind = type(causes[0]) if len({type(c) for c in causes}) == 1 else ConnectError
         raise kind(
-            "no address answered: " + "; ".join(c.message for c in causes), hint=causes[0].hint
+            "no address answered: " + "; ".join(c.message for c in causes),
+            hint=causes[0].hint,
+            lost=any(map(is_retryable, causes)),
         ) from causes[0]
 
     def call(

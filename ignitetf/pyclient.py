@@ -48,6 +48,7 @@ __all__ = ["PyClient", "translated"]
 
 _RECEIVE_BYTES: Final = 1 << 20
 _FLAGS: Final = struct.Struct("<h")
+_DISTINCT: Final = re.compile(r"\(\s*DISTINCT\b", re.IGNORECASE)
 _PREFIX: Final = 4  # the length, which pyignite expects before the answer
 
 
@@ -63,7 +64,10 @@ def translated(statement: str | None = None) -> Iterator[None]:
         found = server_error(1, message)
         if statement is not None and type(found) in (ServerError, SqlError):
             raise SqlError(
-                _sql_message(message), hint=_sql_hint(message), statement=statement, status=1
+                _sql_message(message),
+                hint=_sql_hint(message, statement),
+                statement=statement,
+                status=1,
             ) from error
         raise found from error
     except ParseError as error:
@@ -91,7 +95,10 @@ def _sql_message(message: str) -> str:
     return re.sub(r"^([0-9A-Z]{5}: )?(\S*Exception: )?(Failed to parse query\. )?", "", text)
 
 
-def _sql_hint(message: str) -> str:
+def _sql_hint(message: str, statement: str) -> str:
+    if "out of bounds" in message and _DISTINCT.search(statement):
+        # GridSqlQuerySplitter.splitAggregate of 2.17 takes an argument that COUNT(*) has not.
+        return "Apache Ignite cannot have COUNT(*) beside a DISTINCT aggregate: write COUNT(1)"
     if "Table" in message and "not found" in message:
         return "'ignitetf table ls' lists the tables; write the schema if it is not PUBLIC"
     if "Column" in message and "not found" in message:

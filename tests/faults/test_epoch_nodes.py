@@ -127,6 +127,16 @@ def test_killed_nodes_cost_no_row(cluster, undisturbed, kills):
     assert report.sequence == undisturbed
 
 
+def test_a_connection_goes_to_the_node_that_was_asked_for(cluster):
+    with connect(cluster.addresses) as client:
+        nodes = [node.node_id for node in client.nodes()]
+        assert len(nodes) == 3
+        # In the pool there is, from the first one on, an open connection to another node.
+        for wanted in (*nodes, *reversed(nodes)):
+            with client.channel(wanted) as channel:
+                assert channel.node_id == wanted
+
+
 def test_readers_and_nodes_do_not_change_the_order(cluster, undisturbed):
     with connect(cluster.addresses) as client:
         for readers in (1, 2, 4, 8):

@@ -48,6 +48,7 @@ from ignitetf.load.caches import (
     list_caches,
     list_tables,
 )
+from ignitetf.load.loader import load_dataset
 from ignitetf.load.statements import create_tables
 from ignitetf.sql import text_of
 from ignitetf.wire.codes import TypeCode
@@ -337,6 +338,17 @@ def test_statements_make_all_tables_or_none(client, name):
     with pytest.raises(SqlError, match="NO_TYPE"):
         create_tables(client, text, name=name, partitions=4)
     assert not [c for c in client.cache_names() if c.startswith(name)]
+
+
+def test_count_beside_a_distinct_aggregate_is_explained(client, cache_name):
+    """Apache Ignite fails on it, whoever made the table."""
+    ids = np.arange(10)
+    load_dataset({"ID": ids, "LABEL": ids % 3}, cache_name, client=client, key="ID", partitions=4)
+    with pytest.raises(SqlError, match="out of bounds") as caught:
+        client.sql(f"SELECT COUNT(*), COUNT(DISTINCT LABEL) FROM {cache_name}")
+    assert "COUNT(1)" in caught.value.hint
+    rows = client.sql(f"SELECT COUNT(1), COUNT(DISTINCT LABEL) FROM {cache_name}").fetchall()
+    assert [tuple(row) for row in rows] == [(10, 3)]
 
 
 def test_statements_leave_older_tables_alone(client, name):
