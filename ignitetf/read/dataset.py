@@ -8,6 +8,7 @@ batches are cut from them there, in C++. Nothing of Python runs for a row.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
@@ -32,6 +33,7 @@ from ignitetf.read.export import to_arrow, to_numpy
 from ignitetf.read.form import Form
 from ignitetf.read.plan import WINDOW_BYTES, Position
 from ignitetf.read.reader import LARGE_ROW_BYTES, CacheReader, ReadOptions
+from ignitetf.read.shuffled import piece_rows
 from ignitetf.read.windows import batch_count, closing_batches, join_batches, read_pieces
 from ignitetf.settings import Settings
 from ignitetf.wire.buffers import BufferPool
@@ -254,7 +256,11 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
     def _batches(self) -> Generator[Batch, None, None]:
         """The rows of one epoch, as `numpy` and `arrow` give them: the first, from its position."""
         pieces = self._order.pieces(self._position.chain, *self._shard)
-        return read_pieces(self._reader, self._order, pieces, self._position.epoch)
+        read = read_pieces(self._reader, self._order, pieces, self._position.epoch)
+        with contextlib.closing(read) as batches:
+            for batch in batches:
+                # A shuffled window comes whole.
+                yield from batch.slices(piece_rows(len(batch), batch.nbytes))
 
     def _next_epoch(self) -> Generator[Batch, None, None]:
         """The rows of the next epoch; a resumed epoch is its rest only the first time."""

@@ -25,7 +25,7 @@ from ignitetf.read.elements import (
     node_for,
 )
 from ignitetf.read.reader import CacheReader
-from ignitetf.read.windows import ALIGNED_ROWS
+from ignitetf.read.shuffled import ALIGNED_ROWS
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.schema import Batch
 

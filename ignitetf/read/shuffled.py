@@ -3,13 +3,14 @@
 pages -> **window** -> batches
 
 Dense columns are copied once, from the page to the row's place, into memory that is used again
-for later windows; slices of it are handed over as they are. Columns of runs are collected, and
-put in order when the window is complete.
+for later windows; slices of it are handed over as they are. So that these begin where TensorFlow
+takes them over without a copy, the odd rows at the end of a window go in front of the next one.
+Columns of runs are collected, and put in order when the window is complete.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -20,10 +21,11 @@ from ignitetf.read.reader import PAGE_BYTES
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.schema import Batch, Column
 
-__all__ = ["Filling", "concat_batches", "page_rows"]
+__all__ = ["ALIGNED_ROWS", "MANY_ROWS", "Filling", "concat_batches", "piece_rows"]
 
-# So many rows of any dtype are a multiple of 64 bytes, as TensorFlow wants arrays to begin.
-_ALIGNED_ROWS: Final = 64
+# So many rows of any whole number of bytes are a multiple of TensorFlow's alignment of 64.
+ALIGNED_ROWS: Final = 64
+MANY_ROWS: Final = 16 * ALIGNED_ROWS
 _KEY: Final = ""
 
 
@@ -33,10 +35,15 @@ class Filling:
     Args:
         index: The order of the window's rows, by their numbers as they come.
         pool: Memory for the columns.
+        head: Rows to hand over before those of the window, as `batches` returned them.
     """
 
-    def __init__(self, index: NDArray[np.int64], pool: BufferPool) -> None:
+    def __init__(
+        self, index: NDArray[np.int64], pool: BufferPool, head: Batch | None = None
+    ) -> None:
         self._index = index
+        self._head = _columns(head) if head is not None else {}
+        self._ahead = len(head) if head is not None else 0
         self._places = np.empty_like(index)
         self._places[index] = np.arange(len(index))
         self._pool = pool
@@ -55,9 +62,7 @@ class Filling:
         self._rows += len(batch)
         if len(places) < len(batch):
             raise self._other_rows()
-        columns = dict(batch.columns)
-        if batch.key is not None:
-            columns[_KEY] = batch.key
+        columns = _columns(batch)
         self._names = list(columns)
         for name, column in columns.items():
             values = column.values
@@ -65,11 +70,17 @@ class Filling:
                 self._runs.setdefault(name, []).append(column)
                 continue
             if name not in self._dense:
-                self._dense[name] = self._room(values)
-            _scatter(self._dense[name], places, values)
+                self._dense[name] = self._room(name, values)
+            _scatter(self._dense[name][self._ahead :], places, values)
 
-    def batches(self) -> Iterator[Batch]:
-        """The rows in shuffled order, about a page at a time; dense columns are not copied.
+    def batches(self, last: bool) -> Generator[Batch, None, Batch | None]:
+        """The rows in shuffled order: dense columns alone at once, without a copy, else in pages.
+
+        Args:
+            last: No window follows.
+
+        Returns:
+            Up to 63 rows that are left for the head of the next window.
 
         Raises:
             DataChanged: There are fewer rows than the window was to have.
@@ -78,21 +89,30 @@ class Filling:
             raise self._other_rows()
         runs = {name: _concat(parts) for name, parts in self._runs.items()}
         nbytes = sum(a.nbytes for a in self._dense.values()) + sum(c.nbytes for c in runs.values())
-        step = page_rows(nbytes / max(1, self._rows))
-        for start in range(0, self._rows, step):
-            part = slice(start, start + step)
-            columns = {
-                name: Column(self._dense[name][part])
-                if name in self._dense
-                else runs[name][self._index[part]]
-                for name in self._names
-            }
-            yield Batch(columns.pop(_KEY, None), columns)
+        rows = self._ahead + self._rows
+        rest = 0 if last or runs or rows < MANY_ROWS else rows % ALIGNED_ROWS
+        # What is in memory anyway is handed over at once: each hand-over has its price.
+        step = piece_rows(rows, nbytes) if runs else max(1, rows)
+        for start in range(0, rows - rest, step):
+            yield self._piece(slice(start, min(start + step, rows - rest)), runs)
+        return self._piece(slice(rows - rest, rows), runs) if rest else None
 
-    def _room(self, values: NDArray[Any]) -> NDArray[Any]:
-        shape = (len(self._index), *values.shape[1:])
+    def _piece(self, part: slice, runs: dict[str, Column]) -> Batch:
+        columns = {
+            name: Column(self._dense[name][part])
+            if name in self._dense
+            else runs[name][self._index[part]]
+            for name in self._names
+        }
+        return Batch(columns.pop(_KEY, None), columns)
+
+    def _room(self, name: str, values: NDArray[Any]) -> NDArray[Any]:
+        shape = (self._ahead + len(self._index), *values.shape[1:])
         size = int(np.prod(shape, dtype=np.int64)) * values.dtype.itemsize
-        return self._pool.take(size).view(values.dtype).reshape(shape)
+        room = self._pool.take(size).view(values.dtype).reshape(shape)
+        if self._ahead:
+            room[: self._ahead] = self._head[name].values
+        return room
 
     def _other_rows(self) -> DataChanged:
         return DataChanged(
@@ -101,10 +121,16 @@ class Filling:
         )
 
 
-def page_rows(row_bytes: float) -> int:
-    """Rows of about a page; a multiple of 64 where there are so many."""
-    rows = max(1, int(PAGE_BYTES // max(1.0, row_bytes)))
-    return rows - rows % _ALIGNED_ROWS if rows > _ALIGNED_ROWS else rows
+def piece_rows(rows: int, nbytes: int) -> int:
+    """Rows of each of several equal pieces of about a page; a multiple of 64 if there are many."""
+    pieces = max(1, round(nbytes / PAGE_BYTES))
+    size = -(-rows // pieces)
+    return -(-size // ALIGNED_ROWS) * ALIGNED_ROWS if size >= MANY_ROWS else max(1, size)
+
+
+def _columns(batch: Batch) -> dict[str, Column]:
+    """All columns by name, the key too."""
+    return dict(batch.columns) if batch.key is None else {**batch.columns, _KEY: batch.key}
 
 
 def _boxed(values: NDArray[Any]) -> bool:

@@ -12,22 +12,23 @@ import numpy as np
 
 from ignitetf.read.plan import Order, Piece, Window
 from ignitetf.read.reader import PAGE_BYTES, CacheReader
-from ignitetf.read.shuffled import Filling, concat_batches, page_rows
+from ignitetf.read.shuffled import (
+    ALIGNED_ROWS,
+    MANY_ROWS,
+    Filling,
+    concat_batches,
+    piece_rows,
+)
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.schema import Batch
 
 __all__ = [
-    "ALIGNED_ROWS",
     "batch_count",
     "closing_batches",
     "concat_batches",
     "join_batches",
     "read_pieces",
 ]
-
-# So many rows of any whole number of bytes are a multiple of TensorFlow's alignment of 64.
-ALIGNED_ROWS = 64
-_MANY_ROWS = 16 * ALIGNED_ROWS
 
 
 def read_pieces(
@@ -98,12 +99,13 @@ def _windowed(
     pool = pools.pop() if pools else BufferPool(order.window_bytes)
     number, parts = 0, list[Batch]()
     filling: Filling | None = None
+    rest: Batch | None = None
     try:
         with contextlib.closing(reader.batches(partitions)) as batches:
             for item in batches:
                 if item.batch is not None and certain:
                     if filling is None:
-                        filling = Filling(order.permutation(windows[number], epoch), pool)
+                        filling = Filling(order.permutation(windows[number], epoch), pool, rest)
                     filling.add(item.batch)
                     continue
                 if item.batch is not None:
@@ -112,11 +114,14 @@ def _windowed(
                 if item.unit != last_unit[number]:
                     continue
                 if filling is not None:
-                    yield from filling.batches()
+                    rest = yield from filling.batches(last=number == len(windows) - 1)
+                    filling = None
                 yield from _permuted(parts, order, windows[number], epoch)
-                number, parts, filling = number + 1, [], None
+                number, parts = number + 1, []
+        if rest is not None:
+            yield rest
     finally:
-        filling = None
+        filling = rest = None
         pools.append(pool)
 
 
@@ -128,7 +133,7 @@ def _permuted(parts: list[Batch], order: Order, window: Window, epoch: int) -> I
     parts.clear()
     actual = Window(window.partitions, window.first, rows)
     index = order.permutation(actual, epoch)
-    step = page_rows(whole.nbytes / rows)
+    step = piece_rows(rows, whole.nbytes)
     for start in range(0, rows, step):
         yield whole[index[start : start + step]]
 
@@ -153,7 +158,7 @@ def join_batches(
             if nbytes < PAGE_BYTES // 2:
                 continue
             rest = rows % ALIGNED_ROWS
-            if rows < _MANY_ROWS or rest >= len(batch):
+            if rows < MANY_ROWS or rest >= len(batch):
                 rest = 0
             yield [*waiting[:-1], batch[: len(batch) - rest]]
             waiting, rows = ([batch[len(batch) - rest :]] if rest else []), rest
