@@ -184,8 +184,10 @@ class FileWriter:
         if self._pid != os.getpid():
             raise os_error(errno.EBADF, self.path, "the file was opened before the process forked")
         if self._failure is not None:
+            # The same errno, since this may be the error that is seen: of a `close` after a `write`.
+            code = getattr(self._failure, "errno", None) or errno.EIO
             message = f"an earlier write failed: {self._failure}"
-            raise os_error(errno.EIO, self.path, message) from self._failure
+            raise os_error(code, self.path, message) from self._failure
         try:
             with os_errors(self.path):
                 yield

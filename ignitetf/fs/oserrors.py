@@ -49,11 +49,14 @@ def is_full(error: IgniteTFError) -> bool:
 def as_os_error(error: IgniteTFError, path: str | None = None) -> OSError:
     """The OSError, of the subclass that fits its errno, for an error of this project."""
     code = next(code for kind, code in _TABLE if isinstance(error, kind))
+    message = error.message
     if is_full(error):
         code = errno.ENOSPC
+        message = f"no space left in the data region, or a node refused to store: {message}"
     if isinstance(error, ConnectError) and "lost" in error.message and code == errno.ECONNREFUSED:
         code = errno.ECONNRESET
-    message = error.message if error.hint is None else f"{error.message} ({error.hint})"
+    if error.hint is not None:
+        message = f"{message} ({error.hint})"
     return OSError(code, message, path) if path is not None else OSError(code, message)
 
 

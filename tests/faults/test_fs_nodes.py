@@ -17,6 +17,7 @@ import pytest
 from ignitetf.client import connect
 from ignitetf.fs.check import check
 from ignitetf.fs.filesystem import IgniteFileSystem
+from ignitetf.fs.oserrors import NativeIOUnavailable
 from ignitetf.fs.store import Store
 from ignitetf.settings import Settings
 
@@ -106,6 +107,23 @@ def test_a_killed_node_tears_no_file(node_home):
             store.close()
 
 
+def tensorflow(settings, name):
+    """TensorFlow whose `igfs:///` leads there, None where it cannot."""
+    tf = pytest.importorskip("tensorflow")
+    try:
+        from ignitetf.fs import gfile
+    except NativeIOUnavailable:
+        return None
+    gfile.configure(settings, name)
+    return tf
+
+
+def fill(tf, path):
+    with tf.io.gfile.GFile(path, "wb") as file:
+        for _ in range(300):
+            file.write(os.urandom(1 << 20))
+
+
 def test_a_full_node_says_so_and_loses_nothing(node_home):
     with (
         start(node_home, "fs-full", memory="100m") as node,
@@ -119,6 +137,16 @@ def test_a_full_node_says_so_and_loses_nothing(node_home):
                 file.write(memoryview(os.urandom(1 << 20)))
         assert caught.value.errno == errno.ENOSPC
         assert not store.exists("/big")
+        fs = IgniteFileSystem(settings=node.settings, name="FULL", skip_instance_cache=True)
+        with pytest.raises(OSError) as caught, fs.open("/big", "wb") as file:
+            for _ in range(300):
+                file.write(os.urandom(1 << 20))
+        assert caught.value.errno == errno.ENOSPC
+        assert not fs.exists("/big")
+        if (tf := tensorflow(node.settings, "FULL")) is not None:
+            with pytest.raises(tf.errors.ResourceExhaustedError):
+                fill(tf, "igfs:///big")
+            assert not tf.io.gfile.exists("igfs:///big")
         assert read(store, "/kept") == b"kept" * 1000
         report = check(store, repair=True, read=True)
         assert report.ok, report
@@ -150,6 +178,12 @@ def test_no_node_and_wrong_login_have_their_errno(node_home):
             fs.ls("/")
         assert caught.value.errno == errno.EACCES
         assert "wrong" not in str(caught.value)
+        if (tf := tensorflow(wrong, "LOGIN")) is not None:
+            # Not listdir: TensorFlow asks whether it is a directory, and takes an error for "no".
+            for work in (tf.io.gfile.stat, tf.io.gfile.exists, tf.io.gfile.remove, tf.io.read_file):
+                with pytest.raises(tf.errors.PermissionDeniedError) as refused:
+                    work("igfs:///f")
+                assert "wrong" not in str(refused.value)
         plain = Settings(addresses=good.addresses)
         fs = IgniteFileSystem(settings=plain, name="LOGIN", skip_instance_cache=True)
         with pytest.raises(OSError):
