@@ -74,6 +74,7 @@ _OUR_FEATURES: Final = (
     | Feature.CLUSTER_GROUP_GET_NODES_ENDPOINTS
     | Feature.QUERY_PARTITIONS_BATCH_SIZE
 )
+_LOST: Final = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
 # With kernel time limits a page arrives in one call that holds no GIL; elsewhere Python polls.
 _KERNEL_LIMITS: Final = sys.platform in ("linux", "darwin")
 
@@ -407,12 +408,14 @@ def _wrap_tls(sock: socket.socket, host: str, address: str, settings: Settings) 
             f"{address}: TLS failed: {reason}",
             hint="does this port speak TLS, and does it ask for a client certificate (--cert)?",
             address=address,
+            lost=isinstance(error, _LOST),
         ) from error
     except TimeoutError as error:
         raise TlsError(
             f"{address}: no TLS answer within {settings.connect_timeout_s:g} s",
             hint="does this port speak TLS? --no-tls connects without",
             address=address,
+            lost=True,
         ) from error
 
 
@@ -467,6 +470,7 @@ def _handshake(
             f"{address}: TLS failed: {error.reason or _cause(error)}",
             hint="the node asks for a client certificate it trusts: give --cert and --key",
             address=address,
+            lost=isinstance(error, _LOST),
         ) from error
     except OSError as error:
         kind = TlsError if settings.tls else ConnectError
@@ -475,6 +479,7 @@ def _handshake(
             hint="is this the thin client port (10800) of an Ignite node? does it need TLS (--tls),"
             " or a client certificate (--cert)?",
             address=address,
+            lost=isinstance(error, _LOST),
         ) from error
     if answer is None:
         raise ConnectError(
@@ -595,7 +600,10 @@ def server_error(status: int, message: str, *, address: str | None = None) -> Se
 
 def is_retryable(error: BaseException) -> bool:
     """Whether the same request may succeed on another connection, or a moment later."""
-    if isinstance(error, (TlsError, AuthenticationError)):
+    if isinstance(error, TlsError):
+        # Cut short, as by a node that dies, or refused.
+        return bool(error.fields.get("lost"))
+    if isinstance(error, AuthenticationError):
         return False
     if isinstance(error, (ConnectError, RequestTimeout)):
         return True

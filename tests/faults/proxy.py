@@ -81,6 +81,7 @@ class Proxy:
         self._script, self._repeat = list(script), repeat
         self._lock = threading.Lock()
         self._open, self._threads = set(), []
+        self._dry = None
         self.connections = 0
         self.passed = {"up": 0, "down": 0}
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
@@ -98,6 +99,10 @@ class Proxy:
         """Replace the script; for connections that are made from now on."""
         with self._lock:
             self._script, self._repeat = list(faults), repeat
+
+    def dry_up(self, after, drip_s=0.0):
+        """Let no more than so many bytes down in all, but one each `drip_s` seconds where given."""
+        self._dry = after, drip_s
 
     def cut_all(self):
         """Reset every connection that is open now."""
@@ -152,7 +157,7 @@ class Proxy:
         try:
             while piece := source.recv(_PIECE):
                 for part in _sliced(piece, fault):
-                    end = self._pass_on(part, at, sink, fault)
+                    end = self._pass_on(direction, part, at, sink, fault)
                     at += len(part)
                     with self._lock:
                         self.passed[direction] += len(part)
@@ -165,8 +170,10 @@ class Proxy:
             _reset(sink)
         return None
 
-    def _pass_on(self, part, at, sink, fault):
+    def _pass_on(self, direction, part, at, sink, fault):
         """Send a part that begins at offset `at`; gives how the stream ends in it, if it does."""
+        if direction == "down" and self._dry is not None:
+            return self._pass_drops(part, sink)
         if fault is None:
             sink.sendall(part)
             return None
@@ -182,6 +189,17 @@ class Proxy:
             sink.sendall(part[: max(0, end[0] - at)])
             return end[1]
         sink.sendall(part)
+        return None
+
+    def _pass_drops(self, part, sink):
+        after, drip_s = self._dry
+        with self._lock:
+            wet = max(0, after - self.passed["down"])
+        sink.sendall(part[:wet])
+        for at in range(wet, len(part) if drip_s else 0):
+            if self._closed.wait(drip_s):
+                break
+            sink.sendall(part[at : at + 1])
         return None
 
     def _finish(self, how, source, sink):

@@ -8,7 +8,6 @@ import os
 import random
 import sys
 import time
-import zlib
 from pathlib import Path
 
 import pytest
@@ -17,19 +16,23 @@ from ignitetf.client import connect
 from ignitetf.errors import ConnectError, RequestTimeout
 
 sys.path.insert(0, str(Path(__file__).parent))
+from disturb import (
+    HARMLESS,
+    LIMITS,
+    PATIENT,
+    ROUNDS,
+    SEED,
+    WAYS,
+    disturbed,
+    faults_for,
+    judged,
+    rng_for,
+    sizes_of,
+)
 from operations import ROWS, World, Wrong, is_told, keys_of, open_reader
 from proxy import Fault, Proxy, at_random
 
 pytestmark = [pytest.mark.node, pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(600)]
-
-ROUNDS = int(os.environ.get("IGNITETF_FAULT_ROUNDS", "1"))
-SEED = int(os.environ.get("IGNITETF_FAULT_SEED", "1"))
-LIMITS = {"connect_timeout_s": 1.5, "request_timeout_s": 1.5, "idle_timeout_s": 4}
-PATIENT = {**LIMITS, "idle_timeout_s": 60}
-# A few tries of the limits above, each with what a loader waits between them.
-LONGEST_S = 25.0
-DOWN = ("delay", "slice", "throttle", "cut", "truncate", "stall", "corrupt")
-UP = ("cut", "truncate", "stall", "corrupt")
 
 
 @pytest.fixture(scope="module")
@@ -43,63 +46,18 @@ def world(address, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def sizes(address, world):
-    """Bytes that each operation passes in each direction, and over how many connections."""
-    found = {}
-    for name in World.OPERATIONS:
-        with Proxy(address) as proxy:
-            with connect(proxy.address) as client:
-                assert world.run(name, client) is None
-            assert world.settled(name) is None
-            found[name] = dict(proxy.passed), proxy.connections
-    return found
-
-
-def disturbed(world, name, address, faults, *, exact):
-    """Run an operation through these faults, and judge it; gives the seconds and the error."""
-    error = result = None
-    begin = time.monotonic()
-    with Proxy(address, *faults) as proxy:
-        try:
-            with connect(proxy.address, **LIMITS) as client:
-                result = world.run(name, client)
-        except Exception as caught:
-            error = caught
-        seconds = time.monotonic() - begin
-    assert error is None or is_told(error), repr(error)
-    assert seconds < LONGEST_S, (seconds, error)
-    if exact:
-        assert result is None, result
-        assert world.settled(name) is None
-    elif name.startswith("load_"):
-        world.client.sql(f'DROP TABLE IF EXISTS "{world.loading[0]}"')
-    return seconds, error
-
-
-def faults_for(kind, direction, sizes, rng):
-    """A fault somewhere in one of the connections that the operation makes."""
-    passed, connections = sizes
-    each = max(100, int(1.2 * passed[direction] / connections))
-    most = rng.choice([200, each, passed[direction]])
-    if kind == "throttle":
-        fault = Fault(bytes_per_s=400_000, direction=direction)
-    else:
-        fault = at_random(kind, rng, most)
-        fault = Fault(**{**vars(fault), "direction": direction})
-    return [None] * rng.randrange(connections) + [fault] * rng.choice([1, 1, 2])
+    return sizes_of(address, world)
 
 
 @pytest.mark.parametrize("name", World.OPERATIONS)
-@pytest.mark.parametrize(
-    ("direction", "kind"), [("down", k) for k in DOWN] + [("up", k) for k in UP]
-)
+@pytest.mark.parametrize(("direction", "kind"), WAYS)
 def test_every_operation_under_every_fault(address, world, sizes, name, direction, kind):
     for number in range(ROUNDS):
-        seed = zlib.crc32(f"{SEED} {number} {name} {direction} {kind}".encode())
-        faults = faults_for(kind, direction, sizes[name], random.Random(seed))
+        faults = faults_for(kind, direction, sizes[name], rng_for(number, name, direction, kind))
         # A changed byte of a row's payload cannot be told from another row without TLS.
         exact = kind != "corrupt"
         _, error = disturbed(world, name, address, faults, exact=exact)
-        if kind in ("delay", "slice", "throttle"):
+        if kind in HARMLESS:
             assert error is None, error
 
 
@@ -133,6 +91,20 @@ def test_a_cut_at_every_place_of_a_small_answer(address, world):
             outcomes.add(type(error))
             assert error is None or isinstance(error, ConnectError), error
     assert ConnectError in outcomes
+
+
+@pytest.mark.parametrize("drip_s", [0.0, 0.2], ids=["silent", "trickles"])
+@pytest.mark.parametrize("name", World.OPERATIONS)
+def test_a_node_that_says_no_more_is_given_up(address, world, sizes, name, drip_s):
+    """From some byte on nothing comes over any connection, or a byte now and then."""
+    rng = rng_for(0, name, "down", "dry")
+    for _ in range(ROUNDS):
+        with Proxy(address) as proxy:
+            proxy.dry_up(rng.randrange(sizes[name][0]["down"]), drip_s)
+            seconds, error = judged(world, name, proxy, LIMITS, exact=True)
+        assert error is not None
+        # Idle for its limit, then one more try; a load looks at what it has, too.
+        assert seconds < 4 * sum(LIMITS.values()) / 2, (seconds, error)
 
 
 def test_a_silent_peer_is_given_up_within_the_limit(address, world):
