@@ -35,9 +35,10 @@ from ignitetf.errors import (
     ServerError,
     SqlError,
 )
+from ignitetf.handshake import read_uuid
 from ignitetf.pyclient import PyClient, translated
 from ignitetf.settings import Settings
-from ignitetf.transport import Channel, damaged, is_loopback, is_retryable, read_uuid
+from ignitetf.transport import Channel, damaged, is_loopback, is_retryable
 from ignitetf.wire.codes import Feature, OpCode, TypeCode, java_hash
 
 __all__ = ["Client", "NodeEndpoint", "PartitionMap", "SqlResult", "cache_id", "connect"]

@@ -31,6 +31,7 @@ from ignitetf.errors import (
     SqlError,
     WireError,
 )
+from ignitetf.handshake import open_connection
 from ignitetf.settings import Settings, split_address
 from ignitetf.transport import (
     FLAG_ERROR,
@@ -38,7 +39,6 @@ from ignitetf.transport import (
     MAX_FRAME_BYTES,
     Progress,
     is_ended,
-    open_connection,
     server_error,
 )
 from ignitetf.wire.answers import check_answer

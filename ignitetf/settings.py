@@ -48,7 +48,7 @@ def profile_path(name: str) -> Path:
     return ignitetf_home() / "profiles" / f"{name}.json"
 
 
-def limits_of_environment() -> dict[str, float]:
+def limits_of_environment() -> dict[str, Any]:
     """The time limits that the environment sets, for connections whose other settings are fixed."""
     given = {k: v for k, v in _from_environment().items() if k.endswith("_timeout_s")}
     return _normal(given)

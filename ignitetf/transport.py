@@ -1,14 +1,11 @@
-"""One connection to one node: TCP, TLS, handshake, frames, time limits.
+"""One connection to one node: frames of bytes, time limits.
 
-settings -> **Channel** -> frames of bytes
+handshake -> **Channel** -> frames of bytes
 
-Every connection of ignitetf is made here, those of pyignite too (`client` hands it sockets from
-`open_connection`). The certificate and the host name are checked before a byte of the handshake
-is sent. A channel that timed out or broke is closed for good: a late answer can never be taken
-for the next one, and request ids are compared besides.
+A channel that timed out or broke is closed for good: a late answer can never be taken for the next
+one, and request ids are compared besides.
 
-Source: Apache Ignite 2.17.0, `ClientListenerNioListener` (handshake), `ClientMessageParser`,
-`ClientResponse` (header); IEP-9, IEP-23.
+Source: Apache Ignite 2.17.0, `ClientMessageParser`, `ClientResponse` (header); IEP-9, IEP-23.
 """
 
 from __future__ import annotations
@@ -21,16 +18,13 @@ import ssl
 import struct
 import sys
 import time
-import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 from ignitetf.errors import (
     AuthenticationError,
     CacheExists,
     CacheNotFound,
-    ConfigError,
     ConnectError,
     PartitionLost,
     RequestTimeout,
@@ -40,86 +34,36 @@ from ignitetf.errors import (
     TlsError,
     WireError,
 )
+from ignitetf.handshake import cause, open_connection, string_at
 from ignitetf.settings import Settings, split_address
 from ignitetf.wire.buffers import BufferPool
-from ignitetf.wire.codes import Feature, OpCode, Status, TypeCode
+from ignitetf.wire.codes import OpCode, Status
 
 __all__ = [
     "FLAG_ERROR",
     "FLAG_TOPOLOGY",
     "MAX_FRAME_BYTES",
     "Channel",
-    "Peer",
     "Progress",
     "damaged",
-    "open_connection",
+    "is_ended",
+    "is_loopback",
+    "is_retryable",
     "server_error",
 ]
 
 # A frame above this is taken for a hostile or broken peer. Memory is touched as bytes arrive only.
 MAX_FRAME_BYTES: Final = (1 << 31) - 1
-_MAX_HANDSHAKE_BYTES: Final = 1 << 16
 # One receive call waits for at most this much, so that its time limit is one of progress.
 _RECEIVE_BYTES: Final = 8 << 20
 # Less than this within a time limit is no progress.
 _PROGRESS_BYTES: Final = 64 << 10
-_SOCKET_BUFFER_BYTES: Final = 4 << 20
-_VERSIONS: Final = ((1, 7, 0), (1, 6, 0), (1, 5, 0), (1, 4, 0))
 _REQUEST: Final = struct.Struct("<ihq")  # length of the rest, op code, request id
 _RESPONSE: Final = struct.Struct("<qh")  # request id, flags
 FLAG_ERROR: Final = 1
 FLAG_TOPOLOGY: Final = 2
-_OUR_FEATURES: Final = (
-    Feature.CLUSTER_STATES
-    | Feature.CLUSTER_GROUP_GET_NODES_ENDPOINTS
-    | Feature.QUERY_PARTITIONS_BATCH_SIZE
-)
-_LOST: Final = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
 # With kernel time limits a page arrives in one call that holds no GIL; elsewhere Python polls.
 _KERNEL_LIMITS: Final = sys.platform in ("linux", "darwin")
-
-
-@dataclass(frozen=True)
-class Peer:
-    """What the handshake told about the other side."""
-
-    address: str
-    version: tuple[int, int, int]
-    features: Feature
-    node_id: uuid.UUID | None
-
-
-def open_connection(
-    address: str, settings: Settings, features: Feature = _OUR_FEATURES
-) -> tuple[socket.socket, Peer]:
-    """Connect, check the certificate, shake hands.
-
-    Returns:
-        The connected socket (its time limit is `settings.connect_timeout_s` still) and its peer.
-
-    Raises:
-        ConnectError: Nothing listens there, it is no Ignite node, or it is not ready.
-        TlsError: TLS failed: certificate, name, protocol, or only one side speaks it.
-        AuthenticationError: User name or password refused.
-        RequestTimeout: The peer accepts connections and says nothing.
-    """
-    deadline = time.monotonic() + settings.connect_timeout_s
-    for version in _VERSIONS:
-        sock = _open_socket(address, settings, deadline)
-        try:
-            answer = _handshake(sock, address, settings, version, features, deadline)
-        except BaseException:
-            sock.close()
-            raise
-        if isinstance(answer, Peer):
-            return sock, answer
-        sock.close()
-        if answer not in _VERSIONS:
-            raise ConnectError(
-                f"{address}: the node speaks protocol {'.'.join(map(str, answer))} only",
-                hint="ignitetf needs Apache Ignite 2.8 or newer",
-            )
-    raise ConnectError(f"{address}: no common protocol version")
 
 
 class Progress:
@@ -341,7 +285,7 @@ class Channel:
             if not flags & FLAG_ERROR:
                 return frame[at:]
             (status,) = struct.unpack_from("<i", frame, at)
-            message = _string_at(frame, at + 4)[0] or ""
+            message = string_at(frame, at + 4)[0] or ""
         except (struct.error, IndexError, UnicodeDecodeError) as error:
             self.close()
             raise WireError(f"{self.address}: damaged answer header") from error
@@ -356,203 +300,10 @@ class Channel:
                 address=self.address,
             )
         return ConnectError(
-            f"{self.address}: connection lost while {doing}: {_cause(error)}",
+            f"{self.address}: connection lost while {doing}: {cause(error)}",
             hint="is the node still running?",
             address=self.address,
         )
-
-
-def _left(deadline: float) -> float:
-    return max(0.001, deadline - time.monotonic())
-
-
-def _open_socket(address: str, settings: Settings, deadline: float) -> socket.socket:
-    host, port = split_address(address)
-    try:
-        sock = socket.create_connection((host, port), _left(deadline))
-    except TimeoutError as error:
-        raise ConnectError(
-            f"{address}: no connection within {settings.connect_timeout_s:g} s",
-            hint="check the address and the firewall",
-            address=address,
-        ) from error
-    except OSError as error:
-        raise ConnectError(
-            f"{address}: {_cause(error)}",
-            hint="start a node with 'ignitetf node start', or give --address HOST:PORT",
-            address=address,
-        ) from error
-    try:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        sock.settimeout(_left(deadline))
-        return _wrap_tls(sock, host, address, settings) if settings.tls else sock
-    except BaseException:
-        sock.close()
-        raise
-
-
-def _wrap_tls(sock: socket.socket, host: str, address: str, settings: Settings) -> socket.socket:
-    context = tls_context(settings)
-    try:
-        return context.wrap_socket(sock, server_hostname=host)
-    except ssl.SSLCertVerificationError as error:
-        raise TlsError(
-            f"{address}: the certificate was refused: {error.verify_message}",
-            hint="give the CA file with --ca, and an address that the certificate names",
-            address=address,
-        ) from error
-    except (ssl.SSLError, ConnectionError) as error:
-        reason = getattr(error, "reason", None) or _cause(error)
-        raise TlsError(
-            f"{address}: TLS failed: {reason}",
-            hint="does this port speak TLS, and does it ask for a client certificate (--cert)?",
-            address=address,
-            lost=isinstance(error, _LOST),
-        ) from error
-    except TimeoutError as error:
-        raise TlsError(
-            f"{address}: no TLS answer within {settings.connect_timeout_s:g} s",
-            hint="does this port speak TLS? --no-tls connects without",
-            address=address,
-            lost=True,
-        ) from error
-
-
-def tls_context(settings: Settings) -> ssl.SSLContext:
-    """The TLS context of these settings; raises ConfigError for an unusable file."""
-    try:
-        context = ssl.create_default_context(cafile=settings.ca)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"CA file {settings.ca}: {_cause(error)}") from error
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if settings.tls_insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    if settings.cert:
-        # A callable keeps OpenSSL from asking on the terminal for the password of a key.
-        password = settings.key_password if settings.key_password is not None else (lambda: "")
-        try:
-            context.load_cert_chain(settings.cert, settings.key, password)
-        except (OSError, ssl.SSLError, ValueError) as error:
-            raise ConfigError(
-                f"client certificate {settings.cert}: {_cause(error)}",
-                hint="check --cert, --key and the password of the key",
-            ) from error
-    return context
-
-
-def _handshake(
-    sock: socket.socket,
-    address: str,
-    settings: Settings,
-    version: tuple[int, int, int],
-    features: Feature,
-    deadline: float,
-) -> Peer | tuple[int, int, int]:
-    """One try at one version: the peer, or the version the server wants instead."""
-    request = _handshake_request(settings, version, features)
-    try:
-        sock.settimeout(_left(deadline))
-        sock.sendall(request)
-        answer = _handshake_answer(sock, deadline)
-    except TimeoutError as error:
-        raise RequestTimeout(
-            f"{address}: no answer to the handshake within {settings.connect_timeout_s:g} s",
-            hint="is this the thin client port (10800) of a running Ignite node, without TLS?"
-            if not settings.tls
-            else "is the node paused or overloaded?",
-            address=address,
-        ) from error
-    except ssl.SSLError as error:
-        # TLS 1.3 servers refuse a missing client certificate only after the client's Finished.
-        raise TlsError(
-            f"{address}: TLS failed: {error.reason or _cause(error)}",
-            hint="the node asks for a client certificate it trusts: give --cert and --key",
-            address=address,
-            lost=isinstance(error, _LOST),
-        ) from error
-    except OSError as error:
-        kind = TlsError if settings.tls else ConnectError
-        raise kind(
-            f"{address}: the handshake was cut: {_cause(error)}",
-            hint="is this the thin client port (10800) of an Ignite node? does it need TLS (--tls),"
-            " or a client certificate (--cert)?",
-            address=address,
-            lost=isinstance(error, _LOST),
-        ) from error
-    if answer is None:
-        raise ConnectError(
-            f"{address}: the answer is not that of an Ignite node",
-            hint="the thin client port is 10800 by default",
-            address=address,
-        )
-    try:
-        return _read_handshake(answer, address, version)
-    except (struct.error, IndexError, UnicodeDecodeError) as error:
-        raise WireError(f"{address}: damaged handshake answer") from error
-
-
-def _handshake_request(
-    settings: Settings, version: tuple[int, int, int], features: Feature
-) -> bytes:
-    body = struct.pack("<b3hb", 1, *version, 2)
-    if version >= (1, 7, 0):
-        mask = int(features).to_bytes(int(features).bit_length() // 8 + 1, "little")
-        body += struct.pack("<bi", TypeCode.BYTE_ARRAY, len(mask)) + mask
-    if settings.username:
-        body += _string(settings.username) + _string(settings.password or "")
-    return struct.pack("<i", len(body)) + body
-
-
-def _handshake_answer(sock: socket.socket, deadline: float) -> bytes | None:
-    """The answer's bytes, or None when its length is none that an Ignite node would send."""
-    data = bytearray()
-    need = 4
-    while len(data) < need:
-        sock.settimeout(_left(deadline))
-        piece = sock.recv(need - len(data))
-        if not piece:
-            raise ConnectionResetError("the peer closed the connection")
-        data += piece
-        if need == 4 and len(data) == 4:
-            length = int.from_bytes(data, "little", signed=True)
-            if not 1 <= length <= _MAX_HANDSHAKE_BYTES:
-                return None
-            need += length
-    return bytes(data[4:])
-
-
-def _read_handshake(
-    answer: bytes, address: str, version: tuple[int, int, int]
-) -> Peer | tuple[int, int, int]:
-    if answer[0] == 1:
-        at, features, node_id = 1, Feature(0), None
-        if version >= (1, 7, 0):
-            (length,) = struct.unpack_from("<i", answer, 2)
-            features = Feature(int.from_bytes(answer[6 : 6 + length], "little"))
-            at = 6 + length
-        if version >= (1, 4, 0) and answer[at] == TypeCode.UUID:
-            node_id = read_uuid(answer, at + 1)
-        return Peer(address, version, features & _OUR_FEATURES, node_id)
-    if answer[0] != 0:
-        raise WireError(f"{address}: handshake answer begins with byte {answer[0]}")
-    wanted = struct.unpack_from("<3h", answer, 1)
-    message, at = _string_at(answer, 7)
-    status = struct.unpack_from("<i", answer, at)[0] if len(answer) >= at + 4 else Status.FAILED
-    if status == Status.AUTH_FAILED:
-        raise AuthenticationError(
-            f"{address}: the node refused the user name or the password",
-            hint="check --username and --password",
-            address=address,
-        )
-    if status == Status.NODE_IN_RECOVERY:
-        raise ConnectError(
-            f"{address}: the node is still starting", hint="try again in a moment", status=status
-        )
-    if any(wanted) and wanted != version:
-        return (wanted[0], wanted[1], wanted[2])
-    raise ConnectError(f"{address}: the node refused the handshake: {message}", status=status)
 
 
 def is_ended(sock: socket.socket) -> bool:
@@ -624,26 +375,6 @@ def is_retryable(error: BaseException) -> bool:
     return False
 
 
-def read_uuid(buffer: Any, at: int) -> uuid.UUID:
-    """A UUID from its two little-endian longs."""
-    high, low = struct.unpack_from("<QQ", buffer, at)
-    return uuid.UUID(int=(high << 64) | low)
-
-
-def _string(text: str) -> bytes:
-    data = text.encode("utf-8")
-    return struct.pack("<bi", TypeCode.STRING, len(data)) + data
-
-
-def _string_at(buffer: Any, at: int) -> tuple[str | None, int]:
-    if buffer[at] != TypeCode.STRING:
-        return None, at + 1
-    (length,) = struct.unpack_from("<i", buffer, at + 1)
-    if length < 0 or at + 5 + length > len(buffer):
-        raise IndexError("string beyond the end of the frame")
-    return bytes(buffer[at + 5 : at + 5 + length]).decode("utf-8"), at + 5 + length
-
-
 def is_loopback(addresses: Iterable[str]) -> bool:
     """Whether all addresses are of this machine."""
 
@@ -656,7 +387,3 @@ def is_loopback(addresses: Iterable[str]) -> bool:
             return False
 
     return all(local(split_address(a)[0]) for a in addresses)
-
-
-def _cause(error: BaseException) -> str:
-    return (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()

@@ -21,9 +21,10 @@ ALLOWED = {
     "ignitetf.errors": (),
     "ignitetf.settings": ("errors", "node"),
     "ignitetf.wire": ("errors",),
-    "ignitetf.transport": ("errors", "settings", "wire"),
-    "ignitetf.pyclient": ("errors", "settings", "transport", "wire"),
-    "ignitetf.client": ("errors", "settings", "transport", "pyclient", "wire"),
+    "ignitetf.handshake": ("errors", "settings", "wire"),
+    "ignitetf.transport": ("errors", "settings", "handshake", "wire"),
+    "ignitetf.pyclient": ("errors", "settings", "handshake", "transport", "wire"),
+    "ignitetf.client": ("errors", "settings", "handshake", "transport", "pyclient", "wire"),
     "ignitetf.catalog": ("errors", "client", "pyclient", "transport", "wire"),
     "ignitetf.node": ("errors", "settings", "client", "transport", "wire"),
     "ignitetf.load": (
