@@ -85,7 +85,7 @@ def list_(
     """
     import datetime
 
-    from ignitetf.fs.sync import checkpoints
+    from ignitetf.fs.checkpoints import checkpoints
 
     store, path = _at(connect, remote, fs_name)
     rows = []
@@ -118,7 +118,7 @@ def prune(
 
     Example: ignitetf checkpoint prune igfs:///run1 --keep 3
     """
-    from ignitetf.fs.sync import prune as run
+    from ignitetf.fs.checkpoints import prune as run
 
     confirm(f"Remove all but {keep} checkpoints of {remote}?", yes)
     store, path = _at(connect, remote, fs_name)

@@ -13,27 +13,29 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from ignitetf.fs.checkpoints import (
+    DIGEST,
+    STATE_FILE,
+    prune,
+    read_file,
+    relative_state,
+    state_paths,
+    state_without,
+    write_file,
+)
 from ignitetf.fs.path import os_error
 from ignitetf.fs.records import Entry
 from ignitetf.fs.store import Store
 
-__all__ = ["Checkpoint", "SyncReport", "checkpoints", "prune", "pull", "push", "watch"]
+__all__ = ["SyncReport", "pull", "push", "watch"]
 
-STATE_FILE: Final = "checkpoint"
-DIGEST: Final = "sha256"
 _BLOCK_BYTES: Final = 4 << 20
-_DATA = re.compile(r"(?P<prefix>.+)\.data-\d{5}-of-(?P<shards>\d{5})")
-_STATE_LINE = re.compile(
-    r'^(?P<field>model_checkpoint_path|all_model_checkpoint_paths): "(?P<path>(?:[^"\\]|\\.)*)"$'
-)
-_TIMES = re.compile(r"^(all_model_checkpoint_timestamps|last_preserved_timestamp): ")
 _PULL_TRIES: Final = 5
 
 
@@ -58,27 +60,6 @@ class SyncReport:
     def facts(self) -> dict[str, Any]:
         """The report as a mapping."""
         return {**asdict(self), "copied": len(self.copied), "unsettled": len(self.unsettled)}
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """One checkpoint of a directory.
-
-    Attributes:
-        name: Its prefix, as TensorFlow takes it.
-        files: Names of its files.
-        size_bytes: Bytes of all its files.
-        mtime_ns: Time of its newest file.
-        complete: Whether the index and all parts of the data are there.
-        latest: Whether the state file names it as the latest.
-    """
-
-    name: str
-    files: tuple[str, ...]
-    size_bytes: int
-    mtime_ns: int
-    complete: bool
-    latest: bool
 
 
 class _Changed(Exception):
@@ -111,7 +92,7 @@ def push(
     # The state is read before the files are listed: what it names is complete by then.
     states = {p: p.read_text(encoding="utf-8") for p in local.rglob(STATE_FILE) if p.is_file()}
     old = _too_old(states, keep) if keep is not None else {}
-    states = {path: _without(text, old.get(path, set())) for path, text in states.items()}
+    states = {path: state_without(text, old.get(path, set())) for path, text in states.items()}
     left_out = tuple(
         f"{(path.parent / name).relative_to(local).as_posix()}."
         for path, gone in old.items()
@@ -147,7 +128,7 @@ def _too_old(states: dict[Path, str], keep: int) -> dict[Path, set[str]]:
     """Names of the checkpoints that each state knows, but for the newest."""
     found = {}
     for path, text in states.items():
-        names = [Path(one).name for one in _state_paths(text)[1]]
+        names = [Path(one).name for one in state_paths(text)[1]]
         found[path] = set(names[:-keep])
     return found
 
@@ -255,23 +236,8 @@ def _remote_digest(store: Store, remote: str) -> str:
     return digest.hexdigest()
 
 
-# The state file: TensorFlow's CheckpointState as text
-
-
-def _state_paths(text: str) -> tuple[str | None, list[str]]:
-    """The latest checkpoint and all checkpoints that a state names."""
-    latest, every = None, []
-    for line in text.splitlines():
-        if found := _STATE_LINE.match(line):
-            if found["field"] == "model_checkpoint_path":
-                latest = found["path"]
-            else:
-                every.append(found["path"])
-    return latest, every
-
-
 def _names_unsettled(text: str, folder: Path, local: Path, report: SyncReport) -> bool:
-    latest, every = _state_paths(text)
+    latest, every = state_paths(text)
     prefixes = {Path(path).name for path in [*every, *([latest] if latest else [])]}
     below = folder.relative_to(local).as_posix()
     at = "" if below == "." else f"{below}/"
@@ -283,36 +249,14 @@ def _names_unsettled(text: str, folder: Path, local: Path, report: SyncReport) -
 def _push_state(
     store: Store, text: str, folder: Path, remote: str, name: str, report: SyncReport
 ) -> None:
-    data = _relative_state(text, folder).encode()
+    data = relative_state(text, folder).encode()
     digest = hashlib.sha256(data).hexdigest()
     if store.exists(remote) and store.stat(remote).attributes.get(DIGEST) == digest:
         report.unchanged += 1
         return
-    _write(store, remote, data)
+    write_file(store, remote, data)
     report.copied.append(name)
     report.size_bytes += len(data)
-
-
-def _write(store: Store, remote: str, data: bytes) -> None:
-    writer = store.open_write(remote)
-    try:
-        writer.write(memoryview(data))
-        writer.close({DIGEST: hashlib.sha256(data).hexdigest()})
-    finally:
-        writer.discard()
-
-
-def _relative_state(text: str, folder: Path) -> str:
-    """The state with paths below its own folder made relative, so that it means the same there."""
-    lines = []
-    for line in text.splitlines():
-        found = _STATE_LINE.match(line)
-        if found and Path(found["path"]).is_absolute():
-            path = Path(found["path"])
-            if path.parent in (folder, folder.absolute(), folder.resolve()):
-                line = f'{found["field"]}: "{path.name}"'
-        lines.append(line)
-    return "\n".join(lines) + "\n"
 
 
 def pull(
@@ -349,7 +293,7 @@ def _pull(
 ) -> None:
     base = remote.rstrip("/")
     found = _remote_files(store, remote)
-    states = {name: _read(store, f"{base}/{name}") for name in found if _order(name)[0] == 2}
+    states = {name: read_file(store, f"{base}/{name}") for name in found if _order(name)[0] == 2}
     # The files may be newer than the states, never older: list again after the states are read.
     found = _remote_files(store, remote)
     local.mkdir(parents=True, exist_ok=True)
@@ -375,11 +319,6 @@ def _pull(
         _place(target, [memoryview(data)])
         report.copied.append(name)
         report.size_bytes += len(data)
-
-
-def _read(store: Store, path: str) -> bytes:
-    with contextlib.closing(store.open_read(path)) as reader:
-        return reader.read(0, reader.size)
 
 
 def _download(store: Store, path: str, target: Path, entry: Entry) -> None:
@@ -410,91 +349,6 @@ def _place(target: Path, blocks: Iterator[memoryview] | Sequence[memoryview]) ->
         partial.replace(target)
     finally:
         partial.unlink(missing_ok=True)
-
-
-# Checkpoints of a remote directory
-
-
-def checkpoints(store: Store, remote: str) -> list[Checkpoint]:
-    """The checkpoints of a remote directory, oldest first."""
-    base = remote.rstrip("/")
-    entries = {name: e for name, e in store.list(remote) if not e.is_directory}
-    latest, order = None, list[str]()
-    if STATE_FILE in entries:
-        latest, order = _state_paths(_read(store, f"{base}/{STATE_FILE}").decode())
-    groups: dict[str, list[str]] = {}
-    shards: dict[str, int] = {}
-    for name in entries:
-        if data := _DATA.fullmatch(name):
-            groups.setdefault(data["prefix"], []).append(name)
-            shards[data["prefix"]] = int(data["shards"])
-        elif name.endswith(".index"):
-            groups.setdefault(name[: -len(".index")], []).append(name)
-    found = [
-        Checkpoint(
-            name=prefix,
-            files=tuple(sorted(names)),
-            size_bytes=sum(entries[name].size for name in names),
-            mtime_ns=max(entries[name].mtime_ns for name in names),
-            complete=f"{prefix}.index" in names and len(names) == shards.get(prefix, 0) + 1 > 1,
-            latest=latest is not None and Path(latest).name == prefix,
-        )
-        for prefix, names in groups.items()
-    ]
-    # The state knows the order; what it does not name is older, or nobody knows.
-    place = {Path(path).name: number for number, path in enumerate(order)}
-    return sorted(found, key=lambda one: (place.get(one.name, -1), _natural(one.name)))
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
-
-
-def prune(store: Store, remote: str, keep: int) -> list[Checkpoint]:
-    """Remove all but the newest complete checkpoints; the latest always stays.
-
-    The state file forgets them first, so that no reader is led to one that goes.
-
-    Returns:
-        The checkpoints that were removed.
-    """
-    if keep < 1:
-        raise os_error(errno.EINVAL, remote, "at least one checkpoint must be kept")
-    base = remote.rstrip("/")
-    complete = [one for one in checkpoints(store, remote) if one.complete]
-    gone = [one for one in complete[:-keep] if not one.latest]
-    if not gone:
-        return []
-    names = {one.name for one in gone}
-    if store.exists(f"{base}/{STATE_FILE}"):
-        text = _read(store, f"{base}/{STATE_FILE}").decode()
-        _write(store, f"{base}/{STATE_FILE}", _without(text, names).encode())
-    for one in gone:
-        # The index first: without it the rest is no checkpoint.
-        for name in sorted(one.files, key=lambda n: not n.endswith(".index")):
-            with contextlib.suppress(FileNotFoundError):
-                store.remove(f"{base}/{name}")
-    return gone
-
-
-def _without(text: str, names: set[str]) -> str:
-    """The state without some checkpoints and their time stamps."""
-    if not names:
-        return text
-    lines = text.splitlines()
-    paths = [m["path"] for m in map(_STATE_LINE.match, lines) if m and m["field"][0] == "a"]
-    kept = [Path(path).name not in names for path in paths]
-    counts: dict[str, int] = {}
-    out = []
-    for line in lines:
-        kind = line.partition(":")[0]
-        if kind in ("all_model_checkpoint_paths", "all_model_checkpoint_timestamps"):
-            number = counts.get(kind, 0)
-            counts[kind] = number + 1
-            if number < len(kept) and not kept[number]:
-                continue
-        out.append(line)
-    return "\n".join(out) + "\n"
 
 
 def watch(

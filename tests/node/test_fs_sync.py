@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ignitetf.cli.main import app
-from ignitetf.fs import sync
+from ignitetf.fs import checkpoints, sync
 from ignitetf.fs.store import Store
 
 pytestmark = pytest.mark.node
@@ -117,7 +117,7 @@ def test_a_reader_never_sees_an_incomplete_checkpoint(store, tmp_path):
     for step in range(1, 9):
         save(tmp_path / "run", step, size=300_000)
         sync.push(store, tmp_path / "run", "/run")
-        sync.prune(store, "/run", 2)
+        checkpoints.prune(store, "/run", 2)
     time.sleep(0.5)
     stop.set()
     thread.join()
@@ -129,14 +129,14 @@ def test_prune_keeps_the_newest(store, tmp_path):
     save(tmp_path / "run", 1, 2, 3, 10)
     (tmp_path / "run" / "ckpt-11.index").write_bytes(b"incomplete")
     sync.push(store, tmp_path / "run", "/run")
-    assert [one.name for one in sync.prune(store, "/run", 2)] == ["ckpt-1", "ckpt-2"]
-    left = {one.name: (one.complete, one.latest) for one in sync.checkpoints(store, "/run")}
+    assert [one.name for one in checkpoints.prune(store, "/run", 2)] == ["ckpt-1", "ckpt-2"]
+    left = {one.name: (one.complete, one.latest) for one in checkpoints.checkpoints(store, "/run")}
     assert left == {
         "ckpt-3": (True, False),
         "ckpt-10": (True, True),
         "ckpt-11": (False, False),
     }
-    state = sync._read(store, "/run/checkpoint").decode()
+    state = checkpoints.read_file(store, "/run/checkpoint").decode()
     assert 'ckpt-1"' not in state
     assert state.count("all_model_checkpoint_paths") == 2
     assert state.count("all_model_checkpoint_timestamps") == 2
@@ -148,7 +148,10 @@ def test_paths_in_the_state_become_relative(store, tmp_path):
     text = (folder / "checkpoint").read_text().replace('"ckpt-1"', f'"{folder}/ckpt-1"')
     (folder / "checkpoint").write_text(text)
     sync.push(store, folder, "/run")
-    assert 'model_checkpoint_path: "ckpt-1"' in sync._read(store, "/run/checkpoint").decode()
+    assert (
+        'model_checkpoint_path: "ckpt-1"'
+        in checkpoints.read_file(store, "/run/checkpoint").decode()
+    )
 
 
 def test_watch_pushes_what_appears(store, tmp_path):
@@ -164,7 +167,7 @@ def test_watch_pushes_what_appears(store, tmp_path):
     save(tmp_path / "run", 4)
     stop.set()
     thread.join(20)
-    assert [one.name for one in sync.checkpoints(store, "/run")] == ["ckpt-3", "ckpt-4"]
+    assert [one.name for one in checkpoints.checkpoints(store, "/run")] == ["ckpt-3", "ckpt-4"]
     assert reports
 
 

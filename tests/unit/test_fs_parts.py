@@ -19,12 +19,12 @@ from ignitetf.errors import (
     ServerError,
     ServerOverloaded,
 )
+from ignitetf.fs.checkpoints import relative_state, state_paths, state_without
 from ignitetf.fs.chunks import _pieces
 from ignitetf.fs.handles import Code, _pattern, code_of
 from ignitetf.fs.oserrors import as_os_error, os_errors
 from ignitetf.fs.path import MAX_NAME_BYTES, join, parts, relative_to
 from ignitetf.fs.records import Entry, Extent, chunk_count, entry_key, entry_range
-from ignitetf.fs.sync import _relative_state, _state_paths, _without
 
 names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/\0"), min_size=1)
 
@@ -190,15 +190,15 @@ last_preserved_timestamp: 0.5
 
 
 def test_the_state_file_is_read_and_rewritten(tmp_path):
-    assert _state_paths(STATE) == ("ckpt-2", ["/run/ckpt-1", "ckpt-2"])
-    assert _without(STATE, {"ckpt-1"}) == (
+    assert state_paths(STATE) == ("ckpt-2", ["/run/ckpt-1", "ckpt-2"])
+    assert state_without(STATE, {"ckpt-1"}) == (
         'model_checkpoint_path: "ckpt-2"\n'
         'all_model_checkpoint_paths: "ckpt-2"\n'
         "all_model_checkpoint_timestamps: 2.0\n"
         "last_preserved_timestamp: 0.5\n"
     )
     text = STATE.replace("/run", str(tmp_path))
-    assert _state_paths(_relative_state(text, tmp_path))[1] == ["ckpt-1", "ckpt-2"]
+    assert state_paths(relative_state(text, tmp_path))[1] == ["ckpt-1", "ckpt-2"]
 
 
 def test_the_native_part_is_built_once_and_whole(tmp_path, monkeypatch):
