@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import socket
 import struct
+import sys
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ignitetf.client import Client, cache_id
-from ignitetf.errors import ConnectError, WireError
+from ignitetf.errors import ConnectError, RequestTimeout, WireError
 from ignitetf.settings import split_address
 from ignitetf.transport import FLAG_ERROR, FLAG_TOPOLOGY
 from ignitetf.wire.codes import OpCode
@@ -60,12 +61,22 @@ def drain(owners: dict[str, list[int]], cache: str, page_size: int, ahead: int =
     rows = 0
     for address, partitions in owners.items():
         with socket.create_connection(split_address(address), _TIMEOUT_S) as sock:
-            sock.settimeout(None)
+            _limit(sock)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.sendall(struct.pack("<ibhhhb", 8, 1, 1, 4, 0, 2))
-            _receive(sock, buffer)
-            rows += _Drain(sock, buffer, cache_id(cache), page_size).run(partitions, ahead)
+            try:
+                sock.sendall(struct.pack("<ibhhhb", 8, 1, 1, 4, 0, 2))
+                _receive(sock, buffer)
+                rows += _Drain(sock, buffer, cache_id(cache), page_size).run(partitions, ahead)
+            except (BlockingIOError, TimeoutError) as error:
+                raise RequestTimeout(f"{address}: no answer within {_TIMEOUT_S} s") from error
     return rows
+
+
+def _limit(sock: socket.socket) -> None:
+    """Limit each receive; by the kernel where it can, which leaves a call to wait for a whole page."""
+    if sys.platform in ("linux", "darwin"):
+        sock.settimeout(None)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", _TIMEOUT_S, 0))
 
 
 class _Drain:
