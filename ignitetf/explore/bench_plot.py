@@ -64,10 +64,10 @@ def _bars(axis: Any, panel: Sequence[Rate]) -> None:
     axis.bar_label(bars, [_label(rate) for rate in panel], padding=3, fontsize=7.5)
     axis.tick_params(axis="y", labelsize=8, length=0)
     axis.tick_params(axis="x", labelsize=8)
-    axis.set_xlim(right=max(r.rows_per_s for r in panel) * 1.3)
+    axis.set_xlim(right=max(r.rows_per_s for r in panel) * 1.35)
     axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     first = panel[0]
-    title = f"{first.profile}: {first.rows:,} rows of {first.row_bytes:,} bytes, rows/s"
+    title = f"{first.profile}: {first.rows:,} rows of {first.row_bytes:,} bytes, rows/s (by that of the bare socket)"
     axis.set_title(title, fontsize=9, loc="left")
 
 
@@ -105,6 +105,6 @@ def _lines(axis: Any, panel: Sequence[Rate]) -> None:
     axis.set_ylabel("MB/s", fontsize=8)
     axis.tick_params(labelsize=8)
     axis.grid(alpha=0.3)
-    axis.legend(fontsize=7)
+    axis.legend(fontsize=7, ncols=2)
     title = f"{panel[0].rows:,} rows of 1 MB in pages of 20 MB"
     axis.set_title(title, fontsize=9, loc="left")

@@ -100,7 +100,7 @@ def bench_read(
             setup = Setup(client, chosen, partitions, beside=Path(folder), more=more or {})
             return measure(profile, setup, rounds, ways, on_round)
         finally:
-            drop_rows(client)
+            drop_rows(client, chosen)
 
 
 def measure(

@@ -21,7 +21,6 @@ from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
 
 __all__ = [
-    "BENCH_CACHE",
     "PROFILES",
     "Profile",
     "drop_rows",
@@ -31,7 +30,6 @@ __all__ = [
     "sized",
 ]
 
-BENCH_CACHE: Final = "IGNITETF_BENCH_READ"
 _SEED: Final = 20
 _BATCH_BYTES: Final = 16 << 20
 _LABEL: Final = Field("LABEL", TypeCode.INT, np.dtype("<i4"))
@@ -54,6 +52,11 @@ class Profile:
     row_bytes: int
     batch: int
     kind: Literal["dense", "blobs", "columns"] = "dense"
+
+    @property
+    def cache(self) -> str:
+        """Its cache: one for each kind, since the cluster never forgets the fields of a type."""
+        return f"IGNITETF_BENCH_READ_{self.kind.upper()}"
 
 
 PROFILES: Final = {
@@ -135,9 +138,9 @@ def _texts(values: NDArray[np.uint8], lengths: NDArray[np.int64]) -> Column:
     return Column(values, ends - lengths, lengths)
 
 
-def fill_cache(client: Client, profile: Profile, partitions: int, cache: str = BENCH_CACHE) -> None:
-    """Load the rows into a cache, in the place of what an interrupted run left of it."""
-    drop_rows(client, cache)
+def fill_cache(client: Client, profile: Profile, partitions: int) -> None:
+    """Load the rows into their cache, in the place of what an interrupted run left of it."""
+    drop_rows(client, profile)
     # A fingerprint of its own: nobody resumes this load.
     source = open_source(
         "records",
@@ -146,11 +149,11 @@ def fill_cache(client: Client, profile: Profile, partitions: int, cache: str = B
         rows=profile.rows,
         fingerprint="bench",
     )
-    load_dataset(source, cache, client=client, partitions=partitions)
+    load_dataset(source, profile.cache, client=client, partitions=partitions)
 
 
-def drop_rows(client: Client, cache: str = BENCH_CACHE) -> None:
+def drop_rows(client: Client, profile: Profile) -> None:
     """Remove the rows, also of a run that was interrupted while it wrote them."""
-    if client.cache_exists(cache):
-        drop_cache(client, cache)
-    drop_journal(client, cache)
+    if client.cache_exists(profile.cache):
+        drop_cache(client, profile.cache)
+    drop_journal(client, profile.cache)

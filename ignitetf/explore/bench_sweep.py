@@ -114,4 +114,4 @@ def _measure(
             note(f"left out: {error.message}")
             return []
         finally:
-            drop_rows(client)
+            drop_rows(client, profile)

@@ -6,6 +6,7 @@ rows of a profile -> **a function for each way** -> rows that were read, and whe
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,12 +16,14 @@ import numpy as np
 
 from ignitetf.client import Client
 from ignitetf.explore.bench_bare import drain, owners_of
-from ignitetf.explore.bench_rows import BENCH_CACHE, Profile, make_rows
-from ignitetf.read.arguments import reader_count
+from ignitetf.explore.bench_rows import Profile, make_rows
+from ignitetf.read.arguments import order_of, reader_count
 from ignitetf.read.elements import element_tree
 from ignitetf.read.export import to_numpy
+from ignitetf.read.plan import WINDOW_BYTES
 from ignitetf.read.reader import LARGE_ROW_BYTES, CacheReader, ReadOptions
 from ignitetf.read.scan import Times, pipeline_depth
+from ignitetf.read.windows import closing_batches, read_pieces
 from ignitetf.wire.schema import Batch, Column
 
 __all__ = ["BARE", "BARE_AHEAD", "Setup", "Way", "make_ways"]
@@ -58,7 +61,6 @@ class Setup:
         profile: The rows.
         partitions: Partitions of the cache.
         page_size: Entries in a page; None leaves it to the reader.
-        cache: Name of the cache.
         beside: Folder for files of the same rows; None does without them.
         more: Further ways by name; each is called with the name of the cache.
     """
@@ -67,7 +69,6 @@ class Setup:
     profile: Profile
     partitions: int
     page_size: int | None = None
-    cache: str = BENCH_CACHE
     beside: Path | None = None
     more: dict[str, Callable[[str], tuple[int, float]]] = field(default_factory=dict)
 
@@ -81,30 +82,34 @@ class Setup:
 def make_ways(setup: Setup) -> dict[str, Way]:
     """All ways that can run here, the bare sockets first."""
     client = setup.client
-    reader = CacheReader(client, setup.cache, ReadOptions(page_size=setup.page_size))
+    reader = CacheReader(client, setup.profile.cache, ReadOptions(page_size=setup.page_size))
     page = reader.page_size()
     ways: dict[str, Way] = {}
     if not client.settings.tls and not client.settings.username:
-        ways |= _bare(setup, page, reader.entry_bytes)
+        ways |= _bare(setup, reader)
     ways["numpy()"] = _numpy(setup, reader)
     with contextlib.suppress(ImportError):
         import tensorflow
 
         ways |= _tensorflow(setup, tensorflow)
-    ways["pyignite scan"] = Way(lambda: _pyignite(client, setup.cache, min(page, _PYIGNITE_PAGE)))
+    ways["pyignite scan"] = Way(lambda: _pyignite(setup, min(page, _PYIGNITE_PAGE)))
     for name, run in setup.more.items():
-        ways[name] = Way(lambda run=run: run(setup.cache))  # type: ignore[misc]
+        ways[name] = Way(lambda run=run: run(setup.profile.cache))  # type: ignore[misc]
     return ways
 
 
-def _bare(setup: Setup, page: int, entry_bytes: float) -> dict[str, Way]:
-    partitions = list(range(setup.partitions))
-    owners = owners_of(setup.client, setup.cache, partitions)
+def _bare(setup: Setup, reader: CacheReader) -> dict[str, Way]:
+    every = list(range(setup.partitions))
+    counts = reader.partition_counts(every)
+    # Empty partitions are known from the manifest; the data set does not ask for them either.
+    partitions = [p for p, count in zip(every, counts, strict=True) if count]
+    page, entry_bytes = reader.page_size(), reader.entry_bytes
+    owners = owners_of(setup.client, setup.profile.cache, partitions)
     unit_bytes = entry_bytes * setup.profile.rows / setup.partitions
     ahead = pipeline_depth(unit_bytes, int(page * entry_bytes))
     return {
-        BARE: Way(lambda: drain(owners, setup.cache, page)),
-        BARE_AHEAD: Way(lambda: drain(owners, setup.cache, page, ahead)),
+        BARE: Way(lambda: drain(owners, setup.profile.cache, page)),
+        BARE_AHEAD: Way(lambda: drain(owners, setup.profile.cache, page, ahead)),
     }
 
 
@@ -114,16 +119,16 @@ def _numpy(setup: Setup, reader: CacheReader) -> Way:
     if reader.entry_bytes >= LARGE_ROW_BYTES:
         readers = max(2, readers)
     options = ReadOptions(page_size=setup.page_size, readers=readers)
-    reader = CacheReader(setup.client, setup.cache, options)
+    reader = CacheReader(setup.client, setup.profile.cache, options)
     nodes = element_tree(reader.schema, "error")
-    every = list(range(setup.partitions))
+    order = order_of(reader, list(range(setup.partitions)), None, None, (0, 1), WINDOW_BYTES)
+    pieces = order.pieces((), 0, 1)
 
     def read() -> int:
         rows = 0
-        for item in reader.batches(every):
-            if item.batch is not None:
-                columns = {n: to_numpy(item.batch.columns[n], node) for n, node in nodes.items()}
-                rows += len(next(iter(columns.values())))
+        for batch in closing_batches(read_pieces(reader, order, pieces, 0)):
+            columns = {name: to_numpy(batch.columns[name], node) for name, node in nodes.items()}
+            rows += len(next(iter(columns.values())))
         return rows
 
     return Way(read, reader.times)
@@ -134,7 +139,7 @@ def _tensorflow(setup: Setup, tf: Any) -> dict[str, Way]:
 
     size = setup.profile.batch
     dataset = IgniteDataset(
-        setup.cache, settings=setup.client.settings, page_size=setup.page_size, shard=(0, 1)
+        setup.profile.cache, settings=setup.client.settings, page_size=setup.page_size, shard=(0, 1)
     )
     batches, times = dataset.batch(size), dataset._reader.times
     zero = tf.constant(0, tf.int64)
@@ -156,20 +161,24 @@ def _tensorflow(setup: Setup, tf: Any) -> dict[str, Way]:
         return sum(int(item["key"].shape[0]) for item in batches)
 
     def single() -> int:
-        return int(dataset.take(_SINGLE_ROWS).reduce(zero, lambda rows, _: rows + 1))
+        return int(
+            dataset.take(min(_SINGLE_ROWS, setup.few.rows)).reduce(zero, lambda rows, _: rows + 1)
+        )
 
-    loop(batches)  # traced before the clock starts
-    memory = _in_memory(setup, tf)
+    # Made when they are read first, in the round that warms up.
+    memory = functools.cache(lambda: _in_memory(setup, tf))
+    records = functools.cache(lambda folder: _records(setup, tf, folder))
     ways = {
         f"batch({size}), reduce": Way(lambda: reduced(batches), times),
         f"batch({size}), tf.function": Way(lambda: int(loop(batches)), times),
         f"batch({size}), eager loop": Way(eager, times),
         "single elements, reduce": Way(single),
-        f"from_tensor_slices, batch({size})": Way(lambda: reduced(memory)),
+        f"from_tensor_slices, batch({size})": Way(lambda: reduced(memory())),
     }
     if setup.beside is not None:
-        records = _records(setup, tf, setup.beside)
-        ways[f"TFRecord, batch({size}), parse_example"] = Way(lambda: reduced(records))
+        ways[f"TFRecord, batch({size}), parse_example"] = Way(
+            lambda: reduced(records(setup.beside))
+        )
     return ways
 
 
@@ -246,11 +255,11 @@ def _feature(tf: Any, value: Any) -> Any:
     return tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
 
 
-def _pyignite(client: Client, cache: str, page: int) -> int:
-    rows = 0
-    with client.cache(cache).scan(page_size=page) as cursor:
+def _pyignite(setup: Setup, page: int) -> int:
+    rows, most = 0, min(_PYIGNITE_ROWS, setup.few.rows)
+    with setup.client.cache(setup.profile.cache).scan(page_size=page) as cursor:
         for _ in cursor:
             rows += 1
-            if rows >= _PYIGNITE_ROWS:
+            if rows >= most:
                 break
     return rows

@@ -17,11 +17,12 @@ ROUNDS, BATCH = 7, 128
 
 @pytest.fixture(scope="module")
 def table(client):
-    from ignitetf.explore.bench_rows import BENCH_CACHE, PROFILES, drop_rows, fill_cache
+    from ignitetf.explore.bench_rows import PROFILES, drop_rows, fill_cache
 
-    fill_cache(client, PROFILES["mnist"], 8)
-    yield BENCH_CACHE
-    drop_rows(client)
+    profile = PROFILES["mnist"]
+    fill_cache(client, profile, 8)
+    yield profile.cache
+    drop_rows(client, profile)
 
 
 def ways(table, settings):

@@ -1,86 +1,26 @@
-"""Rows of every type, written by Java's own client, read back equal.
+"""Rows of every type, written by Java's own client, read back equal."""
 
-The Java runtime of the node has no compiler: `javac` of a JDK is taken where there is one, else
-Eclipse's, one jar from the repository that the node's jars come from.
-"""
-
-import hashlib
-import os
-import shutil
-import subprocess
-import urllib.error
-import urllib.request
 import uuid
 from decimal import Decimal
 
 import numpy as np
 import pytest
-from conftest import ROOT, missing
+from conftest import ROOT
+from java_programs import java_command, run
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = [pytest.mark.node, pytest.mark.slow]
 
 SOURCE = ROOT / "tests" / "data" / "java" / "JavaRows.java"
-COMPILER = "org/eclipse/jdt/ecj/3.44.0/ecj-3.44.0.jar"
-COMPILER_SHA256 = "14c46ddc2e511c46c998da728f6a80f13a689c920f3832402f7ad150f6a6188d"
 ROWS, NULL_EVERY = 24, 5
-OPENS = ("java.base/java.lang", "java.base/java.math", "java.base/java.nio", "java.base/java.util")
 COLOURS = 3
 
 
 @pytest.fixture(scope="module")
 def java(node_home, tmp_path_factory):
     """Runs the program: its JVM, with the compiled class and the jars of the node."""
-    from ignitetf.errors import NodeError
-    from ignitetf.node.jars import ensure_jars
-    from ignitetf.node.java import find_java
-
-    try:
-        runtime, jars = find_java(), ensure_jars(node_home)
-    except NodeError as error:
-        missing(f"no Java or no jars: {error}")
-    folder = tmp_path_factory.mktemp("java")
-    path = os.pathsep.join(map(str, jars))
-    compiler = [found] if (found := shutil.which("javac")) else eclipse(runtime.path, folder)
-    run(*compiler, "-source", "11", "-target", "11", "-encoding", "UTF-8", "-nowarn",
-        "-cp", path, "-d", folder, SOURCE)  # fmt: skip
-    options = [f"--add-opens={package}=ALL-UNNAMED" for package in OPENS]
-    if runtime.major >= 23:
-        options.append("--sun-misc-unsafe-memory-access=allow")
-
-    def write(*arguments):
-        run(runtime.path, *options, "-cp", f"{folder}{os.pathsep}{path}", "JavaRows", *arguments)
-
-    return write
-
-
-def eclipse(program, folder):
-    """Eclipse's compiler, which needs no more than the runtime."""
-    from ignitetf.node.repository import local_repository, repository_url
-
-    kept = local_repository() / COMPILER
-    try:
-        if kept.is_file():
-            jar = kept.read_bytes()
-        else:
-            request = urllib.request.Request(
-                f"{repository_url()}/{COMPILER}", headers={"User-Agent": "ignitetf"}
-            )
-            with urllib.request.urlopen(request, timeout=30) as answer:
-                jar = answer.read()
-    except (OSError, urllib.error.URLError) as error:
-        missing(f"no javac, and Eclipse's compiler could not be fetched: {error}")
-    assert hashlib.sha256(jar).hexdigest() == COMPILER_SHA256
-    path = folder / "compiler.jar"
-    path.write_bytes(jar)
-    return [program, "-jar", path]
-
-
-def run(*words):
-    done = subprocess.run(
-        [str(word) for word in words], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    command = java_command(SOURCE, node_home, tmp_path_factory.mktemp("java"))
+    return lambda *arguments: run(*command, *arguments)
 
 
 # What JavaRows writes, told a second time

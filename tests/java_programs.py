@@ -1,0 +1,68 @@
+"""Java programs of the tests: compiled, and run with the jars of the node.
+
+The Java runtime of the node has no compiler: `javac` of a JDK is taken where there is one, else
+Eclipse's, one jar from the repository that the node's jars come from.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import urllib.error
+import urllib.request
+
+from conftest import missing
+
+COMPILER = "org/eclipse/jdt/ecj/3.44.0/ecj-3.44.0.jar"
+COMPILER_SHA256 = "14c46ddc2e511c46c998da728f6a80f13a689c920f3832402f7ad150f6a6188d"
+OPENS = ("java.base/java.lang", "java.base/java.math", "java.base/java.nio", "java.base/java.util")
+
+
+def java_command(source, home, folder):
+    """The words that run the program of a source file, compiled into the folder."""
+    from ignitetf.errors import NodeError
+    from ignitetf.node.jars import ensure_jars
+    from ignitetf.node.java import find_java
+
+    try:
+        runtime, jars = find_java(), ensure_jars(home)
+    except NodeError as error:
+        missing(f"no Java or no jars: {error}")
+    path = os.pathsep.join(map(str, jars))
+    compiler = [found] if (found := shutil.which("javac")) else eclipse(runtime.path, folder)
+    run(*compiler, "-source", "11", "-target", "11", "-encoding", "UTF-8", "-nowarn",
+        "-cp", path, "-d", folder, source)  # fmt: skip
+    options = [f"--add-opens={package}=ALL-UNNAMED" for package in OPENS]
+    if runtime.major >= 23:
+        options.append("--sun-misc-unsafe-memory-access=allow")
+    classes = f"{folder}{os.pathsep}{path}"
+    return [str(runtime.path), *options, "-cp", classes, source.stem]
+
+
+def eclipse(program, folder):
+    """Eclipse's compiler, which needs no more than the runtime."""
+    from ignitetf.node.repository import local_repository, repository_url
+
+    kept = local_repository() / COMPILER
+    try:
+        if kept.is_file():
+            jar = kept.read_bytes()
+        else:
+            request = urllib.request.Request(
+                f"{repository_url()}/{COMPILER}", headers={"User-Agent": "ignitetf"}
+            )
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                jar = answer.read()
+    except (OSError, urllib.error.URLError) as error:
+        missing(f"no javac, and Eclipse's compiler could not be fetched: {error}")
+    assert hashlib.sha256(jar).hexdigest() == COMPILER_SHA256
+    path = folder / "compiler.jar"
+    path.write_bytes(jar)
+    return [program, "-jar", path]
+
+
+def run(*words):
+    done = subprocess.run(
+        [str(word) for word in words], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
