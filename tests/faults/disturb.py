@@ -62,8 +62,8 @@ def judged(world, name, proxy, settings, *, exact):
     if exact:
         assert result is None, result
         assert world.settled(name) is None
-    elif name.startswith("load_"):
-        world.client.sql(f'DROP TABLE IF EXISTS "{world.loading[0]}"')
+    else:
+        world.forget(name)
     return seconds, error
 
 
