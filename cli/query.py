@@ -235,9 +235,7 @@ def write_parquet(rows: Rows, path: Path) -> int:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise MissingExtra(
-            "parquet output needs pyarrow", hint="pip install 'ignitetf[query]'"
-        ) from error
+        raise MissingExtra.of("parquet output needs pyarrow", "query", error) from error
     names = unique(rows.columns)
     source = iter(rows)
     writer: Any = None

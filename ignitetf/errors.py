@@ -156,3 +156,18 @@ class NodeError(IgniteTFError):
 
 class MissingExtra(IgniteTFError, ImportError):
     """An optional dependency is not installed; the hint names the extra that brings it."""
+
+    @classmethod
+    def of(cls, what: str, extra: str, error: ImportError) -> MissingExtra:
+        """The error for what cannot be done, since an import failed.
+
+        Args:
+            what: What needs which package.
+            extra: The extra that brings the package.
+            error: Why it cannot be imported: it is missing, or does not go with another one.
+        """
+        if isinstance(error, ModuleNotFoundError):
+            return cls(what, hint=f"pip install 'ignitetf[{extra}]'")
+        # The newest pyarrow refuses NumPy 1, which TensorFlow before 2.18 insists on.
+        hint = f"pip install 'ignitetf[{extra},numpy1]' takes one for NumPy 1"
+        return cls(f"{what}: {error}", hint=hint if "NumPy" in str(error) else None)

@@ -58,7 +58,7 @@ def to_arrow(batch: Batch, key: Node, nodes: dict[str, Node]) -> Any:
     try:
         import pyarrow as pa
     except ImportError as error:
-        raise MissingExtra("arrow() needs pyarrow", hint="pip install 'ignitetf[arrow]'") from error
+        raise MissingExtra.of("arrow() needs pyarrow", "arrow", error) from error
     columns = {"key": _arrow(pa, batch.key, key)} if batch.key is not None else {}
     columns |= {name: _arrow(pa, batch.columns[name], node) for name, node in nodes.items()}
     return pa.record_batch(list(columns.values()), names=list(columns))

@@ -206,6 +206,18 @@ def test_without_pyarrow_the_extra_is_named(people, monkeypatch):
         assert "ignitetf[arrow]" in caught.value.hint
 
 
+def test_a_pyarrow_for_another_numpy_is_told(people, tmp_path, monkeypatch):
+    import sys
+
+    (tmp_path / "pyarrow.py").write_text("raise ImportError('pyarrow requires NumPy 2.0')\n")
+    monkeypatch.delitem(sys.modules, "pyarrow")
+    monkeypatch.syspath_prepend(tmp_path)
+    for kind in ("csv", "parquet"):
+        with pytest.raises(MissingExtra, match=r"requires NumPy 2\.0") as caught:
+            open_source(kind, people)
+        assert "ignitetf[arrow,numpy1]" in caught.value.hint
+
+
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_damaged_csv_raises_source_errors_only(tmp_path, data):

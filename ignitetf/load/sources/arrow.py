@@ -32,10 +32,7 @@ def import_pyarrow(what: str) -> Any:
     try:
         import pyarrow
     except ImportError as error:
-        raise MissingExtra(
-            f"{what} are read through pyarrow, which is not installed",
-            hint='pip install "ignitetf[arrow]"',
-        ) from error
+        raise MissingExtra.of(f"{what} are read through pyarrow", "arrow", error) from error
     return pyarrow
 
 
