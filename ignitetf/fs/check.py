@@ -48,7 +48,8 @@ class CheckReport:
         chunks: Chunks in the cache.
         leftover_chunks: Chunks that no file and no live writer refers to.
         missing_chunks: Chunks that files refer to and that do not exist.
-        waiting: Garbage and leases that are not due yet: open writers, readers of old content.
+        waiting: Garbage and leases, of open writers and of readers of old content; after a repair
+            those that are not due yet.
         problems: One line for each inconsistency that is left.
         repaired: One line for each thing that was put right.
     """
@@ -169,6 +170,8 @@ def _look(store: Store, report: CheckReport, repair: bool) -> None:
         for content, number in store.chunks.scan():
             found[content].add(number)
         metadata = _Metadata(store)
+    if not repair:
+        report.waiting = metadata.notes
     paths = metadata.reachable()
     _count(metadata, paths, report)
     report.problems += metadata.damaged

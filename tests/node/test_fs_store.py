@@ -320,7 +320,8 @@ def test_a_dead_writer_is_reclaimed(store):
     # As if the process had been another one, which does not exist.
     store.meta.put(key, encode({**decode(value), "p": 2**22 + 1}))
     assert store.chunks.count() > 0
+    assert check(store).waiting == 1
     report = check(store, repair=True)
     assert report.ok
-    assert store.chunks.count() == 0
+    assert report.waiting == store.chunks.count() == 0
     failing(store, errno.ESTALE, writer.close)
