@@ -64,6 +64,7 @@ def _bars(axis: Any, panel: Sequence[Rate]) -> None:
     axis.bar_label(bars, [_label(rate) for rate in panel], padding=3, fontsize=7.5)
     axis.tick_params(axis="y", labelsize=8, length=0)
     axis.tick_params(axis="x", labelsize=8)
+    axis.locator_params(axis="x", nbins=5)
     axis.set_xlim(right=max(r.rows_per_s for r in panel) * 1.35)
     axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     first = panel[0]

@@ -1,0 +1,128 @@
+"""`bench read`: every way reads the rows that were made, and what is told of it is whole."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ignitetf.errors import ConfigError
+from ignitetf.explore.bench_bare import drain, owners_of
+from ignitetf.explore.bench_read import bench_read
+from ignitetf.explore.bench_rows import PROFILES, drop_rows, fill_cache, make_rows, sized
+from ignitetf.explore.bench_sweep import bench_partitions
+from ignitetf.explore.bench_ways import Setup, make_ways
+from ignitetf.read.reader import CacheReader, ReadOptions
+
+tf = pytest.importorskip("tensorflow")
+pytestmark = pytest.mark.node
+
+ROWS = 700
+
+
+def bare(client):
+    """The ways that know neither TLS nor a login."""
+    return set() if client.settings.tls else {"bare socket", "bare socket, asks ahead"}
+
+
+def values_of(column):
+    return column.to_bytes() if column.lengths is not None else column.values.tolist()
+
+
+@pytest.mark.parametrize("name", ["100b", "blobs", "sql"])
+def test_every_way_reads_all_rows(client, name, tmp_path):
+    profile = sized(PROFILES[name], ROWS)
+    try:
+        fill_cache(client, profile, 4)
+        ways = make_ways(Setup(client, profile, 4, beside=tmp_path))
+        assert {"numpy()", "pyignite scan", *bare(client)} <= set(ways)
+        assert {way: run.run() for way, run in ways.items()} == dict.fromkeys(ways, ROWS)
+    finally:
+        drop_rows(client, profile)
+    assert not client.cache_exists(profile.cache)
+
+
+@pytest.mark.parametrize("name", ["100b", "blobs", "sql"])
+def test_the_rows_are_the_same_each_time_and_in_the_cache(client, name):
+    profile = sized(PROFILES[name], ROWS)
+    made = {}
+    for batch in make_rows(profile):
+        columns = {n: values_of(c) for n, c in batch.columns.items()}
+        for i, key in enumerate(batch.key.values.tolist()):
+            made[key] = {n: values[i] for n, values in columns.items()}
+    try:
+        fill_cache(client, profile, 4)
+        reader, found = CacheReader(client, profile.cache, ReadOptions()), {}
+        for item in reader.batches(range(4)):
+            if item.batch is None:
+                continue
+            columns = {n: values_of(c) for n, c in item.batch.columns.items()}
+            for i, key in enumerate(item.batch.key.values.tolist()):
+                found[key] = {n: values[i] for n, values in columns.items()}
+    finally:
+        drop_rows(client, profile)
+    assert found == made and len(made) == ROWS
+
+
+def test_the_bare_socket_counts_all_entries_however_far_it_asks_ahead(client):
+    if client.settings.tls:
+        pytest.skip("it speaks no TLS")
+    profile = sized(PROFILES["100b"], ROWS)
+    try:
+        fill_cache(client, profile, 16)
+        owners = owners_of(client, profile.cache, range(16))
+        assert sorted(p for parts in owners.values() for p in parts) == list(range(16))
+        for page in (1, 7, 1000):
+            for ahead in (0, 1, 30):
+                assert drain(owners, profile.cache, page, ahead) == ROWS
+    finally:
+        drop_rows(client, profile)
+
+
+def test_shares_of_the_time_are_shares(client):
+    ways = {"numpy()", "batch(128), reduce"}
+    rates = bench_read(client.settings, "1kb", rows=3_000, rounds=2, ways=ways)
+    found = {rate.way: rate for rate in rates}
+    assert set(found) == ways | bare(client)
+    for way in ways:
+        rate = found[way]
+        assert 0 <= rate.hand_over <= 1 and 0 < rate.decode <= 1
+        # One reader: what it does, it does one after the other.
+        assert rate.wait + rate.receive + rate.decode <= 1.01
+        assert np.isclose(rate.mb_per_s, rate.rows_per_s * 1008 / 1e6, atol=0.1)
+        assert (rate.ratio is None) == client.settings.tls
+    for way in bare(client):
+        assert found[way].decode is None
+
+
+def test_an_unknown_way_is_refused_and_leaves_nothing(client):
+    with pytest.raises(ConfigError, match="by telepathy"):
+        bench_read(client.settings, "100b", rows=10, rounds=1, ways={"by telepathy"})
+    assert not client.cache_exists(PROFILES["100b"].cache)
+
+
+def test_partitions_without_a_template_are_left_out(client):
+    notes = []
+    rates = bench_partitions(
+        lambda: client.settings, partitions=(1, 3, 4), rows=5, rounds=1, note=notes.append
+    )
+    assert sorted({rate.partitions for rate in rates}) == [1, 4]
+    assert [line for line in notes if "left out" in line and "p3" in line]
+
+
+def test_the_command_prints_json_and_draws(address, tmp_path):
+    from typer.testing import CliRunner
+
+    from ignitetf.cli.main import app
+
+    plot = tmp_path / "rates.png"
+    words = ["bench", "read", "--address", address, "--rows", "sql", "--rows", "partitions"]
+    words += ["--partitions", "2", "--count", "40", "--rounds", "1", "--output", "json"]
+    words += ["--plot", str(plot)]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    rates = json.loads(done.stdout)
+    assert {rate["profile"] for rate in rates} == {"sql", "partitions"}
+    assert all(rate["rows_per_s"] > 0 and rate["rows"] == 40 for rate in rates)
+    with Image.open(plot) as image:
+        assert image.format == "PNG" and image.width > 500
