@@ -248,6 +248,7 @@ class Client:
 
     def release(self, channel: Channel) -> None:
         """Give a channel back; it is closed when an answer is outstanding."""
+        channel.rest()
         with self._lock:
             idle = self._idle.setdefault(channel.address, [])
             if not self._closed and channel.idle and len(idle) < _POOL_SIZE:

@@ -56,6 +56,9 @@ __all__ = [
 MAX_FRAME_BYTES: Final = (1 << 31) - 1
 # One receive call waits for at most this much, so that its time limit is one of progress.
 _RECEIVE_BYTES: Final = 8 << 20
+# What an idle channel keeps of its buffers: those that are costly to have again.
+_RESTING_BLOCK_BYTES: Final = 1 << 20
+_RESTING_BYTES: Final = 32 << 20
 # Less than this within a time limit is no progress.
 _PROGRESS_BYTES: Final = 64 << 10
 _REQUEST: Final = struct.Struct("<ihq")  # length of the rest, op code, request id
@@ -202,6 +205,10 @@ class Channel:
     def idle(self) -> bool:
         """Whether every request was answered and received, so that the channel can be reused."""
         return not self.closed and not self._waiting and not self._early
+
+    def rest(self) -> None:
+        """Keep little memory until the next use."""
+        self._buffers.rest(_RESTING_BLOCK_BYTES, _RESTING_BYTES)
 
     def close(self) -> None:
         """Close the connection; its cursors and streamers on the server end with it."""

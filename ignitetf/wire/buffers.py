@@ -50,6 +50,21 @@ class BufferPool:
         self._blocks.append(block)
         return _aligned(block, nbytes)
 
+    def rest(self, least: int, most: int) -> None:
+        """Keep less until the next use: unused blocks from `least` bytes on, `most` bytes in all.
+
+        Small blocks cost little to have again, and pools that rest may be many.
+        """
+        kept = 0
+        for index in reversed(range(len(self._blocks))):
+            if not self._is_idle(index):
+                continue
+            size = len(self._blocks[index])
+            if size < least or kept + size > most:
+                del self._blocks[index]
+            else:
+                kept += size
+
     @property
     def nbytes(self) -> int:
         """Bytes of all blocks, in use and idle."""
