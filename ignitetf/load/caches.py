@@ -275,8 +275,12 @@ def creation_error(error: SqlError, table: str, partitions: int) -> IgniteTFErro
 
 def _options(spec: CacheSpec, partitions: int | None) -> dict[str, str | int | bool]:
     options: dict[str, str | int | bool] = {"BACKUPS": spec.backups, "ATOMICITY": spec.atomicity}
+    if spec.backups or spec.mode == "REPLICATED":
+        # By default Ignite acknowledges what the primary node alone has, and its loss loses it.
+        options["WRITE_SYNCHRONIZATION_MODE"] = "FULL_SYNC"
     if spec.mode == "REPLICATED":
-        return {"TEMPLATE": "REPLICATED", "ATOMICITY": spec.atomicity}
+        del options["BACKUPS"]
+        return {"TEMPLATE": "REPLICATED", **options}
     if partitions is not None:
         options["TEMPLATE"] = f"p{partitions}"
     return options
@@ -339,6 +343,7 @@ def _create_plain(client: Client, spec: CacheSpec) -> None:
         CacheAtomicityMode,
         CacheMode,
         PartitionLossPolicy,
+        WriteSynchronizationMode,
     )
 
     settings = {
@@ -347,6 +352,7 @@ def _create_plain(client: Client, spec: CacheSpec) -> None:
         prop_codes.PROP_CACHE_ATOMICITY_MODE: getattr(CacheAtomicityMode, spec.atomicity),
         prop_codes.PROP_BACKUPS_NUMBER: spec.backups,
         prop_codes.PROP_PARTITION_LOSS_POLICY: PartitionLossPolicy.READ_WRITE_SAFE,
+        prop_codes.PROP_WRITE_SYNCHRONIZATION_MODE: WriteSynchronizationMode.FULL_SYNC,
     }
     try:
         with translated():

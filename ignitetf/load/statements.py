@@ -73,6 +73,7 @@ def _options(partitions: int | None, backups: int) -> dict[str, str | int | bool
         options["TEMPLATE"] = f"p{partitions}"
     if backups:
         options["BACKUPS"] = backups
+        options["WRITE_SYNCHRONIZATION_MODE"] = "FULL_SYNC"
     return options
 
 

@@ -6,6 +6,7 @@ import contextlib
 import uuid
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -328,6 +329,22 @@ def test_bundled_statements(client, name, statements, tables):
     for table in made:
         assert client.partition_count(table["cache"]) == 8
         assert describe(client, table["cache"])["backups"] == 1
+
+
+def test_what_is_acknowledged_is_on_the_backups_too(client, name):
+    """Otherwise the loss of one node loses it, in spite of the copies."""
+    spec = CacheSpec(name, partitions=8, backups=1)
+    create_table(client, schema(name), name, spec)
+    create_cache(client, replace(spec, name=name + "_C"))
+    create_cache(client, CacheSpec(name + "_D", backups=1))
+    create_cache(client, CacheSpec(name + "_R", mode="REPLICATED"))
+    create_tables(client, text_of("voc"), name=name, partitions=8, backups=1)
+    found = client.sql(
+        "SELECT CACHE_NAME, WRITE_SYNCHRONIZATION_MODE FROM SYS.CACHES"
+        " WHERE CACHE_NAME = ? OR CACHE_NAME LIKE ?",
+        (name, name + "\\_%"),
+    ).fetchall()
+    assert len(found) == 6 and {mode for _, mode in found} == {"FULL_SYNC"}, found
 
 
 def test_statements_make_all_tables_or_none(client, name):
