@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from source_helpers import batch_sizes, check_resume, everything, same
 
 from ignitetf.errors import ConfigError, SchemaError, SourceError
-from ignitetf.load.sources import KINDS, open_source
+from ignitetf.load.sources import KINDS, open_source, records
 from ignitetf.load.sources.base import MAX_SKIPPED, RUNNING_KEY
 from ignitetf.load.sources.values import column_of, field_of
 from ignitetf.wire.codes import TypeCode
@@ -71,6 +71,20 @@ def test_a_function_may_give_the_records():
     source = open_source("records", lambda: (dict(row) for row in ROWS), rows=8)
     assert same(everything(source), everything(open_source("records", ROWS)))
     check_resume(source, max_bytes=200)
+
+
+def test_of_large_records_few_are_held_to_infer_types(monkeypatch):
+    monkeypatch.setattr(records, "SAMPLE_BYTES", 1000)
+    taken = []
+
+    def numbered():
+        for i in range(50):
+            taken.append(i)
+            yield {"X": np.full(100, i)}
+
+    source = open_source("records", numbered())
+    assert len(taken) == len(source.sample) == 2
+    assert everything(source)["X"][-1].tolist() == [49] * 100
 
 
 def test_an_iterator_is_read_once():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from source_helpers import batch_sizes, check_resume, everything, same, values
 
 from ignitetf.errors import ConfigError, SourceError
-from ignitetf.load.sources import open_source
+from ignitetf.load.sources import open_source, tfrecord
 from ignitetf.load.sources.crc32c import crc32c, crc32c_many
 from ignitetf.load.sources.example import ExampleError, parse_example
 from ignitetf.wire.codes import TypeCode
@@ -218,6 +218,15 @@ def test_large_records(tmp_path):
     got = everything(source)
     assert got["A"] == [bytes([i]) * 3_000_000 for i in range(4)]
     assert everything(source, start=3)["B"] == [3]
+
+
+def test_the_sample_for_the_types_is_bounded_in_bytes(tmp_path, monkeypatch):
+    records = [example(image=[bytes([i]) * (1 << 20)]) for i in range(12)]
+    write(tmp_path / "a.tfrecord", records)
+    monkeypatch.setattr(tfrecord, "SAMPLE_BYTES", 3 << 20)
+    source = open_source("tfrecord", tmp_path / "a.tfrecord")
+    assert len(source._sample()) < 6
+    assert len(everything(source)["key"]) == 12
 
 
 def frames(records):

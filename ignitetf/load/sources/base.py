@@ -49,6 +49,8 @@ __all__ = [
 BATCH_BYTES = 4 << 20
 # One record larger than this is damage or a mistake: Ignite keeps a record in memory as a whole.
 MAX_RECORD_BYTES = 256 << 20
+# Records from which types are inferred take no more memory than this, but for the first two.
+SAMPLE_BYTES = 64 << 20
 # With more bad records than this the source has another format than it was opened with.
 MAX_SKIPPED = 100_000
 

@@ -18,6 +18,7 @@ import numpy as np
 from ignitetf.errors import ConfigError, IgniteTFError, SchemaError, SourceError
 from ignitetf.load.sources.arrays import ArraySource, key_field_of
 from ignitetf.load.sources.base import (
+    SAMPLE_BYTES,
     OnBadRecord,
     Source,
     keys_of,
@@ -30,6 +31,7 @@ from ignitetf.wire.schema import Batch, Schema
 __all__ = ["RecordSource", "records"]
 
 _SAMPLE = 100  # records from which types and shapes are inferred
+_MIN_SAMPLE = 2
 _FEED = 1024  # records that are converted at a time
 
 
@@ -73,10 +75,15 @@ class RecordSource(Source):
     def _take_sample(self) -> list[Any]:
         try:
             iterator = self._iterate()
-            sample = list(itertools.islice(iterator, 1))
+            sample, size = list(itertools.islice(iterator, 1)), 0
             # A batch says all by itself, and a hundred of them would be much memory.
-            if sample and not isinstance(sample[0], Batch):
-                sample += itertools.islice(iterator, _SAMPLE - 1)
+            while sample and not isinstance(sample[0], Batch) and len(sample) < _SAMPLE:
+                size += _size_of(sample[-1])
+                if size >= SAMPLE_BYTES and len(sample) >= _MIN_SAMPLE:
+                    break
+                if not (more := list(itertools.islice(iterator, 1))):
+                    break
+                sample += more
         except IgniteTFError:
             raise
         except Exception as error:

@@ -22,6 +22,7 @@ from ignitetf.errors import ConfigError, SchemaError, SourceError
 from ignitetf.load.sources.arrays import key_field_of, take_key
 from ignitetf.load.sources.base import (
     MAX_RECORD_BYTES,
+    SAMPLE_BYTES,
     OnBadRecord,
     Source,
     keys_of,
@@ -43,6 +44,7 @@ _HEAD_BYTES = 12
 _FRAME_BYTES = 16  # a frame without its record
 _PIECE_BYTES = 1 << 20
 _SAMPLE = 100
+_MIN_SAMPLE = 2
 _MATRIX_ROWS = 8  # fewer records are read one by one
 _FAILURES = (SchemaError, ExampleError, ValueError, TypeError, OverflowError)
 
@@ -191,6 +193,7 @@ class TfRecordSource(Source):
     def _sample(self) -> list[tuple[dict[str, Any], bytes]]:
         """The first records whose CRC is right and that are Examples."""
         sample: list[tuple[dict[str, Any], bytes]] = []
+        size = 0
         with self._open() as stream:
             for frames in read_frames(stream, self.place.name, 0, _PIECE_BYTES):
                 spans = zip(frames.starts.tolist(), frames.lengths.tolist(), strict=True)
@@ -201,7 +204,9 @@ class TfRecordSource(Source):
                             sample.append((parse_example(record), record))
                     except ExampleError:
                         continue  # reported when the records are read
-                if len(sample) >= _SAMPLE or frames.first > _SAMPLE:
+                size += len(frames.data)
+                enough = size >= SAMPLE_BYTES and len(sample) >= _MIN_SAMPLE
+                if enough or len(sample) >= _SAMPLE or frames.first > _SAMPLE:
                     break
         return sample
 
