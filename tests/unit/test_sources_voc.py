@@ -132,7 +132,7 @@ BAD = {
     ),
     "outside": (("Annotations", "b.xml", note(("cat", 5, 5, 41, 9))), "outside the image"),
     "negative": (("Annotations", "b.xml", note(("cat", -1, 5, 4, 9))), "outside the image"),
-    "turned": (("Annotations", "b.xml", note(("cat", 9, 5, 4, 9))), "outside the image"),
+    "turned": (("Annotations", "b.xml", note(("cat", 9, 5, 4, 9))), "larger than xmax"),
     "no number": (("Annotations", "b.xml", note(("cat", "x", 5, 4, 9))), "expected a number"),
     "nan": (("Annotations", "b.xml", note(("cat", "nan", 5, 4, 9))), "expected a number"),
     "no name": (("Annotations", "b.xml", note(("", 1, 5, 4, 9))), "without name"),
@@ -143,8 +143,9 @@ BAD = {
             "b.xml",
             b'<!DOCTYPE a [<!ENTITY x "y">]><a><object><name>&x;</name></object></a>',
         ),
-        "damaged XML",
+        "declares entities",
     ),
+    "other xml": (("Annotations", "b.xml", b"<html><body/></html>"), "found <html>"),
     "empty xml": (("Annotations", "b.xml", b""), "damaged XML"),
     "corrupt jpeg": (("JPEGImages", "b.jpg", jpeg()[:-300]), "damaged image"),
     "no jpeg": (("JPEGImages", "b.jpg", None), "image file is missing"),
@@ -176,6 +177,14 @@ def test_a_bad_pair_is_named_or_left_out_of_both_tables(folder, case, decode):
             assert len(part.skipped) == 1
             assert words.split()[-1] in part.skipped[0].reason
         assert ids == {"images": [0, 2], "annotations": [0, 2]}
+
+
+def test_annotations_in_any_namespace_and_encoding(folder):
+    plain = note(("cat", 1, 2, 3, 4)).decode()
+    spaced = plain.replace("<annotation>", '<annotation xmlns="http://example.org/voc">')
+    assert spaced != plain
+    wide = ('<?xml version="1.0" encoding="utf-16"?>' + plain).encode("utf-16")
+    assert parse_voc(spaced.encode()) == parse_voc(wide) == parse_voc(plain.encode())
 
 
 def test_refused_folders(folder, tmp_path):

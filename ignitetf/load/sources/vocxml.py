@@ -41,6 +41,8 @@ class VocObject:
         without area is taken as it is.
         """
         xmin, ymin, xmax, ymax = self.box
+        if xmin > xmax or ymin > ymax:
+            raise VocError(f"box of {self.name!r}: xmin, ymin are larger than xmax, ymax")
         if not (0 <= xmin <= xmax <= width and 0 <= ymin <= ymax <= height):
             corners = ", ".join(f"{x:g}" for x in self.box)
             raise VocError(
@@ -55,13 +57,20 @@ def parse_voc(data: bytes) -> list[VocObject]:
         VocError: Not well-formed, no object, or an object without class or box.
     """
     from defusedxml import ElementTree
+    from defusedxml.common import EntitiesForbidden
 
     try:
         root = ElementTree.fromstring(data)
+    except EntitiesForbidden as error:
+        raise VocError("damaged XML: it declares entities, which are not taken") from error
     except Exception as error:  # the parser's own errors, and those of codecs
         reason = " ".join(str(error).split()) or type(error).__name__
         raise VocError(f"damaged XML: {reason}"[:200]) from error
+    for element in root.iter():
+        element.tag = element.tag.rpartition("}")[2]  # whatever the namespace
     found = [_object(element) for element in root.findall("object")]
+    if not found and root.tag != "annotation":
+        raise VocError(f"no annotation: <annotation> expected, found <{root.tag[:40]}>")
     if not found:
         raise VocError("no box in it")
     return found
