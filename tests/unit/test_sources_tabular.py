@@ -168,11 +168,24 @@ def test_bad_rows_are_skipped_and_leave_holes(tmp_path):
         (b"1,2\n3,4\n", "no SQL identifier"),
         (b"a,A\n1,2\n", "two columns are called 'A'"),
         (b"a,b\n\xff\xfe,1\n", "row 2: column A"),
-        (b'a,b\n"1,2\n' + b"3,4\n" * 3_000_000, "straddling|too large"),
+        (b'a,b\n"1,2\n' + b"3,4\n" * 3_000_000, "a row of more than|too large"),
+        (b'a,b\n1,2\n3,"4\n5,6\n', "row 3: its quote never ends"),
+        ("a,b\n1,2\n".encode("utf-16"), "the text is UTF-16"),
         (b"\x89PNG\r\n\x1a\n" + bytes(range(256)), "SQL identifier"),
         (gzip.compress(b"a,b\n1,2\n")[:-9], "end-of-stream"),
     ],
-    ids=["empty", "space", "no heading", "twice", "not utf-8", "open quote", "png", "gzip cut"],
+    ids=[
+        "empty",
+        "space",
+        "no heading",
+        "twice",
+        "not utf-8",
+        "open quote",
+        "open quote at the end",
+        "utf-16",
+        "png",
+        "gzip cut",
+    ],
 )
 def test_refused_csv(tmp_path, content, words):
     path = tmp_path / "x.csv"
@@ -181,6 +194,17 @@ def test_refused_csv(tmp_path, content, words):
         everything(open_source("csv", path, types=None))
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_quote_that_never_ends_takes_rows_along(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_bytes(b'a,b\n1,x\n2,3,4\n3,"y\nz"\n4,"open\n5,6\n')
+    source = open_source("csv", path, bad_records="skip")
+    got = everything(source)
+    assert (got["key"], got["B"]) == ([0, 2], [b"x", b"y\nz"])
+    assert [r.name.rpartition(" ")[2] for r in source.skipped] == ["3", "5"]
+    path.write_bytes(b'a,b\n1,x\n3,"y\nz"\n\n')
+    assert everything(open_source("csv", path))["B"] == [b"x", b"y\nz"]
 
 
 def test_text_that_is_not_utf8_is_a_bad_record(tmp_path):
@@ -338,6 +362,27 @@ def test_refused_parquet(tmp_path):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(SourceError):
             open_source("parquet", tmp_path / name)
+
+
+@pytest.mark.parametrize("rows", [3, 4001])
+def test_values_without_a_place_are_bad_records(tmp_path, rows):
+    """Far times, numbers above a long and nulls in lists; the rows around them are kept."""
+    wrong = {0: "null inside a list", rows // 2: "not in range", rows - 1: "out of bounds"}
+    table = {
+        "a": pa.array([[1, None if n == 0 else 2] for n in range(rows)]),
+        "b": pa.array([2**64 - 1 if n == rows // 2 else n for n in range(rows)], pa.uint64()),
+        "c": pa.array([10**17 if n == rows - 1 else n for n in range(rows)], pa.timestamp("ms")),
+    }
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table(table), path)
+    with pytest.raises(SourceError, match=r"row 1: column A: a null inside a list"):
+        everything(open_source("parquet", path))
+    source = open_source("parquet", path, bad_records="skip")
+    good = [n for n in range(rows) if n not in wrong]
+    assert everything(source)["key"] == everything(source)["B"] == good
+    found = {int(r.name.rpartition(" ")[2]) - 1: r.reason for r in source.skipped}
+    assert found.keys() == wrong.keys()
+    assert all(words in found[n] for n, words in wrong.items())
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))

@@ -139,7 +139,9 @@ def array_column(field: Field, values: NDArray[Any], name: str) -> Column:
         if kind == "S":
             return Column.from_bytes(values.tolist())
     except (SchemaError, ValueError, TypeError, OverflowError) as error:
-        raise SourceError(f"{name}: {one_line(error)}") from error
+        raise SourceError(
+            f"{name}: {one_line(error)}", hint="repair or leave out the array"
+        ) from error
     return Column(values.astype(field.dtype, copy=False))
 
 

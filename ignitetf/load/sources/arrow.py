@@ -179,7 +179,7 @@ def _lists(pa: Any, inner: Field, array: Any, valid: NDArray[np.bool_] | None) -
     values = values.slice(first, last - first)
     column = arrow_column(inner, values)
     if column.valid is not None:
-        raise SourceError(f"column {inner.name!r}: a null inside a list")
+        raise SourceError("a null inside a list")
     lengths = np.diff(offsets)
     if valid is not None:
         lengths = np.where(valid, lengths, 0)
@@ -192,7 +192,7 @@ def _fixed_lists(pa: Any, field: Field, array: Any, valid: NDArray[np.bool_] | N
     size, n = array.type.list_size, len(array)
     values = array.values.slice(array.offset * size, n * size)
     if valid is None and values.null_count:
-        raise SourceError(f"column {field.name!r}: a null inside a list")
+        raise SourceError("a null inside a list")
     flat = _numbers(pa, Field(field.name, TypeCode.LONG, field.dtype), values)
     shape = tuple(k or 0 for k in field.shape)
     return Column(flat.reshape(n, *shape), valid=valid)

@@ -9,13 +9,14 @@ declared.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ignitetf.errors import ConfigError
+from ignitetf.errors import ConfigError, SourceError
 from ignitetf.load.sources.arrow import arrow_column, arrow_field, import_pyarrow
 from ignitetf.load.sources.base import OnBadRecord, Source, keys_of
 from ignitetf.load.sources.chain import ChainSource, files_at
@@ -101,7 +102,12 @@ class CsvSource(Table):
         ragged: list[tuple[int, str]] = []
         number = 0
         with self._reader(self._names, ragged) as reader:
-            while (block := reader.next()) is not None:
+            following = reader.next()
+            while (block := following) is not None:
+                following = reader.next()
+                if following is None and reader.is_open(block):
+                    ragged.append((number + len(block) - 1 + len(ragged), "its quote never ends"))
+                    block = block.slice(0, len(block) - 1)
                 rows = len(block)
                 # Blocks hold the rows that are not ragged; their numbers go around those.
                 odd = [n for n, _ in ragged]
@@ -159,6 +165,21 @@ class CsvSource(Table):
         yield from self._batches_of(columns, numbers, max_bytes)
 
 
+@contextlib.contextmanager
+def _parsing(name: str) -> Iterator[None]:
+    """As `reading`; what pyarrow says of a row that is longer than a block means nothing to users."""
+    with reading(name, _HINT_CSV):
+        try:
+            yield
+        except ValueError as error:
+            if "straddl" not in str(error):
+                raise
+            raise SourceError(
+                f"{name}: a row of more than {_BLOCK_BYTES >> 20} MB",
+                hint="does a quote never end?",
+            ) from error
+
+
 class _CsvReader:
     """pyarrow's streaming reader with its exceptions turned into SourceError."""
 
@@ -188,7 +209,7 @@ class _CsvReader:
         self._place = place
         self._stream = Utf8Stream(open_plain(place), place.name)
         try:
-            with reading(place.name, _HINT_CSV):
+            with _parsing(place.name):
                 self._reader = arrow_csv.open_csv(
                     self._stream,
                     arrow_csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES),
@@ -210,11 +231,16 @@ class _CsvReader:
 
     def next(self) -> Any:
         """The next block as a RecordBatch, None at the end."""
-        with reading(self._place.name, _HINT_CSV):
+        with _parsing(self._place.name):
             try:
                 return self._reader.read_next_batch()
             except StopIteration:
                 return None
+
+    def is_open(self, block: Any) -> bool:
+        """Whether the last row of the last block has a quote that goes on to the file's end."""
+        value = block.column(block.num_columns - 1)[-1].as_py() if len(block) else None
+        return value is not None and "\n" in value and self._stream.last != b'"'
 
     def __enter__(self) -> _CsvReader:
         return self

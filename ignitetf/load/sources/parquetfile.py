@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError, SourceError
 from ignitetf.load.sources.arrow import arrow_column, arrow_field, import_pyarrow
 from ignitetf.load.sources.base import OnBadRecord, Source, keys_of, rows_per_batch
 from ignitetf.load.sources.chain import ChainSource, files_at
-from ignitetf.load.sources.places import Place, digest, reading
+from ignitetf.load.sources.places import Place, digest, one_line, reading
 from ignitetf.load.sources.tables import Table
 from ignitetf.wire.schema import Batch, Column
 
@@ -23,6 +24,8 @@ __all__ = ["ParquetSource", "parquet"]
 _READ_BYTES = 1 << 20
 _MAX_ROWS = 1 << 16
 _HINT = "is it a Parquet file? write it again"
+_HINT_VALUE = "convert or leave out the column, or leave out the row with --bad-records skip"
+_FAILURES = (SourceError, ValueError)
 
 
 class ParquetSource(Table):
@@ -69,22 +72,52 @@ class ParquetSource(Table):
                     cut = max(0, min(start - number, len(found)))
                     number += len(found)
                     found = found.slice(cut)
-                    columns = self._convert(found)
-                if len(found):
-                    numbers = np.arange(number - len(found), number)
+                numbers = np.arange(number - len(found), number)
+                with reading(self.place.name, _HINT):
+                    columns, numbers = self._good(found, numbers)
+                if len(numbers):
                     yield from self._batches_of(columns, numbers, max_bytes)
                 yield max(number, start), Batch(keys_of([]), {})
         if number != self.rows:
             raise SourceError(f"{self.place.name}: {number:,} rows, the footer says {self.rows:,}")
 
+    def _good(
+        self, found: Any, numbers: NDArray[np.int64]
+    ) -> tuple[dict[str, Column], NDArray[np.int64]]:
+        """The columns of the rows that convert, and their numbers; the others are bad records."""
+        try:
+            return self._convert(found), numbers
+        except _FAILURES:
+            wrong = dict(self._wrong(found))
+        for at in sorted(wrong):
+            self.bad(self._row(int(numbers[at])), wrong[at], hint=_HINT_VALUE)
+        good = np.setdiff1d(np.arange(len(numbers)), list(wrong))
+        return self._convert(found.take(good)), numbers[good]
+
+    def _wrong(self, found: Any, first: int = 0) -> Iterator[tuple[int, str]]:
+        """Where the rows stand that do not convert, and why: halves of halves are tried."""
+        try:
+            self._convert(found)
+        except _FAILURES as error:
+            half = len(found) // 2
+            if not half:
+                reason = error.message if isinstance(error, SourceError) else one_line(error)
+                yield first, reason
+                return
+            yield from self._wrong(found.slice(0, half), first)
+            yield from self._wrong(found.slice(half), first + half)
+
     def _convert(self, found: Any) -> dict[str, Column]:
         columns = {}
         for i, field in enumerate(self._columns):
-            column = arrow_column(field, found.column(i))
+            try:
+                column = arrow_column(field, found.column(i))
+            except SourceError as error:
+                raise SourceError(f"column {field.name}: {error.message}") from error
+            except ValueError as error:
+                raise SourceError(f"column {field.name}: {one_line(error)}") from error
             if column.valid is not None and not field.nullable:
-                raise SourceError(
-                    f"{self.place.name}: a null in column {field.name}, which must have none"
-                )
+                raise SourceError(f"column {field.name}: a null, and it must have none")
             columns[field.name] = column
         return columns
 
@@ -119,7 +152,7 @@ def parquet(location: Any, key: str | None = None, bad_records: OnBadRecord = "f
     Args:
         location: A file, a pattern with `*`, a folder, or a list.
         key: Column that is the key; else a running number.
-        bad_records: What to do with null keys.
+        bad_records: What to do with null keys and with values that have no place in Ignite.
 
     Raises:
         SourceError: Missing or damaged, or with columns that Ignite cannot store.

@@ -5,6 +5,7 @@ Columns are called after their headings, in capitals, and must be SQL identifier
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -26,8 +27,10 @@ class Table(Source):
 
     def _take_fields(self, fields: list[Field], key: str | None) -> None:
         """Set the schema; `self._columns` are all fields in the order of the file."""
+        if not fields:
+            raise SourceError(f"{self.place.name}: no columns", hint="give a table with columns")
         names = [f.name for f in fields]
-        if twice := sorted({n for n in names if names.count(n) > 1}):
+        if twice := sorted(n for n, count in Counter(names).items() if count > 1):
             raise SourceError(
                 f"{self.place.name}: two columns are called {twice[0]!r}",
                 hint="rename one; capitals and small letters count as equal",

@@ -12,6 +12,7 @@ import codecs
 import io
 from typing import Any
 
+from ignitetf.errors import SourceError
 from ignitetf.load.sources.places import Stream, reading
 
 __all__ = ["NOT_UTF8", "Utf8Stream"]
@@ -29,7 +30,11 @@ codecs.register_error("ignitetf.mark", _mark)
 
 
 class Utf8Stream(io.RawIOBase):
-    """Reads a stream in pieces and closes it."""
+    """Reads a stream in pieces and closes it.
+
+    Attributes:
+        last: The last byte so far that ends no line.
+    """
 
     def __init__(self, stream: Stream, name: str) -> None:
         super().__init__()
@@ -37,6 +42,8 @@ class Utf8Stream(io.RawIOBase):
         self._name = name
         self._decoder = codecs.getincrementaldecoder("utf-8")("ignitetf.mark")
         self._pending = False
+        self._begun = False
+        self.last = b""
 
     def readable(self) -> bool:
         """True."""
@@ -44,8 +51,16 @@ class Utf8Stream(io.RawIOBase):
 
     def read(self, size: int = -1, /) -> bytes:
         """About `size` bytes: marks are longer than what they replace."""
-        with reading(self._name):
+        with reading(self._name, "fetch or export the file again"):
             data = self._stream.read(size)
+        if not self._begun:
+            self._begun = True
+            if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+                raise SourceError(
+                    f"{self._name}: the text is UTF-16, expected UTF-8",
+                    hint="iconv -f UTF-16 -t UTF-8 FILE > NEW",
+                )
+        self.last = data[-4096:].rstrip(b"\r\n")[-1:] or self.last
         if data and data.isascii() and not self._pending:
             return data
         out = self._decoder.decode(data, final=not data).encode()
