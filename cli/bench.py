@@ -50,6 +50,7 @@ class WriteProfile(str, Enum):
 
     MNIST = "mnist"
     MB1 = "1mb"
+    PNG = "png"
 
 
 @app.callback()
@@ -168,7 +169,7 @@ def write(
     connect: Connect,
     rows: Annotated[
         Optional[list[WriteProfile]],  # noqa: UP045 (evaluated at run time)
-        typer.Option(help="Rows: mnist (784 bytes) or 1mb; repeatable [default: both]."),
+        typer.Option(help="mnist (784 bytes), 1mb, png (files); repeatable [default: all]."),
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Times each way is run.")] = 5,
     partitions: Annotated[int, typer.Option(min=1, help="Partitions of the cache.")] = 8,

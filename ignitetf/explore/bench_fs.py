@@ -1,13 +1,14 @@
 """`ignitetf bench fs`: rates of `igfs://` beside bare requests with the same chunks, in one run.
 
 The bare requests are the limit: chunks of the same size, built before the clock starts, nothing
-computed or copied, several in flight: as single puts, and through a data streamer; the faster
-counts. Everything alternates, each figure is the median of its rounds.
+computed or copied, several in flight: as single puts, as puts of several, and through a data
+streamer; the fastest counts. Everything alternates, each figure is the median of its rounds.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import secrets
 import statistics
 import struct
@@ -54,8 +55,8 @@ def bench_fs(
         say: Takes one line for each step.
 
     Returns:
-        Rates in MB/s (`bare_put`, `bare_streamer`, `bare_get`, `write`, `read`, `gfile_write`,
-        `gfile_read`), ratios to the bare requests, `ls_s`, `stat_round_trips` (first, repeated),
+        Rates in MB/s (`bare_put`, `bare_put_all`, `bare_streamer`, `bare_get`, `write`, `read`,
+        `gfile_write`, `gfile_read`), ratios to the bare requests, `ls_s`, `stat_round_trips` (first, repeated),
         `stat_ms`. The gfile figures are None without TensorFlow or its native part.
     """
     with Client(settings) as client:
@@ -101,9 +102,10 @@ class _Bench:
         self._time("read", self._read)
         self._store.remove("/file")
         self._store.reclaimer.run(0)
-        content = secrets.randbits(63)
-        self._time("bare_streamer", lambda: self._stream(content))
-        self._remove(content)
+        for name, bare in (("bare_streamer", self._stream), ("bare_put_all", self._put_alls)):
+            content = secrets.randbits(63)
+            self._time(name, functools.partial(bare, content))
+            self._remove(content)
         if self._gfile is not None:
             self._time("gfile_write", self._gfile_write)
             self._time("gfile_read", self._gfile_read)
@@ -118,6 +120,7 @@ class _Bench:
             else None
             for name in (
                 "bare_put",
+                "bare_put_all",
                 "bare_streamer",
                 "bare_get",
                 "write",
@@ -127,7 +130,7 @@ class _Bench:
             )
         }
         limits = {
-            "write": max(rates["bare_put"], rates["bare_streamer"]),
+            "write": max(rates[f"bare_{way}"] for way in ("put", "put_all", "streamer")),
             "read": rates["bare_get"],
         }
         for name, limit in limits.items():
@@ -155,6 +158,19 @@ class _Bench:
             for number in range(self._chunks):
                 key, data = self._entry(content, number)
                 waiting.append(channel.send(OpCode.CACHE_PUT, head + key, data))
+                if len(waiting) >= _WINDOW:
+                    channel.receive(waiting.popleft())
+            for request in waiting:
+                channel.receive(request)
+
+    def _put_alls(self, content: int) -> None:
+        with self._client.channel() as channel:
+            waiting: deque[int] = deque()
+            for first in range(0, self._chunks, _PER_REQUEST):
+                numbers = range(first, min(first + _PER_REQUEST, self._chunks))
+                parts = [part for n in numbers for part in self._entry(content, n)]
+                head = struct.pack("<ibi", self._cache, 0, len(numbers))
+                waiting.append(channel.send(OpCode.CACHE_PUT_ALL, head, *parts))
                 if len(waiting) >= _WINDOW:
                     channel.receive(waiting.popleft())
             for request in waiting:

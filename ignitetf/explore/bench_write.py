@@ -1,8 +1,9 @@
 """`ignitetf bench write`: rates of the load beside the limit of the machine and beside pyignite.
 
 Every way writes the same rows into a fresh cache, in turn, several times over, in both orders;
-what is reported is the median of each. The limit is what a node takes of requests that were
-encoded before the clock started. Making the cache is timed in `load_dataset`, nowhere else.
+what is reported is the median of each. The limit is what the cluster takes of requests that were
+encoded before the clock started, sent over as many connections as the writer has. Making the
+cache is timed in `load_dataset`, nowhere else. Afterwards the rows and the blocks are read.
 """
 
 from __future__ import annotations
@@ -10,19 +11,21 @@ from __future__ import annotations
 import contextlib
 import functools
 import statistics
-import struct
+import tempfile
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.catalog import drop_manifest
-from ignitetf.client import Client, cache_id, connect
+from ignitetf.client import Client, connect
 from ignitetf.errors import CacheNotFound
+from ignitetf.explore.bench_layouts import BARE, Ways, measure_in_turn, median_ratio, read_ways
+from ignitetf.explore.bench_sent import Sent, blocks_to_send, rows_to_send
 from ignitetf.load.blocks import BlockKeys, Blocks
 from ignitetf.load.caches import CacheSpec, create_cache, create_table, remove_cache
 from ignitetf.load.loader import load_dataset
@@ -30,24 +33,29 @@ from ignitetf.load.sources import open_source
 from ignitetf.load.writer import Writer, register_types
 from ignitetf.settings import Settings
 from ignitetf.wire.blocks import block_schema
-from ignitetf.wire.codes import OpCode, StreamerFlag, TypeCode
-from ignitetf.wire.encode import encode_entries
+from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.schema import Batch, Column, Field, Schema
 
-__all__ = ["PROFILES", "WriteRate", "bench_write"]
+__all__ = ["PNG", "PROFILES", "WriteRate", "bench_write"]
 
 _CACHE: Final = "IGNITETF_BENCH_WRITE"
+_BLOCKS: Final = f"{_CACHE}_BLOCKS"
 _SEED: Final = 20
 _BATCH_BYTES: Final = 4 << 20
-_REQUEST_BYTES: Final = 1 << 20
-_IN_FLIGHT: Final = 3
 # Rows that pyignite writes, and in how many bytes at once: more is slower, its rate is the same.
 _PYIGNITE_BYTES: Final = 100 << 20
 _PYIGNITE_ROWS: Final = 5_000
 _PYIGNITE_BATCH_BYTES: Final = 4 << 20
 _PYIGNITE_BATCH_ROWS: Final = 500
-_LIMIT: Final = "encoded requests, streamer"
+_LIMIT: Final = "encoded requests, put_all"
+_STREAMER: Final = "encoded requests, streamer"
+_BLOCK_LIMIT: Final = "encoded blocks, put_all"
 _PYIGNITE: Final = "pyignite put_all"
+# Larger rows are not put into blocks.
+_BLOCK_ROW_BYTES: Final = 64 << 10
+PNG: Final = "png"
+_PNG_FILES: Final = 70_000
+_PNG_SIDE: Final = 28
 
 
 @dataclass(frozen=True)
@@ -63,73 +71,159 @@ PROFILES: Final = {"mnist": Profile(60_000, 784), "1mb": Profile(200, 1_000_000)
 
 @dataclass(frozen=True)
 class WriteRate:
-    """The median rate of one way to write.
+    """The median rate of one way to write, or to read what was written.
 
     Attributes:
         profile: The rows.
-        way: How they were written.
+        way: How they were written or read.
         rows_per_s: Rows by time.
         mb_per_s: Megabytes (10^6) of values by time.
-        to_limit: Rate by that of requests encoded beforehand, median of the rounds.
-        to_pyignite: Rate by that of pyignite's `put_all`, median of the rounds.
+        to_limit: Rate by the limit: of rows and blocks by requests encoded beforehand that are
+            sent by `put_all`, of reads by a bare socket, of image files by reading them alone.
+            Ratios are medians of the rounds, None where there is nothing to compare with.
+        to_streamer: Rate by that of requests encoded beforehand through the data streamer.
+        to_pyignite: Rate by that of pyignite's `put_all`.
+        to_rows: Of reads from blocks, rate by that of the same read from rows.
     """
 
     profile: str
     way: str
     rows_per_s: float
     mb_per_s: float
-    to_limit: float
-    to_pyignite: float
+    to_limit: float | None = None
+    to_streamer: float | None = None
+    to_pyignite: float | None = None
+    to_rows: float | None = None
 
 
 def bench_write(
-    settings: Settings, profile: str, *, rounds: int = 5, partitions: int = 8
+    settings: Settings,
+    profile: str,
+    *,
+    rounds: int = 5,
+    partitions: int = 8,
+    files: int = _PNG_FILES,
+    more: dict[str, Callable[[str, int], tuple[int, float]]] | None = None,
 ) -> list[WriteRate]:
     """Measure all ways of writing one profile's rows.
 
     Args:
         settings: Where the node is; the caches of the benchmark are made there and dropped.
-        profile: A name in `PROFILES`.
+        profile: A name in `PROFILES`, or `png`: image files in a folder.
         rounds: Times each way is run, after one that is not counted.
         partitions: Partitions of the caches.
+        files: Number of image files.
+        more: Further ways by name: called with a cache that is empty and the bytes of a row,
+            each gives rows and seconds.
     """
-    chosen = PROFILES[profile]
-    found: dict[str, list[float]] = {}
     with connect(settings=settings) as client:
-        bench = _Bench(client, chosen, partitions)
+        if profile == PNG:
+            return _bench_files(client, rounds, partitions, files)
+        bench = _Bench(client, PROFILES[profile], partitions, more or {})
         try:
+            found: dict[str, list[float]] = {}
             ways = bench.ways()
             for number in range(rounds + 1):
                 for name in ways if number % 2 else reversed(ways):
                     rate = ways[name]()
                     if number:
                         found.setdefault(name, []).append(rate)
+            rates = [_rate(profile, bench.profile, name, found) for name in ways]
+            return rates + _reads(bench, profile, rounds)
         finally:
             bench.drop()
-    return [_rate(profile, chosen, name, found) for name in bench.ways()]
 
 
 def _rate(profile: str, chosen: Profile, name: str, found: dict[str, list[float]]) -> WriteRate:
-    def ratio(other: str) -> float:
-        pairs = zip(found[name], found[other], strict=True)
-        return round(statistics.median(mine / theirs for mine, theirs in pairs), 2)
+    limit = _BLOCK_LIMIT if "blocks" in name else _LIMIT
+    others = (limit, _STREAMER, _PYIGNITE)
+    ratios = (median_ratio(found[name], found.get(other)) for other in others)
+    return WriteRate(profile, name, *_rates(found[name], chosen.row_bytes), *ratios)
 
-    rows_per_s = statistics.median(found[name])
-    return WriteRate(
-        profile,
-        name,
-        round(rows_per_s, 1),
-        round(rows_per_s * chosen.row_bytes / 1e6, 1),
-        ratio(_LIMIT),
-        ratio(_PYIGNITE),
-    )
+
+def _rates(found: list[float], row_bytes: float) -> tuple[float, float]:
+    rows_per_s = statistics.median(found)
+    return round(rows_per_s, 1), round(rows_per_s * row_bytes / 1e6, 1)
+
+
+def _reads(bench: _Bench, profile: str, rounds: int) -> list[WriteRate]:
+    """Rates of reading the rows and the blocks."""
+    if bench.profile.row_bytes > _BLOCK_ROW_BYTES:
+        return []
+    bench.load("rows")
+    bench.load("blocks", _BLOCKS)
+    caches = {"rows": _CACHE, "blocks": _BLOCKS}
+    found = measure_in_turn(read_ways(bench.client, caches, bench.partitions), rounds)
+    rates = []
+    for name, mine in found.items():
+        way, _, layout = name.rpartition(", ")
+        to_limit = median_ratio(mine, found.get(f"{BARE}, {layout}"))
+        to_rows = median_ratio(mine, found[f"{way}, rows"]) if layout == "blocks" else None
+        rate = WriteRate(profile, name, *_rates(mine, bench.profile.row_bytes), to_limit)
+        rates.append(replace(rate, to_rows=to_rows))
+    return rates
+
+
+def _bench_files(client: Client, rounds: int, partitions: int, files: int) -> list[WriteRate]:
+    """Image files in a folder: read and checked alone, and loaded."""
+    alone, whole = "files read and checked", "load_dataset, rows"
+    with tempfile.TemporaryDirectory() as folder:
+        size = _write_files(Path(folder), files)
+
+        def read() -> int:
+            return sum(len(batch) for batch in open_source("images", folder).batches())
+
+        def load() -> int:
+            _drop(client, _CACHE)
+            source = open_source("images", folder)
+            return load_dataset(source, _CACHE, client=client, partitions=partitions).rows
+
+        try:
+            ways: Ways = {alone: read, whole: load}
+            found = measure_in_turn(ways, rounds)
+        finally:
+            _drop(client, _CACHE)
+    return [
+        WriteRate(PNG, name, *_rates(mine, size / files), median_ratio(mine, found[alone]))
+        for name, mine in found.items()
+    ]
+
+
+def _write_files(folder: Path, files: int) -> int:
+    """Small PNG files in ten folders; their bytes in all."""
+    import io
+
+    from PIL import Image
+
+    rng, size = np.random.default_rng(_SEED), 0
+    for label in range(10):
+        (folder / str(label)).mkdir()
+    for number in range(files):
+        pixels = rng.integers(0, 256, (_PNG_SIDE, _PNG_SIDE), dtype=np.uint8)
+        out = io.BytesIO()
+        Image.fromarray(pixels).save(out, "PNG", compress_level=1)
+        size += (folder / str(number % 10) / f"{number}.png").write_bytes(out.getvalue())
+    return size
+
+
+def _drop(client: Client, cache: str) -> None:
+    """Remove a cache and its manifest."""
+    with contextlib.suppress(CacheNotFound):
+        remove_cache(client, cache)
+    drop_manifest(client, cache)
 
 
 class _Bench:
     """The rows, and every way to write them."""
 
-    def __init__(self, client: Client, profile: Profile, partitions: int) -> None:
-        self.client, self.partitions = client, partitions
+    def __init__(
+        self,
+        client: Client,
+        profile: Profile,
+        partitions: int,
+        more: dict[str, Callable[[str, int], tuple[int, float]]],
+    ) -> None:
+        self.client, self.profile, self.partitions, self.more = client, profile, partitions, more
         rng = np.random.default_rng(_SEED)
         images = rng.integers(0, 256, (profile.rows, profile.row_bytes), dtype=np.uint8)
         labels = np.arange(profile.rows, dtype=np.int32) % 10
@@ -149,36 +243,49 @@ class _Bench:
 
     def ways(self) -> dict[str, Callable[[], float]]:
         """Name -> a function that writes into a fresh cache and gives rows a second."""
-        encoded = self.encoded
-        return {
-            _LIMIT: lambda: self._timed(lambda: self._send(encoded, streamer=True)),
-            "encoded requests, put_all": lambda: self._timed(
-                lambda: self._send(encoded, streamer=False)
+        ways: dict[str, Callable[[], float]] = {
+            _LIMIT: lambda: self._timed(lambda: self.requests.put_all()),
+            _STREAMER: lambda: self._timed(lambda: self.requests.stream()),
+            "writer, rows": lambda: self._timed(lambda: self._write_rows(streamer=False)),
+            "writer, rows by streamer": lambda: self._timed(
+                lambda: self._write_rows(streamer=True)
             ),
-            "writer, rows": lambda: self._timed(lambda: self._write_rows(streamer=True)),
-            "writer, rows by put_all": lambda: self._timed(
-                lambda: self._write_rows(streamer=False)
-            ),
-            "writer, blocks": lambda: self._timed(self._write_blocks, blocks=True),
-            "load_dataset, rows": lambda: self._load("rows"),
-            "load_dataset, blocks": lambda: self._load("blocks"),
-            _PYIGNITE: self._pyignite,
+            "load_dataset, rows": lambda: self.load("rows"),
         }
+        if self.profile.row_bytes <= _BLOCK_ROW_BYTES:
+            ways |= {
+                _BLOCK_LIMIT: lambda: self._timed(lambda: self.blocks.put_all(), blocks=True),
+                "writer, blocks": lambda: self._timed(self._write_blocks, blocks=True),
+                "load_dataset, blocks": lambda: self.load("blocks"),
+            }
+        ways |= {name: functools.partial(self._further, run) for name, run in self.more.items()}
+        ways[_PYIGNITE] = self._pyignite
+        return ways
 
     @functools.cached_property
-    def encoded(self) -> list[tuple[int, bytes]]:
-        """Count and bytes of each request."""
-        pages = (encode_entries(self.schema, part) for part in self.rows.slices(self.step))
-        return [(n, bytes(view)) for page in pages for n, view in page.pieces(_REQUEST_BYTES)]
+    def requests(self) -> Sent:
+        """The rows, encoded in the round that warms up."""
+        return rows_to_send(self.client, _CACHE, self.schema, self.rows.slices(self.step))
+
+    @functools.cached_property
+    def blocks(self) -> Sent:
+        """The blocks."""
+        parts = self.rows.slices(self.step)
+        return blocks_to_send(self.client, _CACHE, self.schema, parts, self.partitions)
 
     def drop(self) -> None:
-        """Remove the cache and its manifest."""
-        with contextlib.suppress(CacheNotFound):
-            remove_cache(self.client, _CACHE)
-        drop_manifest(self.client, _CACHE)
+        """Remove the caches and their manifests."""
+        for cache in (_CACHE, _BLOCKS):
+            _drop(self.client, cache)
+
+    def _further(self, run: Callable[[str, int], tuple[int, float]]) -> float:
+        _drop(self.client, _CACHE)
+        create_cache(self.client, CacheSpec(_CACHE, partitions=self.partitions))
+        rows, seconds = run(_CACHE, self.profile.row_bytes)
+        return rows / seconds
 
     def _timed(self, write: Callable[[], None], *, blocks: bool = False) -> float:
-        self.drop()
+        _drop(self.client, _CACHE)
         spec = CacheSpec(_CACHE, partitions=self.partitions)
         if blocks:
             create_cache(self.client, spec)
@@ -213,8 +320,9 @@ class _Bench:
             **options,
         )
 
-    def _load(self, layout: Any) -> float:
-        self.drop()
+    def load(self, layout: Any, cache: str = _CACHE) -> float:
+        """Load the rows into a cache."""
+        _drop(self.client, cache)
         # A fingerprint of its own keeps the hash of a whole array out of the figures.
         source = open_source(
             "records",
@@ -224,34 +332,9 @@ class _Bench:
             fingerprint="bench",
         )
         report = load_dataset(
-            source, _CACHE, client=self.client, partitions=self.partitions, layout=layout
+            source, cache, client=self.client, partitions=self.partitions, layout=layout
         )
         return report.rows_per_s
-
-    def _send(self, requests: list[tuple[int, bytes]], *, streamer: bool) -> None:
-        number = cache_id(_CACHE)
-        flags = int(StreamerFlag.KEEP_BINARY)
-        with self.client.channel() as channel:
-            if streamer:
-                start = struct.pack("<ibiibi", number, flags, 4096, 4096, TypeCode.NULL, 0)
-                body = channel.call(OpCode.DATA_STREAMER_START, start)
-                (stream,) = struct.unpack_from("<q", body, 0)
-            waiting: deque[int] = deque()
-            for count, entries in requests:
-                if streamer:
-                    head = struct.pack("<qbi", stream, flags, count)
-                    waiting.append(channel.send(OpCode.DATA_STREAMER_ADD_DATA, head, entries))
-                else:
-                    head = struct.pack("<ibi", number, 0, count)
-                    waiting.append(channel.send(OpCode.CACHE_PUT_ALL, head, entries))
-                if len(waiting) > _IN_FLIGHT:
-                    channel.receive(waiting.popleft())
-            while waiting:
-                channel.receive(waiting.popleft())
-            if streamer:
-                closing = flags | int(StreamerFlag.FLUSH | StreamerFlag.CLOSE)
-                end = struct.pack("<qbi", stream, closing, 0)
-                channel.call(OpCode.DATA_STREAMER_ADD_DATA, end, timeout_s=60)
 
     def _pyignite(self) -> float:
         row_bytes = int(self.arrays["IMAGE"].shape[1])

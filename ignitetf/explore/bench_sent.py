@@ -1,0 +1,134 @@
+"""The limit that loads are measured against: requests that were encoded before the clock starts.
+
+rows -> entries -> **requests** -> the connections that the writer would open
+
+Nothing is computed while they are sent: the rate is what the cluster and the loopback take.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from ignitetf.client import Client, cache_id
+from ignitetf.load.blocks import BlockKeys, Blocks
+from ignitetf.load.route import find_route
+from ignitetf.load.writer import CONNECTIONS, IN_FLIGHT, REQUEST_BYTES, Work
+from ignitetf.transport import Channel
+from ignitetf.wire.blocks import block_schema
+from ignitetf.wire.codes import OpCode, StreamerFlag, TypeCode
+from ignitetf.wire.encode import encode_entries
+from ignitetf.wire.schema import Batch, Schema
+
+__all__ = ["Sent", "blocks_to_send", "rows_to_send"]
+
+_FLAGS: Final = int(StreamerFlag.KEEP_BINARY)
+_STREAM_ENTRIES: Final = 4096
+_CLOSE_S: Final = 60.0
+
+Requests = list[tuple[int, bytes]]
+
+
+class Sent:
+    """Requests for one cache, dealt out to connections.
+
+    Args:
+        client: The cluster.
+        cache: Name of the cache.
+        lines: For each connection its node, None for any, and its requests.
+    """
+
+    def __init__(
+        self, client: Client, cache: str, lines: list[tuple[uuid.UUID | None, Requests]]
+    ) -> None:
+        self.client, self.number, self.lines = client, cache_id(cache), lines
+
+    def put_all(self) -> None:
+        """Send all by `put_all`."""
+        head = struct.pack("<ib", self.number, 0)
+        self._everywhere(
+            lambda channel, requests: _send(channel, OpCode.CACHE_PUT_ALL, head, requests)
+        )
+
+    def stream(self) -> None:
+        """Send all through a data streamer for each connection."""
+        self._everywhere(self._stream)
+
+    def _stream(self, channel: Channel, requests: Requests) -> None:
+        sizes = (_STREAM_ENTRIES, _STREAM_ENTRIES, TypeCode.NULL, 0)
+        start = struct.pack("<ibiibi", self.number, _FLAGS, *sizes)
+        (stream,) = struct.unpack_from("<q", channel.call(OpCode.DATA_STREAMER_START, start), 0)
+        head = struct.pack("<qb", stream, _FLAGS)
+        _send(channel, OpCode.DATA_STREAMER_ADD_DATA, head, requests)
+        closing = _FLAGS | int(StreamerFlag.FLUSH | StreamerFlag.CLOSE)
+        end = struct.pack("<qbi", stream, closing, 0)
+        channel.call(OpCode.DATA_STREAMER_ADD_DATA, end, timeout_s=_CLOSE_S)
+
+    def _everywhere(self, send: Callable[[Channel, Requests], None]) -> None:
+        def run(line: tuple[uuid.UUID | None, Requests]) -> None:
+            with self.client.channel(line[0]) as channel:
+                send(channel, line[1])
+
+        with ThreadPoolExecutor(len(self.lines)) as pool:
+            list(pool.map(run, self.lines))
+
+
+def _send(channel: Channel, op: OpCode, head: bytes, requests: Requests) -> None:
+    """As the writer: a few requests wait for their answers."""
+    waiting: deque[int] = deque()
+    for count, entries in requests:
+        waiting.append(channel.send(op, head + struct.pack("<i", count), entries))
+        if len(waiting) > IN_FLIGHT:
+            channel.receive(waiting.popleft())
+    while waiting:
+        channel.receive(waiting.popleft())
+
+
+def rows_to_send(client: Client, cache: str, schema: Schema, batches: Iterable[Batch]) -> Sent:
+    """Rows as requests, to the nodes that own them; the cache exists."""
+    route = find_route(client, cache, schema)
+    if route is None:
+        return Sent(client, cache, _dealt(_encoded(schema, batches)))
+    parts: list[list[Batch]] = [[] for _ in route.nodes]
+    for batch in batches:
+        for place, rows in route.split(batch):
+            parts[place].append(rows)
+    lines = [(node, _encoded(schema, part)) for node, part in zip(route.nodes, parts, strict=True)]
+    return Sent(client, cache, lines)  # type: ignore[arg-type]
+
+
+def blocks_to_send(
+    client: Client, cache: str, schema: Schema, batches: Iterable[Batch], partitions: int
+) -> Sent:
+    """Blocks of rows as requests."""
+    packed = _Packed(schema)
+    blocks = Blocks(packed, BlockKeys(partitions))  # type: ignore[arg-type]
+    for batch in batches:
+        blocks.add(batch)
+    blocks.write()
+    return Sent(client, cache, _dealt(packed.requests))
+
+
+class _Packed:
+    """Takes blocks as the writer does, and keeps them as requests."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema, self.requests = schema, Requests()
+
+    def write(self, work: Work) -> None:
+        """Encode some blocks."""
+        assert work.entries is not None
+        self.requests += _encoded(block_schema(self.schema), [work.entries(work.rows)])
+
+
+def _encoded(schema: Schema, batches: Iterable[Batch]) -> Requests:
+    pages = (encode_entries(schema, batch) for batch in batches)
+    return [(n, bytes(view)) for page in pages for n, view in page.pieces(REQUEST_BYTES)]
+
+
+def _dealt(requests: Requests) -> list[tuple[Any, Requests]]:
+    return [(None, requests[i::CONNECTIONS]) for i in range(CONNECTIONS)]
