@@ -9,7 +9,9 @@
  * Four guards that cannot be made in Python:
  * - The verdict of a callback is an out-parameter preset to "interrupted", set by its last act. A
  *   callback that Ctrl-C leaves at its first bytecode is never taken for a success.
- * - A gate: after shutdown no call reaches a finalizing interpreter.
+ * - A gate: after shutdown no call reaches a finalizing interpreter. A thread of Python's that comes
+ *   too late waits there for the end of the process: it would be ended while it asks for the GIL,
+ *   inside TensorFlow's C++, which aborts the process.
  * - An exception that the thread has set already (StopIteration while an iterator is destroyed) is
  *   put aside around each callback.
  * - Own get_matching_paths: the default one calls back from other threads while the GIL is held.
@@ -131,11 +133,14 @@ typedef struct {
   /* functions of CPython's stable ABI */
   int (*gil_ensure)(void);
   void (*gil_release)(int);
+  int (*gil_check)(void);
+  void *(*thread_state)(void);
   void (*error_fetch)(void **, void **, void **);
   void (*error_restore)(void *, void *, void *);
 } Callbacks;
 
 #define ERROR_SIZE 1024
+#define LATE_WAIT_S 8
 
 typedef struct {
   int gil;
@@ -151,6 +156,17 @@ static char scheme_name[64];
 static atomic_int state;
 static atomic_long in_flight;
 
+static _Thread_local bool shutting; /* the thread that called igfs_shut */
+
+/* Not for TensorFlow's own threads, which it joins at exit, nor while the GIL is held; and not
+ * without end, in case TensorFlow waits for a thread that runs a Python function. */
+static void wait_for_the_end(void) {
+  struct timespec limit = {LATE_WAIT_S, 0};
+  if (!shutting && python.thread_state() && !python.gil_check())
+    while (nanosleep(&limit, &limit) != 0) {
+    }
+}
+
 static bool enter(Call *call, TF_Status *status) {
   call->verdict = 0;
   call->error[0] = 0;
@@ -161,6 +177,7 @@ static bool enter(Call *call, TF_Status *status) {
     return true;
   }
   atomic_fetch_sub(&in_flight, 1);
+  if (atomic_load(&state) == SHUT) wait_for_the_end();
   if (status && python.set_status)
     python.set_status(status, UNAVAILABLE, "igfs: the Python interpreter has shut down");
   return false;
@@ -456,6 +473,7 @@ EXPORT int igfs_configure(const Callbacks *callbacks, const char *scheme) {
 /* At exit, without the GIL: refuse new calls and wait for those under way; gives how many remain. */
 EXPORT long igfs_shut(int wait_ms) {
   struct timespec pause = {0, 1000000};
+  shutting = true;
   atomic_store(&state, SHUT);
   while (wait_ms-- > 0 && atomic_load(&in_flight) > 0) nanosleep(&pause, NULL);
   return atomic_load(&in_flight);

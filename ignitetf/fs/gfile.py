@@ -15,6 +15,8 @@ from __future__ import annotations
 import atexit
 import ctypes
 import os
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -29,6 +31,7 @@ __all__ = ["SCHEME", "NativeIOUnavailable", "configure", "register", "tensorflow
 
 SCHEME: Final = "igfs"
 _EXIT_WAIT_MS: Final = 5000
+_LEAVE_S: Final = 0.02
 
 _int = ctypes.c_int
 _int_p = ctypes.POINTER(ctypes.c_int)
@@ -48,7 +51,14 @@ _PATH = ctypes.CFUNCTYPE(None, _int, _text, _text, _i64_p, _address, _size, _int
 _LIST = ctypes.CFUNCTYPE(
     None, _int, _text, ctypes.POINTER(_address), ctypes.POINTER(_size), _address, _size, _int_p
 )
-_PYTHON_FUNCTIONS = ("PyGILState_Ensure", "PyGILState_Release", "PyErr_Fetch", "PyErr_Restore")
+_PYTHON_FUNCTIONS = (
+    "PyGILState_Ensure",
+    "PyGILState_Release",
+    "PyGILState_Check",
+    "PyGILState_GetThisThreadState",
+    "PyErr_Fetch",
+    "PyErr_Restore",
+)
 _PATH_STAT, _PATH_RENAME, _PATH_COPY = 1, 7, 8
 _TELL, _FLUSH, _CLOSE, _FREE = range(4)
 
@@ -158,6 +168,8 @@ def _at_exit() -> None:
         os.write(2, f"igfs: not all files could be written at exit: {error}\n".encode())
     if _kept and (left := _kept[0].igfs_shut(_EXIT_WAIT_MS)):
         os.write(2, f"igfs: {left} calls still under way at exit\n".encode())
+    if threading.active_count() > 1:
+        time.sleep(_LEAVE_S)  # threads whose call has ended leave TensorFlow's C++
 
 
 def _view(address: int | None, size: int) -> memoryview:

@@ -171,16 +171,26 @@ class Handles:
             self._handles.pop(number, None)
 
     def flush_all(self) -> None:
-        """At exit: show what open writers have; the first failure ends it."""
+        """At exit: show what open writers have, as far as the cluster can be reached.
+
+        Raises the first failure, after the others were tried.
+        """
+        failure: Exception | None = None
         for handle in list(self._handles.values()):
-            if handle.writer is not None and not handle.writer.closed:
-                # A thread that is inside a write at exit keeps its lock; it is not waited for.
-                if not handle.lock.acquire(timeout=1.0):
-                    continue
-                try:
+            # A thread that is inside a write at exit keeps its lock; it is not waited for.
+            if handle.writer is None or not handle.lock.acquire(timeout=1.0):
+                continue
+            try:
+                if not handle.writer.closed:
                     handle.writer.publish()
-                finally:
-                    handle.lock.release()
+            except (ConnectionError, TimeoutError):
+                raise
+            except Exception as error:
+                failure = failure or error
+            finally:
+                handle.lock.release()
+        if failure is not None:
+            raise failure
 
     @staticmethod
     def _writer(handle: _Handle) -> FileWriter:

@@ -335,6 +335,25 @@ def test_records_and_text(base):
     assert tf.io.read_file(f"{base}/text").numpy() == b"one\ntwo\n"
 
 
+def test_at_exit_one_file_that_fails_keeps_no_other_from_being_shown(address):
+    from ignitetf.fs.handles import Handles
+
+    handles = Handles(Settings.resolve(address=address), "GFTEST")
+    base = f"igfs:///exit{os.getpid()}"
+    lost, kept, closed = (handles.open(f"{base}/{name}/f", "wb") for name in ("a", "b", "c"))
+    for number in (lost, kept, closed):
+        handles.write(number, memoryview(b"data"))
+    handles.close(closed)
+    handles.rmtree(f"{base}/a")
+    with pytest.raises(FileNotFoundError):
+        handles.flush_all()
+    assert [handles.stat(f"{base}/{name}/f")[0] for name in ("b", "c")] == [4, 4]
+    handles.close(kept)
+    with pytest.raises(FileNotFoundError):
+        handles.close(lost)
+    handles.rmtree(base)
+
+
 def test_without_a_compiler_the_error_says_what_to_do(tmp_path):
     """A process of its own, whose search path has no compiler and whose cache is empty."""
     program = (
