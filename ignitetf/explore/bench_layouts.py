@@ -13,7 +13,8 @@ from typing import Final
 
 from ignitetf.client import Client
 from ignitetf.explore.bench_bare import drain, owners_of
-from ignitetf.read.reader import CacheReader, ReadOptions
+from ignitetf.read.options import ReadOptions
+from ignitetf.read.reader import CacheReader
 
 __all__ = ["BARE", "Ways", "measure_in_turn", "median_ratio", "read_ways"]
 

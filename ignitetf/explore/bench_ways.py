@@ -20,8 +20,9 @@ from ignitetf.explore.bench_rows import Profile, make_rows
 from ignitetf.read.arguments import order_of, reader_count
 from ignitetf.read.elements import element_tree
 from ignitetf.read.export import to_numpy
+from ignitetf.read.options import LARGE_ROW_BYTES, ReadOptions
 from ignitetf.read.plan import WINDOW_BYTES
-from ignitetf.read.reader import LARGE_ROW_BYTES, CacheReader, ReadOptions
+from ignitetf.read.reader import CacheReader
 from ignitetf.read.scan import Times, pipeline_depth
 from ignitetf.read.windows import closing_batches, read_pieces
 from ignitetf.wire.schema import Batch, Column

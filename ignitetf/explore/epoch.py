@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from ignitetf.client import Client
 from ignitetf.read.arguments import order_of
+from ignitetf.read.options import ReadOptions
 from ignitetf.read.plan import WINDOW_BYTES, check_shard
-from ignitetf.read.reader import CacheReader, ReadOptions
+from ignitetf.read.reader import CacheReader
 from ignitetf.read.windows import closing_batches, read_pieces
 from ignitetf.wire.checksum import batch_hashes
 from ignitetf.wire.schema import Batch, Schema

@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.client import Client
-from ignitetf.read.reader import CacheReader, ReadOptions
+from ignitetf.read.options import ReadOptions
+from ignitetf.read.reader import CacheReader
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.schema import BYTES, Batch, Column, Field
 

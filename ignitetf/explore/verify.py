@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from ignitetf.client import Client
 from ignitetf.errors import SchemaError, WireError
 from ignitetf.load.sources.base import Source
-from ignitetf.read.reader import CacheReader, ReadOptions
+from ignitetf.read.options import ReadOptions
+from ignitetf.read.reader import CacheReader
 from ignitetf.wire.affinity import partitions_of
 from ignitetf.wire.checksum import batch_hashes
 from ignitetf.wire.codes import TypeCode

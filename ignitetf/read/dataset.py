@@ -31,8 +31,9 @@ from ignitetf.read.arguments import (
 )
 from ignitetf.read.export import to_arrow, to_numpy
 from ignitetf.read.form import Form
+from ignitetf.read.options import LARGE_ROW_BYTES, ReadOptions
 from ignitetf.read.plan import WINDOW_BYTES, Position
-from ignitetf.read.reader import LARGE_ROW_BYTES, CacheReader, ReadOptions
+from ignitetf.read.reader import CacheReader
 from ignitetf.read.shuffled import piece_rows
 from ignitetf.read.windows import batch_count, closing_batches, join_batches, read_pieces
 from ignitetf.settings import Settings

@@ -15,8 +15,6 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
-import numpy as np
-
 from ignitetf.catalog import Manifest, read_manifest
 from ignitetf.client import Client, cache_id
 from ignitetf.errors import (
@@ -24,7 +22,6 @@ from ignitetf.errors import (
     DataChanged,
     PartitionLost,
     SchemaError,
-    WireError,
 )
 from ignitetf.read.changes import Changes, fingerprint, with_lost_partitions
 from ignitetf.read.declared import (
@@ -34,7 +31,9 @@ from ignitetf.read.declared import (
     merge,
     parse_declaration,
 )
-from ignitetf.read.nulls import NullPolicy, apply_nulls, check_policy
+from ignitetf.read.nulls import apply_nulls
+from ignitetf.read.options import LARGE_ROW_BYTES, PAGE_BYTES, ReadOptions
+from ignitetf.read.place import Place
 from ignitetf.read.scan import Query, RetryPolicy, Times, pipeline_depth, scan_units
 from ignitetf.wire.blocks import BlockDecoder
 from ignitetf.wire.buffers import BufferPool
@@ -42,17 +41,13 @@ from ignitetf.wire.codes import Feature, OpCode
 from ignitetf.wire.decoder import Decoder
 from ignitetf.wire.frames import Page, encode_parameter, scan_request, sql_request
 from ignitetf.wire.infer import Evidence, infer_schema, observe_page
-from ignitetf.wire.schema import Batch, Column, Schema
+from ignitetf.wire.schema import Batch, Schema
 from ignitetf.wire.types import TypeRegistry, UnknownType, read_binary_type
 
-__all__ = ["LARGE_ROW_BYTES", "PAGE_BYTES", "CacheReader", "ReadOptions", "UnitBatch"]
+__all__ = ["CacheReader", "UnitBatch"]
 
 T = TypeVar("T")
 
-# About 4 MB a page was best for rows of 784 bytes and of 1 MB alike.
-PAGE_BYTES: Final = 4 << 20
-# Large values come faster in larger pages, and over two connections at once.
-LARGE_ROW_BYTES: Final = 64 << 10
 _LARGE_PAGE_BYTES: Final = 16 << 20
 _MAX_PAGE_ENTRIES: Final = 65_536
 # Partitions and entries looked at to learn what an undescribed cache holds.
@@ -60,51 +55,6 @@ _PROBE_PARTITIONS: Final = 64
 _PROBE_ENTRIES: Final = 64
 _PROBE_ROWS: Final = 4096
 _PROBE_BYTES: Final = 16 << 20
-
-
-@dataclass(frozen=True)
-class ReadOptions:
-    """What is read of a cache, and how.
-
-    Attributes:
-        fields: Names of value fields, None for all.
-        where: SQL condition that the node evaluates, None for all entries.
-        where_params: Values for the `?` in it.
-        schema: Declared schema, see `declared`.
-        nulls: Policy for nulls.
-        raw_nulls: Leave nulls in the columns, marked by `valid`; no policy is applied.
-        page_size: Entries in a page, None for about `PAGE_BYTES`.
-        readers: Connections at once.
-        retry_s: Seconds that a lost connection may take to be replaced, None for the
-            `idle_timeout_s` of the settings.
-        version: Version of the manifest that is insisted on.
-        on_change: `error`, `warn` or `ignore` where a partition has another number of entries
-            than the manifest says.
-    """
-
-    fields: tuple[str, ...] | None = None
-    where: str | None = None
-    where_params: tuple[Any, ...] = ()
-    schema: Any = None
-    nulls: NullPolicy = "error"
-    raw_nulls: bool = False
-    page_size: int | None = None
-    readers: int = 1
-    retry_s: float | None = None
-    version: int | None = None
-    on_change: str = "error"
-
-    def check(self) -> None:
-        """Raise ConfigError for an unusable value."""
-        check_policy(self.nulls)
-        if self.page_size is not None and not 0 < self.page_size < 1 << 31:
-            raise ConfigError(f"page_size must be above zero, not {self.page_size}")
-        if self.readers < 1:
-            raise ConfigError(f"readers must be 1 or more, not {self.readers}")
-        if self.on_change not in ("error", "warn", "ignore"):
-            raise ConfigError(f"on_change={self.on_change!r}", hint="one of error, warn, ignore")
-        if self.where_params and self.where is None:
-            raise ConfigError("parameters without a condition", hint="pass where=")
 
 
 @dataclass(frozen=True)
@@ -421,7 +371,7 @@ class CacheReader:
                 return [rows.decode(page)]
 
         def decode_in(partition: int, page: Page) -> tuple[list[Batch], int]:
-            with _Place(self.name, partition):
+            with Place(self.name, partition):
                 parts = self._with_types(decode, page)
                 return parts, fingerprint(parts)
 
@@ -430,7 +380,7 @@ class CacheReader:
     def _without_nulls(self, batch: Batch, partition: int) -> Batch:
         if self.options.raw_nulls:
             return batch
-        with _Place(self.name, partition, batch):
+        with Place(self.name, partition, batch):
             batch, dropped = apply_nulls(batch, self.options.nulls)
         self.dropped += dropped
         return batch
@@ -454,43 +404,6 @@ class CacheReader:
                     ) from missing
                 asked.add(place)
                 self.registry.add(found)
-
-
-class _Place:
-    """Add cache, partition and key to an error of a record."""
-
-    def __init__(self, cache: str, partition: int, batch: Batch | None = None) -> None:
-        self._where = f"{cache}, partition {partition}"
-        self._facts: dict[str, Any] = {"cache": cache, "partition": partition}
-        self._batch = batch
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if not isinstance(error, (SchemaError, WireError)):
-            return
-        record = error.fields.get("record")
-        where = self._where if record is None else f"{self._where}, entry {record}"
-        facts = {**error.fields, **self._facts}
-        if record is not None and self._batch is not None and self._batch.key is not None:
-            facts["key"] = key = _key_of(self._batch.key, record)
-            where += f", key {key}"
-        raise type(error)(f"{where}: {error.message}", hint=error.hint, **facts) from error
-
-
-def _key_of(key: Column, record: int) -> Any:
-    if key.starts is not None and key.lengths is not None and isinstance(key.values, np.ndarray):
-        first = int(key.starts[record])
-        text = bytes(key.values[first : first + int(key.lengths[record])])
-        return repr(text.decode("utf-8", "backslashreplace"))
-    if isinstance(key.values, np.ndarray):
-        return key.values[record].tolist()
-    return (
-        {n: _key_of(c, record) for n, c in key.values.items()}
-        if isinstance(key.values, dict)
-        else "?"
-    )
 
 
 def _spread_out(count: int, most: int) -> list[int]:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import DataChanged
-from ignitetf.read.reader import PAGE_BYTES
+from ignitetf.read.options import PAGE_BYTES
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.schema import Batch, Column
 

@@ -10,8 +10,9 @@ from collections.abc import Generator, Iterator, Sequence
 
 import numpy as np
 
+from ignitetf.read.options import PAGE_BYTES
 from ignitetf.read.plan import Order, Piece, Window
-from ignitetf.read.reader import PAGE_BYTES, CacheReader
+from ignitetf.read.reader import CacheReader
 from ignitetf.read.shuffled import (
     ALIGNED_ROWS,
     MANY_ROWS,

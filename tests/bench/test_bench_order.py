@@ -77,7 +77,8 @@ def test_cost_of_order_shuffle_and_state(client, table):
 
 def test_memory_is_bounded_by_the_window(client, table):
     from ignitetf.read.arguments import order_of
-    from ignitetf.read.reader import CacheReader, ReadOptions
+    from ignitetf.read.options import ReadOptions
+    from ignitetf.read.reader import CacheReader
     from ignitetf.read.windows import read_pieces
 
     process = psutil.Process()

@@ -19,7 +19,8 @@ from ignitetf.fs import sync
 from ignitetf.fs.store import Store
 from ignitetf.load.caches import drop_cache, list_caches
 from ignitetf.load.loader import load_dataset
-from ignitetf.read.reader import CacheReader, ReadOptions
+from ignitetf.read.options import ReadOptions
+from ignitetf.read.reader import CacheReader
 
 ROWS = 400
 PARTITIONS = 8

@@ -17,7 +17,8 @@ from ignitetf.client import connect
 from ignitetf.errors import ConfigError, IgniteTFError, LoadInterrupted
 from ignitetf.fs.store import Store
 from ignitetf.load.loader import load_dataset
-from ignitetf.read.reader import CacheReader, ReadOptions
+from ignitetf.read.options import ReadOptions
+from ignitetf.read.reader import CacheReader
 
 FIXED_ROWS = 20_000
 LOADED_ROWS = 4_000

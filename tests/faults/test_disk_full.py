@@ -15,7 +15,8 @@ from ignitetf.client import connect
 from ignitetf.errors import IgniteTFError
 from ignitetf.load import fill
 from ignitetf.load.loader import load_dataset
-from ignitetf.read.reader import CacheReader, ReadOptions
+from ignitetf.read.options import ReadOptions
+from ignitetf.read.reader import CacheReader
 
 pytestmark = [pytest.mark.node, pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(400)]
 NAME, ROWS = "diskfull", 5000

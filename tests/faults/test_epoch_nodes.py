@@ -20,7 +20,8 @@ from ignitetf.client import connect
 from ignitetf.errors import DataChanged, PartitionLost
 from ignitetf.explore.epoch import verify_epoch
 from ignitetf.load.loader import load_dataset
-from ignitetf.read.reader import CacheReader, ReadOptions
+from ignitetf.read.options import ReadOptions
+from ignitetf.read.reader import CacheReader
 
 pytestmark = [pytest.mark.node, pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(900)]
 

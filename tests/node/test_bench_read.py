@@ -12,7 +12,8 @@ from ignitetf.explore.bench_read import bench_read
 from ignitetf.explore.bench_rows import PROFILES, drop_rows, fill_cache, make_rows, sized
 from ignitetf.explore.bench_sweep import bench_partitions
 from ignitetf.explore.bench_ways import Setup, make_ways
-from ignitetf.read.reader import CacheReader, ReadOptions
+from ignitetf.read.options import ReadOptions
+from ignitetf.read.reader import CacheReader
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.node

@@ -10,7 +10,8 @@ from ignitetf.load import blocks
 from ignitetf.load.caches import drop_cache
 from ignitetf.load.loader import load_dataset
 from ignitetf.load.sources import open_source
-from ignitetf.read.reader import CacheReader, ReadOptions
+from ignitetf.read.options import ReadOptions
+from ignitetf.read.reader import CacheReader
 from ignitetf.wire.checksum import checksum
 from ignitetf.wire.schema import Batch, Column
 

@@ -16,7 +16,8 @@ from ignitetf.load.journal import read_journal
 from ignitetf.load.loader import load_dataset
 from ignitetf.load.sources.base import Source
 from ignitetf.load.sources.records import records
-from ignitetf.read.reader import CacheReader, ReadOptions
+from ignitetf.read.options import ReadOptions
+from ignitetf.read.reader import CacheReader
 from ignitetf.wire.blocks import block_schema, unpack_blocks
 from ignitetf.wire.checksum import checksum
 from ignitetf.wire.codes import OpCode

@@ -7,7 +7,8 @@ import pytest
 
 from ignitetf.errors import CacheNotFound, DataChanged
 from ignitetf.load.loader import load_dataset
-from ignitetf.read.reader import CacheReader, ReadOptions
+from ignitetf.read.options import ReadOptions
+from ignitetf.read.reader import CacheReader
 
 pytestmark = pytest.mark.node
 ROWS, PARTITIONS = 400, 4

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from pyignite import GenericObjectMeta
 
 from ignitetf.errors import SchemaError
-from ignitetf.read.reader import CacheReader, ReadOptions
+from ignitetf.read.options import ReadOptions
+from ignitetf.read.reader import CacheReader
 from ignitetf.wire.schema import Column
 
 pytestmark = pytest.mark.node

@@ -1,0 +1,64 @@
+"""`ReadOptions`: what is read of a cache, and how.
+
+**options** -> reader -> dataset
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ignitetf.errors import ConfigError
+from ignitetf.read.nulls import NullPolicy, check_policy
+
+__all__ = ["LARGE_ROW_BYTES", "PAGE_BYTES", "ReadOptions"]
+
+# About 4 MB a page was best for rows of 784 bytes and of 1 MB alike.
+PAGE_BYTES: Final = 4 << 20
+# Large values come faster in larger pages, and over two connections at once.
+LARGE_ROW_BYTES: Final = 64 << 10
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What is read of a cache, and how.
+
+    Attributes:
+        fields: Names of value fields, None for all.
+        where: SQL condition that the node evaluates, None for all entries.
+        where_params: Values for the `?` in it.
+        schema: Declared schema, see `declared`.
+        nulls: Policy for nulls.
+        raw_nulls: Leave nulls in the columns, marked by `valid`; no policy is applied.
+        page_size: Entries in a page, None for about `PAGE_BYTES`.
+        readers: Connections at once.
+        retry_s: Seconds that a lost connection may take to be replaced, None for the
+            `idle_timeout_s` of the settings.
+        version: Version of the manifest that is insisted on.
+        on_change: `error`, `warn` or `ignore` where a partition has another number of entries
+            than the manifest says.
+    """
+
+    fields: tuple[str, ...] | None = None
+    where: str | None = None
+    where_params: tuple[Any, ...] = ()
+    schema: Any = None
+    nulls: NullPolicy = "error"
+    raw_nulls: bool = False
+    page_size: int | None = None
+    readers: int = 1
+    retry_s: float | None = None
+    version: int | None = None
+    on_change: str = "error"
+
+    def check(self) -> None:
+        """Raise ConfigError for an unusable value."""
+        check_policy(self.nulls)
+        if self.page_size is not None and not 0 < self.page_size < 1 << 31:
+            raise ConfigError(f"page_size must be above zero, not {self.page_size}")
+        if self.readers < 1:
+            raise ConfigError(f"readers must be 1 or more, not {self.readers}")
+        if self.on_change not in ("error", "warn", "ignore"):
+            raise ConfigError(f"on_change={self.on_change!r}", hint="one of error, warn, ignore")
+        if self.where_params and self.where is None:
+            raise ConfigError("parameters without a condition", hint="pass where=")

@@ -1,0 +1,52 @@
+"""`Place`: where a record stands, added to the errors about it.
+
+**place** -> reader
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ignitetf.errors import SchemaError, WireError
+from ignitetf.wire.schema import Batch, Column
+
+__all__ = ["Place"]
+
+
+class Place:
+    """Add cache, partition and key to an error of a record."""
+
+    def __init__(self, cache: str, partition: int, batch: Batch | None = None) -> None:
+        self._where = f"{cache}, partition {partition}"
+        self._facts: dict[str, Any] = {"cache": cache, "partition": partition}
+        self._batch = batch
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if not isinstance(error, (SchemaError, WireError)):
+            return
+        record = error.fields.get("record")
+        where = self._where if record is None else f"{self._where}, entry {record}"
+        facts = {**error.fields, **self._facts}
+        if record is not None and self._batch is not None and self._batch.key is not None:
+            facts["key"] = key = _key_of(self._batch.key, record)
+            where += f", key {key}"
+        raise type(error)(f"{where}: {error.message}", hint=error.hint, **facts) from error
+
+
+def _key_of(key: Column, record: int) -> Any:
+    if key.starts is not None and key.lengths is not None and isinstance(key.values, np.ndarray):
+        first = int(key.starts[record])
+        text = bytes(key.values[first : first + int(key.lengths[record])])
+        return repr(text.decode("utf-8", "backslashreplace"))
+    if isinstance(key.values, np.ndarray):
+        return key.values[record].tolist()
+    return (
+        {n: _key_of(c, record) for n, c in key.values.items()}
+        if isinstance(key.values, dict)
+        else "?"
+    )
