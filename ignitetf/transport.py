@@ -18,7 +18,7 @@ import ssl
 import struct
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from ignitetf.errors import (
@@ -63,6 +63,7 @@ _RESTING_BYTES: Final = 32 << 20
 _PROGRESS_BYTES: Final = 64 << 10
 _REQUEST: Final = struct.Struct("<ihq")  # length of the rest, op code, request id
 _RESPONSE: Final = struct.Struct("<qh")  # request id, flags
+_HEAD_BYTES: Final = 10 + 12 + 32  # response header, topology version, beginning of the body
 FLAG_ERROR: Final = 1
 FLAG_TOPOLOGY: Final = 2
 # With kernel time limits a page arrives in one call that holds no GIL; elsewhere Python polls.
@@ -156,12 +157,21 @@ class Channel:
         self._waiting.add(self._request_id)
         return self._request_id
 
-    def receive(self, request_id: int, *, timeout_s: float | None = None) -> memoryview:
+    def receive(
+        self,
+        request_id: int,
+        *,
+        timeout_s: float | None = None,
+        on_head: Callable[[memoryview], object] | None = None,
+    ) -> memoryview:
         """The body of the answer to `request_id`; may wait for others before it.
 
         Args:
             request_id: As `send` gave it.
             timeout_s: Limit in seconds until the answer begins, and for each further 64 KiB.
+            on_head: Called with the first bytes of the body (up to 32, fewer of a short one) while
+                the rest is on its way, to send what depends on them; not for an error answer, nor
+                for one that came while another was waited for.
 
         Returns:
             A view of a buffer that is not used again while any view of it is left.
@@ -177,7 +187,7 @@ class Channel:
         try:
             frame = self._early.pop(request_id, None)
             while frame is None:
-                answer = self._frame()
+                answer = self._frame(request_id, on_head)
                 answered = int.from_bytes(answer[:8], "little", signed=True)
                 if answered not in self._waiting:
                     raise WireError(
@@ -251,7 +261,7 @@ class Channel:
             if parts and sent:
                 parts[0] = parts[0][sent:]
 
-    def _frame(self) -> memoryview:
+    def _frame(self, request_id: int, on_head: Callable[[memoryview], object] | None) -> memoryview:
         head = bytearray(4)
         begin = time.monotonic()
         self._receive_into(memoryview(head))
@@ -264,7 +274,15 @@ class Channel:
             frame = self._buffers.take(length).data
         except MemoryError as error:
             raise WireError(f"{self.address}: no memory for an answer of {length} bytes") from error
-        self._receive_into(frame)
+        if on_head is None:
+            self._receive_into(frame)
+            return frame
+        first = frame[:_HEAD_BYTES]
+        self._receive_into(first)
+        answered, flags = _RESPONSE.unpack_from(first, 0)
+        if answered == request_id and not flags & ~FLAG_TOPOLOGY:
+            on_head(first[_RESPONSE.size + (12 if flags & FLAG_TOPOLOGY else 0) :])
+        self._receive_into(frame[_HEAD_BYTES:])
         return frame
 
     def _receive_into(self, view: memoryview) -> None:

@@ -21,7 +21,7 @@ from ignitetf.client import connect
 from ignitetf.errors import ConfigError
 from ignitetf.explore.bench_rows import PROFILES, drop_rows, fill_cache, sized
 from ignitetf.explore.bench_ways import BARE, BARE_AHEAD, Setup, Way, make_ways
-from ignitetf.read.scan import Times
+from ignitetf.read.cursor import Times
 from ignitetf.settings import Settings
 
 __all__ = ["Rate", "bench_read", "measure"]

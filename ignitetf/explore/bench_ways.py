@@ -18,12 +18,13 @@ from ignitetf.client import Client
 from ignitetf.explore.bench_bare import drain, owners_of
 from ignitetf.explore.bench_rows import Profile, make_rows
 from ignitetf.read.arguments import order_of, reader_count
+from ignitetf.read.cursor import Times
 from ignitetf.read.elements import element_tree
 from ignitetf.read.export import to_numpy
 from ignitetf.read.options import LARGE_ROW_BYTES, ReadOptions
 from ignitetf.read.plan import WINDOW_BYTES
 from ignitetf.read.reader import CacheReader
-from ignitetf.read.scan import Times, pipeline_depth
+from ignitetf.read.scan import pipeline_depth
 from ignitetf.read.windows import closing_batches, read_pieces
 from ignitetf.wire.schema import Batch, Column
 

@@ -24,6 +24,7 @@ from ignitetf.errors import (
     SchemaError,
 )
 from ignitetf.read.changes import Changes, fingerprint, with_lost_partitions
+from ignitetf.read.cursor import Times
 from ignitetf.read.declared import (
     Declaration,
     choose_fields,
@@ -34,7 +35,7 @@ from ignitetf.read.declared import (
 from ignitetf.read.nulls import apply_nulls
 from ignitetf.read.options import LARGE_ROW_BYTES, PAGE_BYTES, ReadOptions
 from ignitetf.read.place import Place
-from ignitetf.read.scan import Query, RetryPolicy, Times, pipeline_depth, scan_units
+from ignitetf.read.scan import Query, RetryPolicy, pipeline_depth, scan_units
 from ignitetf.wire.blocks import BlockDecoder
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.codes import Feature, OpCode
@@ -284,6 +285,7 @@ class CacheReader:
             OpCode.QUERY_SCAN,
             lambda partition: scan_request(number, page_size, partition),
             self.cache,
+            page_size,
             pipelined=pipeline_depth(unit_bytes, self._page_bytes) if self.entry_bytes else 1,
             buffer_bytes=self._page_bytes,
         )
@@ -303,6 +305,7 @@ class CacheReader:
             OpCode.QUERY_SQL_FIELDS,
             lambda p: sql_request(schema.strip('"'), statement, params, page_size, partitions=[p]),
             self.cache,
+            page_size,
             pipelined=1,
             buffer_bytes=PAGE_BYTES // 2,
         )

@@ -1,12 +1,12 @@
 """Pages of partitions, in order, over several connections, through the loss of a node.
 
-client -> **scan** -> reader
+cursor -> **scan** -> reader
 
 The unit of work is one partition, read by its number, since a scan of a whole cache has no
 stable order. Each reader is a thread with one connection that receives ahead of its consumer up
-to a limit in bytes, and decodes; the next page is asked for before the current one is decoded, and the
-first pages of small partitions are asked for several at a time. The consumer takes the units
-strictly in the given order, so that the number of readers never shows in the output.
+to a limit in bytes, and decodes; the first pages of small partitions are asked for several at a
+time. The consumer takes the units strictly in the given order, so that the number of readers
+never shows in the output.
 
 When a connection or node is lost, the unit is read again from its first page on another node;
 pages that were delivered before come marked as replays, for the consumer to compare and drop.
@@ -28,47 +28,18 @@ from typing import Any, Final
 
 from ignitetf.client import Client
 from ignitetf.errors import IgniteTFError
+from ignitetf.read.cursor import Cursor, Times
 from ignitetf.transport import Channel, is_retryable
 from ignitetf.wire.codes import OpCode
-from ignitetf.wire.frames import (
-    Page,
-    cursor_request,
-    read_first_page,
-    read_first_sql_page,
-    read_page,
-)
+from ignitetf.wire.frames import Page
 
-__all__ = ["Query", "RetryPolicy", "Times", "UnitPage", "assign_readers", "scan_units"]
+__all__ = ["Query", "RetryPolicy", "UnitPage", "assign_readers", "pipeline_depth", "scan_units"]
 
 log = logging.getLogger(__name__)
 
 _MAX_PIPELINED: Final = 16
 _FIRST_WAIT_S: Final = 0.1
 _LONGEST_WAIT_S: Final = 5.0
-
-
-@dataclass
-class Times:
-    """Where the time of scans went, in seconds, summed over their readers.
-
-    Attributes:
-        wait: No byte of the next answer was here.
-        receive: Answers came in.
-        decode: Pages were taken apart.
-        starved: The consumer waited for a page; the rest of its time is its own.
-    """
-
-    wait: float = 0.0
-    receive: float = 0.0
-    decode: float = 0.0
-    starved: float = 0.0
-
-    def add(self, other: Times) -> None:
-        """Add the times of another reader."""
-        self.wait += other.wait
-        self.receive += other.receive
-        self.decode += other.decode
-        self.starved += other.starved
 
 
 @dataclass(frozen=True)
@@ -79,6 +50,7 @@ class Query:
         op: QUERY_SCAN or QUERY_SQL_FIELDS.
         body: Partition to request body.
         name: Cache, for messages.
+        page_rows: Entries of every page but the last of a unit.
         pipelined: Units whose first page is asked for at once on one connection.
         buffer_bytes: A reader with more bytes than this waiting receives no further page.
         decoder: Makes, for each reader, what decodes a page of a partition in its thread.
@@ -88,6 +60,7 @@ class Query:
     op: OpCode
     body: Callable[[int], bytes]
     name: str
+    page_rows: int
     pipelined: int = 1
     buffer_bytes: int = 2 << 20
     decoder: Callable[[], Callable[[int, Page], Any]] = lambda: _as_received
@@ -273,10 +246,9 @@ class _Reader(threading.Thread):
             # One less until the first page is here, which would have to share the node with it.
             channel = self._ask_ahead(max(1, self._query.pipelined - 1))
             _, _, request = self._asked.popleft()
-            cursor, page = self._first(self._receive(channel, request))
+            cursor = Cursor(channel, self._query.op, self._query.page_rows, request, self.times)
             while True:
-                if page.more:
-                    request = channel.send(self._next_op, cursor_request(cursor))
+                page = cursor.page()
                 if number == 0:
                     self._ask_ahead(self._query.pipelined, after=1)
                 replay = number if number < delivered else -1
@@ -287,20 +259,13 @@ class _Reader(threading.Thread):
                     return number
                 if not page.more:
                     break
-                page = read_page(self._receive(channel, request))
         except IgniteTFError as error:
             error._delivered = max(delivered, number)  # type: ignore[attr-defined]
             raise
         self._put(UnitPage(unit, None))
+        if not cursor.finish():
+            self._drop()
         return number
-
-    def _receive(self, channel: Channel, request: int) -> memoryview:
-        begin, waited = time.monotonic(), channel.waited_s
-        body = channel.receive(request)
-        waited = channel.waited_s - waited
-        self.times.wait += waited
-        self.times.receive += time.monotonic() - begin - waited
-        return body
 
     def _decoded(self, partition: int, page: Page) -> Any:
         begin = time.monotonic()
@@ -331,18 +296,6 @@ class _Reader(threading.Thread):
         if len(self._client.nodes()) > 1:
             owner = self._client.partition_map(self._query.name).owner(partition)
         return self._client.acquire(owner)
-
-    def _first(self, body: memoryview) -> tuple[int, Page]:
-        if self._query.op == OpCode.QUERY_SCAN:
-            return read_first_page(body)
-        cursor, _, page = read_first_sql_page(body)
-        return cursor, page
-
-    @property
-    def _next_op(self) -> OpCode:
-        if self._query.op == OpCode.QUERY_SCAN:
-            return OpCode.QUERY_SCAN_PAGE
-        return OpCode.QUERY_SQL_FIELDS_PAGE
 
     def _put(self, item: UnitPage) -> None:
         """Hand a page over; the next one is received once there is room for it."""

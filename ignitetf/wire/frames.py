@@ -23,6 +23,8 @@ from ignitetf.wire.codes import TypeCode
 
 __all__ = [
     "Page",
+    "count_in_head",
+    "cursor_in_head",
     "cursor_request",
     "encode_parameter",
     "encode_string",
@@ -120,6 +122,16 @@ def read_first_sql_page(body: memoryview) -> tuple[int, int, Page]:
     if columns < 0:
         raise WireError(f"SQL answer with {columns} columns")
     return cursor, columns, read_page(body[12:])
+
+
+def cursor_in_head(head: memoryview) -> int | None:
+    """Cursor id at the beginning of a first answer; None if it is cut."""
+    return _int64(head, 0) if len(head) >= 8 else None
+
+
+def count_in_head(head: memoryview, at: int) -> int:
+    """The number of entries of a page, at byte `at` of the beginning of its answer; -1 if cut."""
+    return _int32(head, at) if len(head) >= at + 4 else -1
 
 
 def read_page(body: memoryview) -> Page:

@@ -221,7 +221,7 @@ def scan(client):
     from ignitetf.wire.codes import OpCode
     from ignitetf.wire.frames import scan_request
 
-    query = Query(OpCode.QUERY_SCAN, lambda partition: scan_request(1, 10, partition), "C")
+    query = Query(OpCode.QUERY_SCAN, lambda partition: scan_request(1, 10, partition), "C", 10)
     retry = RetryPolicy(client.settings.idle_timeout_s)
     list(scan_units(client, query, [0, 1, 2], retry=retry))
 
