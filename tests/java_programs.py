@@ -6,10 +6,12 @@ Eclipse's, one jar from the repository that the node's jars come from.
 
 import hashlib
 import os
+import secrets
 import shutil
 import subprocess
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 from conftest import missing
 
@@ -61,8 +63,38 @@ def eclipse(program, folder):
     return [program, "-jar", path]
 
 
-def run(*words):
+def secured(settings, folder):
+    """The environment in which a program connects as these settings do: stores of their files."""
+    if not settings.tls:
+        return {}
+    from cryptography import x509
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.serialization import pkcs12
+
+    word = secrets.token_hex(16)
+    hidden = serialization.BestAvailableEncryption(word.encode())
+    ca, own = (
+        x509.load_pem_x509_certificate(Path(path).read_bytes())
+        for path in (settings.ca, settings.cert)
+    )
+    password = settings.key_password and settings.key_password.encode()
+    key = serialization.load_pem_private_key(Path(settings.key).read_bytes(), password)
+    (folder / "key.p12").write_bytes(
+        pkcs12.serialize_key_and_certificates(b"client", key, own, [ca], hidden)
+    )
+    trust = pkcs12.serialize_java_truststore([pkcs12.PKCS12Certificate(ca, b"ca")], hidden)
+    (folder / "trust.p12").write_bytes(trust)
+    login = {"TEST_USER": settings.username, "TEST_PASSWORD": settings.password}
+    return {"TEST_STORES": str(folder), "TEST_STORES_PASSWORD": word, **login}
+
+
+def run(*words, environment=None):
     done = subprocess.run(
-        [str(word) for word in words], capture_output=True, text=True, timeout=120, check=False
+        [str(word) for word in words],
+        env={**os.environ, **(environment or {})},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

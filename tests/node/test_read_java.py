@@ -6,7 +6,7 @@ from decimal import Decimal
 import numpy as np
 import pytest
 from conftest import ROOT
-from java_programs import java_command, run
+from java_programs import java_command, run, secured
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = [pytest.mark.node, pytest.mark.slow]
@@ -20,7 +20,7 @@ COLOURS = 3
 def java(node_home, tmp_path_factory):
     """Runs the program: its JVM, with the compiled class and the jars of the node."""
     command = java_command(SOURCE, node_home, tmp_path_factory.mktemp("java"))
-    return lambda *arguments: run(*command, *arguments)
+    return lambda *arguments, **options: run(*command, *arguments, **options)
 
 
 # What JavaRows writes, told a second time
@@ -120,11 +120,10 @@ def as_python(value, name=""):
 
 
 @pytest.fixture
-def written(java, address, client, cache_name):
+def written(java, address, client, cache_name, tmp_path):
     def write(null_every):
-        if client.settings.tls or client.settings.username:
-            pytest.skip("the Java program connects without TLS and login")
-        java(address, cache_name, ROWS, null_every)
+        environment = secured(client.settings, tmp_path)
+        java(address, cache_name, ROWS, null_every, environment=environment)
         return cache_name
 
     return write
