@@ -106,7 +106,11 @@ def _content(array: NDArray[Any]) -> str:
     starts = range(0, len(array), rows)
     if len(starts) > _HASH_PIECES:
         starts = range(0, len(array), -(-len(array) // _HASH_PIECES))
-    return digest(*(digest(array[s : s + rows].tobytes().hex()) for s in starts))
+    return digest(*(digest(_raw(array[s : s + rows])) for s in starts))
+
+
+def _raw(array: NDArray[Any]) -> memoryview:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def array_field(name: str, array: NDArray[Any]) -> Field:

@@ -15,6 +15,7 @@ import hashlib
 import io
 import os
 import re
+import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -56,11 +57,15 @@ def public_name(location: object) -> str:
 
 
 def digest(*parts: object) -> str:
-    """A short, stable text for these values: the same values give the same text."""
+    """A short, stable text for these values: the same values give the same text.
+
+    Bytes and buffers of bytes are taken as they are, other values as their text.
+    """
     whole = hashlib.sha256()
     for part in parts:
-        raw = str(part).encode("utf-8", "surrogatepass")
-        whole.update(len(raw).to_bytes(8, "little"))
+        is_raw = isinstance(part, (bytes, memoryview))
+        raw = memoryview(part if is_raw else str(part).encode("utf-8", "surrogatepass"))  # type: ignore[arg-type]
+        whole.update(struct.pack("<?q", is_raw, raw.nbytes))
         whole.update(raw)
     return whole.hexdigest()[:32]
 

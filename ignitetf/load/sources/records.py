@@ -265,7 +265,7 @@ def _shape_of(item: Any) -> str:
 
 def _text(value: Any) -> str:
     if isinstance(value, np.ndarray):
-        return digest(value.shape, value.dtype.str, value.tobytes().hex())
+        return digest(value.shape, value.dtype.str, value.tobytes())
     return digest(repr(value))
 
 
