@@ -29,6 +29,12 @@ def test_bandit_would_find_something(tmp_path):
         run("bandit", "--quiet", "-ll", str(tmp_path / "bad.py"))
 
 
+def test_no_two_test_modules_have_one_name():
+    # pytest imports them by their base name, and stops at the second.
+    names = [path.stem for path in (ROOT / "tests").rglob("*.py")]
+    assert sorted(names) == sorted(set(names))
+
+
 @pytest.mark.timeout(280)
 def test_mypy_with_the_packages_laid_out_as_installed(tmp_path):
     package = tmp_path / "ignitetf"
