@@ -39,10 +39,16 @@ class NativeIOUnavailable(IgniteTFError, ImportError):
 def is_full(error: IgniteTFError) -> bool:
     """Whether a node refused to store something, which nearly always means: no memory left.
 
-    An update that fails for want of memory says no more than "Failed to update keys".
+    An update that fails for want of memory says no more than "Failed to update keys", and a
+    transaction that it was "Committing a transaction has produced runtime exception".
     """
     message = str(error.fields.get("server_message"))
-    signs = ("Failed to update keys", "Out of memory in data region", "IgniteOutOfMemory")
+    signs = (
+        "Failed to update keys",
+        "Committing a transaction has produced runtime exception",
+        "Out of memory in data region",
+        "IgniteOutOfMemory",
+    )
     return isinstance(error, ServerOverloaded) or any(sign in message for sign in signs)
 
 
