@@ -13,19 +13,23 @@ Source: Apache Ignite 2.17.0, `ClientCachePartitionsRequest` (op 1101),
 from __future__ import annotations
 
 import contextlib
-import datetime
 import re
 import struct
 import threading
 import uuid
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pyignite
-from pyignite.exceptions import CacheError
 
+from ignitetf.cluster import (
+    NodeEndpoint,
+    PartitionMap,
+    read_cache_names,
+    read_endpoints,
+    read_partition_map,
+)
 from ignitetf.errors import (
     CacheNotFound,
     ConfigError,
@@ -35,11 +39,11 @@ from ignitetf.errors import (
     ServerError,
     SqlError,
 )
-from ignitetf.handshake import read_uuid
 from ignitetf.pyclient import PyClient, translated
+from ignitetf.results import SqlResult
 from ignitetf.settings import Settings
 from ignitetf.transport import Channel, damaged, is_loopback, is_retryable
-from ignitetf.wire.codes import Feature, OpCode, TypeCode, java_hash
+from ignitetf.wire.codes import Feature, OpCode, java_hash
 
 __all__ = ["Client", "NodeEndpoint", "PartitionMap", "SqlResult", "cache_id", "connect"]
 
@@ -82,76 +86,6 @@ def connect(
             given["addresses"] = tuple(address)
         settings = Settings.resolve(**given)
     return Client(settings)
-
-
-@dataclass(frozen=True)
-class NodeEndpoint:
-    """A server node and where its thin client port can be reached."""
-
-    node_id: uuid.UUID
-    addresses: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class PartitionMap:
-    """Which node owns which partition, at one version of the topology.
-
-    Attributes:
-        version: Affinity version (major, minor).
-        count: Number of partitions of the cache.
-        owners: Primary node by partition; a partition without owner is missing. Empty for a
-            cache whose affinity the thin client protocol does not tell.
-    """
-
-    version: tuple[int, int]
-    count: int
-    owners: dict[int, uuid.UUID]
-
-    def owner(self, partition: int) -> uuid.UUID | None:
-        """Node id of the partition's primary, None where it is not known."""
-        return self.owners.get(partition)
-
-
-class SqlResult:
-    """Rows of one statement, fetched page by page as they are iterated.
-
-    Attributes:
-        columns: Names of the columns.
-        update_count: Rows changed by a DML statement, None for a query.
-    """
-
-    def __init__(self, cursor: Any, statement: str) -> None:
-        self._cursor = cursor
-        self._statement = statement
-        with translated(statement):
-            self.columns: list[str] = list(next(cursor, []))
-        self.update_count: int | None = None
-        if self.columns == ["UPDATED"]:
-            self.update_count = int(next(iter(self), (0,))[0])
-
-    def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        while True:
-            with translated(self._statement):
-                row = next(self._cursor, None)
-            if row is None:
-                return
-            yield tuple(_plain(v) for v in row)
-
-    def __enter__(self) -> SqlResult:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def fetchall(self) -> list[tuple[Any, ...]]:
-        """All rows that are left."""
-        with self:
-            return list(self)
-
-    def close(self) -> None:
-        """Close the cursor on the node; harmless when it is exhausted."""
-        with contextlib.suppress(IgniteTFError, CacheError, OSError):
-            self._cursor.close()
 
 
 class Client:
@@ -333,12 +267,8 @@ class Client:
     def cache_names(self) -> list[str]:
         """Names of all caches, sorted."""
         body = self.call(OpCode.CACHE_GET_NAMES)
-        names, at = [], 4
         with damaged("the list of caches"):
-            for _ in range(struct.unpack_from("<i", body, 0)[0]):
-                name, at = _read_string(body, at)
-                names.append(name)
-        return sorted(names)
+            return sorted(read_cache_names(body))
 
     def cache_exists(self, name: str) -> bool:
         """Whether there is a cache of this name."""
@@ -383,7 +313,7 @@ class Client:
         with _named(name):
             body = self.call(OpCode.CACHE_PARTITIONS, struct.pack("<ii", 1, cache_id(name)))
         with damaged(f"the partition map of {name}"):
-            return _read_partition_map(body)
+            return read_partition_map(body)
 
     def partition_count(self, name: str) -> int:
         """Number of partitions, from the view SYS.CACHES (or the partition map without SQL)."""
@@ -414,66 +344,13 @@ class Client:
                 return []
             body = channel.call(OpCode.CLUSTER_GROUP_NODE_ENDPOINTS, struct.pack("<qq", -1, -1))
         with damaged("the list of nodes"):
-            found = _read_endpoints(body)
+            found = read_endpoints(body)
         seeds = set(self.settings.addresses)
         for node in found:
             ordered = sorted(node.addresses, key=lambda a: a not in seeds)
             if ordered:
                 self._address_of.setdefault(node.node_id, ordered[0])
         return found
-
-
-def _read_partition_map(body: memoryview) -> PartitionMap:
-    major, minor, groups = struct.unpack_from("<qii", body, 0)
-    at, owners = 16, {}
-    for _ in range(groups):
-        applicable, caches = struct.unpack_from("<bi", body, at)
-        at += 5
-        for _ in range(caches):
-            at += 4
-            if applicable:
-                (keys,) = struct.unpack_from("<i", body, at)
-                at += 4 + 8 * keys
-        if not applicable:
-            continue
-        (nodes,) = struct.unpack_from("<i", body, at)
-        at += 4
-        for _ in range(nodes):
-            node = read_uuid(body, at + 1)
-            (count,) = struct.unpack_from("<i", body, at + 17)
-            at += 21
-            for partition in struct.unpack_from(f"<{count}i", body, at):
-                owners[partition] = node
-            at += 4 * count
-    return PartitionMap((major, minor), max(owners, default=-1) + 1, owners)
-
-
-def _read_endpoints(body: memoryview) -> list[NodeEndpoint]:
-    _, added = struct.unpack_from("<qi", body, 0)
-    at, found = 12, []
-    for _ in range(added):
-        node = read_uuid(body, at)
-        port, count = struct.unpack_from("<ii", body, at + 16)
-        at += 24
-        hosts = []
-        for _ in range(count):
-            host, at = _read_string(body, at)
-            hosts.append(host)
-        found.append(NodeEndpoint(node, tuple(_join_address(h, port) for h in hosts)))
-    return found
-
-
-def _join_address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _read_string(body: memoryview, at: int) -> tuple[str, int]:
-    if body[at] != TypeCode.STRING:
-        return "", at + 1
-    (length,) = struct.unpack_from("<i", body, at + 1)
-    if length < 0 or at + 5 + length > len(body):
-        raise IndexError("string beyond the end of the answer")
-    return bytes(body[at + 5 : at + 5 + length]).decode("utf-8", "replace"), at + 5 + length
 
 
 @contextlib.contextmanager
@@ -485,15 +362,3 @@ def _named(cache: str) -> Iterator[None]:
         raise CacheNotFound(
             f"no cache {cache!r}", hint=error.hint, cache=cache, status=error.status
         ) from error
-
-
-def _plain(value: Any) -> Any:
-    """A timestamp as one datetime; pyignite gives it in two parts."""
-    if (
-        isinstance(value, tuple)
-        and len(value) == 2
-        and isinstance(value[0], datetime.datetime)
-        and isinstance(value[1], int)
-    ):
-        return value[0].replace(microsecond=value[0].microsecond // 1000 * 1000 + value[1] // 1000)
-    return value
