@@ -127,13 +127,8 @@ def _wrap_tls(sock: socket.socket, host: str, address: str, settings: Settings) 
             address=address,
         ) from error
     except (ssl.SSLError, ConnectionError) as error:
-        reason = getattr(error, "reason", None) or cause(error)
-        raise TlsError(
-            f"{address}: TLS failed: {reason}",
-            hint="does this port speak TLS, and does it ask for a client certificate (--cert)?",
-            address=address,
-            lost=isinstance(error, _LOST),
-        ) from error
+        hint = "does this port speak TLS, and does it ask for a client certificate (--cert)?"
+        raise _tls_failed(address, error, hint) from error
     except TimeoutError as error:
         raise TlsError(
             f"{address}: no TLS answer within {settings.connect_timeout_s:g} s",
@@ -141,6 +136,16 @@ def _wrap_tls(sock: socket.socket, host: str, address: str, settings: Settings) 
             address=address,
             lost=True,
         ) from error
+
+
+def _tls_failed(address: str, error: OSError, hint: str) -> TlsError:
+    reason = getattr(error, "reason", None) or cause(error)
+    return TlsError(
+        f"{address}: TLS failed: {reason}",
+        hint=hint,
+        address=address,
+        lost=isinstance(error, _LOST),
+    )
 
 
 def tls_context(settings: Settings) -> ssl.SSLContext:
@@ -190,12 +195,8 @@ def _handshake(
         ) from error
     except ssl.SSLError as error:
         # TLS 1.3 servers refuse a missing client certificate only after the client's Finished.
-        raise TlsError(
-            f"{address}: TLS failed: {error.reason or cause(error)}",
-            hint="the node asks for a client certificate it trusts: give --cert and --key",
-            address=address,
-            lost=isinstance(error, _LOST),
-        ) from error
+        hint = "the node asks for a client certificate it trusts: give --cert and --key"
+        raise _tls_failed(address, error, hint) from error
     except OSError as error:
         kind = TlsError if settings.tls else ConnectError
         raise kind(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
+from command_tree import leaves
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -49,15 +49,6 @@ def is_time_out(error):
 
 
 # The command line
-
-
-def leaves(command, path=()):
-    context = typer.Context(command)
-    if not hasattr(command, "list_commands"):
-        yield path, command
-        return
-    for name in command.list_commands(context):
-        yield from leaves(command.get_command(context, name), (*path, name))
 
 
 def arguments(folder):

@@ -4,6 +4,7 @@ import errno
 import itertools
 import os
 import unicodedata
+from functools import partial
 
 import fsspec
 import pytest
@@ -55,150 +56,63 @@ def read(io, path):
         return file.read()
 
 
+def call(name, *words, **options):
+    """A method by its name, given a path; {} in the words after it stands for the path, too."""
+    return lambda io, path: getattr(io, name)(path, *(w.format(path) for w in words), **options)
+
+
+def rename(target, **options):
+    return call("rename_exactly", target), call("rename", target, **options)
+
+
+# Each operation by fsspec and by tf.io.gfile; None where TensorFlow has no such operation or makes
+# no error of it, on local disks neither.
+READ, WRITE = (read, read), (write, write)
+WRITE_BY_FSSPEC = write, None
+CREATE = partial(write, mode="xb"), None
+DESCRIBE = call("info"), call("stat")
+LIST = call("ls"), call("listdir")
+REMOVE = call("rm_file"), call("remove")
+REMOVE_EMPTY = call("rmdir"), None
+REMOVE_ALL = call("rm", recursive=True), call("rmtree")
+MAKE = call("mkdir"), None
+MAKE_ALL = call("makedirs"), call("makedirs")
+
 NOT_FOUND, EXISTS = "NotFoundError", "AlreadyExistsError"
 FAILED, INVALID = "FailedPreconditionError", "InvalidArgumentError"
 
-# What is done below a directory, by fsspec and by tf.io.gfile; the errno, the class of TensorFlow.
-# None where TensorFlow has no such operation or makes no error of it, on local disks neither.
+# What is done below a directory, to the root where that is None; the errno, the class of TensorFlow.
 CASES = {
-    "read without a file": (read, read, "", errno.EISDIR, FAILED),
-    "write without a file": (write, write, "", errno.EISDIR, FAILED),
-    "read the root": (read, read, None, errno.EISDIR, FAILED),
-    "write the root": (write, write, None, errno.EISDIR, FAILED),
-    "read a missing file": (read, read, "none", errno.ENOENT, NOT_FOUND),
-    "read below a missing directory": (read, read, "no/ne", errno.ENOENT, NOT_FOUND),
-    "describe a missing file": (
-        lambda fs, path: fs.info(path),
-        lambda tf, path: tf.stat(path),
-        "none",
-        errno.ENOENT,
-        NOT_FOUND,
-    ),
-    "remove a missing file": (
-        lambda fs, path: fs.rm_file(path),
-        lambda tf, path: tf.remove(path),
-        "none",
-        errno.ENOENT,
-        NOT_FOUND,
-    ),
-    "remove a directory as a file": (
-        lambda fs, path: fs.rm_file(path),
-        lambda tf, path: tf.remove(path),
-        "d",
-        errno.EISDIR,
-        FAILED,
-    ),
-    "remove a directory that is not empty": (
-        lambda fs, path: fs.rmdir(path),
-        None,
-        "d",
-        errno.ENOTEMPTY,
-        FAILED,
-    ),
-    "remove a file as a directory": (
-        lambda fs, path: fs.rmdir(path),
-        None,
-        "f",
-        errno.ENOTDIR,
-        FAILED,
-    ),
-    "remove a missing directory": (
-        lambda fs, path: fs.rm(path, recursive=True),
-        lambda tf, path: tf.rmtree(path),
-        "none",
-        errno.ENOENT,
-        NOT_FOUND,
-    ),
-    "remove the root": (
-        lambda fs, path: fs.rm(path, recursive=True),
-        lambda tf, path: tf.rmtree(path),
-        None,
-        errno.EBUSY,
-        FAILED,
-    ),
-    "remove the root as an empty directory": (
-        lambda fs, path: fs.rmdir(path),
-        None,
-        None,
-        errno.EBUSY,
-        FAILED,
-    ),
-    "rename the root": (
-        lambda fs, path: fs.rename_exactly(path, "/new"),
-        lambda tf, path: tf.rename(path, f"{path}new"),
-        None,
-        errno.EBUSY,
-        FAILED,
-    ),
-    "read below a file": (read, read, "f/g", errno.ENOTDIR, FAILED),
-    "write below a file": (write, write, "f/g", errno.ENOTDIR, FAILED),
-    "make a directory below a file": (
-        lambda fs, path: fs.makedirs(path),
-        lambda tf, path: tf.makedirs(path),
-        "f/g/h",
-        errno.ENOTDIR,
-        FAILED,
-    ),
-    "make a directory where a file is": (
-        lambda fs, path: fs.mkdir(path),
-        None,
-        "f",
-        errno.EEXIST,
-        EXISTS,
-    ),
-    "make a directory again": (
-        lambda fs, path: fs.mkdir(path),
-        None,
-        "d",
-        errno.EEXIST,
-        EXISTS,
-    ),
-    "create a file again": (
-        lambda fs, path: write(fs, path, "xb"),
-        None,
-        "f",
-        errno.EEXIST,
-        EXISTS,
-    ),
-    "rename into itself": (
-        lambda fs, path: fs.rename_exactly(path, f"{path}/below"),
-        lambda tf, path: tf.rename(path, f"{path}/below"),
-        "d",
-        errno.EINVAL,
-        INVALID,
-    ),
-    "rename a missing file": (
-        lambda fs, path: fs.rename_exactly(path, f"{path}-new"),
-        lambda tf, path: tf.rename(path, f"{path}-new"),
-        "none",
-        errno.ENOENT,
-        NOT_FOUND,
-    ),
-    "rename a directory to a file": (
-        lambda fs, path: fs.rename_exactly(path, f"{path}/../f"),
-        lambda tf, path: tf.rename(path, f"{path}/../f", overwrite=True),
-        "d",
-        errno.ENOTDIR,
-        FAILED,
-    ),
-    "rename a file to a directory": (
-        lambda fs, path: fs.rename_exactly(path, f"{path}/../d"),
-        lambda tf, path: tf.rename(path, f"{path}/../d", overwrite=True),
-        "f",
-        errno.EISDIR,
-        FAILED,
-    ),
-    "list a missing directory": (
-        lambda fs, path: fs.ls(path),
-        lambda tf, path: tf.listdir(path),
-        "none",
-        errno.ENOENT,
-        NOT_FOUND,
-    ),
-    "a name that is too long": (write, write, "n" * 256, errno.ENAMETOOLONG, INVALID),
-    "a name that is too long in UTF-8": (write, write, "ż" * 128, errno.ENAMETOOLONG, INVALID),
-    "a name with NUL": (write, None, "nul\0", errno.EINVAL, INVALID),
-    "a name that is no Unicode": (write, None, "half \udc80", errno.EILSEQ, INVALID),
+    "read without a file": (READ, "", errno.EISDIR, FAILED),
+    "write without a file": (WRITE, "", errno.EISDIR, FAILED),
+    "read the root": (READ, None, errno.EISDIR, FAILED),
+    "write the root": (WRITE, None, errno.EISDIR, FAILED),
+    "read a missing file": (READ, "none", errno.ENOENT, NOT_FOUND),
+    "read below a missing directory": (READ, "no/ne", errno.ENOENT, NOT_FOUND),
+    "describe a missing file": (DESCRIBE, "none", errno.ENOENT, NOT_FOUND),
+    "remove a missing file": (REMOVE, "none", errno.ENOENT, NOT_FOUND),
+    "remove a directory as a file": (REMOVE, "d", errno.EISDIR, FAILED),
+    "remove a directory that is not empty": (REMOVE_EMPTY, "d", errno.ENOTEMPTY, FAILED),
+    "remove a file as a directory": (REMOVE_EMPTY, "f", errno.ENOTDIR, FAILED),
+    "remove a missing directory": (REMOVE_ALL, "none", errno.ENOENT, NOT_FOUND),
+    "remove the root": (REMOVE_ALL, None, errno.EBUSY, FAILED),
+    "remove the root as an empty directory": (REMOVE_EMPTY, None, errno.EBUSY, FAILED),
+    "rename the root": (rename("{}new"), None, errno.EBUSY, FAILED),
+    "read below a file": (READ, "f/g", errno.ENOTDIR, FAILED),
+    "write below a file": (WRITE, "f/g", errno.ENOTDIR, FAILED),
+    "make a directory below a file": (MAKE_ALL, "f/g/h", errno.ENOTDIR, FAILED),
+    "make a directory where a file is": (MAKE, "f", errno.EEXIST, EXISTS),
+    "make a directory again": (MAKE, "d", errno.EEXIST, EXISTS),
+    "create a file again": (CREATE, "f", errno.EEXIST, EXISTS),
+    "rename into itself": (rename("{}/below"), "d", errno.EINVAL, INVALID),
+    "rename a missing file": (rename("{}-new"), "none", errno.ENOENT, NOT_FOUND),
+    "rename a directory to a file": (rename("{}/../f", overwrite=True), "d", errno.ENOTDIR, FAILED),
+    "rename a file to a directory": (rename("{}/../d", overwrite=True), "f", errno.EISDIR, FAILED),
+    "list a missing directory": (LIST, "none", errno.ENOENT, NOT_FOUND),
+    "a name that is too long": (WRITE, "n" * 256, errno.ENAMETOOLONG, INVALID),
+    "a name that is too long in UTF-8": (WRITE, "ż" * 128, errno.ENAMETOOLONG, INVALID),
+    "a name with NUL": (WRITE_BY_FSSPEC, "nul\0", errno.EINVAL, INVALID),
+    "a name that is no Unicode": (WRITE_BY_FSSPEC, "half \udc80", errno.EILSEQ, INVALID),
 }
 
 
@@ -208,7 +122,7 @@ def place(base, below):
 
 @pytest.mark.parametrize("case", CASES)
 def test_fsspec_raises_the_errno_of_a_local_file_system(fs, base, case):
-    work, _, below, code, _ = CASES[case]
+    (work, _), below, code, _ = CASES[case]
     with pytest.raises(OSError) as caught:
         work(fs, place(base, below))
     assert caught.value.errno == code, caught.value
@@ -217,11 +131,11 @@ def test_fsspec_raises_the_errno_of_a_local_file_system(fs, base, case):
     assert unharmed(fs, base)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if CASES[case][1]])
+@pytest.mark.parametrize("case", [case for case, (work, *_) in CASES.items() if work[1]])
 def test_tensorflow_raises_the_class_of_a_local_path(fs, gfile, base, tmp_path, case):
     import tensorflow as tf
 
-    _, work, below, _, kind = CASES[case]
+    (_, work), below, _, kind = CASES[case]
     with pytest.raises(tf.errors.OpError) as caught:
         work(gfile, f"igfs://{place(base, below)}")
     assert type(caught.value).__name__ == kind, caught.value
@@ -310,7 +224,7 @@ def test_no_node_refuses_the_connection(gfile):
     with pytest.raises(ConnectionRefusedError) as caught:
         fsspec.open("igfs://127.0.0.1:1/x", "rb").open()
     assert caught.value.errno == errno.ECONNREFUSED
-    for work in (read, write, lambda io, path: io.exists(path), lambda io, path: io.rmtree(path)):
+    for work in (read, write, call("exists"), call("rmtree")):
         with pytest.raises(tf.errors.UnavailableError, match="refused"):
             work(gfile, "igfs://127.0.0.1:1/x")
 

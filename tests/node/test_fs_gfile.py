@@ -177,7 +177,7 @@ def test_reading_a_part_fetches_a_part(base, plugin):
 # The rest of gfile
 
 
-def test_errors_are_those_of_tensorflow(base):
+def test_errors_are_those_of_tensorflow(base, tmp_path):
     errors = tf.errors
     write(f"{base}/f", "x")
     with pytest.raises(errors.NotFoundError):
@@ -203,7 +203,7 @@ def test_errors_are_those_of_tensorflow(base):
     with pytest.raises(errors.UnavailableError):
         tf.io.gfile.stat("igfs://127.0.0.1:1/x")
     with pytest.raises(errors.UnimplementedError):
-        tf.io.gfile.rename(f"{base}/f", "/tmp/f")
+        tf.io.gfile.rename(f"{base}/f", f"{tmp_path}/f")
 
 
 def test_glob_walk_stat_seek(base, tmp_path):

@@ -6,12 +6,13 @@ import subprocess
 import sys
 import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
+from command_tree import leaves
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -21,18 +22,6 @@ from ignitetf.cli.main import COMMANDS, app
 from ignitetf.errors import ConfigError
 
 HEAVY = ("numpy", "tensorflow", "pyignite", "rich", "pyarrow", "prompt_toolkit", "pandas")
-
-
-def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Each command that runs something, with the words that lead to it."""
-    context = typer.Context(command)
-    if not hasattr(command, "list_commands"):
-        yield path, command
-        return
-    for name in command.list_commands(context):
-        yield from leaves(command.get_command(context, name), (*path, name))
-
-
 COMMAND_PATHS = [path for path, _ in leaves(get_command(app))]
 
 
