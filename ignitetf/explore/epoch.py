@@ -11,7 +11,7 @@ something happened to one, mean the same training.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -116,33 +116,49 @@ def verify_epoch(
     report = EpochReport(cache, seed, epoch, shards, readers)
     if reader.manifest is not None:
         report.expected = reader.manifest.rows
-    only_key = Schema(reader.schema.type_name, reader.schema.key, ())
+    hashes = _Hashes(reader.schema, on_progress)
+    seen = _read_shards(reader, report, hashes, window_bytes)
+    pages = reader.batches(list(range(reader.partition_count)))
+    stored = _sorted(list(hashes.of(item.batch for item in pages if item.batch is not None)))
+    report.stored = len(stored)
+    _compare(report, _sorted(seen), stored)
+    return report
 
-    def hashes(batches: Iterator[Batch]) -> Iterator[NDArray[np.uint64]]:
-        for batch in batches:
-            assert batch.key is not None
-            yield batch_hashes(only_key, Batch(batch.key))
-            if on_progress is not None:
-                on_progress(len(batch), batch.nbytes)
 
+def _read_shards(
+    reader: CacheReader, report: EpochReport, hashes: _Hashes, window_bytes: int
+) -> list[NDArray[np.uint64]]:
+    """The hashes of the keys that all shards of the report's epoch give; fills in its sequences."""
     partitions = list(range(reader.partition_count))
     whole, seen = _Sequence(), []
-    for index in range(shards):
-        order = order_of(reader, partitions, seed, None, (index, shards), window_bytes)
-        pieces = order.pieces((), index, shards)
+    for index in range(report.shards):
+        shard = (index, report.shards)
+        order = order_of(reader, partitions, report.seed, None, shard, window_bytes)
+        pieces = order.pieces((), *shard)
         own = _Sequence()
-        for keys in hashes(closing_batches(read_pieces(reader, order, pieces, epoch))):
+        for keys in hashes.of(closing_batches(read_pieces(reader, order, pieces, report.epoch))):
             own.add(keys)
             whole.add(keys)
             seen.append(keys)
         report.shard_rows.append(own.rows)
         report.shard_sequences.append(own.digest())
     report.sequence, report.rows = whole.digest(), whole.rows
-    plain = (item.batch for item in reader.batches(partitions) if item.batch is not None)
-    stored = _sorted(list(hashes(plain)))
-    report.stored = len(stored)
-    _compare(report, _sorted(seen), stored)
-    return report
+    return seen
+
+
+class _Hashes:
+    """The hashes of the keys of batches, each told to the caller's progress."""
+
+    def __init__(self, schema: Schema, on_progress: Callable[[int, int], None] | None) -> None:
+        self._only_key = Schema(schema.type_name, schema.key, ())
+        self._on_progress = on_progress
+
+    def of(self, batches: Iterable[Batch]) -> Iterator[NDArray[np.uint64]]:
+        for batch in batches:
+            assert batch.key is not None
+            yield batch_hashes(self._only_key, Batch(batch.key))
+            if self._on_progress is not None:
+                self._on_progress(len(batch), batch.nbytes)
 
 
 class _Sequence:
