@@ -40,7 +40,6 @@ __all__ = ["PNG", "PROFILES", "WriteRate", "bench_write"]
 
 _CACHE: Final = "IGNITETF_BENCH_WRITE"
 _BLOCKS: Final = f"{_CACHE}_BLOCKS"
-_MAKING_S: Final = 0.5
 _SEED: Final = 20
 _BATCH_BYTES: Final = 4 << 20
 # Rows that pyignite writes, and in how many bytes at once: more is slower, its rate is the same.
@@ -131,10 +130,6 @@ def bench_write(
                         found.setdefault(name, []).append(rate)
             rates = [_rate(profile, bench.profile, name, found) for name in ways]
             return rates + _reads(bench, profile, rounds)
-        except KeyboardInterrupt:
-            # A cache that the node was making when the interruption came is there a moment later.
-            time.sleep(_MAKING_S)
-            raise
         finally:
             bench.drop()
 

@@ -3,7 +3,8 @@
 A thin client cannot set the number of partitions of a cache. Templates in the node's
 configuration can (`p16*` has 16), and `CREATE TABLE ... WITH "template=p16"` takes one under any
 cache name; so every cache whose partitions are chosen is made by SQL. What was made is compared
-with what was asked for, and dropped when the two differ.
+with what was asked for, and dropped when the two differ. A call that is interrupted while the
+node makes a cache removes it (`unmade`).
 
 Source: Apache Ignite 2.17.0, by experiment. Columns of the type OTHER take arrays of every kind;
 a column whose type is not exactly that of the binary field fails when it is read. A bare string
@@ -36,6 +37,7 @@ from ignitetf.load.describe import (
     manifest_of,
     resolve,
 )
+from ignitetf.load.unmade import unmade_if_interrupted
 from ignitetf.pyclient import translated
 from ignitetf.sql import statement
 from ignitetf.wire.codes import OpCode, TypeCode
@@ -140,11 +142,12 @@ def create_cache(client: Client, spec: CacheSpec) -> None:
         ConfigError: The cluster has no template for this number of partitions.
     """
     _require_absent(client, spec.name)
-    if spec.partitions is None:
-        _create_plain(client, spec)
-        return
-    text = statement("create_cache", cache=spec.name, options=_options(spec, spec.partitions))
-    _create(client, spec, text, spec.name)
+    with _unmade(client, spec.name):
+        if spec.partitions is None:
+            _create_plain(client, spec)
+            return
+        text = statement("create_cache", cache=spec.name, options=_options(spec, spec.partitions))
+        _create(client, spec, text, spec.name)
 
 
 def create_table(
@@ -173,26 +176,14 @@ def create_table(
     if schema.type_name is None and not _bare_value_fits(schema.fields[0]):
         create_cache(client, spec)
         return
-    keys = _key_columns(schema)
-    columns = [*keys, *((f.name.upper(), column_type(f)) for f in schema.fields)]
-    partitions = spec.partitions
-    if partitions is None and spec.mode == "PARTITIONED":
-        partitions = DEFAULT_PARTITIONS
-    text = _table_text(schema, name, spec, columns, [k for k, _ in keys], partitions)
-    try:
-        _create(client, spec, text, name)
-    except ConfigError:
-        if spec.partitions is not None or partitions is None:
+    with _unmade(client, spec.name):
+        _create_from_template(client, schema, name, spec)
+        try:
+            for column in index:
+                _create_index(client, name, column.upper())
+        except Exception:
+            drop_table(client, name)
             raise
-        # Without templates the table takes Ignite's own defaults, which have as many partitions.
-        text = _table_text(schema, name, spec, columns, [k for k, _ in keys], None)
-        _create(client, spec, text, name)
-    try:
-        for column in index:
-            _create_index(client, name, column.upper())
-    except BaseException:
-        drop_table(client, name)
-        raise
 
 
 def drop_table(client: Client, name: str) -> None:
@@ -286,14 +277,25 @@ def _options(spec: CacheSpec, partitions: int | None) -> dict[str, str | int | b
     return options
 
 
-def _table_text(
-    schema: Schema,
-    name: str,
-    spec: CacheSpec,
-    columns: list[tuple[str, str]],
-    keys: list[str],
-    partitions: int | None,
-) -> str:
+def _create_from_template(client: Client, schema: Schema, name: str, spec: CacheSpec) -> None:
+    """Create a table; without a number of partitions also where the cluster has no templates."""
+    partitions = spec.partitions
+    if partitions is None and spec.mode == "PARTITIONED":
+        partitions = DEFAULT_PARTITIONS
+    text = _table_text(schema, name, spec, partitions)
+    try:
+        _create(client, spec, text, name)
+    except ConfigError:
+        if spec.partitions is not None or partitions is None:
+            raise
+        # The table then takes Ignite's own defaults, which have as many partitions.
+        text = _table_text(schema, name, spec, None)
+        _create(client, spec, text, name)
+
+
+def _table_text(schema: Schema, name: str, spec: CacheSpec, partitions: int | None) -> str:
+    keys = _key_columns(schema)
+    columns = [*keys, *((f.name.upper(), column_type(f)) for f in schema.fields)]
     options = _options(spec, partitions)
     if schema.type_name is None:
         options["WRAP_VALUE"] = False
@@ -303,8 +305,9 @@ def _table_text(
         options["KEY_TYPE"] = schema.key_type_name
     if affinity_key := spec.affinity_key or schema.affinity_key:
         options["AFFINITY_KEY"] = affinity_key.upper()
+    names = [key for key, _ in keys]
     return statement(
-        "create_table", table=name, columns=columns, key=keys, cache=spec.name, options=options
+        "create_table", table=name, columns=columns, key=names, cache=spec.name, options=options
     )
 
 
@@ -322,6 +325,13 @@ def _create(client: Client, spec: CacheSpec, text: str, table: str) -> None:
 def _create_index(client: Client, table: str, column: str) -> None:
     text = statement("create_index", index=f"{table}_{column}_IDX", table=table, columns=[column])
     client.sql(text).close()
+
+
+def _unmade(client: Client, cache: str) -> contextlib.AbstractContextManager[None]:
+    """Remove a cache, which was absent, when the calls that make it are interrupted."""
+    return unmade_if_interrupted(
+        lambda: client.cache_exists(cache), lambda: remove_cache(client, cache)
+    )
 
 
 def _require_absent(client: Client, name: str) -> None:
