@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ignitetf.cli.fs import DEFAULT, NameOption, _open
 from ignitetf.cli.options import Connect, Yes, confirm, connected
 from ignitetf.cli.output import Output, OutputOption, note, show
+from ignitetf.cli.remote import DEFAULT, NameOption, open_remote
 
 if TYPE_CHECKING:
     from ignitetf.fs.store import Store
@@ -168,7 +168,7 @@ def watch(
 
 
 def _at(connect: Connect, remote: str, name: str) -> tuple[Store, str]:
-    fs = _open(connect, name, remote)
+    fs = open_remote(connect, name, remote)
     return fs.store, fs._strip_protocol(remote)
 
 

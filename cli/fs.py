@@ -6,7 +6,6 @@ Remote paths are `igfs://[user@]host:port/path`, `igfs:///path`, or simply `/pat
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,23 +13,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ignitetf.cli.options import Connect, Yes, confirm, connected
-from ignitetf.cli.output import Output, OutputOption, note, progress, show
+from ignitetf.cli.output import Output, OutputOption, note, show
+from ignitetf.cli.remote import (
+    DEFAULT,
+    NameOption,
+    Recursive,
+    RemoteArgument,
+    RemotesArgument,
+    cat_files,
+    expand,
+    get_file,
+    local_pairs,
+    open_remote,
+    put_file,
+    put_input,
+    require_recursive,
+)
 
 if TYPE_CHECKING:
-    from ignitetf.fs.filesystem import IgniteFileSystem
     from ignitetf.fs.records import Entry
     from ignitetf.fs.store import Store
 
 app = typer.Typer(help="Files in the cluster: igfs:// paths.", no_args_is_help=True)
-
-RemoteArgument = Annotated[str, typer.Argument(help="Remote path.", show_default=False)]
-RemotesArgument = Annotated[
-    list[str], typer.Argument(help="Remote paths; globs match there.", show_default=False)
-]
-Recursive = Annotated[bool, typer.Option("--recursive", "-r", help="Directories, with contents.")]
-NameOption = Annotated[str, typer.Option("--fs-name", help="Name of the file system.")]
-DEFAULT = "IGFS"
-_COPY_BYTES = 4 << 20
 
 
 @app.command("ls")
@@ -47,9 +51,9 @@ def list_(
 
     Example: ignitetf fs ls -l igfs:///checkpoints
     """
-    fs = _open(connect, fs_name, path)
+    fs = open_remote(connect, fs_name, path)
     found: list[dict[str, Any]] = []
-    for one in _expand(fs, [path]):
+    for one in expand(fs, [path]):
         if recursive:
             below = fs.find(one, withdirs=True, detail=True)
             found += [info for name, info in below.items() if name != one or fs.isfile(one)]
@@ -70,8 +74,8 @@ def cat(connect: Connect, paths: RemotesArgument, fs_name: NameOption = DEFAULT)
 
     Example: ignitetf fs cat igfs:///notes/*.txt
     """
-    fs = _open(connect, fs_name, *paths)
-    _cat(fs, _expand(fs, paths))
+    fs = open_remote(connect, fs_name, *paths)
+    cat_files(fs, expand(fs, paths))
 
 
 @app.command()
@@ -89,20 +93,16 @@ def put(
 
     Example: ignitetf fs put -r runs/1 igfs:///runs/1
     """
-    fs = _open(connect, fs_name, target)
+    fs = open_remote(connect, fs_name, target)
     into = target.endswith("/") or fs.isdir(target)
     if len(sources) > 1 and not into:
         raise typer.BadParameter(f"{target} is no directory", param_hint="TARGET")
     for source in sources:
         if source == "-":
-            path = fs._strip_protocol(target)
-            with progress("put", unit="bytes") as advance, fs.store.writing(path) as writer:
-                while data := sys.stdin.buffer.read(_COPY_BYTES):
-                    writer.write(memoryview(data))
-                    advance(len(data))
+            put_input(fs, target)
             continue
-        for local, remote in _local_pairs(Path(source), target, into, recursive):
-            _put_file(fs, local, remote)
+        for local, remote in local_pairs(Path(source), target, into, recursive):
+            put_file(fs, local, remote)
 
 
 @app.command()
@@ -120,10 +120,10 @@ def get(
 
     Example: ignitetf fs get 'igfs:///runs/1/*.csv' tables/
     """
-    fs = _open(connect, fs_name, *sources)
-    found = _expand(fs, sources)
+    fs = open_remote(connect, fs_name, *sources)
+    found = expand(fs, sources)
     if target == "-":
-        _cat(fs, found)
+        cat_files(fs, found)
         return
     into = target.endswith("/") or Path(target).is_dir()
     if len(found) > 1 and not into:
@@ -131,16 +131,16 @@ def get(
     for source in found:
         base = Path(target) / source.rstrip("/").rpartition("/")[2] if into else Path(target)
         if not fs.isdir(source):
-            _get_file(fs, source, base)
+            get_file(fs, source, base)
             continue
-        _need_recursive(recursive, source)
+        require_recursive(recursive, source)
         base.mkdir(parents=True, exist_ok=True)
         for name, info in fs.find(source, withdirs=True, detail=True).items():
             local = base / name[len(source) :].lstrip("/")
             if info["type"] == "directory":
                 local.mkdir(parents=True, exist_ok=True)
             else:
-                _get_file(fs, name, local)
+                get_file(fs, name, local)
 
 
 @app.command()
@@ -156,11 +156,11 @@ def cp(
 
     Example: ignitetf fs cp -r igfs:///runs/1 igfs:///runs/best
     """
-    fs = _open(connect, fs_name, *sources, target)
-    found = _expand(fs, sources)
+    fs = open_remote(connect, fs_name, *sources, target)
+    found = expand(fs, sources)
     for source in found:
         if fs.isdir(source):
-            _need_recursive(recursive, source)
+            require_recursive(recursive, source)
     fs.copy(found if len(found) > 1 else found[0], target, recursive=recursive, on_error="raise")
 
 
@@ -176,8 +176,8 @@ def mv(
 
     Example: ignitetf fs mv igfs:///runs/new igfs:///runs/1
     """
-    fs = _open(connect, fs_name, *sources, target)
-    found = _expand(fs, sources)
+    fs = open_remote(connect, fs_name, *sources, target)
+    found = expand(fs, sources)
     if len(found) > 1 and not fs.isdir(target):
         raise typer.BadParameter(f"{target} is no directory", param_hint="TARGET")
     for source in found:
@@ -197,11 +197,11 @@ def rm(
 
     Example: ignitetf fs rm -r igfs:///runs/old
     """
-    fs = _open(connect, fs_name, *paths)
-    found = _expand(fs, paths)
+    fs = open_remote(connect, fs_name, *paths)
+    found = expand(fs, paths)
     for path in found:
         if fs.isdir(path):
-            _need_recursive(recursive, path)
+            require_recursive(recursive, path)
     if recursive:
         confirm(f"Remove {', '.join(found)}?", yes)
     for path in found:
@@ -222,7 +222,7 @@ def mkdir(
 
     Example: ignitetf fs mkdir -p igfs:///runs/2
     """
-    fs = _open(connect, fs_name, path)
+    fs = open_remote(connect, fs_name, path)
     fs.store.make_directory(fs._strip_protocol(path), parents=parents, exist_ok=parents)
 
 
@@ -238,7 +238,7 @@ def du(
 
     Example: ignitetf fs du igfs:///runs
     """
-    fs = _open(connect, fs_name, path)
+    fs = open_remote(connect, fs_name, path)
     rows = []
     for info in fs.ls(path, detail=True):
         sizes = (
@@ -267,7 +267,7 @@ def stat(
 
     Example: ignitetf fs stat igfs:///checkpoints/ckpt-1.index
     """
-    fs = _open(connect, fs_name, path)
+    fs = open_remote(connect, fs_name, path)
     name = fs._strip_protocol(path)
     entry: Entry = fs.store.stat(name)
     row = _row(fs.info(name))
@@ -307,51 +307,11 @@ def check(
         raise typer.Exit(1)
 
 
-def _cat(fs: IgniteFileSystem, paths: list[str]) -> None:
-    """Write files to standard output."""
-    for path in paths:
-        with fs.open(path, "rb") as source:
-            while data := source.read(_COPY_BYTES):
-                sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
-
-
 @contextlib.contextmanager
 def _store(connect: Connect, name: str) -> Iterator[Store]:
     from ignitetf.fs.store import open_store
 
     yield open_store(connect.settings(), name)
-
-
-def _open(connect: Connect, name: str, *paths: str) -> IgniteFileSystem:
-    """The file system of these paths; an address in a URL wins over the options."""
-    from ignitetf.fs.filesystem import IgniteFileSystem
-
-    settings = connect.settings()
-    places = {tuple(sorted(IgniteFileSystem._get_kwargs_from_urls(p).items())) for p in paths}
-    places.discard(())
-    if len(places) > 1:
-        raise typer.BadParameter("the paths are in several clusters; copy through local files")
-    for place in places:
-        given = dict(place)
-        addresses = tuple(given.pop("address").split(","))
-        settings = settings.replace(addresses=addresses, **given)
-    return IgniteFileSystem(settings=settings, name=name, skip_instance_cache=True)
-
-
-def _expand(fs: IgniteFileSystem, paths: list[str]) -> list[str]:
-    """Paths, with globs replaced by what they match; a name with such characters wins."""
-    found: list[str] = []
-    for path in map(fs._strip_protocol, paths):
-        if any(c in path for c in "*?[") and not fs.exists(path):
-            matches = sorted(fs.glob(path))
-            if not matches:
-                raise FileNotFoundError(2, "nothing matches", path)
-            found += matches
-        else:
-            fs.info(path)
-            found.append(path)
-    return found
 
 
 def _row(info: dict[str, Any]) -> dict[str, Any]:
@@ -365,53 +325,3 @@ def _row(info: dict[str, Any]) -> dict[str, Any]:
         "size": info["size"],
         "modified": time.isoformat(timespec="seconds") if known else None,
     }
-
-
-def _need_recursive(recursive: bool, path: str) -> None:
-    if not recursive:
-        raise IsADirectoryError(21, "is a directory; use -r", path)
-
-
-def _local_pairs(
-    source: Path, target: str, into: bool, recursive: bool
-) -> Iterator[tuple[Path, str]]:
-    base = f"{target.rstrip('/')}/{source.name}" if into else target
-    if not source.is_dir():
-        yield source, base
-        return
-    _need_recursive(recursive, str(source))
-    yield source, base
-    for local in sorted(source.rglob("*")):
-        yield local, f"{base.rstrip('/')}/{local.relative_to(source).as_posix()}"
-
-
-def _put_file(fs: IgniteFileSystem, local: Path, remote: str) -> None:
-    path = fs._strip_protocol(remote)
-    if local.is_dir():
-        fs.makedirs(path, exist_ok=True)
-        return
-    with (
-        local.open("rb") as source,
-        progress(f"put {local.name}", local.stat().st_size, unit="bytes") as advance,
-        fs.store.writing(path) as writer,
-    ):
-        while data := source.read(_COPY_BYTES):
-            writer.write(memoryview(data))
-            advance(len(data))
-
-
-def _get_file(fs: IgniteFileSystem, remote: str, local: Path) -> None:
-    buffer = memoryview(bytearray(_COPY_BYTES))
-    with contextlib.closing(fs.store.open_read(remote)) as reader:
-        # A whole file or none: the name appears when everything is there.
-        partial = local.with_name(local.name + ".part")
-        with (
-            partial.open("wb") as target,
-            progress(f"get {local.name}", reader.size, unit="bytes") as advance,
-        ):
-            at = 0
-            while count := reader.read_into(at, buffer):
-                target.write(buffer[:count])
-                advance(count)
-                at += count
-        partial.replace(local)

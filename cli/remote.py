@@ -1,0 +1,145 @@
+"""Remote paths of commands: opened, expanded, copied from and to local files."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ignitetf.cli.options import Connect
+from ignitetf.cli.output import progress
+
+if TYPE_CHECKING:
+    from ignitetf.fs.filesystem import IgniteFileSystem
+
+__all__ = [
+    "DEFAULT",
+    "NameOption",
+    "Recursive",
+    "RemoteArgument",
+    "RemotesArgument",
+    "cat_files",
+    "expand",
+    "get_file",
+    "local_pairs",
+    "open_remote",
+    "put_file",
+    "put_input",
+    "require_recursive",
+]
+
+RemoteArgument = Annotated[str, typer.Argument(help="Remote path.", show_default=False)]
+RemotesArgument = Annotated[
+    list[str], typer.Argument(help="Remote paths; globs match there.", show_default=False)
+]
+Recursive = Annotated[bool, typer.Option("--recursive", "-r", help="Directories, with contents.")]
+NameOption = Annotated[str, typer.Option("--fs-name", help="Name of the file system.")]
+DEFAULT = "IGFS"
+_COPY_BYTES = 4 << 20
+
+
+def open_remote(connect: Connect, name: str, *paths: str) -> IgniteFileSystem:
+    """The file system of these paths; an address in a URL wins over the options."""
+    from ignitetf.fs.filesystem import IgniteFileSystem
+
+    settings = connect.settings()
+    places = {tuple(sorted(IgniteFileSystem._get_kwargs_from_urls(p).items())) for p in paths}
+    places.discard(())
+    if len(places) > 1:
+        raise typer.BadParameter("the paths are in several clusters; copy through local files")
+    for place in places:
+        given = dict(place)
+        addresses = tuple(given.pop("address").split(","))
+        settings = settings.replace(addresses=addresses, **given)
+    return IgniteFileSystem(settings=settings, name=name, skip_instance_cache=True)
+
+
+def expand(fs: IgniteFileSystem, paths: list[str]) -> list[str]:
+    """Paths, with globs replaced by what they match; a name with such characters wins."""
+    found: list[str] = []
+    for path in map(fs._strip_protocol, paths):
+        if any(c in path for c in "*?[") and not fs.exists(path):
+            matches = sorted(fs.glob(path))
+            if not matches:
+                raise FileNotFoundError(2, "nothing matches", path)
+            found += matches
+        else:
+            fs.info(path)
+            found.append(path)
+    return found
+
+
+def require_recursive(recursive: bool, path: str) -> None:
+    """Raise IsADirectoryError for a directory without -r."""
+    if not recursive:
+        raise IsADirectoryError(21, "is a directory; use -r", path)
+
+
+def local_pairs(
+    source: Path, target: str, into: bool, recursive: bool
+) -> Iterator[tuple[Path, str]]:
+    """The files and directories to put for a source, each with its remote path."""
+    base = f"{target.rstrip('/')}/{source.name}" if into else target
+    if not source.is_dir():
+        yield source, base
+        return
+    require_recursive(recursive, str(source))
+    yield source, base
+    for local in sorted(source.rglob("*")):
+        yield local, f"{base.rstrip('/')}/{local.relative_to(source).as_posix()}"
+
+
+def put_file(fs: IgniteFileSystem, local: Path, remote: str) -> None:
+    """Copy a local file into the cluster, or make the directory."""
+    path = fs._strip_protocol(remote)
+    if local.is_dir():
+        fs.makedirs(path, exist_ok=True)
+        return
+    with (
+        local.open("rb") as source,
+        progress(f"put {local.name}", local.stat().st_size, unit="bytes") as advance,
+        fs.store.writing(path) as writer,
+    ):
+        while data := source.read(_COPY_BYTES):
+            writer.write(memoryview(data))
+            advance(len(data))
+
+
+def put_input(fs: IgniteFileSystem, remote: str) -> None:
+    """Copy standard input into a file in the cluster."""
+    path = fs._strip_protocol(remote)
+    with progress("put", unit="bytes") as advance, fs.store.writing(path) as writer:
+        while data := sys.stdin.buffer.read(_COPY_BYTES):
+            writer.write(memoryview(data))
+            advance(len(data))
+
+
+def get_file(fs: IgniteFileSystem, remote: str, local: Path) -> None:
+    """Copy a file from the cluster."""
+    buffer = memoryview(bytearray(_COPY_BYTES))
+    with contextlib.closing(fs.store.open_read(remote)) as reader:
+        # A whole file or none: the name appears when everything is there.
+        partial = local.with_name(local.name + ".part")
+        with (
+            partial.open("wb") as target,
+            progress(f"get {local.name}", reader.size, unit="bytes") as advance,
+        ):
+            at = 0
+            while count := reader.read_into(at, buffer):
+                target.write(buffer[:count])
+                advance(count)
+                at += count
+        partial.replace(local)
+
+
+def cat_files(fs: IgniteFileSystem, paths: list[str]) -> None:
+    """Write files to standard output."""
+    for path in paths:
+        with fs.open(path, "rb") as source:
+            while data := source.read(_COPY_BYTES):
+                sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
