@@ -273,7 +273,7 @@ def test_a_replacement_that_dies_while_it_takes_its_name_is_finished_later(
     client, cache_name, monkeypatch, place
 ):
     """The manifest names the replacement until the copy is whole."""
-    from ignitetf.load import loader
+    from ignitetf.load import single
 
     load_dataset(arrays(100), cache_name, client=client, partitions=4)
 
@@ -282,11 +282,11 @@ def test_a_replacement_that_dies_while_it_takes_its_name_is_finished_later(
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         if place == "copy":
-            patch.setattr(loader, "copy_entries", die)
+            patch.setattr(single, "copy_entries", die)
         else:
-            real = loader._Load._create
+            real = single.Load._create
             patch.setattr(
-                loader._Load,
+                single.Load,
                 "_create",
                 lambda self, cache: die() if cache == self.name else real(self, cache),
             )

@@ -1,0 +1,95 @@
+"""What a load may not be: options, a cache, or an earlier load that it does not fit to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ignitetf.catalog import Manifest
+from ignitetf.errors import CacheExists, ConfigError, SchemaError
+from ignitetf.load.journal import Journal
+from ignitetf.load.tables import fits, told
+from ignitetf.wire.schema import Schema
+
+__all__ = [
+    "check_options",
+    "exists_error",
+    "next_key",
+    "require_alike",
+    "require_same_options",
+    "require_same_source",
+]
+
+
+def check_options(if_exists: str, layout: str, limit: int | None) -> None:
+    """Raise ConfigError for options that no load can have."""
+    if if_exists not in ("error", "append", "replace", "resume"):
+        raise ConfigError(f"if_exists={if_exists!r}", hint="error, append, replace or resume")
+    if layout not in ("rows", "blocks"):
+        raise ConfigError(f"layout={layout!r}", hint="take 'rows' or 'blocks'")
+    if limit is not None and limit < 1:
+        raise ConfigError(f"limit={limit}: load at least one row")
+
+
+def require_same_source(journal: Journal, fingerprint: str) -> None:
+    """Raise ConfigError unless a stopped load had the source of this one."""
+    if journal.source != fingerprint:
+        raise ConfigError(
+            f"the source is not the one whose load into {journal.name!r} was stopped",
+            hint="has it changed since? begin again with --if-exists replace",
+        )
+
+
+def require_same_options(name: str, mine: Mapping[str, Any], earlier: Mapping[str, Any]) -> None:
+    """Raise ConfigError unless an earlier load into `name` had the options of this one."""
+    for option, value in mine.items():
+        if option in earlier and earlier[option] != value:
+            raise ConfigError(
+                f"the load into {name!r} began with {option} = {earlier[option]}, not {value}",
+                hint="resume with the same options, or begin again with --if-exists replace",
+            )
+
+
+def require_alike(schema: Schema, layout: str, old: Manifest) -> None:
+    """Raise an error unless rows can be stored as those of a data set that they are appended to.
+
+    Raises:
+        SchemaError: The records have other fields.
+        ConfigError: The layout is another one.
+    """
+    if schema.key != old.schema.key or not fits(schema, old.schema):
+        raise SchemaError(
+            f"the records have other fields than those in {old.name!r}:"
+            f" {told(schema)} instead of {told(old.schema)}",
+            hint="load them into a cache of their own",
+        )
+    if old.layout != layout:
+        raise ConfigError(
+            f"cache {old.name!r} has the layout {old.layout}",
+            hint=f"append with --layout {old.layout}",
+        )
+
+
+def next_key(old: Manifest) -> int:
+    """The first running key behind the rows of a data set."""
+    if (found := old.options.get("next_key")) is None:
+        raise ConfigError(
+            f"the keys of {old.name!r} are no running numbers, so the next one is not known",
+            hint="append with --key, or load into another cache",
+        )
+    return int(found)
+
+
+def exists_error(name: str, journal: Journal | None) -> CacheExists:
+    """The error for a cache that is there, or whose unfinished load this journal tells of."""
+    if journal is not None:
+        return CacheExists(
+            f"cache {name!r} has an unfinished load, {journal.rows:,} rows are stored",
+            hint="go on with --if-exists resume, or begin again with --if-exists replace",
+            cache=name,
+        )
+    return CacheExists(
+        f"cache {name!r} exists",
+        hint="choose --if-exists append, replace or resume, or another name",
+        cache=name,
+    )
