@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
+import os
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Final, Optional
+from typing import TYPE_CHECKING, Annotated, Final, Optional
 
 import typer
 
 from ignitetf.cli.group import UsageError
 from ignitetf.cli.options import Connect, connected
 from ignitetf.cli.output import Output, OutputOption, note, show
-from ignitetf.errors import ConfigError, MissingExtra
+
+if TYPE_CHECKING:
+    from ignitetf.explore.bench_read import Rate
 
 _TABLE: Final = (
     "profile",
@@ -56,6 +58,8 @@ class WriteProfile(str, Enum):
 @app.callback()
 def bench() -> None:
     """Measure rates beside the limit of the machine."""
+    # TensorFlow looks at it when it is imported; what it tells then is no rate.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
 @app.command()
@@ -107,12 +111,6 @@ def read(
 
     Example: ignitetf bench read --rows mnist --output json --plot rates.png
     """
-    import os
-    from dataclasses import asdict
-
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    from ignitetf.explore.bench_read import bench_read
-
     wanted = rows or [ReadProfile.MNIST, ReadProfile.MB1]
     sweep = ReadProfile.PARTITIONS in wanted
     if nodes and not sweep:
@@ -120,7 +118,26 @@ def read(
     if partitions and len(partitions) > 1 and wanted != [ReadProfile.PARTITIONS]:
         raise UsageError("several --partitions go with --rows partitions alone")
     if plot is not None:
-        _check_plot(plot)
+        from ignitetf.explore.bench_plot import check_plot
+
+        check_plot(plot)
+    rates = _read(connect, wanted, rounds, (partitions or [8])[0], count, way)
+    if sweep:
+        rates += _read_partitions(connect, nodes, partitions, count, rounds)
+    _show_rates(rates, plot, output, sweep)
+
+
+def _read(
+    connect: Connect,
+    wanted: list[ReadProfile],
+    rounds: int,
+    partitions: int,
+    count: int | None,
+    ways: list[str] | None,
+) -> list[Rate]:
+    """Rates of the profiles but that of many partitions."""
+    from ignitetf.explore.bench_read import bench_read
+
     rates = []
     for item in wanted:
         if item is ReadProfile.PARTITIONS:
@@ -130,21 +147,37 @@ def read(
             connect.settings(),
             item.value,
             rounds=rounds,
-            partitions=partitions[0] if partitions else 8,
+            partitions=partitions,
             rows=count,
-            ways=way,
+            ways=ways,
         )
-    if sweep:
-        from ignitetf.explore.bench_sweep import PARTITIONS, bench_partitions
+    return rates
 
-        rates += bench_partitions(
-            connect.settings,
-            nodes=nodes or (),
-            partitions=partitions or PARTITIONS,
-            rows=count,
-            rounds=rounds,
-            note=note,
-        )
+
+def _read_partitions(
+    connect: Connect,
+    nodes: list[int] | None,
+    partitions: list[int] | None,
+    count: int | None,
+    rounds: int,
+) -> list[Rate]:
+    """Rates against partitions and nodes."""
+    from ignitetf.explore.bench_sweep import PARTITIONS, bench_partitions
+
+    return bench_partitions(
+        connect.settings,
+        nodes=nodes or (),
+        partitions=partitions or PARTITIONS,
+        rows=count,
+        rounds=rounds,
+        note=note,
+    )
+
+
+def _show_rates(rates: list[Rate], plot: Path | None, output: Output, sweep: bool) -> None:
+    """Draw the rates where that is wanted, and print them."""
+    from dataclasses import asdict
+
     if plot is not None:
         from ignitetf.explore.bench_plot import plot_rates
 
@@ -153,14 +186,6 @@ def read(
     # The shape of the rows is for programs; a table has no room for it.
     names = None if output is not Output.TABLE else _TABLE + (_SWEEP if sweep else ())
     show([asdict(r) for r in rates], output, names)
-
-
-def _check_plot(path: Path) -> None:
-    """Raise before anything is measured where it could not be drawn."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise MissingExtra("--plot needs matplotlib", hint="pip install 'ignitetf[plot]'")
-    if not path.absolute().parent.is_dir():
-        raise ConfigError(f"{path.parent}: there is no such folder")
 
 
 @app.command()
@@ -203,9 +228,6 @@ def fs(
 
     Example: ignitetf bench fs --size 256 --output json
     """
-    import os
-
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     from ignitetf.explore.bench_fs import bench_fs
 
     report = bench_fs(

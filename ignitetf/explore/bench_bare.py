@@ -6,26 +6,43 @@ no TLS and needs no login.
 
 from __future__ import annotations
 
+import functools
 import socket
 import struct
 import sys
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from ignitetf.client import Client, cache_id
 from ignitetf.errors import ConnectError, RequestTimeout, WireError
+from ignitetf.read.reader import CacheReader
 from ignitetf.settings import split_address
 from ignitetf.transport import FLAG_ERROR, FLAG_TOPOLOGY
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.frames import cursor_request, scan_request
 
-__all__ = ["drain", "owners_of"]
+__all__ = ["can_drain", "drain", "draining", "owners_of"]
 
 _BUFFER_BYTES: Final = 64 << 20
 _HEAD_BYTES: Final = 10  # request id and flags
 _TOPOLOGY_BYTES: Final = 12
 _TIMEOUT_S: Final = 10
+
+
+def can_drain(client: Client) -> bool:
+    """Whether a bare socket can read from the cluster: without TLS and a login."""
+    return not client.settings.tls and not client.settings.username
+
+
+def draining(reader: CacheReader) -> Callable[..., int]:
+    """`drain` for the cache of a reader, in its pages; takes `ahead` alone."""
+    every = list(range(reader.partition_count))
+    counts = reader.partition_counts(every)
+    # Empty partitions are known from the manifest; the data set does not ask for them either.
+    partitions = [p for p, count in zip(every, counts, strict=True) if count]
+    owners = owners_of(reader.client, reader.cache, partitions)
+    return functools.partial(drain, owners, reader.cache, reader.page_size())
 
 
 def owners_of(client: Client, cache: str, partitions: Sequence[int]) -> dict[str, list[int]]:

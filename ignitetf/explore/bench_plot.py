@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from ignitetf.errors import MissingExtra
+from ignitetf.errors import ConfigError, MissingExtra
 from ignitetf.explore.bench_read import Rate
 from ignitetf.explore.bench_sweep import SWEEP
 
-__all__ = ["plot_rates"]
+__all__ = ["check_plot", "plot_rates"]
 
 _OURS: Final = "#1f6fb4"
 _LIMIT: Final = "#7a7a7a"
@@ -22,6 +22,18 @@ _WIDTH_INCHES: Final = 8.0
 _BAR_INCHES: Final = 0.27
 _LINES_INCHES: Final = 4.2
 _DPI: Final = 120
+
+
+def check_plot(path: Path) -> None:
+    """Raise before anything is measured where it could not be drawn.
+
+    Raises:
+        MissingExtra: matplotlib is not installed.
+        ConfigError: There is no such folder.
+    """
+    _matplotlib()
+    if not path.absolute().parent.is_dir():
+        raise ConfigError(f"{path.parent}: there is no such folder")
 
 
 def plot_rates(rates: Sequence[Rate], path: str | Path) -> None:
@@ -34,22 +46,26 @@ def plot_rates(rates: Sequence[Rate], path: str | Path) -> None:
     Raises:
         MissingExtra: matplotlib is not installed.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtra("plots need matplotlib", hint="pip install 'ignitetf[plot]'") from error
+    new_figure = _matplotlib()
     panels: dict[str, list[Rate]] = {}
     for rate in rates:
         panels.setdefault(rate.profile, []).append(rate)
     heights = [_height(name, panel) for name, panel in panels.items()]
-    figure = Figure(figsize=(_WIDTH_INCHES, sum(heights)), layout="constrained", dpi=_DPI)
-    FigureCanvasAgg(figure)
+    figure = new_figure(figsize=(_WIDTH_INCHES, sum(heights)), layout="constrained", dpi=_DPI)
     axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)
     for axis, (name, panel) in zip(axes[:, 0], panels.items(), strict=True):
         (_lines if name == SWEEP else _bars)(axis, panel)
         axis.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, format="png")
+
+
+def _matplotlib() -> Any:
+    """The class of figures; such a figure has a canvas that draws PNG files without a display."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtra("plots need matplotlib", hint="pip install 'ignitetf[plot]'") from error
+    return Figure
 
 
 def _height(name: str, panel: Sequence[Rate]) -> float:

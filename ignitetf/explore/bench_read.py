@@ -9,6 +9,7 @@ time went; these shares overlap, since pages are received while others are decod
 
 from __future__ import annotations
 
+import functools
 import statistics
 import tempfile
 import time
@@ -21,6 +22,7 @@ from ignitetf.client import connect
 from ignitetf.errors import ConfigError
 from ignitetf.explore.bench_rows import PROFILES, drop_rows, fill_cache, sized
 from ignitetf.explore.bench_ways import BARE, BARE_AHEAD, Setup, Way, make_ways
+from ignitetf.explore.turns import in_turn, median_ratio
 from ignitetf.read.cursor import Times
 from ignitetf.settings import Settings
 
@@ -76,7 +78,7 @@ def bench_read(
     rows: int | None = None,
     ways: Collection[str] | None = None,
     more: dict[str, Callable[[str], tuple[int, float]]] | None = None,
-    on_round: Callable[[int], None] | None = None,
+    on_round: Callable[[int], None] = lambda number: None,
 ) -> list[Rate]:
     """Measure all ways of reading one profile's rows.
 
@@ -100,7 +102,7 @@ def bench_read(
             setup = Setup(client, chosen, partitions, beside=Path(folder), more=more or {})
             return measure(profile, setup, rounds, ways, on_round)
         finally:
-            drop_rows(client, chosen)
+            drop_rows(client, chosen.cache)
 
 
 def measure(
@@ -108,7 +110,7 @@ def measure(
     setup: Setup,
     rounds: int,
     ways: Collection[str] | None = None,
-    on_round: Callable[[int], None] | None = None,
+    on_round: Callable[[int], None] = lambda number: None,
 ) -> list[Rate]:
     """Measure ways of reading rows that are in the cache already; see `bench_read`."""
     every = make_ways(setup)
@@ -119,7 +121,8 @@ def measure(
     chosen = {
         n: w for n, w in every.items() if ways is None or n in ways or n in (BARE, BARE_AHEAD)
     }
-    runs = _interleave(chosen, rounds, on_round)
+    timed = {name: functools.partial(_timed, way) for name, way in chosen.items()}
+    runs = in_turn(timed, rounds, on_round)
     nodes = max(1, len(setup.client.nodes()))
     return [_rate(profile, setup, nodes, name, runs) for name in runs]
 
@@ -131,22 +134,6 @@ class _Run:
     rate: float
     seconds: float
     times: Times | None
-
-
-def _interleave(
-    ways: dict[str, Way], rounds: int, on_round: Callable[[int], None] | None
-) -> dict[str, list[_Run]]:
-    """All runs of every way, in turn, forwards and backwards; the first round warms up."""
-    found: dict[str, list[_Run]] = {name: [] for name in ways}
-    for number in range(rounds + 1):
-        order = list(ways) if number % 2 else list(reversed(ways))
-        for name in order:
-            run = _timed(ways[name])
-            if number:
-                found[name].append(run)
-        if on_round is not None:
-            on_round(number)
-    return found
 
 
 def _timed(way: Way) -> _Run:
@@ -164,14 +151,15 @@ def _timed(way: Way) -> _Run:
 
 def _rate(profile: str, setup: Setup, nodes: int, name: str, runs: dict[str, list[_Run]]) -> Rate:
     mine, rows = runs[name], setup.profile
-    rate = statistics.median(run.rate for run in mine)
+    rates = {way: [run.rate for run in runs[way]] for way in runs}
+    rate = statistics.median(rates[name])
     return Rate(
         profile=profile,
         way=name,
         rows_per_s=round(rate, 1),
         mb_per_s=round(rate * (rows.row_bytes + _KEY_BYTES) / 1e6, 1),
-        ratio=_ratio(mine, runs.get(BARE)),
-        ratio_ahead=_ratio(mine, runs.get(BARE_AHEAD)),
+        ratio=median_ratio(rates[name], rates.get(BARE)),
+        ratio_ahead=median_ratio(rates[name], rates.get(BARE_AHEAD)),
         wait=_share(mine, lambda run, times: times.wait),
         receive=_share(mine, lambda run, times: times.receive),
         decode=_share(mine, lambda run, times: times.decode),
@@ -181,13 +169,6 @@ def _rate(profile: str, setup: Setup, nodes: int, name: str, runs: dict[str, lis
         partitions=setup.partitions,
         nodes=nodes,
     )
-
-
-def _ratio(mine: list[_Run], others: list[_Run] | None) -> float | None:
-    if others is None:
-        return None
-    pairs = zip(mine, others, strict=True)
-    return round(statistics.median(a.rate / b.rate for a, b in pairs), 3)
 
 
 def _share(mine: list[_Run], seconds: Callable[[_Run, Times], float]) -> float | None:

@@ -5,6 +5,7 @@ profile -> **batches of columns** -> a cache, a TFRecord file, arrays in memory
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
@@ -12,8 +13,10 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ignitetf.catalog import drop_manifest
 from ignitetf.client import Client
-from ignitetf.load.caches import drop_cache
+from ignitetf.errors import CacheNotFound
+from ignitetf.load.caches import remove_cache
 from ignitetf.load.journal import drop_journal
 from ignitetf.load.loader import load_dataset
 from ignitetf.load.sources import open_source
@@ -140,7 +143,7 @@ def _texts(values: NDArray[np.uint8], lengths: NDArray[np.int64]) -> Column:
 
 def fill_cache(client: Client, profile: Profile, partitions: int) -> None:
     """Load the rows into their cache, in the place of what an interrupted run left of it."""
-    drop_rows(client, profile)
+    drop_rows(client, profile.cache)
     # A fingerprint of its own: nobody resumes this load.
     source = open_source(
         "records",
@@ -152,8 +155,9 @@ def fill_cache(client: Client, profile: Profile, partitions: int) -> None:
     load_dataset(source, profile.cache, client=client, partitions=partitions)
 
 
-def drop_rows(client: Client, profile: Profile) -> None:
-    """Remove the rows, also of a run that was interrupted while it wrote them."""
-    if client.cache_exists(profile.cache):
-        drop_cache(client, profile.cache)
-    drop_journal(client, profile.cache)
+def drop_rows(client: Client, cache: str) -> None:
+    """Remove a cache of rows with its manifest, and the journal of an interrupted load of them."""
+    with contextlib.suppress(CacheNotFound):
+        remove_cache(client, cache)
+    drop_manifest(client, cache)
+    drop_journal(client, cache)

@@ -25,7 +25,6 @@ PARTITIONS: Final = tuple(1 << power for power in range(12))
 _PROFILE: Final = Profile(1_000, 1_000_000, 16)
 _PAGE_ROWS: Final = 20
 _NODE_NAME: Final = "bench-read"
-_FIRST_PORT: Final = 12_120
 _NODE_MEMORY: Final = 3 << 30
 _WAYS: Final = ("numpy()", f"batch({_PROFILE.batch}), reduce")
 
@@ -76,12 +75,15 @@ def _clusters(
 def _embedded(count: int, profile: Profile, note: Note) -> Iterator[Settings]:
     """Embedded nodes on free ports that are gone afterwards."""
     from ignitetf.node import Node
-    from ignitetf.node.ports import free_ports
+    from ignitetf.node.embedded import DEFAULT_PORT
+    from ignitetf.node.ports import free_ports, is_free
 
+    # The port of a node that nothing is said of, or the next ones where such a node runs.
+    ports = (p for p in free_ports(DEFAULT_PORT, ()) if all(map(is_free, range(p, p + count))))
     share = 2 * profile.rows * profile.row_bytes // count
     node = Node.start(
         _NODE_NAME,
-        port=_consecutive(free_ports(_FIRST_PORT, ()), count),
+        port=next(ports),
         nodes=count,
         memory=max(_NODE_MEMORY // count, share),
         template_partitions=(PARTITIONS[-1],),
@@ -89,15 +91,6 @@ def _embedded(count: int, profile: Profile, note: Note) -> Iterator[Settings]:
     )
     with node:
         yield node.settings
-
-
-def _consecutive(ports: Iterator[int], count: int) -> int:
-    """The first of `count` ports in a row."""
-    first = last = next(ports)
-    while last - first + 1 < count:
-        port = next(ports)
-        first, last = (first if port == last + 1 else port), port
-    return first
 
 
 def _measure(
@@ -114,4 +107,4 @@ def _measure(
             note(f"left out: {error.message}")
             return []
         finally:
-            drop_rows(client, profile)
+            drop_rows(client, profile.cache)

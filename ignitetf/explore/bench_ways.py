@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from ignitetf.client import Client
-from ignitetf.explore.bench_bare import drain, owners_of
+from ignitetf.explore.bench_bare import can_drain, draining
 from ignitetf.explore.bench_rows import Profile, make_rows
 from ignitetf.read.arguments import order_of, reader_count
 from ignitetf.read.cursor import Times
@@ -28,7 +28,7 @@ from ignitetf.read.scan import pipeline_depth
 from ignitetf.read.windows import closing_batches, read_pieces
 from ignitetf.wire.schema import Batch, Column
 
-__all__ = ["BARE", "BARE_AHEAD", "Setup", "Way", "make_ways"]
+__all__ = ["BARE", "BARE_AHEAD", "Setup", "Way", "make_ways", "reduced_rows"]
 
 BARE: Final = "bare socket"
 BARE_AHEAD: Final = "bare socket, asks ahead"
@@ -87,7 +87,7 @@ def make_ways(setup: Setup) -> dict[str, Way]:
     reader = CacheReader(client, setup.profile.cache, ReadOptions(page_size=setup.page_size))
     page = reader.page_size()
     ways: dict[str, Way] = {}
-    if not client.settings.tls and not client.settings.username:
+    if can_drain(client):
         ways |= _bare(setup, reader)
     ways["numpy()"] = _numpy(setup, reader)
     with contextlib.suppress(ImportError):
@@ -101,18 +101,10 @@ def make_ways(setup: Setup) -> dict[str, Way]:
 
 
 def _bare(setup: Setup, reader: CacheReader) -> dict[str, Way]:
-    every = list(range(setup.partitions))
-    counts = reader.partition_counts(every)
-    # Empty partitions are known from the manifest; the data set does not ask for them either.
-    partitions = [p for p, count in zip(every, counts, strict=True) if count]
-    page, entry_bytes = reader.page_size(), reader.entry_bytes
-    owners = owners_of(setup.client, setup.profile.cache, partitions)
+    drained, entry_bytes = draining(reader), reader.entry_bytes
     unit_bytes = entry_bytes * setup.profile.rows / setup.partitions
-    ahead = pipeline_depth(unit_bytes, int(page * entry_bytes))
-    return {
-        BARE: Way(lambda: drain(owners, setup.profile.cache, page)),
-        BARE_AHEAD: Way(lambda: drain(owners, setup.profile.cache, page, ahead)),
-    }
+    ahead = pipeline_depth(unit_bytes, int(reader.page_size() * entry_bytes))
+    return {BARE: Way(drained), BARE_AHEAD: Way(functools.partial(drained, ahead=ahead))}
 
 
 def _numpy(setup: Setup, reader: CacheReader) -> Way:
@@ -146,18 +138,12 @@ def _tensorflow(setup: Setup, tf: Any) -> dict[str, Way]:
     batches, times = dataset.batch(size), dataset._reader.times
     zero = tf.constant(0, tf.int64)
 
-    def count(rows: Any, item: Any) -> Any:
-        return rows + tf.shape(item["key"], tf.int64)[0]
-
     @tf.function(reduce_retracing=True)  # type: ignore[untyped-decorator]
     def loop(items: Any) -> Any:
         rows = zero
         for item in items:
-            rows = count(rows, item)
+            rows = _count(rows, item)
         return rows
-
-    def reduced(items: Any) -> int:
-        return int(items.reduce(zero, count))
 
     def eager() -> int:
         return sum(int(item["key"].shape[0]) for item in batches)
@@ -171,17 +157,30 @@ def _tensorflow(setup: Setup, tf: Any) -> dict[str, Way]:
     memory = functools.cache(lambda: _in_memory(setup, tf))
     records = functools.cache(lambda folder: _records(setup, tf, folder))
     ways = {
-        f"batch({size}), reduce": Way(lambda: reduced(batches), times),
+        f"batch({size}), reduce": Way(lambda: reduced_rows(batches), times),
         f"batch({size}), tf.function": Way(lambda: int(loop(batches)), times),
         f"batch({size}), eager loop": Way(eager, times),
         "single elements, reduce": Way(single),
-        f"from_tensor_slices, batch({size})": Way(lambda: reduced(memory())),
+        f"from_tensor_slices, batch({size})": Way(lambda: reduced_rows(memory())),
     }
     if setup.beside is not None:
         ways[f"TFRecord, batch({size}), parse_example"] = Way(
-            lambda: reduced(records(setup.beside))
+            lambda: reduced_rows(records(setup.beside))
         )
     return ways
+
+
+def reduced_rows(batches: Any) -> int:
+    """The rows of batches of a `tf.data.Dataset`, counted within TensorFlow."""
+    import tensorflow as tf
+
+    return int(batches.reduce(tf.constant(0, tf.int64), _count))
+
+
+def _count(rows: Any, item: Any) -> Any:
+    import tensorflow as tf
+
+    return rows + tf.shape(item["key"], tf.int64)[0]
 
 
 def _in_memory(setup: Setup, tf: Any) -> Any:

@@ -8,7 +8,6 @@ cache is timed in `load_dataset`, nowhere else. Afterwards the rows and the bloc
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import statistics
 import tempfile
@@ -21,13 +20,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ignitetf.catalog import drop_manifest
 from ignitetf.client import Client, connect
-from ignitetf.errors import CacheNotFound
-from ignitetf.explore.bench_layouts import BARE, Ways, measure_in_turn, median_ratio, read_ways
+from ignitetf.explore.bench_layouts import BARE, read_ways
+from ignitetf.explore.bench_rows import drop_rows
 from ignitetf.explore.bench_sent import Sent, blocks_to_send, rows_to_send
+from ignitetf.explore.turns import in_turn, median_ratio, rows_a_second
 from ignitetf.load.blocks import BlockKeys, Blocks
-from ignitetf.load.caches import CacheSpec, create_cache, create_table, remove_cache
+from ignitetf.load.caches import CacheSpec, create_cache, create_table
 from ignitetf.load.loader import load_dataset
 from ignitetf.load.sources import open_source
 from ignitetf.load.writer import Writer, register_types
@@ -121,14 +120,8 @@ def bench_write(
             return _bench_files(client, rounds, partitions, files)
         bench = _Bench(client, PROFILES[profile], partitions, more or {})
         try:
-            found: dict[str, list[float]] = {}
-            ways = bench.ways()
-            for number in range(rounds + 1):
-                for name in ways if number % 2 else reversed(ways):
-                    rate = ways[name]()
-                    if number:
-                        found.setdefault(name, []).append(rate)
-            rates = [_rate(profile, bench.profile, name, found) for name in ways]
+            found = in_turn(bench.ways(), rounds)
+            rates = [_rate(profile, bench.profile, name, found) for name in found]
             return rates + _reads(bench, profile, rounds)
         finally:
             bench.drop()
@@ -153,7 +146,8 @@ def _reads(bench: _Bench, profile: str, rounds: int) -> list[WriteRate]:
     bench.load("rows")
     bench.load("blocks", _BLOCKS)
     caches = {"rows": _CACHE, "blocks": _BLOCKS}
-    found = measure_in_turn(read_ways(bench.client, caches, bench.partitions), rounds)
+    ways = read_ways(bench.client, caches)
+    found = in_turn({name: rows_a_second(way) for name, way in ways.items()}, rounds)
     rates = []
     for name, mine in found.items():
         way, _, layout = name.rpartition(", ")
@@ -174,15 +168,14 @@ def _bench_files(client: Client, rounds: int, partitions: int, files: int) -> li
             return sum(len(batch) for batch in open_source("images", folder).batches())
 
         def load() -> int:
-            _drop(client, _CACHE)
+            drop_rows(client, _CACHE)
             source = open_source("images", folder)
             return load_dataset(source, _CACHE, client=client, partitions=partitions).rows
 
         try:
-            ways: Ways = {alone: read, whole: load}
-            found = measure_in_turn(ways, rounds)
+            found = in_turn({alone: rows_a_second(read), whole: rows_a_second(load)}, rounds)
         finally:
-            _drop(client, _CACHE)
+            drop_rows(client, _CACHE)
     return [
         WriteRate(PNG, name, *_rates(mine, size / files), median_ratio(mine, found[alone]))
         for name, mine in found.items()
@@ -204,13 +197,6 @@ def _write_files(folder: Path, files: int) -> int:
         Image.fromarray(pixels).save(out, "PNG", compress_level=1)
         size += (folder / str(number % 10) / f"{number}.png").write_bytes(out.getvalue())
     return size
-
-
-def _drop(client: Client, cache: str) -> None:
-    """Remove a cache and its manifest."""
-    with contextlib.suppress(CacheNotFound):
-        remove_cache(client, cache)
-    drop_manifest(client, cache)
 
 
 class _Bench:
@@ -276,16 +262,16 @@ class _Bench:
     def drop(self) -> None:
         """Remove the caches and their manifests."""
         for cache in (_CACHE, _BLOCKS):
-            _drop(self.client, cache)
+            drop_rows(self.client, cache)
 
     def _further(self, run: Callable[[str, int], tuple[int, float]]) -> float:
-        _drop(self.client, _CACHE)
+        drop_rows(self.client, _CACHE)
         create_cache(self.client, CacheSpec(_CACHE, partitions=self.partitions))
         rows, seconds = run(_CACHE, self.profile.row_bytes)
         return rows / seconds
 
     def _timed(self, write: Callable[[], None], *, blocks: bool = False) -> float:
-        _drop(self.client, _CACHE)
+        drop_rows(self.client, _CACHE)
         spec = CacheSpec(_CACHE, partitions=self.partitions)
         if blocks:
             create_cache(self.client, spec)
@@ -322,7 +308,7 @@ class _Bench:
 
     def load(self, layout: Any, cache: str = _CACHE) -> float:
         """Load the rows into a cache."""
-        _drop(self.client, cache)
+        drop_rows(self.client, cache)
         # A fingerprint of its own keeps the hash of a whole array out of the figures.
         source = open_source(
             "records",

@@ -22,7 +22,7 @@ def table(client):
     profile = PROFILES["mnist"]
     fill_cache(client, profile, 8)
     yield profile.cache
-    drop_rows(client, profile)
+    drop_rows(client, profile.cache)
 
 
 def ways(table, settings):

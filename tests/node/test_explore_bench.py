@@ -39,7 +39,7 @@ def test_every_way_reads_all_rows(client, name, tmp_path):
         assert {"numpy()", "pyignite scan", *bare(client)} <= set(ways)
         assert {way: run.run() for way, run in ways.items()} == dict.fromkeys(ways, ROWS)
     finally:
-        drop_rows(client, profile)
+        drop_rows(client, profile.cache)
     assert not client.cache_exists(profile.cache)
 
 
@@ -61,7 +61,7 @@ def test_the_rows_are_the_same_each_time_and_in_the_cache(client, name):
             for i, key in enumerate(item.batch.key.values.tolist()):
                 found[key] = {n: values[i] for n, values in columns.items()}
     finally:
-        drop_rows(client, profile)
+        drop_rows(client, profile.cache)
     assert found == made and len(made) == ROWS
 
 
@@ -77,7 +77,7 @@ def test_the_bare_socket_counts_all_entries_however_far_it_asks_ahead(client):
             for ahead in (0, 1, 30):
                 assert drain(owners, profile.cache, page, ahead) == ROWS
     finally:
-        drop_rows(client, profile)
+        drop_rows(client, profile.cache)
 
 
 def test_shares_of_the_time_are_shares(client):

@@ -1,0 +1,59 @@
+"""Measuring several ways in turn, so that what changes with time meets all of them alike.
+
+ways by name -> **rounds, forwards and backwards** -> what each gave -> medians, ratios
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+__all__ = ["in_turn", "median_ratio", "rows_a_second"]
+
+T = TypeVar("T")
+
+
+def in_turn(
+    ways: Mapping[str, Callable[[], T]],
+    rounds: int,
+    on_round: Callable[[int], None] = lambda number: None,
+) -> dict[str, list[T]]:
+    """Run every way in each round, in both orders alternately; the first round warms up.
+
+    Args:
+        ways: What to run, by name.
+        rounds: Rounds that count; one more is run before them.
+        on_round: Called after each round with its number; 0 is the one that warms up.
+
+    Returns:
+        What each way gave in the rounds that count.
+    """
+    found: dict[str, list[T]] = {name: [] for name in ways}
+    names = list(ways)
+    for number in range(rounds + 1):
+        for name in names if number % 2 else reversed(names):
+            given = ways[name]()
+            if number:
+                found[name].append(given)
+        on_round(number)
+    return found
+
+
+def rows_a_second(way: Callable[[], int]) -> Callable[[], float]:
+    """The rate of a way that gives a number of rows."""
+
+    def timed() -> float:
+        begin = time.perf_counter()
+        rows = way()
+        return rows / (time.perf_counter() - begin)
+
+    return timed
+
+
+def median_ratio(mine: Sequence[float], theirs: Sequence[float] | None) -> float | None:
+    """Median of the ratios of the rounds; None where there is nothing to compare with."""
+    if theirs is None:
+        return None
+    return round(statistics.median(a / b for a, b in zip(mine, theirs, strict=True)), 3)
