@@ -3,11 +3,13 @@
 IGNITETF_FAULT_ROUNDS multiplies the places that are tried; IGNITETF_FAULT_SEED moves them.
 """
 
+import contextlib
 import os
 import random
 import time
 import zlib
 
+import pytest
 from operations import World, is_told
 from proxy import Fault, Proxy, at_random
 
@@ -24,6 +26,16 @@ UP = ("cut", "truncate", "stall", "corrupt")
 WAYS = [("down", kind) for kind in DOWN] + [("up", kind) for kind in UP]
 # What only takes longer.
 HARMLESS = ("delay", "slice", "throttle")
+
+
+@contextlib.contextmanager
+def world_of(client, folder, prefix):
+    """Data in the cluster of an undisturbed client; in the end it is removed, the client closed."""
+    with client:
+        pytest.importorskip("tensorflow")
+        world = World(client, folder, f"{prefix}{os.getpid()}")
+        yield world
+        world.close()
 
 
 def sizes_of(address, world, **settings):
@@ -71,6 +83,26 @@ def disturbed(world, name, address, faults, *, exact, **settings):
     """Run an operation through these faults, and judge it; gives the seconds and the error."""
     with Proxy(address, *faults) as proxy:
         return judged(world, name, proxy, {**LIMITS, **settings}, exact=exact)
+
+
+def under_fault(world, name, address, passed, way, rng, *, exact, **settings):
+    """Run an operation under a fault somewhere; one that only takes longer gives no error.
+
+    Args:
+        world: The data.
+        name: The operation.
+        address: Of the node.
+        passed: What the operation passes, from `sizes_of`.
+        way: The direction and the kind of the fault, one of `WAYS`.
+        rng: Says where.
+        exact: As for `judged`.
+        **settings: Of the connection.
+    """
+    direction, kind = way
+    faults = faults_for(kind, direction, passed, rng)
+    _, error = disturbed(world, name, address, faults, exact=exact, **settings)
+    if kind in HARMLESS:
+        assert error is None, error
 
 
 def rng_for(number, name, direction, kind):
