@@ -1,15 +1,18 @@
 """Create tables from SQL statements: those in `ignitetf.sql`, or a user's file.
 
-All tables of a text are made, or none: when a statement fails, the tables before it are dropped.
+All tables of a text are made, or none: when a statement fails or is interrupted, its table and
+those before it are dropped.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Container
 from typing import Any, Final
 
 from ignitetf.client import Client
-from ignitetf.errors import ConfigError, SqlError
+from ignitetf.errors import CacheNotFound, ConfigError, SqlError
 from ignitetf.load.caches import (
     DEFAULT_PARTITIONS,
     check_partitions,
@@ -19,6 +22,7 @@ from ignitetf.load.caches import (
     list_tables,
     missing_template,
 )
+from ignitetf.load.unmade import unmade_if_interrupted
 from ignitetf.sql import Fill, bare, fill, placeholders, split
 
 __all__ = ["create_tables"]
@@ -82,30 +86,46 @@ def _create(client: Client, text: str, partitions: int | None) -> list[dict[str,
     made: list[dict[str, Any]] = []
     try:
         for statement in split(text):
-            name = _run(client, statement, partitions)
-            if name is None:
+            found = _TABLE_NAME.match(bare(statement))
+            if found is None:
+                client.sql(statement).close()
                 continue
-            table = find_table(client, name)
-            if (table["schema"], table["table"]) in before:
-                continue
-            made.append({**table, "rows": client.cache_size(table["cache"])})
+            name = found[1] or found[2].upper()
+            with _unmade(client, name, before):
+                table = _make(client, statement, name, partitions)
+                if (table["schema"], table["table"]) in before:
+                    continue
+                made.append(table)
             if partitions is not None and client.partition_count(table["cache"]) != partitions:
                 raise missing_template(partitions)
     except BaseException:
         for table in made:
-            drop_table(client, f"{table['schema']}.{table['table']}")
+            with contextlib.suppress(CacheNotFound):
+                drop_table(client, f"{table['schema']}.{table['table']}")
         raise
     return made
 
 
-def _run(client: Client, statement: str, partitions: int | None) -> str | None:
-    """Run a statement; the name of the table when it makes one."""
-    found = _TABLE_NAME.match(bare(statement))
-    name = (found[1] or found[2].upper()) if found else None
+def _make(client: Client, statement: str, name: str, partitions: int | None) -> dict[str, Any]:
+    """Run a statement that makes the table `name`."""
     try:
         client.sql(statement).close()
     except SqlError as error:
-        if name is None:
-            raise
         raise creation_error(error, name, partitions or DEFAULT_PARTITIONS) from error
-    return name
+    table = find_table(client, name)
+    return {**table, "rows": client.cache_size(table["cache"])}
+
+
+def _unmade(
+    client: Client, name: str, before: Container[tuple[str, str]]
+) -> contextlib.AbstractContextManager[None]:
+    """Drop a table that is not one of those before, when the calls that make it are interrupted."""
+
+    def exists() -> bool:
+        try:
+            table = find_table(client, name)
+        except CacheNotFound:
+            return False
+        return (table["schema"], table["table"]) not in before
+
+    return unmade_if_interrupted(exists, lambda: drop_table(client, name))

@@ -12,6 +12,7 @@ from ignitetf.errors import CacheExists
 from ignitetf.load.caches import CacheSpec, create_cache, create_table, list_tables
 from ignitetf.load.journal import read_journal
 from ignitetf.load.loader import load_dataset
+from ignitetf.load.statements import create_tables
 from ignitetf.transport import Channel
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.schema import Schema, field_for
@@ -142,6 +143,31 @@ def test_the_table_of_another_cache_stays(client, cache_name, moment):
         create_table(client, schema(cache_name), cache_name, CacheSpec(other, 8))
     assert of_name(client, cache_name) == ([cache_name], [cache_name])
     assert client.sql(f'SELECT ID, LABEL FROM "{cache_name}"').fetchall() == [(1, 2)]
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_tables_of_statements_are_made_all_or_none(client, cache_name, number):
+    """Interrupted at the first or the second of two; a table that was there before stays."""
+    there = cache_name.upper()
+    client.sql(f'CREATE TABLE "{there}" (ID BIGINT PRIMARY KEY, V INT)')
+    client.sql(f'INSERT INTO "{there}" (ID, V) VALUES (1, 2)')
+    texts = [f"CREATE TABLE IF NOT EXISTS {there} (ID BIGINT PRIMARY KEY, V INT)"]
+    texts += [f"CREATE TABLE {there}_{n} (ID BIGINT PRIMARY KEY, V INT)" for n in (1, 2)]
+    for moment in MOMENTS:
+        with interrupted(f"{there}_{number}", moment):
+            create_tables(client, ";\n".join(texts), name=there)
+        assert of_tables(client, there) == [there]
+        with interrupted(f"{there} ", moment):
+            create_tables(client, texts[0], name=there)
+        assert of_tables(client, there) == [there]
+    assert client.sql(f'SELECT ID, V FROM "{there}"').fetchall() == [(1, 2)]
+    client.sql(f'DROP TABLE "{there}"')
+
+
+def of_tables(client, name):
+    """Tables whose names begin so, also a moment later."""
+    time.sleep(0.2)
+    return [t["table"] for t in list_tables(client) if t["table"].startswith(name)]
 
 
 LOADS = {
