@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from ignitetf.client import Client, cache_id
 from ignitetf.errors import ConfigError
-from ignitetf.load.writer import Work, Writer
+from ignitetf.load.work import Work
+from ignitetf.load.writer import Writer
 from ignitetf.wire.affinity import partitions_of
 from ignitetf.wire.blocks import BLOCK_KEY, concat, pack_blocks
 from ignitetf.wire.codes import OpCode, TypeCode

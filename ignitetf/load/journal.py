@@ -17,7 +17,7 @@ import numpy as np
 from ignitetf.catalog import SEPARATOR, delete_entry, read_entry, write_entry
 from ignitetf.client import Client
 from ignitetf.errors import SchemaError
-from ignitetf.load.writer import Totals
+from ignitetf.load.work import Totals
 from ignitetf.wire.schema import Schema
 
 __all__ = ["Journal", "drop_journal", "read_journal", "write_journal"]

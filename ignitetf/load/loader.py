@@ -66,7 +66,7 @@ def load_dataset(
         key: Field that is the key, for mappings and iterables.
         sql: Whether to make a SQL table; False makes a bare cache.
         streamer: Write through the data streamer rather than by `put_all`. Apache Ignite 2.17 may
-            halt a node when a client dies while it streams; see `writer`.
+            halt a node when a client dies while it streams; see `lines`.
         origin: How the source was opened (`kind`, `options`); kept in the manifest, so that
             `verify` can open it again. Nothing secret belongs there.
         on_progress: Called with rows and bytes as they are handed to the node.
