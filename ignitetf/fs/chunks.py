@@ -22,16 +22,17 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from ignitetf.client import Client, cache_id
-from ignitetf.errors import IgniteTFError, ServerError
+from ignitetf.errors import ServerError
 from ignitetf.fs.checksum import crc32
-from ignitetf.fs.meta import retry
 from ignitetf.fs.oserrors import is_full
 from ignitetf.fs.path import os_error
+from ignitetf.fs.pipeline import Pipeline
 from ignitetf.fs.records import Extent
-from ignitetf.transport import Channel, damaged
+from ignitetf.fs.retry import retry
+from ignitetf.transport import damaged
 from ignitetf.wire.codes import OpCode, TypeCode
 
 __all__ = ["CHUNK_BYTES", "ChunkCache", "ContentReader", "ContentWriter"]
@@ -45,83 +46,6 @@ _KEY: Final = struct.Struct("<bQQ")  # type code, content id, chunk number
 _HEAD: Final = struct.Struct("<ibbQQbiI")  # cache id, flags, key, type code, length, checksum
 _VALUE: Final = struct.Struct("<biI")  # type code, length, checksum
 _CHECKSUM_BYTES: Final = 4
-
-
-class Pipeline:
-    """Requests in flight on one connection, answered in order; sent again where that breaks.
-
-    For requests that may be repeated. Not for several threads.
-    """
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._channel: Channel | None = None
-        self._pending: deque[tuple[OpCode, Sequence[Any]]] = deque()
-        self._sent: deque[int] = deque()
-
-    def __len__(self) -> int:
-        return len(self._pending)
-
-    def submit(self, op: OpCode, *buffers: Any) -> None:
-        """Send a request; its buffers must stay as they are until its answer was taken."""
-        self._pending.append((op, buffers))
-        retry(self._client, lambda _: self._send())
-
-    def take(self) -> memoryview:
-        """The answer to the oldest request."""
-
-        def once(_: bool) -> memoryview:
-            self._send()
-            assert self._channel is not None
-            try:
-                body = self._channel.receive(self._sent[0])
-            except IgniteTFError:
-                self._reset()
-                raise
-            self._sent.popleft()
-            self._pending.popleft()
-            return body
-
-        return retry(self._client, once)
-
-    def close(self) -> None:
-        """Give the connection back, or close it while answers are still to come."""
-        channel, self._channel = self._channel, None
-        self._pending.clear()
-        if channel is None:
-            return
-        if self._sent:
-            self._sent.clear()
-            channel.close()
-        else:
-            self._client.release(channel)
-
-    def abort(self) -> None:
-        """Close the connection: after an interruption nobody knows what is in flight."""
-        self._reset()
-        self._pending.clear()
-
-    def rest(self) -> None:
-        """Give the connection back when nothing is in flight."""
-        if not self._pending:
-            self.close()
-
-    def _send(self) -> None:
-        if self._channel is None:
-            self._channel = self._client.acquire()
-            self._sent.clear()
-        try:
-            for op, buffers in list(self._pending)[len(self._sent) :]:
-                self._sent.append(self._channel.send(op, *buffers))
-        except IgniteTFError:
-            self._reset()
-            raise
-
-    def _reset(self) -> None:
-        if self._channel is not None:
-            self._channel.close()
-        self._channel = None
-        self._sent.clear()
 
 
 class ChunkCache:

@@ -31,11 +31,12 @@ from ignitetf.fs.records import (
     Extent,
     decode,
     directory_key,
+    garbage,
     lease_key,
     moved_key,
     new_id,
 )
-from ignitetf.fs.tree import Found, Stale, garbage
+from ignitetf.fs.tree import Found, Stale
 
 if TYPE_CHECKING:
     from ignitetf.fs.store import Store
@@ -67,6 +68,7 @@ class FileWriter:
         self._published: int | None = None  # bytes of our content the entry refers to
         self._dropped = False
         self._absorbed: Extent | None = None
+        self._replaced: dict[str, int] = {}  # contents the entry had before ours
         self._prefix = 0
         self._base = 0  # size of the file before ours, for `tell`
         content_id = new_id()
@@ -214,7 +216,8 @@ class FileWriter:
             lease_key(content),
             moved_key(content),
         )
-        held = transaction.lock([own, lease, pointer, self._key])
+        # What is locked first is written first: without room for the entry the lease stays.
+        held = transaction.lock([own, self._key, lease, pointer])
         present = Entry.from_bytes(held[self._key]) if self._key in held else None
         ours = present is not None and content in present.contents()
         if transaction.unsettled and ours and lease not in held and final:
@@ -232,6 +235,9 @@ class FileWriter:
         if own not in held:
             raise os_error(errno.ENOENT, self.path, "the directory of the file was removed")
         extents, gone = self._extents(present, ours)
+        if ours and transaction.unsettled:
+            gone = self._replaced  # an earlier try may have written the entry and not the notes
+        self._replaced = gone
         writers = present.writers if present is not None and (ours or self.mode == "a") else ()
         others = tuple(writer for writer in writers if writer != content)
         entry = Entry(
@@ -284,10 +290,9 @@ class FileWriter:
         if not self._lease.taken:
             return
         self._lease.end()
-        meta = self._store.meta
         # In flight puts may arrive after their connection was closed: a note has them removed.
-        meta.put_all(garbage({content: self._lease.reserved}))
-        meta.remove([lease_key(content), moved_key(content)])
+        self._store.removal.give_up({content: self._lease.reserved})
+        self._store.meta.remove([lease_key(content), moved_key(content)])
         self._store.leases.garbage_made()
 
     def _end(self) -> None:

@@ -13,19 +13,19 @@ String makes the node look for Lucene classes, which are an optional part of it.
 
 from __future__ import annotations
 
-import random
+import contextlib
 import struct
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 from ignitetf.client import Client, cache_id
-from ignitetf.errors import ConnectError, IgniteTFError, RequestTimeout, ServerError, WireError
+from ignitetf.errors import IgniteTFError, ServerError, WireError
+from ignitetf.fs.retry import retry
 from ignitetf.pyclient import translated
-from ignitetf.transport import Channel, damaged, is_retryable
+from ignitetf.transport import Channel, damaged
 from ignitetf.wire.codes import Feature, OpCode, TypeCode
 
-__all__ = ["MetaCache", "Transaction", "retry"]
+__all__ = ["MetaCache", "Transaction"]
 
 T = TypeVar("T")
 
@@ -39,60 +39,6 @@ _REPEATABLE_READ: Final = 1
 _LOCK_TIMEOUT_MS: Final = 10_000
 _RANGE_PAGE: Final = 16_384
 _SELECT: Final = 1
-# Trying again makes sense; whether the failed try took effect is found out by reading.
-_TX_SIGNS: Final = (
-    "TransactionRollback",
-    "TransactionTimeout",
-    "TransactionDeadlock",
-    "TransactionOptimistic",
-    "Failed to acquire lock",
-    "Failed to map keys",
-    "left grid",
-    "node left",
-    "ClusterTopology",
-    "Failed to send",
-    "rolled back",
-    "Committing a transaction has produced",
-    "Heuristic",
-)
-_CHANGE_BUDGET_S: Final = 40.0
-_CONNECT_BUDGET_S: Final = 3.0
-_STALE_CONNECTIONS: Final = 12
-
-
-def retry(client: Client, action: Callable[[bool], T]) -> T:
-    """Run an action until it succeeds, while the cluster changes or connections are stale.
-
-    Args:
-        client: Its settings limit the time.
-        action: Called with whether an earlier try may have taken effect without an answer.
-    """
-    begin = time.monotonic()
-    unsettled, failures = False, 0
-    idle_s = client.settings.idle_timeout_s
-    budget_s = {True: min(_CONNECT_BUDGET_S, idle_s), False: min(_CHANGE_BUDGET_S, idle_s)}
-    while True:
-        try:
-            return action(unsettled)
-        except IgniteTFError as error:
-            failures += 1
-            lost = isinstance(error, (ConnectError, RequestTimeout))
-            passed = time.monotonic() - begin
-            if not is_retryable(error) and not _rolled_back(error):
-                raise
-            if passed > budget_s[lost]:
-                raise
-            if isinstance(error, RequestTimeout):
-                raise
-            unsettled = True
-            # The pool may hold several connections of a node that is gone.
-            if not lost or failures > _STALE_CONNECTIONS:
-                time.sleep(min(1.0, 0.05 * 2 ** min(failures, 5)) * random.uniform(0.5, 1.0))
-
-
-def _rolled_back(error: IgniteTFError) -> bool:
-    message = str(error.fields.get("server_message"))
-    return isinstance(error, ServerError) and any(sign in message for sign in _TX_SIGNS)
 
 
 def _text(value: str) -> bytes:
@@ -187,6 +133,12 @@ class MetaCache:
             request = self._head + _pairs(ordered)
             retry(self.client, lambda _: self._call(OpCode.CACHE_PUT_ALL, request))
 
+    def offer(self, pairs: Mapping[str, bytes]) -> None:
+        """Set several values that nobody needs: what the cluster refuses now is left out."""
+        if pairs:
+            with contextlib.suppress(ServerError):
+                self._call(OpCode.CACHE_PUT_ALL, self._head + _pairs(dict(sorted(pairs.items()))))
+
     def put_if_absent(self, key: str, value: bytes) -> bool:
         """Set a value where there is none; the value must be no other client's."""
 
@@ -204,6 +156,16 @@ class MetaCache:
             request = self._head + _text(key) + _blob(old) + _blob(new)
             done = _flag(self._call(OpCode.CACHE_REPLACE_IF_EQUALS, request))
             return done or (unsettled and self.get(key) == new)
+
+        return retry(self.client, once)
+
+    def remove_if(self, key: str, value: bytes) -> bool:
+        """Remove a key where its value is this one; no other client may do the same."""
+
+        def once(unsettled: bool) -> bool:
+            request = self._head + _text(key) + _blob(value)
+            done = _flag(self._call(OpCode.CACHE_REMOVE_IF_EQUALS, request))
+            return done or (unsettled and self.get(key) is None)
 
         return retry(self.client, once)
 

@@ -7,10 +7,13 @@ nothing here scans chunks. Each step leaves a state from which any client can go
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+from ignitetf.errors import IgniteTFError
 from ignitetf.fs.chunks import ChunkCache
 from ignitetf.fs.leases import GRACE_S, is_dead, is_here, now_ms
-from ignitetf.fs.meta import Transaction
+from ignitetf.fs.meta import MetaCache, Transaction
+from ignitetf.fs.oserrors import is_full
 from ignitetf.fs.records import (
     Entry,
     decode,
@@ -22,7 +25,7 @@ from ignitetf.fs.records import (
     reader_key,
     removed_key,
 )
-from ignitetf.fs.tree import Tree
+from ignitetf.fs.removal import Removal
 
 __all__ = ["Reclaimer"]
 
@@ -32,9 +35,9 @@ _BATCH = 500
 class Reclaimer:
     """Removes garbage of one file system."""
 
-    def __init__(self, tree: Tree, chunks: ChunkCache) -> None:
-        self._tree = tree
-        self._meta = tree.meta
+    def __init__(self, removal: Removal, meta: MetaCache, chunks: ChunkCache) -> None:
+        self._removal = removal
+        self._meta = meta
         self._chunks = chunks
 
     def run(self, grace_s: float = GRACE_S) -> int:
@@ -44,9 +47,10 @@ class Reclaimer:
             How many garbage notes and leases may be due soon; those of processes that live on
             this machine are not counted.
         """
-        waiting = self.directories()
+        # On a full node the garbage makes the room that the others need.
+        waiting = self.garbage(grace_s)
+        waiting += self.directories()
         waiting += self.writers()
-        waiting += self.garbage(grace_s)
         self.readers()
         return waiting
 
@@ -77,42 +81,54 @@ class Reclaimer:
                 if not is_dead(lease):
                     waiting += not is_here(lease)
                     continue
-                # The writer's next beat or publication fails from here on.
-                taken = encode({**lease, "dead": 1})
-                if not self._meta.replace(key, value, taken):
+                if not self._take(key, value, lease):
                     waiting += 1
                     continue
             self.bury(key[1:], lease["n"], lease["k"])
         return waiting
 
+    def _take(self, key: str, value: bytes, lease: dict[str, Any]) -> bool:
+        """Take a lease over: the writer's next beat or publication fails from here on."""
+        try:
+            return self._meta.replace(key, value, encode({**lease, "dead": 1}))
+        except IgniteTFError as error:
+            if not is_full(error):
+                raise
+            # Whoever dies after this leaves chunks for `check` to find.
+            return self._meta.remove_if(key, value)
+
     def bury(self, content: str, reserved: int, first_key: str) -> None:
         """Remove what a writer that ended reserved, but for the chunks of a file it published."""
-        key = self._entry_of(content, first_key)
-        kept = 0
-        if key is not None:
-            kept = self._meta.transact(lambda transaction: _end_writer(transaction, key, content))
+        key, kept = self._entry_of(content, first_key)
+        # Before the entry is written: on a full node this makes the room for it.
         self._chunks.remove(content, range(kept, reserved))
+        if key is not None:
+            self._meta.transact(lambda transaction: _end_writer(transaction, key, content))
         self._meta.remove([lease_key(content), moved_key(content)])
 
-    def _entry_of(self, content: str, first_key: str) -> str | None:
-        """Key of the entry with this content, wherever it was renamed to; None where none is."""
+    def _entry_of(self, content: str, first_key: str) -> tuple[str | None, int]:
+        """Key of the entry with this content, wherever it was renamed to, and its chunks there.
+
+        None and 0 where there is none.
+        """
         pointer = moved_key(content)
         while True:
             moved = self._meta.get(pointer)
             key = moved.decode() if moved is not None else first_key
             value = self._meta.get(key)
-            if value is not None and content in Entry.from_bytes(value).contents():
-                return key
+            contents = Entry.from_bytes(value).contents() if value is not None else {}
+            if content in contents:
+                return key, contents[content]
             # A rename may be half visible: wait for it, then see whether it left a pointer.
             self._meta.settle(key)
             self._meta.settle(pointer)
             if self._meta.get(pointer) == moved:
-                return None
+                return None, 0
 
     def directories(self) -> int:
         """Finish the removal of directories."""
         for key, _ in list(self._meta.range(*_prefix(removed_key("")))):
-            self._tree.purge(key[1:])
+            self._removal.purge(key[1:])
         return 0
 
     def readers(self) -> None:
@@ -133,16 +149,15 @@ class Reclaimer:
         }
 
 
-def _end_writer(transaction: Transaction, key: str, content: str) -> int:
-    """Take the mark of an open writer from an entry; gives how many of its chunks are in use."""
+def _end_writer(transaction: Transaction, key: str, content: str) -> None:
+    """Take the mark of an open writer from an entry."""
     held = transaction.lock([directory_key(key.partition("/")[0]), key])
     if key not in held:
-        return 0
+        return
     entry = Entry.from_bytes(held[key])
     if content in entry.writers:
         others = tuple(writer for writer in entry.writers if writer != content)
         transaction.put({key: replace(entry, writers=others).to_bytes()})
-    return entry.contents().get(content, 0)
 
 
 def _prefix(prefix: str) -> tuple[str, str]:

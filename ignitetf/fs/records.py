@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import time
 import zlib
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -39,6 +40,7 @@ __all__ = [
     "encode",
     "entry_key",
     "entry_range",
+    "garbage",
     "garbage_key",
     "hint_key",
     "lease_key",
@@ -77,6 +79,15 @@ def directory_key(directory_id: str) -> str:
 def hint_key(path: str) -> str:
     """Key of the hint for the directory of this path."""
     return f"@{path}"
+
+
+def garbage(contents: dict[str, int]) -> dict[str, bytes]:
+    """Notes that these contents (chunks by content id) are to be removed after a while."""
+    now_ms = time.time_ns() // 1_000_000
+    return {
+        garbage_key(content): encode({"n": count, "at": now_ms})
+        for content, count in contents.items()
+    }
 
 
 def lease_key(content_id: str) -> str:
@@ -123,11 +134,9 @@ def decode(value: bytes | memoryview) -> dict[str, Any]:
         raise WireError("a record of the file system is no JSON text") from error
     if not isinstance(found, dict):
         raise WireError("a record of the file system is no JSON object")
-    # Records of before have no checksum.
-    if (checksum := found.pop("c", None)) is not None:
-        body = data.rpartition(b'"c":')[0].removesuffix(b",")
-        if checksum != zlib.crc32(body):
-            raise WireError("a record of the file system does not match its checksum")
+    body = data.rpartition(b'"c":')[0].removesuffix(b",")
+    if found.pop("c", None) != zlib.crc32(body):
+        raise WireError("a record of the file system does not match its checksum")
     return found
 
 

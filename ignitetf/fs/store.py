@@ -33,6 +33,7 @@ from ignitetf.fs.chunks import CHUNK_BYTES, ChunkCache, ContentReader
 from ignitetf.fs.files import FileWriter
 from ignitetf.fs.leases import Leases
 from ignitetf.fs.meta import MetaCache, Transaction
+from ignitetf.fs.moves import rename
 from ignitetf.fs.oserrors import os_errors
 from ignitetf.fs.path import os_error, parts
 from ignitetf.fs.reclaim import Reclaimer
@@ -44,6 +45,7 @@ from ignitetf.fs.records import (
     directory_key,
     encode,
 )
+from ignitetf.fs.removal import Removal
 from ignitetf.fs.tree import Found, Names, Stale, Tree
 from ignitetf.pyclient import translated
 from ignitetf.settings import Settings
@@ -135,7 +137,8 @@ class Store:
             self.meta = MetaCache(client, f"{name}_META")
             self.chunks = ChunkCache(client, f"{name}_DATA")
             self.tree = Tree(self.meta)
-            self.reclaimer = Reclaimer(self.tree, self.chunks)
+            self.removal = Removal(self.tree, self.chunks)
+            self.reclaimer = Reclaimer(self.removal, self.meta, self.chunks)
             self.chunks.make_room = lambda: self.reclaimer.run(grace_s=0.0)
             self.leases = Leases(self.meta, self._reclaim)
             self.chunk_bytes = self._open(backups, data_region, chunk_bytes)
@@ -229,20 +232,20 @@ class Store:
             names = self._names(path)
             if not names:
                 raise os_error(errno.EISDIR, "/")
-            self.tree.remove_file(names)
+            self.removal.file(names)
             self.leases.garbage_made()
 
     def remove_directory(self, path: str, *, recursive: bool = False) -> None:
         """Remove a directory. Raises ENOENT, ENOTDIR, ENOTEMPTY, EBUSY (the root)."""
         with os_errors(path):
-            self.tree.remove_directory(self._names(path), recursive=recursive)
+            self.removal.directory(self._names(path), recursive=recursive)
             if recursive:
                 self.leases.garbage_made()
 
     def rename(self, source: str, target: str) -> None:
         """Move a file or directory, replacing a file or an empty directory."""
         with os_errors(source):
-            self.tree.rename(self._names(source), self._names(target))
+            rename(self.tree, self._names(source), self._names(target))
             self.leases.garbage_made()
 
     def set_attributes(self, path: str, attributes: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""The tree of directories and files: resolve, list, make, rename, remove.
+"""The tree of directories and files: resolve, list, make; see `moves` and `removal` for the rest.
 
 store -> **tree** -> meta
 
@@ -27,28 +27,22 @@ from typing import Final, TypeVar
 from ignitetf.fs.meta import MetaCache, Transaction
 from ignitetf.fs.path import join, os_error
 from ignitetf.fs.records import (
-    MOVE_LOCK_KEY,
     ROOT_ID,
     Entry,
-    decode,
     directory_key,
     encode,
     entry_key,
     entry_range,
-    garbage_key,
     hint_key,
-    moved_key,
     new_id,
-    removed_key,
 )
 
-__all__ = ["Found", "Names", "Stale", "Tree", "garbage"]
+__all__ = ["Found", "Names", "Stale", "Tree"]
 
 T = TypeVar("T")
 Names = tuple[str, ...]
 
 _MEMO_SIZE: Final = 20_000
-_PURGE_BATCH: Final = 1000
 _ATTEMPTS: Final = 100
 
 
@@ -79,15 +73,6 @@ class Found:
     def key(self) -> str:
         """Key of the entry."""
         return entry_key(self.parent_id, self.names[-1])
-
-
-def garbage(contents: dict[str, int]) -> dict[str, bytes]:
-    """Notes that these contents (chunks by content id) are to be removed after a while."""
-    now_ms = time.time_ns() // 1_000_000
-    return {
-        garbage_key(content): encode({"n": count, "at": now_ms})
-        for content, count in contents.items()
-    }
 
 
 class Tree:
@@ -159,6 +144,10 @@ class Tree:
         for key, value in self.meta.range(first, end):
             yield key[len(first) :], Entry.from_bytes(value)
 
+    def is_empty(self, directory_id: str) -> bool:
+        """Whether the directory of this id has no entry."""
+        return not list(self.meta.range(*entry_range(directory_id), limit=1))
+
     def _guess(self, names: Names) -> dict[int, str]:
         """Ids of the directories on the way, by depth, from memory and hints."""
         ids = {0: ROOT_ID}
@@ -180,14 +169,15 @@ class Tree:
     def _learn(self, corrections: dict[Names, str]) -> None:
         for names, directory_id in corrections.items():
             self._remember(names, directory_id)
-        self.meta.put_all({hint_key(join(n)): i.encode() for n, i in corrections.items()})
+        self.meta.offer({hint_key(join(n)): i.encode() for n, i in corrections.items()})
 
     def _remember(self, names: Names, directory_id: str) -> None:
         if len(self._memo) >= _MEMO_SIZE:
             self._memo.clear()
         self._memo[names] = directory_id
 
-    def _forget(self, names: Names) -> None:
+    def forget(self, names: Names) -> None:
+        """Drop what is remembered of a directory, and of what is below it."""
         for known in [n for n in list(self._memo) if n[: len(names)] == names]:
             self._memo.pop(known, None)
 
@@ -199,7 +189,7 @@ class Tree:
             try:
                 return work()
             except Stale:
-                self._forget(names)
+                self.forget(names)
                 time.sleep(min(0.1, 0.002 * attempt))
         raise os_error(errno.ETIMEDOUT, join(names), "too many changes at the same time")
 
@@ -253,219 +243,3 @@ class Tree:
         made = self.meta.transact(work)
         self._remember(names, made)
         return made
-
-    def remove_file(self, names: Names) -> None:
-        """Remove a file; its content goes a while later. Raises ENOENT, EISDIR."""
-
-        def attempt() -> None:
-            found = self.lookup(names)
-            if found.entry is None:
-                raise os_error(errno.ENOENT, found.path)
-            if found.entry.is_directory:
-                raise os_error(errno.EISDIR, found.path)
-
-            tried: list[Entry] = []
-
-            def work(transaction: Transaction) -> None:
-                own = directory_key(found.parent_id)
-                held = transaction.lock([own, found.key])
-                there = Entry.from_bytes(held[found.key]) if found.key in held else None
-                if transaction.unsettled and tried and there != tried[-1]:
-                    return
-                if there is None or there.is_directory:
-                    raise Stale
-                tried.append(there)
-                transaction.put(garbage(there.contents()))
-                transaction.remove([found.key])
-
-            self.meta.transact(work)
-
-        self.settled(names, attempt)
-
-    def remove_directory(self, names: Names, *, recursive: bool = False) -> None:
-        """Remove a directory, at once for readers; `recursive` with all that is in it.
-
-        Raises:
-            OSError: ENOENT, ENOTDIR, ENOTEMPTY, and EBUSY for the root.
-        """
-        if not names:
-            raise os_error(errno.EBUSY, "/", "the root directory cannot be removed")
-
-        def attempt() -> str | None:
-            found = self.lookup(names)
-            if found.entry is None:
-                raise os_error(errno.ENOENT, found.path)
-            if found.entry.directory_id is None:
-                raise os_error(errno.ENOTDIR, found.path)
-            return self.meta.transact(
-                lambda transaction: self._remove(transaction, found, recursive)
-            )
-
-        removed = self.settled(names, attempt)
-        self._forget(names)
-        if recursive and removed is not None:
-            self.purge(removed)
-
-    def _remove(self, transaction: Transaction, found: Found, recursive: bool) -> str | None:
-        assert found.entry is not None
-        directory = found.entry.directory_id
-        assert directory is not None
-        locks = sorted([directory_key(found.parent_id), directory_key(directory)])
-        held = transaction.lock([*locks, found.key])
-        if found.key not in held and transaction.unsettled:
-            return directory
-        if found.key not in held or Entry.from_bytes(held[found.key]).directory_id != directory:
-            raise Stale
-        gone = [found.key, directory_key(directory), hint_key(found.path)]
-        if recursive:
-            transaction.put({removed_key(directory): b"{}"})
-        elif not self.is_empty(directory):
-            raise os_error(errno.ENOTEMPTY, found.path)
-        transaction.remove(gone)
-        return directory
-
-    def is_empty(self, directory_id: str) -> bool:
-        """Whether the directory of this id has no entry."""
-        return not list(self.meta.range(*entry_range(directory_id), limit=1))
-
-    def purge(self, directory_id: str) -> int:
-        """Remove what is below a removed directory; gives the number of entries.
-
-        Each directory is first made unable to get new entries; notes are written before what
-        they stand for is removed, so that anyone can go on after a crash.
-        """
-        waiting, count = [directory_id], 0
-        while waiting:
-            present = waiting.pop()
-            self.meta.transact(lambda t, d=present: self._close_directory(t, d))  # type: ignore[misc]
-            while batch := list(
-                self.meta.range(*entry_range(present), limit=_PURGE_BATCH, page=_PURGE_BATCH)
-            ):
-                notes: dict[str, bytes] = {}
-                for _, value in batch:
-                    entry = Entry.from_bytes(value)
-                    if entry.directory_id is not None:
-                        notes[removed_key(entry.directory_id)] = b"{}"
-                        waiting.append(entry.directory_id)
-                    notes.update(garbage(entry.contents()))
-                self.meta.put_all(notes)
-                self.meta.remove(key for key, _ in batch)
-                count += len(batch)
-            self.meta.remove([removed_key(present)])
-        return count
-
-    @staticmethod
-    def _close_directory(transaction: Transaction, directory_id: str) -> None:
-        own = directory_key(directory_id)
-        if own in transaction.lock([own]):
-            transaction.remove([own])
-
-    def rename(self, source: Names, target: Names) -> None:
-        """Move a file or directory; a file, or an empty directory, at the target is replaced.
-
-        Raises:
-            OSError: ENOENT; EISDIR, ENOTDIR, ENOTEMPTY for what is at the target; EINVAL for a
-                move into itself; EBUSY for the root.
-        """
-        if not source or not target:
-            raise os_error(errno.EBUSY, "/", "the root directory cannot be renamed or replaced")
-        if len(target) > len(source) and target[: len(source)] == source:
-            self.entry(source)
-            raise os_error(errno.EINVAL, join(source), "a directory cannot be moved into itself")
-
-        def attempt() -> None:
-            origin, goal = self.lookup(source), self.lookup(target, sure=False)
-            if origin.entry is None:
-                raise os_error(errno.ENOENT, origin.path)
-            if source != target:
-                move = _Move(self, origin, origin.entry, goal)
-                self.meta.transact(move.run)
-
-        self.settled(source, attempt)
-        self._forget(source)
-        self._forget(target)
-
-
-class _Move:
-    """One rename; see `Tree.rename`."""
-
-    def __init__(self, tree: Tree, origin: Found, entry: Entry, goal: Found) -> None:
-        self._tree = tree
-        self._origin = origin
-        self._entry = entry
-        self._goal = goal
-        self._crosses = entry.is_directory and origin.parent_id != goal.parent_id
-
-    def run(self, transaction: Transaction) -> None:
-        origin, goal = self._origin, self._goal
-        parents = [directory_key(origin.parent_id), directory_key(goal.parent_id)]
-        locks = set(parents)
-        replaced = goal.entry.directory_id if goal.entry else None
-        for directory in (self._entry.directory_id, replaced):
-            if directory is not None:
-                locks.add(directory_key(directory))
-        if self._crosses:
-            locks.add(MOVE_LOCK_KEY)
-        # The goal's key comes first: what is locked first is written first at the commit.
-        held = transaction.lock([*sorted(locks), goal.key, origin.key])
-        if self._happened(transaction, held):
-            return
-        if any(parent not in held for parent in parents) or origin.key not in held:
-            raise Stale
-        entry = Entry.from_bytes(held[origin.key])
-        there = Entry.from_bytes(held[goal.key]) if goal.key in held else None
-        if entry.directory_id != self._entry.directory_id:
-            raise Stale
-        if (there.directory_id if there else None) != replaced:
-            raise Stale
-        self._check_target(entry, there)
-        puts = {goal.key: held[origin.key]}
-        gone = [origin.key]
-        if there is not None:
-            puts.update(garbage(there.contents()))
-        if entry.directory_id is None:
-            puts.update({moved_key(writer): goal.key.encode() for writer in entry.writers})
-        else:
-            puts[hint_key(goal.path)] = entry.directory_id.encode()
-            gone.append(hint_key(origin.path))
-            if self._crosses:
-                puts[directory_key(entry.directory_id)] = encode({"p": goal.parent_id})
-            if replaced is not None:
-                gone.append(directory_key(replaced))
-        transaction.put(puts)
-        transaction.remove(gone)
-
-    def _happened(self, transaction: Transaction, held: dict[str, bytes]) -> bool:
-        """Whether an earlier try, whose answer was lost, was committed."""
-        if not transaction.unsettled or self._origin.key in held or self._goal.key not in held:
-            return False
-        there = Entry.from_bytes(held[self._goal.key])
-        return (there.directory_id, there.extents) == (
-            self._entry.directory_id,
-            self._entry.extents,
-        )
-
-    def _check_target(self, entry: Entry, there: Entry | None) -> None:
-        path = self._goal.path
-        if there is not None and entry.is_directory and not there.is_directory:
-            raise os_error(errno.ENOTDIR, path)
-        if there is not None and there.directory_id is not None:
-            if not entry.is_directory:
-                raise os_error(errno.EISDIR, path)
-            if not self._tree.is_empty(there.directory_id):
-                raise os_error(errno.ENOTEMPTY, path)
-        if self._crosses:
-            self._check_no_cycle(entry)
-
-    def _check_no_cycle(self, entry: Entry) -> None:
-        """The goal's directory must not lie below the moved one; moves are serial here."""
-        ancestor = self._goal.parent_id
-        while ancestor != ROOT_ID:
-            if ancestor == entry.directory_id:
-                raise os_error(
-                    errno.EINVAL, self._origin.path, "a directory cannot be moved into itself"
-                )
-            value = self._tree.meta.get(directory_key(ancestor))
-            if value is None:
-                raise Stale
-            ancestor = decode(value)["p"]

@@ -157,6 +157,53 @@ def test_a_full_node_says_so_and_loses_nothing(node_home):
         store.close()
 
 
+def fill_to_the_last_page(store):
+    """Files of ever smaller size until none fits; gives their contents by path."""
+    kept = {}
+    for size in (8 << 20, 60_000, 1000):
+        for number in range(1000):
+            path, data = f"/d{number % 2}/{size}-{number}", os.urandom(size)
+            try:
+                with store.writing(path) as file:
+                    file.write(memoryview(data))
+            except OSError as error:
+                assert error.errno == errno.ENOSPC
+                break
+            kept[path] = data
+        else:
+            raise AssertionError("the node was never full")
+    return kept
+
+
+def test_what_makes_room_works_on_a_node_full_to_the_last_page(node_home):
+    with (
+        start(node_home, "fs-brim", memory="100m") as node,
+        connect(node.addresses) as client,
+    ):
+        store = Store(client, "BRIM")
+        store.make_directory("/d0")
+        store.make_directory("/d1")
+        kept = fill_to_the_last_page(store)
+        first, second = [path for path in kept if path.startswith("/d0/")][:2]
+        with pytest.raises(OSError) as caught, store.writing(first) as file:
+            file.write(memoryview(b"other" * 1000))
+        assert caught.value.errno == errno.ENOSPC
+        assert read(store, first) == kept[first]
+        store.remove(second)
+        del kept[second]
+        store.remove_directory("/d1", recursive=True)
+        kept = {path: data for path, data in kept.items() if path.startswith("/d0/")}
+        assert {f"/d0/{name}" for name, _ in store.list("/d0")} == set(kept)
+        # Nothing is left for the repair but what is due later: each step removed its own.
+        report = check(store, repair=True, read=True)
+        assert report.ok, report
+        assert report.repaired == []
+        assert all(read(store, path) == data for path, data in kept.items())
+        with store.writing("/again") as file:
+            file.write(memoryview(b"x" * (20 << 20)))
+        store.close()
+
+
 def test_no_node_and_wrong_login_have_their_errno(node_home):
     nobody = IgniteFileSystem(address="127.0.0.1:1", skip_instance_cache=True)
     with pytest.raises(ConnectionRefusedError) as caught:

@@ -1,0 +1,189 @@
+"""Removing names, and giving up the content behind them; on a full node too.
+
+store -> **removal** -> tree, chunks
+
+Content goes a while after its name, since somebody may be reading it: a note in the metadata
+says so. Where a node has no memory for the note, the content goes at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from typing import Final
+
+from ignitetf.errors import IgniteTFError
+from ignitetf.fs.chunks import ChunkCache
+from ignitetf.fs.meta import Transaction
+from ignitetf.fs.oserrors import is_full
+from ignitetf.fs.path import join, os_error
+from ignitetf.fs.records import (
+    Entry,
+    directory_key,
+    entry_range,
+    garbage,
+    hint_key,
+    removed_key,
+)
+from ignitetf.fs.tree import Found, Names, Stale, Tree
+
+__all__ = ["Removal"]
+
+_PURGE_BATCH: Final = 1000
+
+
+class Removal:
+    """Removes files and directories of one file system."""
+
+    def __init__(self, tree: Tree, chunks: ChunkCache) -> None:
+        self._tree = tree
+        self._meta = tree.meta
+        self._chunks = chunks
+
+    def give_up(self, contents: dict[str, int]) -> None:
+        """Have content that nothing refers to removed.
+
+        Args:
+            contents: Number of chunks, or more, by content id.
+        """
+        try:
+            self._meta.put_all(garbage(contents))
+        except IgniteTFError as error:
+            if not is_full(error):
+                raise
+            self._remove_chunks(contents)
+            # What is still on its way may arrive after the removal.
+            self._meta.put_all(garbage(contents))
+
+    def _remove_chunks(self, contents: dict[str, int]) -> None:
+        self._chunks.remove_all((c, number) for c, n in contents.items() for number in range(n))
+
+    def file(self, names: Names) -> None:
+        """Remove a file; its content goes a while later, on a full node at once.
+
+        Raises:
+            OSError: ENOENT, EISDIR.
+        """
+        try:
+            self._tree.settled(names, lambda: self._file(names, noted=True))
+        except IgniteTFError as error:
+            if not is_full(error):
+                raise
+            # Whoever dies between the two leaves chunks for `check` to find.
+            self._remove_chunks(self._tree.settled(names, lambda: self._file(names, noted=False)))
+
+    def _file(self, names: Names, noted: bool) -> dict[str, int]:
+        """One look and one transaction; gives the content that the name led to."""
+        found = self._tree.lookup(names)
+        if found.entry is None:
+            raise os_error(errno.ENOENT, found.path)
+        if found.entry.is_directory:
+            raise os_error(errno.EISDIR, found.path)
+        contents = found.entry.contents()
+        notes = garbage(contents) if noted else {}
+        tried: list[Entry] = []
+
+        def work(transaction: Transaction) -> None:
+            own = directory_key(found.parent_id)
+            # What is locked first is written first: without room for a note the name stays.
+            held = transaction.lock([own, *notes, found.key])
+            there = Entry.from_bytes(held[found.key]) if found.key in held else None
+            if transaction.unsettled and tried and there != tried[-1]:
+                return
+            if there is None or there.is_directory or there.contents() != contents:
+                raise Stale
+            tried.append(there)
+            transaction.put(notes)
+            transaction.remove([found.key])
+
+        self._meta.transact(work)
+        return contents
+
+    def directory(self, names: Names, *, recursive: bool = False) -> None:
+        """Remove a directory, at once for readers; `recursive` with all that is in it.
+
+        Raises:
+            OSError: ENOENT, ENOTDIR, ENOTEMPTY, and EBUSY for the root.
+        """
+        if not names:
+            raise os_error(errno.EBUSY, "/", "the root directory cannot be removed")
+        while True:
+            try:
+                removed = self._tree.settled(names, lambda: self._directory(names, recursive))
+                break
+            except IgniteTFError as error:
+                if not (recursive and is_full(error) and self._remove_one(names)):
+                    raise
+        self._tree.forget(names)
+        if recursive:
+            self.purge(removed)
+
+    def _remove_one(self, names: Names) -> bool:
+        """Make room: remove one file below a directory; gives whether there was one."""
+        for name, entry in self._tree.entries(names):
+            if not entry.is_directory:
+                with contextlib.suppress(FileNotFoundError):
+                    self.file((*names, name))
+                return True
+            if self._remove_one((*names, name)):
+                return True
+        return False
+
+    def _directory(self, names: Names, recursive: bool) -> str:
+        found = self._tree.lookup(names)
+        if found.entry is None:
+            raise os_error(errno.ENOENT, found.path)
+        directory = found.entry.directory_id
+        if directory is None:
+            raise os_error(errno.ENOTDIR, found.path)
+        self._meta.transact(lambda t: self._unlink(t, found, directory, recursive))
+        return directory
+
+    def _unlink(
+        self, transaction: Transaction, found: Found, directory: str, recursive: bool
+    ) -> None:
+        locks = sorted([directory_key(found.parent_id), directory_key(directory)])
+        held = transaction.lock([*locks, found.key])
+        if found.key not in held and transaction.unsettled:
+            return
+        if found.key not in held or Entry.from_bytes(held[found.key]).directory_id != directory:
+            raise Stale
+        if recursive:
+            transaction.put({removed_key(directory): b"{}"})
+        elif not self._tree.is_empty(directory):
+            raise os_error(errno.ENOTEMPTY, join(found.names))
+        transaction.remove([found.key, directory_key(directory), hint_key(found.path)])
+
+    def purge(self, directory_id: str) -> int:
+        """Remove what is below a removed directory; gives the number of entries.
+
+        Each directory is first made unable to get new entries; notes are written before what
+        they stand for is removed, so that anyone can go on after a crash.
+        """
+        waiting, count = [directory_id], 0
+        while waiting:
+            present = waiting.pop()
+            self._meta.transact(lambda t, d=present: _close_directory(t, d))  # type: ignore[misc]
+            while batch := list(
+                self._meta.range(*entry_range(present), limit=_PURGE_BATCH, page=_PURGE_BATCH)
+            ):
+                contents: dict[str, int] = {}
+                notes: dict[str, bytes] = {}
+                for _, value in batch:
+                    entry = Entry.from_bytes(value)
+                    if entry.directory_id is not None:
+                        notes[removed_key(entry.directory_id)] = b"{}"
+                        waiting.append(entry.directory_id)
+                    contents.update(entry.contents())
+                self.give_up(contents)
+                self._meta.put_all(notes)
+                self._meta.remove(key for key, _ in batch)
+                count += len(batch)
+            self._meta.remove([removed_key(present)])
+        return count
+
+
+def _close_directory(transaction: Transaction, directory_id: str) -> None:
+    own = directory_key(directory_id)
+    if own in transaction.lock([own]):
+        transaction.remove([own])
