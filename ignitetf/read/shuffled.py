@@ -80,7 +80,8 @@ class Filling:
             last: No window follows.
 
         Returns:
-            Up to 63 rows that are left for the head of the next window.
+            Up to 63 rows that are left for the head of the next window, as a copy: a view would
+            keep the memory of this one from use for the next.
 
         Raises:
             DataChanged: There are fewer rows than the window was to have.
@@ -95,7 +96,11 @@ class Filling:
         step = piece_rows(rows, nbytes) if runs else max(1, rows)
         for start in range(0, rows - rest, step):
             yield self._piece(slice(start, min(start + step, rows - rest)), runs)
-        return self._piece(slice(rows - rest, rows), runs) if rest else None
+        return self._rest(slice(rows - rest, rows)) if rest else None
+
+    def _rest(self, part: slice) -> Batch:
+        columns = {name: Column(self._dense[name][part].copy()) for name in self._names}
+        return Batch(columns.pop(_KEY, None), columns)
 
     def _piece(self, part: slice, runs: dict[str, Column]) -> Batch:
         columns = {
