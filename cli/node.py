@@ -99,7 +99,8 @@ def stop(
 
     Example: ignitetf node stop
     """
-    from ignitetf.node.embedded import node_names, stop_node
+    from ignitetf.node.embedded import stop_node
+    from ignitetf.node.status import node_names
 
     names = node_names() if all_nodes else [name]
     if not names:
@@ -118,7 +119,7 @@ def status(
 
     Example: ignitetf node status --output json
     """
-    from ignitetf.node.embedded import node_names, node_status
+    from ignitetf.node.status import node_names, node_status
 
     if all_nodes:
         show([node_status(each).as_dict() for each in node_names()], output)

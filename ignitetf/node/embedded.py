@@ -7,17 +7,17 @@ two commands from starting or stopping the same node at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 
 from filelock import FileLock, Timeout
 
-from ignitetf.errors import ConfigError, IgniteTFError, NodeError
-from ignitetf.node.config import DEFAULT_PARTITION_COUNTS, MAX_PARTITION_COUNT
-from ignitetf.node.jars import IGNITE_VERSION, Progress, ensure_jars
+from ignitetf.errors import ConfigError, NodeError
+from ignitetf.node.checks import check_same, check_store
+from ignitetf.node.config import MAX_PARTITION_COUNT
+from ignitetf.node.jars import Progress, ensure_jars
 from ignitetf.node.java import find_java
 from ignitetf.node.jvm import adopt_training
 from ignitetf.node.launcher import Launch
@@ -29,17 +29,16 @@ from ignitetf.node.process import (
     terminate,
     wait_gone,
 )
-from ignitetf.node.readiness import answers
 from ignitetf.node.security import Security
 from ignitetf.node.state import (
     NodeOptions,
     NodeState,
-    all_states,
     node_directory,
     read_state,
     read_store,
     remove_state,
 )
+from ignitetf.node.status import NodeStatus, node_names, node_status, settings_of
 from ignitetf.settings import Settings, ignitetf_home
 
 __all__ = ["Node", "NodeStatus", "Note", "node_names", "node_status", "stop_node"]
@@ -50,42 +49,6 @@ DEFAULT_PORT = 10_800
 DEFAULT_MEMORY = "2g"
 MAX_NODES = 32
 _KILL_TIMEOUT_S = 10
-
-
-@dataclass(frozen=True)
-class NodeStatus:
-    """A node as it is now.
-
-    Attributes:
-        name: Its name.
-        state: "stopped", "starting", "running", "not responding" (processes run, no answer),
-            "incomplete" (some members are gone) or "crashed" (all are gone).
-        address: Addresses of the running members, separated by commas; None when there is none.
-        pids: Process ids of the running members.
-        nodes: Number of running members.
-        version: Version of Ignite.
-        persist: Whether data are kept on disk.
-        secure: Whether clients need TLS, a certificate and a login.
-        java: The Java program; None when stopped.
-        started: Time of the start, ISO 8601; None when stopped.
-        directory: Folder of its files.
-    """
-
-    name: str
-    state: str
-    address: str | None
-    pids: list[int]
-    nodes: int
-    version: str
-    persist: bool
-    secure: bool
-    java: str | None
-    started: str | None
-    directory: str
-
-    def as_dict(self) -> dict[str, object]:
-        """The attributes by name."""
-        return asdict(self)
 
 
 class Node:
@@ -152,10 +115,10 @@ class Node:
                         "persist": persist,
                         "secure": secure,
                     }
-                    _check_same(state, given, template_partitions)
+                    check_same(state, given, template_partitions)
                     return cls(_completed(state, timeout_s, note), already_running=True)
                 _clear(state, note)
-            _check_store(options, name)
+            check_store(options, name)
             check_memory(options.memory_bytes, options.nodes)
             java = find_java()
             found = ensure_jars(ignitetf_home(), Path(jars) if jars else None, progress)
@@ -194,7 +157,7 @@ class Node:
     @property
     def settings(self) -> Settings:
         """How to connect to it; for a secured node with its certificates and its user."""
-        return _settings(self._state, self.addresses)
+        return settings_of(self._state, self.addresses)
 
     @property
     def security(self) -> Security:
@@ -264,31 +227,6 @@ def stop_node(name: str = "default", *, timeout_s: float = 60, note: Note | None
     return True
 
 
-def node_status(name: str = "default") -> NodeStatus:
-    """The node as it is now; asks it a query when its processes run."""
-    state = read_state(name)
-    stored = read_store(name)
-    running = [member for member in state.members if member.alive] if state else []
-    return NodeStatus(
-        name=name,
-        state=_word(state, len(running)),
-        address=",".join(member.address for member in running) or None,
-        pids=[member.process.pid for member in running],
-        nodes=len(running),
-        version=state.version if state else IGNITE_VERSION,
-        persist=state.options.persist if state else stored is not None,
-        secure=state.options.secure if state else stored is not None and stored.secure,
-        java=state.java if state else None,
-        started=state.started if state else None,
-        directory=str(node_directory(name)),
-    )
-
-
-def node_names() -> list[str]:
-    """Names of all nodes that were started and not stopped."""
-    return [state.name for state in all_states()]
-
-
 def _options(
     name: str,
     port: int | None,
@@ -322,86 +260,11 @@ def _options(
     )
 
 
-def _check_same(
-    state: NodeState, given: Mapping[str, object], template_partitions: Sequence[int]
-) -> None:
-    """Raise NodeError when something else is asked for than what runs."""
-    running = asdict(state.options)
-    running["memory"] = running["memory_bytes"]
-    different = [
-        f"--{option}"
-        for option, value in given.items()
-        if value is not None and value != running[option]
-    ]
-    if not _templates_of(state.options.template_partitions).issuperset(template_partitions):
-        different.append("--template-partitions")
-    if different:
-        raise NodeError(
-            f"node {state.name!r} already runs at {','.join(state.addresses)} with another"
-            f" {', '.join(different)}",
-            hint=f"stop it first (ignitetf node stop --name {state.name}), or give another --name",
-        )
-
-
-def _templates_of(asked: Sequence[int]) -> set[int]:
-    return {*DEFAULT_PARTITION_COUNTS, *asked}
-
-
-def _check_store(options: NodeOptions, name: str) -> None:
-    """Raise NodeError when the data on disk belong to another kind of node."""
-    stored = read_store(name)
-    if stored is None:
-        return
-    other = f"another --name, or remove {node_directory(name)}"
-    if not options.persist:
-        # An empty node of the same name would look as if the data were lost.
-        raise NodeError(
-            f"node {name!r} keeps data on disk, a node without --persist does not read them",
-            hint=f"give {'--secure' if stored.secure else '--persist'}, {other}",
-        )
-    if stored.members != options.nodes:
-        raise NodeError(
-            f"node {name!r} keeps data of {stored.members} member{'s' if stored.members > 1 else ''}"
-            f" on disk, --nodes {options.nodes} cannot read them",
-            hint=f"give --nodes {stored.members}, {other}",
-        )
-    if stored.secure != options.secure:
-        kept = "with --secure" if stored.secure else "without --secure"
-        raise NodeError(
-            f"node {name!r} keeps data on disk that were written {kept}",
-            hint=f"start it {kept}, give {other}",
-        )
-
-
-def _settings(state: NodeState, addresses: Sequence[str]) -> Settings:
-    if state.options.secure:
-        return Security(state.name, node_directory(state.name)).settings(addresses)
-    return Settings(addresses=tuple(addresses))
-
-
 def _forget(state: NodeState) -> None:
     """Remove the state of a node that has ended, and its profile."""
     if state.options.secure:
         Security(state.name, node_directory(state.name)).remove_profile()
     remove_state(state.name)
-
-
-def _word(state: NodeState | None, running: int) -> str:
-    if state is None:
-        return "stopped"
-    if not running:
-        return "crashed"
-    if state.phase == "starting":
-        return "starting"
-    if running < len(state.members):
-        return "incomplete"
-    try:
-        for address in state.addresses:
-            settings = _settings(state, [address])
-            answers(settings.replace(connect_timeout_s=2, request_timeout_s=5))
-    except IgniteTFError:
-        return "not responding"
-    return "running"
 
 
 def _completed(state: NodeState, timeout_s: float, note: Note) -> NodeState:

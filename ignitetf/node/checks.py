@@ -1,0 +1,60 @@
+"""What a start may not ask for: another node than the one that runs, or than its data are of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+
+from ignitetf.errors import NodeError
+from ignitetf.node.config import DEFAULT_PARTITION_COUNTS
+from ignitetf.node.state import NodeOptions, NodeState, node_directory, read_store
+
+__all__ = ["check_same", "check_store"]
+
+
+def check_same(
+    state: NodeState, given: Mapping[str, object], template_partitions: Sequence[int]
+) -> None:
+    """Raise NodeError when something else is asked for than what runs."""
+    running = asdict(state.options)
+    running["memory"] = running["memory_bytes"]
+    different = [
+        f"--{option}"
+        for option, value in given.items()
+        if value is not None and value != running[option]
+    ]
+    templates = {*DEFAULT_PARTITION_COUNTS, *state.options.template_partitions}
+    if not templates.issuperset(template_partitions):
+        different.append("--template-partitions")
+    if different:
+        raise NodeError(
+            f"node {state.name!r} already runs at {','.join(state.addresses)} with another"
+            f" {', '.join(different)}",
+            hint=f"stop it first (ignitetf node stop --name {state.name}), or give another --name",
+        )
+
+
+def check_store(options: NodeOptions, name: str) -> None:
+    """Raise NodeError when the data on disk belong to another kind of node."""
+    stored = read_store(name)
+    if stored is None:
+        return
+    other = f"another --name, or remove {node_directory(name)}"
+    if not options.persist:
+        # An empty node of the same name would look as if the data were lost.
+        raise NodeError(
+            f"node {name!r} keeps data on disk, a node without --persist does not read them",
+            hint=f"give {'--secure' if stored.secure else '--persist'}, {other}",
+        )
+    if stored.members != options.nodes:
+        raise NodeError(
+            f"node {name!r} keeps data of {stored.members} member{'s' if stored.members > 1 else ''}"
+            f" on disk, --nodes {options.nodes} cannot read them",
+            hint=f"give --nodes {stored.members}, {other}",
+        )
+    if stored.secure != options.secure:
+        kept = "with --secure" if stored.secure else "without --secure"
+        raise NodeError(
+            f"node {name!r} keeps data on disk that were written {kept}",
+            hint=f"start it {kept}, give {other}",
+        )
