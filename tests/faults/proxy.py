@@ -81,7 +81,7 @@ class Proxy:
         self._script, self._repeat = list(script), repeat
         self._lock = threading.Lock()
         self._open, self._threads = set(), []
-        self._dry = None
+        self._wet, self._drip_s = None, 0.0
         self.connections = 0
         self.passed = {"up": 0, "down": 0}
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
@@ -101,8 +101,12 @@ class Proxy:
             self._script, self._repeat = list(faults), repeat
 
     def dry_up(self, after, drip_s=0.0):
-        """Let no more than so many bytes down in all, but one each `drip_s` seconds where given."""
-        self._dry = after, drip_s
+        """Let so many bytes more down, over all connections, then one each `drip_s` seconds or none.
+
+        A connection that is given up in the middle has used what it was sent.
+        """
+        with self._lock:
+            self._wet, self._drip_s = after, drip_s
 
     def cut_all(self):
         """Reset every connection that is open now."""
@@ -172,7 +176,7 @@ class Proxy:
 
     def _pass_on(self, direction, part, at, sink, fault):
         """Send a part that begins at offset `at`; gives how the stream ends in it, if it does."""
-        if direction == "down" and self._dry is not None:
+        if direction == "down" and self._wet is not None:
             return self._pass_drops(part, sink)
         if fault is None:
             sink.sendall(part)
@@ -192,12 +196,12 @@ class Proxy:
         return None
 
     def _pass_drops(self, part, sink):
-        after, drip_s = self._dry
         with self._lock:
-            wet = max(0, after - self.passed["down"])
+            wet = min(self._wet, len(part))
+            self._wet -= wet
         sink.sendall(part[:wet])
-        for at in range(wet, len(part) if drip_s else 0):
-            if self._closed.wait(drip_s):
+        for at in range(wet, len(part) if self._drip_s else 0):
+            if self._closed.wait(self._drip_s):
                 break
             sink.sendall(part[at : at + 1])
         return None
