@@ -162,5 +162,5 @@ def pytest_collection_modifyitems(config, items):
     asked = config.getoption("-m") or ""
     for item in items:
         for mark in ("bench", "soak"):
-            if mark in item.keywords and mark not in asked:
+            if item.get_closest_marker(mark) and mark not in asked:
                 item.add_marker(pytest.mark.skip(reason=f"asked for with -m {mark}"))

@@ -254,7 +254,8 @@ class _Reader(threading.Thread):
                 replay = number if number < delivered else -1
                 self._put(UnitPage(unit, self._decoded(partition, page), replay, page.data.nbytes))
                 number += 1
-                self._progress_at = time.monotonic()
+                if replay < 0:  # what was here before is no progress: it comes with each new try
+                    self._progress_at = time.monotonic()
                 if self._stop_asked.is_set():
                     return number
                 if not page.more:

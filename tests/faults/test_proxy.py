@@ -102,7 +102,7 @@ def test_a_node_that_says_no_more_is_given_up(address, world, sizes, name, drip_
 
 
 def test_a_silent_peer_is_given_up_within_the_limit(address, world):
-    for after in (0, 30, 100, 2000):
+    for after in (0, 30, 100, 2000, 60_000):
         with Proxy(address, Fault(stall_after=after), repeat=True) as proxy:
             begin = time.monotonic()
             with (
