@@ -24,6 +24,10 @@ def table(client):
     client.sql(f'DROP TABLE IF EXISTS "{name}"')
 
 
+# Each row takes a minute and a half in all; a step of 7 meets every place of a page and a window.
+EVERY = pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.soak)])
+
+
 @pytest.fixture(scope="module")
 def build(address, table):
     from ignitetf import IgniteDataset
@@ -42,6 +46,11 @@ def keys(dataset):
         assert item["val"]["S"].numpy() == f"s{key}".encode() * (key % 4)
         found.append(key)
     return found
+
+
+def numpy_keys(dataset):
+    """The keys of the first epoch; without TensorFlow, and so often enough for every row."""
+    return [key for columns in dataset.numpy() for key in columns["key"].tolist()]
 
 
 @pytest.mark.parametrize("window_bytes", [1, 2_000, 1 << 20])
@@ -105,6 +114,33 @@ def test_resume_at_every_step(build, seed):
         batches = resumed.batch(batch).prefetch(2)
         assert [k for b in batches for k in b["key"].numpy().tolist()] == first[step * batch :]
         assert keys(resumed) == second
+
+
+@EVERY
+@pytest.mark.parametrize("options", [{}, {"shuffle": 11}, {"shuffle": 11, "window_bytes": 2_000}])
+def test_resume_at_a_row(build, options, every):
+    whole = build(**options)
+    first = keys(whole)
+    for row in range(0, ROWS + 1, every):
+        state = json.loads(json.dumps(whole.state(row)))
+        assert numpy_keys(whole.resume(state)) == first[row:]
+
+
+@EVERY
+@pytest.mark.parametrize("seed", [None, 6])
+def test_resume_two_shards_as_three(build, seed, every):
+    def shards(count):
+        return [build(shard=(i, count), shuffle=seed, even="drop") for i in range(count)]
+
+    two, three = shards(2), shards(3)
+    old = [numpy_keys(shard) for shard in two]
+    for consumed in range(0, len(old[0]) + 1, every):
+        state = json.loads(json.dumps(two[0].state(consumed)))
+        assert state == two[1].state(consumed)
+        rest = [key for own in old for key in own[consumed:]]
+        each = len(rest) // 3
+        found = [numpy_keys(shard.resume(state)) for shard in three]
+        assert found == [rest[i * each : (i + 1) * each] for i in range(3)]
 
 
 @pytest.mark.parametrize("seed", [None, 11])
