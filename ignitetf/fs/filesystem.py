@@ -11,24 +11,21 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import errno
-import io
 import os
 import re
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
-from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
+from fsspec.spec import AbstractFileSystem
 from fsspec.utils import infer_storage_options, tokenize
 
-from ignitetf.fs.files import FileWriter
+from ignitetf.fs.fsspec_file import IgniteFile
 from ignitetf.fs.oserrors import os_errors
-from ignitetf.fs.path import os_error
 from ignitetf.fs.records import Entry
-from ignitetf.fs.store import DEFAULT_NAME, FileReader, Store, open_store
+from ignitetf.fs.store import DEFAULT_NAME, Store, open_store
 from ignitetf.settings import Settings
 
-__all__ = ["IgniteFile", "IgniteFileSystem"]
+__all__ = ["IgniteFileSystem"]
 
 _URL = re.compile(r"(?:igfs)://(?P<authority>[^/]*)(?P<path>.*)", re.DOTALL)
 _STORE_OPTIONS = ("backups", "data_region", "chunk_bytes")
@@ -318,103 +315,3 @@ def _info(path: str, entry: Entry) -> dict[str, Any]:
         "mtime_ns": entry.mtime_ns,
         **({"attributes": dict(entry.attributes)} if entry.attributes else {}),
     }
-
-
-class IgniteFile(AbstractBufferedFile):  # type: ignore[misc]
-    """An open file.
-
-    Written bytes are seen by others after `flush`, or after `close`; never a part of a write
-    between them. Leaving a `with` block by an exception discards what was not flushed. Reading
-    needs no cache of fsspec's: the store reads ahead; `cache_type` puts one in front all the same.
-    """
-
-    def __init__(
-        self,
-        fs: IgniteFileSystem,
-        path: str,
-        mode: str = "rb",
-        block_size: int | str = "default",
-        autocommit: bool = True,
-        cache_type: str = "none",
-        cache_options: dict[str, Any] | None = None,
-        size: int | None = None,
-        **kwargs: Any,
-    ) -> None:
-        self.closed: bool
-        self._writer: FileWriter | None = None
-        self._reader: FileReader | None = None
-        self._direct = cache_type == "none"
-        if mode == "rb":
-            self._reader = fs.store.open_read(path)
-            size = self._reader.size
-        super().__init__(
-            fs, path, mode, block_size, autocommit, cache_type, cache_options, size, **kwargs
-        )
-        if self._reader is None:
-            self._writer = fs.store.open_write(
-                path, mode[0], parents=fs.auto_mkdir, chunk_bytes=kwargs.get("chunk_bytes")
-            )
-            self.loc = self._writer.size
-
-    def _fetch_range(self, start: int, end: int) -> bytes:
-        assert self._reader is not None
-        return self._reader.read(start, end - start)
-
-    def readinto(self, b: Any) -> int:
-        """Read into a buffer, without a further copy."""
-        if not self._direct or self._reader is None:
-            return int(super().readinto(b))
-        if self.closed:
-            raise ValueError("I/O operation on closed file.")
-        count = self._reader.read_into(self.loc, memoryview(b).cast("B"))
-        self.loc += count
-        return count
-
-    def write(self, data: Any) -> int:
-        """Append bytes."""
-        if self.closed:
-            raise ValueError("I/O operation on closed file.")
-        if self._writer is None:
-            raise io.UnsupportedOperation("not writable")
-        count = self._writer.write(memoryview(data))
-        self.loc += count
-        return count
-
-    def flush(self, force: bool = False) -> None:
-        """Make what was written visible to all readers, unless in a transaction."""
-        if self.closed:
-            raise ValueError("Flush on closed file")
-        if self._writer is not None and self.autocommit:
-            self._writer.publish()
-
-    def close(self) -> None:
-        """Publish, or in a transaction store without publishing, and let go."""
-        if self.closed:
-            return
-        self.closed = True
-        if self._reader is not None:
-            self._reader.close()
-        elif self._writer is not None and self.autocommit:
-            self._writer.close()
-        elif self._writer is not None:
-            self._writer.store_all()
-
-    def commit(self) -> None:
-        """End of a transaction: publish."""
-        if self._writer is not None:
-            self._writer.close()
-
-    def discard(self) -> None:
-        """Give up what was not published."""
-        self.closed = True
-        if self._writer is not None:
-            self._writer.discard()
-
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        if kind is not None and self._writer is not None:
-            self.discard()
-        self.close()
-
-    def fileno(self) -> int:
-        """There is no descriptor."""
-        raise os_error(errno.EBADF, self.path, "no file of the operating system")
