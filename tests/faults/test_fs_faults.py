@@ -15,8 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from ignitetf.client import connect
 from ignitetf.fs.check import check
 from ignitetf.fs.store import Store
+from ignitetf.node import Node
 
 sys.path.insert(0, str(Path(__file__).parent))
 from fs_programs import is_whole
@@ -113,12 +115,26 @@ def test_a_process_ends_with_something_open(address, store, what):
     assert check(store, repair=True).ok
 
 
-@pytest.mark.slow
-def test_a_file_beyond_two_gigabytes_in_little_memory(address, store):
-    size = (3 << 30) if ROUNDS > 1 else (64 << 20)
+def write_and_read_in_little_memory(address, store, size):
     process = program("big", address, store, size)
     out, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors
     same, peak_mb, *_ = out.split()
     assert same == "True"
     assert int(peak_mb) < 256
+
+
+def test_a_file_in_little_memory(address, store):
+    write_and_read_in_little_memory(address, store, 64 << 20)
+
+
+@pytest.mark.soak
+def test_a_file_beyond_two_gigabytes_in_little_memory(node_home):
+    port = 14100 + random.randrange(80)
+    with (
+        Node.start("fs-large", port=port, memory="4g") as node,
+        connect(node.addresses) as client,
+    ):
+        store = Store(client, "LARGE")
+        write_and_read_in_little_memory(node.addresses[0], store, 3 << 30)
+        store.close()
