@@ -22,6 +22,7 @@ from ignitetf.node.java import find_java
 from ignitetf.node.jvm import adopt_training
 from ignitetf.node.launcher import Launch
 from ignitetf.node.memory import check_memory, parse_memory
+from ignitetf.node.ports import wait_free
 from ignitetf.node.process import (
     end_at_signals,
     kill,
@@ -283,6 +284,7 @@ def _clear(state: NodeState, note: Note) -> None:
     for member in state.members:
         kill(member.process)
         wait_gone(member.process, _KILL_TIMEOUT_S)
+        wait_free(member.client_port)
     if state.trains:
         adopt_training(Path(state.trains), complete=False)
     _forget(state)

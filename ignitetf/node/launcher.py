@@ -64,7 +64,6 @@ _FIRST_MEMBER_PORT, _LAST_MEMBER_PORT = 20_000, 32_000
 _PORTS_LOCK_TIMEOUT_S = 60
 _CONNECT_TIMEOUT_S = 2.0
 _KILL_TIMEOUT_S = 10
-_DYING_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -147,7 +146,7 @@ class Launch:
         missing = [index for index, member in enumerate(state.members) if not member.alive]
         try:
             for index in missing:
-                wait_free(state.members[index].client_port, _DYING_S)
+                wait_free(state.members[index].client_port)
                 client_ports(state.members[index].client_port, 1, {})
                 self._work_directory(self._member_directory(index))
                 member = replace(state.members[index], process=self._spawn(index))

@@ -13,6 +13,7 @@ __all__ = ["LOOPBACK", "client_ports", "free_ports", "is_free", "wait_free"]
 
 LOOPBACK = "127.0.0.1"
 _LAST = 65_535
+_DYING_S = 10.0
 
 
 def is_free(port: int) -> bool:
@@ -56,12 +57,12 @@ def client_ports(first: int, count: int, owners: Mapping[int, str]) -> list[int]
     return ports
 
 
-def wait_free(port: int, timeout_s: float) -> bool:
-    """Wait until a port is free; False when it still is not after `timeout_s`.
+def wait_free(port: int) -> bool:
+    """Wait until the port of a process that was killed is free; False when it is not after 10 s.
 
-    A process that was killed looks dead before the last of its threads let go of its sockets.
+    Such a process looks dead before the last of its threads let go of its sockets.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + _DYING_S
     while not is_free(port):
         if time.monotonic() > deadline:
             return False
