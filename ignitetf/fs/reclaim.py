@@ -126,10 +126,11 @@ class Reclaimer:
                 return None, 0
 
     def directories(self) -> int:
-        """Finish the removal of directories."""
-        for key, _ in list(self._meta.range(*_prefix(removed_key("")))):
+        """Finish the removal of directories; gives how many entries are garbage now."""
+        return sum(
             self._removal.purge(key[1:])
-        return 0
+            for key, _ in list(self._meta.range(*_prefix(removed_key(""))))
+        )
 
     def readers(self) -> None:
         """Remove the leases of dead readers."""

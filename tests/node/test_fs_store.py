@@ -325,3 +325,18 @@ def test_a_dead_writer_is_reclaimed(store):
     assert report.ok
     assert report.waiting == store.chunks.count() == 0
     failing(store, errno.ESTALE, writer.close)
+
+
+def test_a_removal_that_was_cut_short_is_finished_by_the_repair(store):
+    """The name is gone, and whoever removed it died before what is below it was."""
+    for number in range(3):
+        write(store, f"/gone/below/f{number}", b"x" * 10_000)
+    write(store, "/kept", b"y" * 10_000)
+    store.removal._directory(("gone",), recursive=True)
+    assert not store.exists("/gone")
+    assert store.chunks.count() == 12
+    report = check(store, repair=True)
+    assert report.ok and report.waiting == 0 and report.repaired == []
+    assert store.chunks.count() == 3
+    assert check(store, read=True).waiting == 0
+    assert read(store, "/kept") == b"y" * 10_000
