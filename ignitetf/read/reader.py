@@ -35,12 +35,13 @@ from ignitetf.read.declared import (
 from ignitetf.read.nulls import apply_nulls
 from ignitetf.read.options import LARGE_ROW_BYTES, PAGE_BYTES, ReadOptions
 from ignitetf.read.place import Place
-from ignitetf.read.scan import Query, RetryPolicy, pipeline_depth, scan_units
+from ignitetf.read.queries import scan_query, sql_query
+from ignitetf.read.scan import Query, RetryPolicy, scan_units
 from ignitetf.wire.blocks import BlockDecoder
 from ignitetf.wire.buffers import BufferPool
-from ignitetf.wire.codes import Feature, OpCode
+from ignitetf.wire.codes import OpCode
 from ignitetf.wire.decoder import Decoder
-from ignitetf.wire.frames import Page, encode_parameter, scan_request, sql_request
+from ignitetf.wire.frames import Page, scan_request
 from ignitetf.wire.infer import Evidence, infer_schema, observe_page
 from ignitetf.wire.schema import Batch, Schema
 from ignitetf.wire.types import TypeRegistry, UnknownType, read_binary_type
@@ -278,37 +279,14 @@ class CacheReader:
         return RetryPolicy(self.client.settings.idle_timeout_s if limit is None else limit)
 
     def _scan_query(self, page_size: int) -> Query:
-        number = cache_id(self.cache)
         rows = self.manifest.rows if self.manifest is not None else 0
         unit_bytes = self.entry_bytes * (rows or self._size()) / max(1, self.partition_count)
-        return Query(
-            OpCode.QUERY_SCAN,
-            lambda partition: scan_request(number, page_size, partition),
-            self.cache,
-            page_size,
-            pipelined=pipeline_depth(unit_bytes, self._page_bytes) if self.entry_bytes else 1,
-            buffer_bytes=self._page_bytes,
-        )
+        known = unit_bytes if self.entry_bytes else None
+        return scan_query(self.cache, page_size, known, self._page_bytes)
 
     def _sql_query(self, page_size: int) -> Query:
-        schema, _, _ = (self._table or "").partition(".")
-        where = f"WHERE ({self.options.where})"
-        statement = f"SELECT _KEY, _VAL FROM {self._table} {where}"  # nosec B608
-        params = [encode_parameter(v) for v in self.options.where_params]
         with self.client.channel() as channel:
-            if not channel.features & Feature.QUERY_PARTITIONS_BATCH_SIZE:
-                raise ConfigError(
-                    "the cluster does not take SQL by partition, where= cannot be used",
-                    hint="Apache Ignite 2.13 or newer is needed for where=",
-                )
-        return Query(
-            OpCode.QUERY_SQL_FIELDS,
-            lambda p: sql_request(schema.strip('"'), statement, params, page_size, partitions=[p]),
-            self.cache,
-            page_size,
-            pipelined=1,
-            buffer_bytes=PAGE_BYTES // 2,
-        )
+            return sql_query(self.cache, self._table or "", self.options, page_size, channel)
 
     def batches(self, partitions: Sequence[int]) -> Generator[UnitBatch, None, None]:
         """The records of the partitions, in the order given and by key hash within each.
