@@ -1,5 +1,6 @@
 """`IgniteDataset` as a citizen of tf.data: structure, pipelines, abandonment, push-down, errors."""
 
+import contextlib
 import gc
 import itertools
 import json
@@ -149,7 +150,11 @@ def test_supervised_pairs(open_dataset, table):
 
 
 @pytest.mark.slow
-def test_abandoned_iterators_leave_nothing_behind(open_dataset, table):
+@pytest.mark.parametrize(
+    "times",
+    [120, pytest.param(10_000, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])],
+)
+def test_abandoned_iterators_leave_nothing_behind(open_dataset, client, table, times):
     dataset = open_dataset(table, fields=["LABEL"], page_size=10)
     process = psutil.Process()
 
@@ -163,14 +168,23 @@ def test_abandoned_iterators_leave_nothing_behind(open_dataset, table):
         # Not those of TensorFlow, which Python enlists for good where they ran some of its code.
         return [t for t in threading.enumerate() if t.name.startswith("ignitetf")]
 
+    def cursors():
+        found = client.sql("SELECT COUNT(*) FROM SYS.SCAN_QUERIES WHERE CACHE_NAME = ?", [table])
+        return next(iter(found))[0]
+
     abandon(20)
     files = process.num_fds()
-    abandon(120)
+    with contextlib.closing(dataset.numpy()) as pages:
+        next(pages)
+        # A node tells of its own cursors only.
+        assert cursors() > 0 or len(client.nodes()) > 1
+    abandon(times)
     # TensorFlow lets go of an iterator in a thread of its own.
     until = time.monotonic() + 30
-    while readers() and time.monotonic() < until:
+    while (readers() or cursors()) and time.monotonic() < until:
         time.sleep(0.1)
     assert readers() == []
+    assert cursors() == 0
     assert process.num_fds() <= files + 2
     assert len(keys_of(dataset)) == ROWS
 
