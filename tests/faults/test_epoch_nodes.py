@@ -14,6 +14,7 @@ import psutil
 import pytest
 from pyignite.datatypes import prop_codes
 from pyignite.datatypes.cache_config import PartitionLossPolicy
+from settled import settle
 
 from ignitetf.catalog import Manifest, write_manifest
 from ignitetf.client import connect
@@ -56,18 +57,10 @@ class Cluster:
         self.node = type(self.node).start(self.name)
         self.settle()
 
-    def settle(self, nodes=3, seconds=90):
+    def settle(self, nodes=3):
         """Wait until so many nodes are left and every partition has its copies."""
-        until = time.monotonic() + seconds
         with connect(self.addresses) as client:
-            while time.monotonic() < until:
-                time.sleep(0.3)
-                if len(client.nodes()) != nodes:
-                    continue
-                rows = client.sql("SELECT VALUE FROM SYS.METRICS WHERE NAME = 'cluster.Rebalanced'")
-                if [value for (value,) in rows] == ["true"]:
-                    return
-        raise AssertionError("the cluster was not rebalanced")
+            settle(client, nodes)
 
 
 @pytest.fixture(scope="module")

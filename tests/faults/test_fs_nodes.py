@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from settled import settle
 
 from ignitetf.client import connect
 from ignitetf.fs.check import check
@@ -34,17 +35,6 @@ def start(node_home, name, **options):
     from ignitetf.node import Node
 
     return Node.start(name, port=14000 + random.randrange(80), **options)
-
-
-def rebalanced(client, seconds=90):
-    """Wait until every partition has its copies again."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        rows = client.sql("SELECT VALUE FROM SYS.METRICS WHERE NAME = 'cluster.Rebalanced'")
-        if [value for (value,) in rows] == ["true"]:
-            return
-        time.sleep(0.5)
-    raise AssertionError("the cluster was not rebalanced")
 
 
 def read(store, path):
@@ -89,7 +79,7 @@ def test_a_killed_node_tears_no_file(node_home):
                 store.close()
             node = type(node).start("fs-kill")
             with connect(node.addresses) as client:
-                rebalanced(client)
+                settle(client)
         stored = []
         for writer in writers:
             writer.send_signal(signal.SIGKILL)

@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 
 import pytest
+from settled import settle
 
 from ignitetf.client import connect
-from ignitetf.errors import IgniteTFError
 
 sys.path.insert(0, str(Path(__file__).parent))
 from operations import World, is_told
@@ -29,20 +29,6 @@ PAUSE_S = 4.0
 LONGEST_S = 60.0
 
 
-def settled(client, seconds=120):
-    """Wait until every partition has its copies."""
-    until = time.monotonic() + seconds
-    query = "SELECT VALUE FROM SYS.METRICS WHERE NAME = 'cluster.Rebalanced'"
-    while time.monotonic() < until:
-        try:
-            if client.sql(query).fetchall() == [("true",)]:
-                return
-        except IgniteTFError:
-            pass
-        time.sleep(0.3)
-    raise AssertionError("the cluster was not rebalanced")
-
-
 class Cluster:
     def __init__(self):
         from ignitetf.node import Node
@@ -54,7 +40,7 @@ class Cluster:
 
     def bring_back(self, client):
         self.node = type(self.node).start("operations")
-        settled(client)
+        settle(client)
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +86,7 @@ def test_a_node_that_hangs_for_some_seconds(cluster, world, name):
         run(world, name, addresses)
     finally:
         resume.join()
-    settled(world.client)
+    settle(world.client)
     assert world.settled(name) is None
     assert run(world, name, addresses) is None
     assert world.settled(name) is None

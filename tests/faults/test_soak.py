@@ -16,9 +16,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from settled import settle
 
 from ignitetf.client import connect
-from ignitetf.errors import IgniteTFError
 from ignitetf.fs.check import check
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -88,20 +88,6 @@ class Samples:
         )
 
 
-def rebalanced(addresses, seconds=120):
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        try:
-            with connect(addresses) as client:
-                query = "SELECT VALUE FROM SYS.METRICS WHERE NAME = 'cluster.Rebalanced'"
-                if client.sql(query).fetchall() == [("true",)]:
-                    return
-        except IgniteTFError:
-            pass
-        time.sleep(1)
-    raise AssertionError("the cluster was not rebalanced")
-
-
 def report(minute, workers, samples, kills):
     rounds = ", ".join(f"{w.name} {w.rounds}" for w in workers)
     errors = sum(sum(w.errors.values()) for w in workers)
@@ -127,7 +113,8 @@ def kill_every_minute(node, workers, samples):
         kills += 1
         time.sleep(rng.uniform(3, 10))
         node = type(node).start(node.name)
-        rebalanced(node.addresses)
+        with connect(node.addresses) as client:
+            settle(client)
         report(passed / 60, workers, samples, kills)
         assert not any(w.wrong for w in workers), [w.wrong for w in workers]
         time.sleep(max(0.0, begin + passed + PERIOD_S - time.monotonic()))
