@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Optional
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -34,7 +34,7 @@ app = typer.Typer(help="Measure rates beside the limit of the machine.", no_args
 
 
 class ReadProfile(str, Enum):
-    """Rows to read."""
+    """Rows to read; of literals typer takes no list."""
 
     MNIST = "mnist"
     B100 = "100b"
@@ -67,7 +67,7 @@ def bench() -> None:
 def read(
     connect: Connect,
     rows: Annotated[
-        Optional[list[ReadProfile]],  # noqa: UP045 (evaluated at run time)
+        list[ReadProfile] | None,
         typer.Option(
             help="Rows: mnist (784 bytes); a size; blobs of about 20 KB; sql (five small columns);"
             " or partitions: 1 MB in pages of 20 MB, in 1 to 2,048 partitions; repeatable"
@@ -76,21 +76,20 @@ def read(
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Times each way is run.")] = 5,
     partitions: Annotated[
-        Optional[list[int]],  # noqa: UP045
+        list[int] | None,
         typer.Option(
             min=1, help="Partitions of the cache [default: 8]; repeatable for --rows partitions."
         ),
     ] = None,
     count: Annotated[
-        Optional[int],  # noqa: UP045
+        int | None,
         typer.Option(min=1, metavar="N", help="Number of rows, instead of the profile's own."),
     ] = None,
     way: Annotated[
-        Optional[list[str]],  # noqa: UP045
-        typer.Option(metavar="NAME", help="Only this way to read; repeatable."),
+        list[str] | None, typer.Option(metavar="NAME", help="Only this way to read; repeatable.")
     ] = None,
     nodes: Annotated[
-        Optional[list[int]],  # noqa: UP045
+        list[int] | None,
         typer.Option(
             min=1,
             max=8,
@@ -99,10 +98,9 @@ def read(
         ),
     ] = None,
     plot: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(metavar="PNG", help="Draw the rates; needs the extra 'plot'."),
+        Path | None, typer.Option(metavar="PNG", help="Draw the rates; needs the extra 'plot'.")
     ] = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """Read the same rows in every way, in turn; `ratio` is to a bare socket.
 
@@ -184,7 +182,7 @@ def _show_rates(rates: list[Rate], plot: Path | None, output: Output, sweep: boo
         plot_rates(rates, plot)
         note(f"drawn to {plot}")
     # The shape of the rows is for programs; a table has no room for it.
-    names = None if output is not Output.TABLE else _TABLE + (_SWEEP if sweep else ())
+    names = None if output != "table" else _TABLE + (_SWEEP if sweep else ())
     show([asdict(r) for r in rates], output, names)
 
 
@@ -193,12 +191,12 @@ def _show_rates(rates: list[Rate], plot: Path | None, output: Output, sweep: boo
 def write(
     connect: Connect,
     rows: Annotated[
-        Optional[list[WriteProfile]],  # noqa: UP045 (evaluated at run time)
+        list[WriteProfile] | None,
         typer.Option(help="mnist (784 bytes), 1mb, png (files); repeatable [default: all]."),
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Times each way is run.")] = 5,
     partitions: Annotated[int, typer.Option(min=1, help="Partitions of the cache.")] = 8,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """Write the same rows in every way, in turn, beside requests that were encoded before.
 
@@ -222,7 +220,7 @@ def fs(
     size: Annotated[int, typer.Option(min=8, help="Size of the file in MiB.")] = 256,
     rounds: Annotated[int, typer.Option(min=1, help="Times each way is run.")] = 3,
     files: Annotated[int, typer.Option(min=1, help="Files in the directory listed.")] = 10_000,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """Write and read a file in igfs:// beside bare requests with the same chunks; MB/s.
 

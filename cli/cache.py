@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -15,7 +14,7 @@ from ignitetf.cli.options import (
     confirm,
     connected,
 )
-from ignitetf.cli.output import Output, OutputOption, note, show
+from ignitetf.cli.output import OutputOption, note, show
 
 app = typer.Typer(help="Create, list, describe, clear and drop caches.", no_args_is_help=True)
 
@@ -23,18 +22,12 @@ NameArgument = Annotated[str, typer.Argument(help="Name of the cache.", show_def
 _FIELDS = ("name", "type", "key", "nullable", "dtype", "shape")
 
 
-class Mode(str, Enum):
-    """Where the entries of a cache are."""
-
-    PARTITIONED = "partitioned"
-    REPLICATED = "replicated"
+# Where the entries of a cache are.
+Mode = Literal["partitioned", "replicated"]
 
 
-class Atomicity(str, Enum):
-    """Whether a cache takes part in transactions."""
-
-    ATOMIC = "atomic"
-    TRANSACTIONAL = "transactional"
+# Whether a cache takes part in transactions.
+Atomicity = Literal["atomic", "transactional"]
 
 
 @app.command()
@@ -46,11 +39,11 @@ def create(
     backups: BackupsOption = 0,
     mode: Annotated[
         Mode, typer.Option(case_sensitive=False, help="Spread over the nodes, or all on each.")
-    ] = (Mode.PARTITIONED),
+    ] = "partitioned",
     atomicity: Annotated[
         Atomicity, typer.Option(case_sensitive=False, help="With transactions or without.")
-    ] = (Atomicity.ATOMIC),
-    output: OutputOption = Output.TABLE,
+    ] = "atomic",
+    output: OutputOption = "table",
 ) -> None:
     """Create a cache for keys and values of every type.
 
@@ -58,7 +51,7 @@ def create(
     """
     from ignitetf.load.caches import CacheSpec, create_cache, list_caches
 
-    spec = CacheSpec(name, partitions, backups, mode.name, atomicity.name)
+    spec = CacheSpec(name, partitions, backups, mode.upper(), atomicity.upper())
     with connect() as client:
         create_cache(client, spec)
         show([row for row in list_caches(client) if row["name"] == name], output)
@@ -66,7 +59,7 @@ def create(
 
 @app.command("ls")
 @connected
-def list_(connect: Connect, output: OutputOption = Output.TABLE) -> None:
+def list_(connect: Connect, output: OutputOption = "table") -> None:
     """List the caches with their entries, partitions and backups.
 
     Example: ignitetf cache ls --output json
@@ -80,7 +73,7 @@ def list_(connect: Connect, output: OutputOption = Output.TABLE) -> None:
 
 @app.command()
 @connected
-def describe(connect: Connect, name: NameArgument, output: OutputOption = Output.TABLE) -> None:
+def describe(connect: Connect, name: NameArgument, output: OutputOption = "table") -> None:
     """Show how a cache stores its data, and its fields and their types.
 
     Example: ignitetf cache describe MNIST_TRAIN
@@ -89,12 +82,12 @@ def describe(connect: Connect, name: NameArgument, output: OutputOption = Output
 
     with connect() as client:
         found = describe_cache(client, name)
-    if output is Output.JSON:
+    if output == "json":
         show(found, output)
         return
     fields = found.pop("fields")
     found.pop("indexes", None)
-    if output is Output.CSV:
+    if output == "csv":
         show(fields, output, columns=_FIELDS)
         return
     show({k: v for k, v in found.items() if v is not None})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ignitetf.cli.options import Connect, Yes, confirm, connected
-from ignitetf.cli.output import Output, OutputOption, note, show
+from ignitetf.cli.output import OutputOption, note, show
 from ignitetf.cli.remote import DEFAULT, NameOption, open_remote
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def push(
     remote: RemoteArgument,
     delete: Delete = False,
     fs_name: NameOption = DEFAULT,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """Copy what changed into the cluster, the state file last.
 
@@ -58,7 +58,7 @@ def pull(
     remote: RemoteArgument,
     local: LocalArgument,
     fs_name: NameOption = DEFAULT,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """Copy what changed from the cluster, the state file last.
 
@@ -77,7 +77,7 @@ def list_(
     connect: Connect,
     remote: RemoteArgument,
     fs_name: NameOption = DEFAULT,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """List the checkpoints of a directory, oldest first.
 
@@ -112,7 +112,7 @@ def prune(
     keep: Annotated[int, typer.Option(min=1, help="How many of the newest stay.")],
     yes: Yes = False,
     fs_name: NameOption = DEFAULT,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """Remove all but the newest checkpoints; the state file forgets them first.
 

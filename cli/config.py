@@ -5,14 +5,14 @@ from __future__ import annotations
 import typer
 
 from ignitetf.cli.options import Connect, connected
-from ignitetf.cli.output import Output, OutputOption, show
+from ignitetf.cli.output import OutputOption, show
 
 app = typer.Typer()
 
 
 @app.command()
 @connected
-def config(connect: Connect, output: OutputOption = Output.TABLE) -> None:
+def config(connect: Connect, output: OutputOption = "table") -> None:
     """Show the settings in force and where each comes from; a secret shows only whether it is set.
 
     Example: ignitetf config --output json

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ignitetf.cli.options import Connect, connected
-from ignitetf.cli.output import Output, OutputOption, note, show
+from ignitetf.cli.output import OutputOption, note, show
 
 if TYPE_CHECKING:
     from ignitetf.settings import Settings
@@ -19,7 +19,7 @@ app = typer.Typer()
 @connected
 def demo(
     connect: Connect,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
     port: Annotated[
         int, typer.Option(help="Port of the node, when one has to be started.")
     ] = 10800,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 
 from ignitetf.cli.options import Connect, connected
-from ignitetf.cli.output import Output, OutputOption, note, progress, show
+from ignitetf.cli.output import OutputOption, note, progress, show
 
 head_app = typer.Typer(help="The first records of a cache.")
 stats_app = typer.Typer(help="What the columns of a cache hold.")
@@ -25,10 +25,9 @@ def head(
     cache: _CacheArgument,
     count: Annotated[int, typer.Option("--rows", "-n", min=1, help="Records to show.")] = 10,
     fields: Annotated[
-        Optional[str],  # noqa: UP045 (evaluated at run time)
-        typer.Option(metavar="NAME,...", help="Only these fields."),
+        str | None, typer.Option(metavar="NAME,...", help="Only these fields.")
     ] = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """Print the first records, in the order in which training reads them.
 
@@ -40,7 +39,7 @@ def head(
     with connect() as client:
         client.require_cache(cache)
         rows = first_rows(client, cache, count, fields=wanted)
-    if output is Output.TABLE:
+    if output == "table":
         rows = [{name: _brief(value) for name, value in row.items()} for row in rows]
     show(rows, output)
 
@@ -54,7 +53,7 @@ def _brief(value: Any) -> Any:
 
 @stats_app.command("stats")
 @connected
-def stats(connect: Connect, cache: _CacheArgument, output: OutputOption = Output.TABLE) -> None:
+def stats(connect: Connect, cache: _CacheArgument, output: OutputOption = "table") -> None:
     """Print rows, rows per partition, and each column's range, mean, nulls and values.
 
     Example: ignitetf stats MNIST_TRAIN --output json
@@ -65,7 +64,7 @@ def stats(connect: Connect, cache: _CacheArgument, output: OutputOption = Output
         client.require_cache(cache)
         with progress(f"read {cache}", None) as advance:
             found = dataset_stats(client, cache, on_progress=advance)
-    if output is Output.JSON:
+    if output == "json":
         show(found.as_dict(), output)
         return
     rows: list[dict[str, Any]] = []
@@ -86,17 +85,16 @@ def preview(
     connect: Connect,
     cache: _CacheArgument,
     out: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option("--out", metavar="FILE.png", help="Write the sheet here, do not draw it."),
     ] = None,
     field: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option(metavar="NAME", help="Field of the images [default: the first]."),
+        str | None, typer.Option(metavar="NAME", help="Field of the images [default: the first].")
     ] = None,
     count: Annotated[int, typer.Option("--rows", "-n", min=1, help="Images to show.")] = 64,
     columns: Annotated[int, typer.Option(min=1, help="Images side by side.")] = 8,
     size: Annotated[int, typer.Option(min=8, max=1024, help="Pixels of each image.")] = 96,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """Draw the first images with their labels, in the terminal or as a PNG.
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ignitetf.cli.options import Connect, Yes, confirm, connected
-from ignitetf.cli.output import Output, OutputOption, note, show
+from ignitetf.cli.output import OutputOption, note, show
 from ignitetf.cli.remote import (
     DEFAULT,
     NameOption,
@@ -45,7 +45,7 @@ def list_(
     recursive: Recursive = False,
     long: Annotated[bool, typer.Option("--long", "-l", help="Size and time, too.")] = False,
     fs_name: NameOption = DEFAULT,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """List a directory, a file, or what matches a glob.
 
@@ -60,7 +60,7 @@ def list_(
         else:
             found += fs.ls(one, detail=True)
     rows = [_row(info) for info in sorted(found, key=lambda info: str(info["name"]))]
-    if output is Output.TABLE and not long:
+    if output == "table" and not long:
         for row in rows:
             typer.echo(row["name"] + ("/" if row["type"] == "directory" else ""))
     else:
@@ -232,7 +232,7 @@ def du(
     connect: Connect,
     path: Annotated[str, typer.Argument(help="Remote path.")] = "/",
     fs_name: NameOption = DEFAULT,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """Bytes and files below each entry of a directory, and in all.
 
@@ -261,7 +261,7 @@ def stat(
     connect: Connect,
     path: RemoteArgument,
     fs_name: NameOption = DEFAULT,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """Show what is known about a file or directory.
 
@@ -292,7 +292,7 @@ def check(
         bool, typer.Option(help="With --repair: wait until leases of silent writers run out.")
     ] = True,
     fs_name: NameOption = DEFAULT,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """Check that the file system is consistent; exit code 1 when it is not.
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import Enum
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
@@ -17,11 +16,8 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Load a data set into a cache.", no_args_is_help=True)
 
 
-class Split(str, Enum):
-    """A part of a data set."""
-
-    TRAIN = "train"
-    TEST = "test"
+# A part of a data set.
+Split = Literal["train", "test"]
 
 
 SourceArgument = Annotated[str, typer.Argument(help="File, folder or fsspec URL.")]
@@ -29,7 +25,7 @@ SourcesArgument = Annotated[
     list[str], typer.Argument(help="Files of one table, patterns, folders or fsspec URLs.")
 ]
 KeyOption = Annotated[
-    Optional[str],  # noqa: UP045 (evaluated at run time)
+    str | None,
     typer.Option(metavar="COLUMN", help="Column that is the key [default: a running number]."),
 ]
 
@@ -39,16 +35,14 @@ KeyOption = Annotated[
 def mnist(
     cache: str | None,
     place: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Argument(metavar="[SOURCE]", help="As --source.", show_default=False),
+        str | None, typer.Argument(metavar="[SOURCE]", help="As --source.", show_default=False)
     ] = None,
     source: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(metavar="DIR", help="Folder with the four files [default: download them]."),
     ] = None,
     split: Annotated[
-        Optional[Split],  # noqa: UP045
-        typer.Option(help="One part only [default: both; with --cache: train]."),
+        Split | None, typer.Option(help="One part only [default: both; with --cache: train].")
     ] = None,
 ) -> Iterable[Target]:
     """Load MNIST into MNIST_TRAIN and MNIST_TEST.
@@ -63,8 +57,7 @@ def mnist(
 def digits(
     cache: str | None,
     split: Annotated[
-        Optional[Split],  # noqa: UP045
-        typer.Option(help="One part only [default: both; with --cache: train]."),
+        Split | None, typer.Option(help="One part only [default: both; with --cache: train].")
     ] = None,
 ) -> Iterable[Target]:
     """Load the digits of scikit-learn into DIGITS_TRAIN and DIGITS_TEST.
@@ -80,13 +73,11 @@ def images(
     cache: str | None,
     source: SourceArgument,
     labels: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option(metavar="CSV", help="Table of path and label."),
+        str | None, typer.Option(metavar="CSV", help="Table of path and label.")
     ] = None,
     decode: Annotated[bool, typer.Option("--decode", help="Store pixels, not files.")] = False,
     resize: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option(metavar="HEIGHTxWIDTH", help="Scale all images; stores pixels."),
+        str | None, typer.Option(metavar="HEIGHTxWIDTH", help="Scale all images; stores pixels.")
     ] = None,
     channels: Annotated[int, typer.Option(help="Of pixels: 1 grey, 3 RGB, 4 RGBA.")] = 3,
 ) -> Iterable[Target]:
@@ -104,11 +95,10 @@ def voc(
     cache: str | None,
     source: SourceArgument,
     image_set: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option(metavar="NAME", help="A list in ImageSets/Main, such as train."),
+        str | None, typer.Option(metavar="NAME", help="A list in ImageSets/Main, such as train.")
     ] = None,
     decode: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(metavar="HEIGHTxWIDTH", help="Store pixels, cropped or padded to this size."),
     ] = None,
     channels: Annotated[int, typer.Option(help="Of pixels: 1 grey, 3 RGB, 4 RGBA.")] = 3,
@@ -127,12 +117,10 @@ def npz(
     cache: str | None,
     source: Annotated[list[str], typer.Argument(help="Files (.npz, .npy).")],
     labels: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option(metavar="FILE", help="File with the labels."),
+        str | None, typer.Option(metavar="FILE", help="File with the labels.")
     ] = None,
     arrays: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option(metavar="[FIELD=]ARRAY,...", help="Arrays to load [default: all]."),
+        str | None, typer.Option(metavar="[FIELD=]ARRAY,...", help="Arrays to load [default: all].")
     ] = None,
     key: KeyOption = None,
 ) -> Iterable[Target]:
@@ -151,7 +139,7 @@ def csv(
     source: SourcesArgument,
     key: KeyOption = None,
     types: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(metavar="COLUMN:TYPE,...", help="Types that the first rows do not show."),
     ] = None,
     delimiter: Annotated[str, typer.Option(help="Between columns.")] = ",",
@@ -180,7 +168,7 @@ def tfrecord(
     cache: str | None,
     source: SourcesArgument,
     features: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(metavar="NAME:TYPE[SHAPE],...", help="Features to load [default: all]."),
     ] = None,
     key: KeyOption = None,
@@ -198,8 +186,7 @@ def idx(
     cache: str | None,
     source: SourceArgument,
     labels: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option(metavar="FILE", help="IDX file with the labels."),
+        str | None, typer.Option(metavar="FILE", help="IDX file with the labels.")
     ] = None,
 ) -> Iterable[Target]:
     """Load IDX files, the format of MNIST.
@@ -211,12 +198,12 @@ def idx(
 
 def _splits(kind: str, place: str | None, cache: str | None, split: Split | None) -> list[Target]:
     if cache is not None and split is None:
-        split = Split.TRAIN
-    wanted = [split] if split is not None else list(Split)
+        split = "train"
+    wanted = [split] if split is not None else get_args(Split)
     targets = []
     for each in wanted:
-        name = cache or f"{kind.upper()}_{each.name}"
-        targets.append(_target_of(kind, place, name, {"split": each.value}))
+        name = cache or f"{kind.upper()}_{each.upper()}"
+        targets.append(_target_of(kind, place, name, {"split": each}))
     return targets
 
 

@@ -6,8 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -23,27 +22,16 @@ __all__ = ["Target", "loading"]
 _SHOWN_BAD_RECORDS = 20
 
 
-class IfExists(str, Enum):
-    """What to do with a cache that is there."""
-
-    ERROR = "error"
-    APPEND = "append"
-    REPLACE = "replace"
-    RESUME = "resume"
+# What to do with a cache that is there.
+IfExists = Literal["error", "append", "replace", "resume"]
 
 
-class Layout(str, Enum):
-    """How records are stored."""
-
-    ROWS = "rows"
-    BLOCKS = "blocks"
+# How records are stored.
+Layout = Literal["rows", "blocks"]
 
 
-class BadRecords(str, Enum):
-    """What to do with a record that cannot be read."""
-
-    FAIL = "fail"
-    SKIP = "skip"
+# What to do with a record that cannot be read.
+BadRecords = Literal["fail", "skip"]
 
 
 @dataclass(frozen=True)
@@ -89,31 +77,27 @@ def loading(command: Callable[..., Iterable[Target]]) -> Callable[..., None]:
 def _shared(
     *,
     cache: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--cache", metavar="NAME", help="Cache, and SQL table, to fill."),
+        str | None, typer.Option("--cache", metavar="NAME", help="Cache, and SQL table, to fill.")
     ] = None,
     partitions: Annotated[
-        Optional[int],  # noqa: UP045
-        typer.Option(help="Partitions of a new cache [default: 1024]."),
+        int | None, typer.Option(help="Partitions of a new cache [default: 1024].")
     ] = None,
     backups: Annotated[int, typer.Option(min=0, help="Copies of each partition.")] = 0,
     if_exists: Annotated[
         IfExists, typer.Option(help="What to do with a cache that is there.")
-    ] = IfExists.ERROR,
+    ] = "error",
     layout: Annotated[
         Layout, typer.Option(help="An entry is a row, or a block of many rows.")
-    ] = Layout.ROWS,
+    ] = "rows",
     index: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option(metavar="COLUMN,...", help="Columns with a SQL index."),
+        str | None, typer.Option(metavar="COLUMN,...", help="Columns with a SQL index.")
     ] = None,
     limit: Annotated[
-        Optional[int],  # noqa: UP045
-        typer.Option(min=1, help="Stop after this many rows (of voc: images)."),
+        int | None, typer.Option(min=1, help="Stop after this many rows (of voc: images).")
     ] = None,
     bad_records: Annotated[
         BadRecords, typer.Option(help="Stop at a record that cannot be read, or skip it.")
-    ] = BadRecords.FAIL,
+    ] = "fail",
     streamer: Annotated[
         bool,
         typer.Option(
@@ -121,17 +105,17 @@ def _shared(
             help="Write through the data streamer; a load that is killed may halt the node.",
         ),
     ] = False,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> dict[str, Any]:
     """The options that all commands have, their values as `load_dataset` and `_load` take them."""
     return {
         "cache": cache,
-        "bad_records": bad_records.value,
+        "bad_records": bad_records,
         "output": output,
         "partitions": partitions,
         "backups": backups,
-        "if_exists": if_exists.value,
-        "layout": layout.value,
+        "if_exists": if_exists,
+        "layout": layout,
         "index": tuple(c.strip().upper() for c in (index or "").split(",") if c.strip()),
         "limit": limit,
         "streamer": streamer,

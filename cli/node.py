@@ -6,11 +6,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ignitetf.cli.output import Output, OutputOption, note, show
+from ignitetf.cli.output import OutputOption, note, show
 
 if TYPE_CHECKING:
     from ignitetf.node.jars import Progress
@@ -28,15 +28,14 @@ NameOption = Annotated[str, typer.Option("--name", metavar="NAME", help="Name of
 def start(
     name: NameOption = "default",
     port: Annotated[
-        Optional[int],  # noqa: UP045 (evaluated at run time)
+        int | None,
         typer.Option(help="Port for clients [default: 10800]; further members take the next."),
     ] = None,
     nodes: Annotated[
-        Optional[int],  # noqa: UP045
-        typer.Option(help="Members, a real cluster on this machine [default: 1]."),
+        int | None, typer.Option(help="Members, a real cluster on this machine [default: 1].")
     ] = None,
     memory: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(metavar="SIZE", help="Memory for the data of each member [default: 2g]."),
     ] = None,
     persist: Annotated[bool, typer.Option("--persist", help="Keep the data on disk.")] = False,
@@ -48,17 +47,17 @@ def start(
         ),
     ] = False,
     template_partitions: Annotated[
-        Optional[list[int]],  # noqa: UP045
+        list[int] | None,
         typer.Option(
             metavar="N", help="A partition count for caches beside 1, 2, 4 ... 1024; repeatable."
         ),
     ] = None,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Limit for the start.")] = 120,
     jars: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option(metavar="DIR", help="Folder with the jars; nothing is fetched then."),
     ] = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """Start a node; returns when it answers a query.
 
@@ -113,7 +112,7 @@ def stop(
 def status(
     name: NameOption = "default",
     all_nodes: Annotated[bool, typer.Option("--all", help="Show every node.")] = False,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """Show whether a node runs, where it is reached, and its processes.
 
@@ -176,8 +175,7 @@ def config(
 
 UserArgument = Annotated[str, typer.Argument(metavar="USER", help="Name of the user.")]
 PasswordFileOption = Annotated[
-    Optional[Path],  # noqa: UP045
-    typer.Option(metavar="FILE", help="File with the password; else it is asked for."),
+    Path | None, typer.Option(metavar="FILE", help="File with the password; else it is asked for.")
 ]
 
 

@@ -10,7 +10,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -61,7 +61,7 @@ class Connect:
 def _option(flag: str, kind: Any, help: str, **more: Any) -> tuple[str, Any]:
     name = flag.partition("/")[0].lstrip("-").replace("-", "_")
     option = typer.Option(flag, help=help, rich_help_panel=_PANEL, show_default=False, **more)
-    return name, Annotated[Optional[kind], option]  # noqa: UP045 (evaluated at run time)
+    return name, Annotated[kind | None, option]
 
 
 _CONNECTION: dict[str, Any] = dict(
@@ -116,7 +116,7 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
 
 
 PartitionsOption = Annotated[
-    Optional[int],  # noqa: UP045
+    int | None,
     typer.Option(
         "--partitions",
         min=1,

@@ -24,8 +24,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from enum import Enum
-from typing import IO, Annotated, Any, Protocol, runtime_checkable
+from typing import IO, Annotated, Any, Literal, Protocol, runtime_checkable
 
 import typer
 
@@ -45,12 +44,8 @@ __all__ = [
 PIPED_WIDTH = 1_000_000  # no line of a table is broken where nobody looks at it
 
 
-class Output(str, Enum):
-    """Form of the data a command prints."""
-
-    TABLE = "table"
-    JSON = "json"
-    CSV = "csv"
+# Form of the data a command prints.
+Output = Literal["table", "json", "csv"]
 
 
 OutputOption = Annotated[
@@ -75,7 +70,7 @@ Data = Rows | Mapping[str, Any] | Iterable[Mapping[str, Any]]
 
 def show(
     data: Data,
-    output: Output | str = Output.TABLE,
+    output: Output = "table",
     columns: Sequence[str] | None = None,
     file: IO[str] | None = None,
 ) -> None:
@@ -90,20 +85,19 @@ def show(
         file: Where to write; stdout when None.
     """
     out = file or sys.stdout
-    form = Output(output)
     if isinstance(data, Mapping):
         record = {name: data.get(name) for name in columns or data}
-        if form is Output.JSON:
+        if output == "json":
             out.write(json.dumps(jsonable(record), indent=2, ensure_ascii=False) + "\n")
-        elif form is Output.CSV:
+        elif output == "csv":
             _write_csv(list(record), [list(record.values())], out)
         else:
             _write_record(record, out)
         return
     names, rows = as_rows(data, columns)
-    if form is Output.JSON:
+    if output == "json":
         _write_json(names, rows, out)
-    elif form is Output.CSV:
+    elif output == "csv":
         _write_csv(names, rows, out)
     else:
         _write_table(names, rows, out)

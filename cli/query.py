@@ -10,10 +10,9 @@ import sys
 import uuid
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
-from enum import Enum
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -33,13 +32,8 @@ _CHANGES = ("INSERT", "MERGE", "UPDATE", "DELETE")
 _QUERIES = ("SELECT", "WITH", "EXPLAIN", "SHOW", "VALUES", "TABLE", "(")
 
 
-class QueryOutput(str, Enum):
-    """Form of the rows of a query."""
-
-    TABLE = "table"
-    JSON = "json"
-    CSV = "csv"
-    PARQUET = "parquet"
+# Form of the rows of a query.
+QueryOutput = Literal["table", "json", "csv", "parquet"]
 
 
 @app.command()
@@ -47,27 +41,24 @@ class QueryOutput(str, Enum):
 def query(
     connect: Connect,
     sql: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Argument(help="The statement; standard input or a prompt when left out."),
+        str | None, typer.Argument(help="The statement; standard input or a prompt when left out.")
     ] = None,
     file: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option("--file", "-f", help="File with statements that ';' separates."),
+        Path | None, typer.Option("--file", "-f", help="File with statements that ';' separates.")
     ] = None,
     output: Annotated[
         QueryOutput, typer.Option("--output", "-o", help="Form of the rows; bytes are base64.")
-    ] = QueryOutput.TABLE,
+    ] = "table",
     to: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option("--to", help="File to write instead of stdout; parquet needs one."),
     ] = None,
     param: Annotated[
-        Optional[list[str]],  # noqa: UP045
+        list[str] | None,
         typer.Option(help="Value of the next '?': number, true, false, null, else text."),
     ] = None,
     max_rows: Annotated[
-        Optional[int],  # noqa: UP045
-        typer.Option("--max-rows", min=1, help="Stop after so many rows."),
+        int | None, typer.Option("--max-rows", min=1, help="Stop after so many rows.")
     ] = None,
 ) -> None:
     """Run SQL: one statement, a file, standard input, or an interactive prompt.
@@ -78,7 +69,7 @@ def query(
     """
     if sql is not None and file is not None:
         raise UsageError("give the statement or --file, not both")
-    if output is QueryOutput.PARQUET and to is None:
+    if output == "parquet" and to is None:
         raise UsageError("parquet is no text: give --to FILE")
     if sql is None and file is None and sys.stdin.isatty() and sys.stdout.isatty():
         from ignitetf.cli.prompt import run
@@ -146,8 +137,8 @@ def _check(statements: Sequence[str], values: Sequence[Any], output: QueryOutput
     if values and len(statements) > 1:
         raise UsageError(f"--param goes with one statement, here are {len(statements)}")
     queries = sum(map(_is_query, statements))
-    if queries > 1 and output is not QueryOutput.TABLE:
-        raise UsageError(f"{output.value} holds the rows of one query, here are {queries}")
+    if queries > 1 and output != "table":
+        raise UsageError(f"{output} holds the rows of one query, here are {queries}")
 
 
 def _run(
@@ -176,7 +167,7 @@ def _run(
             ) from error
     if changed is None:
         return
-    if output is QueryOutput.JSON and not any(map(_is_query, statements)):
+    if output == "json" and not any(map(_is_query, statements)):
         show({"updated": changed}, "json")
     elif changed or any(map(_is_change, statements)):
         note(f"{changed} rows changed")
@@ -208,15 +199,16 @@ def print_rows(
     """Print the rows, or write them to the file `to`, which appears only when it is complete."""
     rows: Rows = result if max_rows is None else Limited(result, max_rows)
     if to is None:
-        show(rows, output.value)
+        assert output != "parquet"  # refused before the statement runs
+        show(rows, output)
         return
     part = to.with_name(f".{to.name}.{os.getpid()}.part")
     try:
-        if output is QueryOutput.PARQUET:
+        if output == "parquet":
             write_parquet(rows, part)
         else:
             with part.open("w", encoding="utf-8", newline="") as file:
-                show(rows, output.value, file=file)
+                show(rows, output, file=file)
         part.replace(to)
     finally:
         part.unlink(missing_ok=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -16,7 +16,7 @@ from ignitetf.cli.options import (
     confirm,
     connected,
 )
-from ignitetf.cli.output import Output, OutputOption, note, show
+from ignitetf.cli.output import OutputOption, note, show
 from ignitetf.errors import ConfigError
 
 app = typer.Typer(help="Create, list, describe and drop SQL tables.", no_args_is_help=True)
@@ -39,10 +39,9 @@ def create(
     partitions: PartitionsOption = None,
     backups: BackupsOption = 0,
     name: Annotated[
-        Optional[str],  # noqa: UP045 (evaluated at run time)
-        typer.Option(help="Name of the table; names of several begin with it."),
+        str | None, typer.Option(help="Name of the table; names of several begin with it.")
     ] = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """Create tables from statements that come with ignitetf, or from a file.
 
@@ -66,7 +65,7 @@ def create(
 
 @app.command("ls")
 @connected
-def list_(connect: Connect, output: OutputOption = Output.TABLE) -> None:
+def list_(connect: Connect, output: OutputOption = "table") -> None:
     """List the tables with their caches and numbers of rows.
 
     Example: ignitetf table ls
@@ -80,7 +79,7 @@ def list_(connect: Connect, output: OutputOption = Output.TABLE) -> None:
 
 @app.command()
 @connected
-def describe(connect: Connect, name: NameArgument, output: OutputOption = Output.TABLE) -> None:
+def describe(connect: Connect, name: NameArgument, output: OutputOption = "table") -> None:
     """Show the columns of a table; JSON has its cache and indexes too.
 
     Example: ignitetf table describe MNIST_TRAIN
@@ -89,7 +88,7 @@ def describe(connect: Connect, name: NameArgument, output: OutputOption = Output
 
     with connect() as client:
         found = caches.describe(client, caches.find_table(client, name)["cache"])
-    if output is Output.JSON:
+    if output == "json":
         show(found, output)
     else:
         show(found["fields"], output, columns=_FIELDS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,11 +22,11 @@ def verify(
     connect: Connect,
     cache: Annotated[str, typer.Argument(help="Name of the data set.")],
     source: Annotated[
-        Optional[list[str]],  # noqa: UP045 (evaluated at run time)
+        list[str] | None,
         typer.Option(metavar="PLACE", help="Compare with this file or folder, too; repeatable."),
     ] = None,
     kind: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(metavar="KIND", help="Kind of the source [default: as it was loaded]."),
     ] = None,
     images: Annotated[
@@ -37,12 +37,12 @@ def verify(
     ] = False,
     number: Annotated[int, typer.Option(min=0, help="With --epoch: number of the epoch.")] = 0,
     seed: Annotated[
-        Optional[int],  # noqa: UP045
+        int | None,
         typer.Option(min=0, help="With --epoch: seed of the shuffle [default: plain order]."),
     ] = None,
     shards: Annotated[int, typer.Option(min=1, help="With --epoch: number of workers.")] = 1,
     readers: Annotated[int, typer.Option(min=1, help="With --epoch: connections.")] = 1,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """Check rows, checksum, duplicates, images and partitions; exit code 1 when one is wrong.
 

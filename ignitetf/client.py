@@ -39,10 +39,11 @@ from ignitetf.errors import (
     ServerError,
     SqlError,
 )
+from ignitetf.failures import damaged, is_retryable
 from ignitetf.pyclient import PyClient, translated
 from ignitetf.results import SqlResult
-from ignitetf.settings import Settings
-from ignitetf.transport import Channel, damaged, is_loopback, is_retryable
+from ignitetf.settings import Settings, is_loopback
+from ignitetf.transport import Channel
 from ignitetf.wire.codes import Feature, OpCode, java_hash
 
 __all__ = ["Client", "NodeEndpoint", "PartitionMap", "SqlResult", "cache_id", "connect"]

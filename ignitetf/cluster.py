@@ -2,7 +2,7 @@
 
 answer -> **values** -> client
 
-Whatever does not fit raises what `transport.damaged` turns into a WireError.
+Whatever does not fit raises what `failures.damaged` turns into a WireError.
 
 Source: Apache Ignite 2.17.0, `ClientCachePartitionsResponse` (op 1101),
 `ClientClusterGroupGetNodesEndpointsResponse` (op 5102).

@@ -31,16 +31,10 @@ from ignitetf.errors import (
     SqlError,
     WireError,
 )
+from ignitetf.failures import server_error
 from ignitetf.handshake import open_connection
 from ignitetf.settings import Settings, split_address
-from ignitetf.transport import (
-    FLAG_ERROR,
-    FLAG_TOPOLOGY,
-    MAX_FRAME_BYTES,
-    Progress,
-    is_ended,
-    server_error,
-)
+from ignitetf.transport import FLAG_ERROR, FLAG_TOPOLOGY, MAX_FRAME_BYTES, Progress, is_ended
 from ignitetf.wire.answers import check_answer
 from ignitetf.wire.codes import Feature
 

@@ -6,9 +6,10 @@ that commands which only print help stay fast. Secrets never show in `repr` or `
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ __all__ = [
     "DEFAULT_ADDRESS",
     "Settings",
     "ignitetf_home",
+    "is_loopback",
     "limits_of_environment",
     "profile_path",
     "split_address",
@@ -315,3 +317,17 @@ def _number(name: str, value: Any) -> float:
         return float(value)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{name}: {value!r} is no number of seconds") from error
+
+
+def is_loopback(addresses: Iterable[str]) -> bool:
+    """Whether all addresses are of this machine."""
+
+    def local(host: str) -> bool:
+        if host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            return False
+
+    return all(local(split_address(a)[0]) for a in addresses)

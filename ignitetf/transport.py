@@ -11,33 +11,25 @@ Source: Apache Ignite 2.17.0, `ClientMessageParser`, `ClientResponse` (header); 
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import select
 import socket
 import ssl
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 from ignitetf.errors import (
-    AuthenticationError,
-    CacheExists,
-    CacheNotFound,
     ConnectError,
-    PartitionLost,
     RequestTimeout,
-    ServerError,
-    ServerOverloaded,
-    SqlError,
-    TlsError,
     WireError,
 )
+from ignitetf.failures import server_error
 from ignitetf.handshake import cause, open_connection, string_at
-from ignitetf.settings import Settings, split_address
+from ignitetf.settings import Settings
 from ignitetf.wire.buffers import BufferPool
-from ignitetf.wire.codes import OpCode, Status
+from ignitetf.wire.codes import OpCode
 
 __all__ = [
     "FLAG_ERROR",
@@ -45,11 +37,7 @@ __all__ = [
     "MAX_FRAME_BYTES",
     "Channel",
     "Progress",
-    "damaged",
     "is_ended",
-    "is_loopback",
-    "is_retryable",
-    "server_error",
 ]
 
 # A frame above this is taken for a hostile or broken peer. Memory is touched as bytes arrive only.
@@ -341,74 +329,3 @@ def is_ended(sock: socket.socket) -> bool:
         return bool(select.select([sock], [], [], 0)[0])
     except (OSError, ValueError):
         return True
-
-
-@contextlib.contextmanager
-def damaged(what: str) -> Iterator[None]:
-    """Raise WireError where the bytes of an answer cannot be taken apart."""
-    try:
-        yield
-    except (struct.error, IndexError, OverflowError, MemoryError, UnicodeDecodeError) as error:
-        raise WireError(f"damaged answer: {what}") from error
-
-
-def server_error(status: int, message: str, *, address: str | None = None) -> ServerError:
-    """The error of an answer, told apart by status and by the Java class named in its text."""
-    text = message.strip().splitlines()[0] if message.strip() else f"status {status}"
-    facts: dict[str, Any] = {"status": status, "server_message": message, "address": address}
-    if status == Status.CACHE_DOES_NOT_EXIST:
-        return CacheNotFound(text, hint="'ignitetf cache ls' lists the caches", **facts)
-    if status == Status.CACHE_EXISTS:
-        return CacheExists(text, hint="choose another name, or drop it first", **facts)
-    if "lostParts" in message or "partition data has been lost" in message:
-        return PartitionLost(
-            text, hint="start the nodes that hold it again, or reload the cache", **facts
-        )
-    if status == Status.TOO_MANY_CURSORS or any(
-        sign in message
-        for sign in ("Java heap space", "IgniteOutOfMemory", "Out of memory in data region")
-    ):
-        return ServerOverloaded(text, hint="give the node more memory, or ask for less", **facts)
-    if any(sign in message for sign in ("IgniteSQLException", "Failed to parse query")):
-        return SqlError(text, hint=None, **facts)
-    return ServerError(text, **facts)
-
-
-def is_retryable(error: BaseException) -> bool:
-    """Whether the same request may succeed on another connection, or a moment later."""
-    if isinstance(error, TlsError):
-        # Cut short, as by a node that dies, or refused.
-        return bool(error.fields.get("lost"))
-    if isinstance(error, AuthenticationError):
-        return False
-    if isinstance(error, (ConnectError, RequestTimeout)):
-        return True
-    if isinstance(error, ServerError) and not isinstance(error, (PartitionLost, ServerOverloaded)):
-        signs = (
-            "ClusterTopologyException",
-            "ClusterTopologyCheckedException",
-            "left topology",
-            "No queryable nodes",
-            "Failed to find resource with id",
-            "Node is stopping",
-            "NodeStoppingException",
-            "ClusterGroupEmpty",
-            # The partition's owner left while the scan was being sent to it.
-            "ClusterNode.isLocal()",
-        )
-        return any(sign in str(error.fields.get("server_message")) for sign in signs)
-    return False
-
-
-def is_loopback(addresses: Iterable[str]) -> bool:
-    """Whether all addresses are of this machine."""
-
-    def local(host: str) -> bool:
-        if host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(host).is_loopback
-        except ValueError:
-            return False
-
-    return all(local(split_address(a)[0]) for a in addresses)

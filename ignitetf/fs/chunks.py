@@ -26,13 +26,13 @@ from typing import Final
 
 from ignitetf.client import Client, cache_id
 from ignitetf.errors import ServerError
+from ignitetf.failures import damaged
 from ignitetf.fs.checksum import crc32
 from ignitetf.fs.oserrors import is_full
 from ignitetf.fs.path import os_error
 from ignitetf.fs.pipeline import Pipeline
 from ignitetf.fs.records import Extent
 from ignitetf.fs.retry import retry
-from ignitetf.transport import damaged
 from ignitetf.wire.codes import OpCode, TypeCode
 
 __all__ = ["CHUNK_BYTES", "ChunkCache", "ContentReader", "ContentWriter"]

@@ -20,9 +20,10 @@ from typing import Any, Final, TypeVar
 
 from ignitetf.client import Client, cache_id
 from ignitetf.errors import IgniteTFError, ServerError, WireError
+from ignitetf.failures import damaged
 from ignitetf.fs.retry import retry
 from ignitetf.pyclient import translated
-from ignitetf.transport import Channel, damaged
+from ignitetf.transport import Channel
 from ignitetf.wire.codes import Feature, OpCode, TypeCode
 
 __all__ = ["MetaCache", "Transaction"]
@@ -163,11 +164,13 @@ class MetaCache:
         """Remove a key where its value is this one; no other client may do the same."""
 
         def once(unsettled: bool) -> bool:
-            request = self._head + _text(key) + _blob(value)
-            done = _flag(self._call(OpCode.CACHE_REMOVE_IF_EQUALS, request))
-            return done or (unsettled and self.get(key) is None)
+            return self._remove_if(key, value) or (unsettled and self.get(key) is None)
 
         return retry(self.client, once)
+
+    def _remove_if(self, key: str, value: bytes) -> bool:
+        request = self._head + _text(key) + _blob(value)
+        return _flag(self._call(OpCode.CACHE_REMOVE_IF_EQUALS, request))
 
     def remove(self, keys: Iterable[str]) -> None:
         """Remove keys, each on its own."""
@@ -183,8 +186,7 @@ class MetaCache:
         Before "it does not exist" is said, the key is asked once more, after this. It is a
         conditional removal whose condition never holds (no value is empty): it takes the lock.
         """
-        request = self._head + _text(key) + _blob(b"")
-        retry(self.client, lambda _: self._call(OpCode.CACHE_REMOVE_IF_EQUALS, request))
+        retry(self.client, lambda _: self._remove_if(key, b""))
 
     def range(
         self, first: str, end: str, *, limit: int = -1, page: int = _RANGE_PAGE

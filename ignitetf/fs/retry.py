@@ -12,8 +12,8 @@ from typing import Final, TypeVar
 
 from ignitetf.client import Client
 from ignitetf.errors import ConnectError, IgniteTFError, RequestTimeout, ServerError
+from ignitetf.failures import is_retryable
 from ignitetf.fs.oserrors import is_full
-from ignitetf.transport import is_retryable
 
 __all__ = ["retry"]
 

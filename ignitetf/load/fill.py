@@ -24,11 +24,11 @@ from ignitetf.errors import (
     RequestTimeout,
     ServerError,
 )
+from ignitetf.failures import is_retryable
 from ignitetf.load.blocks import BlockKeys, Blocks, trim
 from ignitetf.load.journal import Journal, write_journal
 from ignitetf.load.sources.base import Source
 from ignitetf.load.writer import Writer, register_types
-from ignitetf.transport import is_retryable
 from ignitetf.wire.blocks import block_schema
 from ignitetf.wire.schema import Batch, Column, Schema
 

@@ -22,9 +22,10 @@ from typing import Final
 
 from ignitetf.client import Client, cache_id
 from ignitetf.errors import IgniteTFError, RequestTimeout, ServerError, ServerOverloaded
+from ignitetf.failures import damaged
 from ignitetf.load.work import Job, Work, WorkQueue
 from ignitetf.sql import statement
-from ignitetf.transport import Channel, damaged
+from ignitetf.transport import Channel
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.codes import OpCode, Status, StreamerFlag, TypeCode
 from ignitetf.wire.encode import encode_entries

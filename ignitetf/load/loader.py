@@ -82,14 +82,9 @@ def load_dataset(
     check_options(if_exists, layout, limit)
     opened = as_source(source, key, bad_records)
     options = LoadOptions(partitions, backups, layout, tuple(index), limit, sql, origin, streamer)
-    with contextlib.ExitStack() as stack:
-        if client is None:
-            client = stack.enter_context(connect())
-        loads = _loads(client, opened, cache, options, on_progress)
-        check_target(client, opened, cache, if_exists)
-        if_exists = _begin(loads, if_exists)
-        reports = [load.run(if_exists) for load in loads]
-    return replace(reports[0], parts=tuple(reports[1:]))
+    with contextlib.nullcontext(client) if client is not None else connect() as connected:
+        check_target(connected, opened, cache, if_exists)
+        return _run(_loads(connected, opened, cache, options, on_progress), if_exists)
 
 
 def check_target(client: Client, source: Source, cache: str, if_exists: IfExists) -> None:
@@ -114,6 +109,13 @@ def _loads(
             part.main_limit, own = options.limit, replace(own, limit=None)
         loads.append(Load(client, part, table, own, on_progress))
     return loads
+
+
+def _run(loads: Sequence[Load], if_exists: IfExists) -> LoadReport:
+    """Fill the tables of a source one after another; the report of the first names the others."""
+    begin = _begin(loads, if_exists)
+    main, *others = [load.run(begin) for load in loads]
+    return replace(main, parts=tuple(others))
 
 
 def _begin(loads: Sequence[Load], if_exists: IfExists) -> IfExists:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import psutil
 
 from ignitetf.client import Client
 from ignitetf.errors import ConfigError
+from ignitetf.read.options import LARGE_ROW_BYTES, ReadOptions
 from ignitetf.read.plan import Order, check_shard
 from ignitetf.read.reader import CacheReader
 from ignitetf.settings import Settings
@@ -23,6 +25,7 @@ __all__ = [
     "DEFAULT_PORT",
     "chosen_partitions",
     "label_of",
+    "open_reader",
     "order_of",
     "reader_count",
     "retry_seconds",
@@ -73,6 +76,17 @@ def settings_of(
         ca=ca,
         tls=tls,
     )
+
+
+def open_reader(
+    client: Client, cache: str, options: ReadOptions, readers: int | str
+) -> CacheReader:
+    """A reader of a cache by so many connections at once; "auto" looks at cores, nodes and rows."""
+    reader = CacheReader(client, cache, replace(options, readers=reader_count(readers, client)))
+    if readers == "auto" and reader.entry_bytes >= LARGE_ROW_BYTES:
+        # Two connections keep the node busy while large values are copied on this side.
+        reader.options = replace(reader.options, readers=max(2, reader.options.readers))
+    return reader
 
 
 def reader_count(readers: int | str, client: Client) -> int:

@@ -98,9 +98,12 @@ class Changes:
 
 
 def with_lost_partitions(
-    client: Client, name: str, cache: str, error: PartitionLost
-) -> PartitionLost:
-    """The error, with the partitions that have no owner."""
+    client: Client, name: str, cache: str, error: DataChanged | PartitionLost
+) -> DataChanged | PartitionLost:
+    """The error, or PartitionLost with the partitions that have no owner, if there are any.
+
+    Just after a node died its partitions scan as empty, so that the count tells it first.
+    """
     try:
         lost = [int(p) for (p,) in client.sql(_LOST, (cache,), schema="SYS")]
     except IgniteTFError:
@@ -110,7 +113,7 @@ def with_lost_partitions(
     shown = ", ".join(map(str, lost[:_SHOWN])) + (", ..." if len(lost) > _SHOWN else "")
     return PartitionLost(
         f"{name}: {len(lost)} partitions have no owner: {shown}",
-        hint=error.hint,
+        hint="start the nodes that hold them again, or reload the cache",
         **{**error.fields, "cache": name, "partitions": lost},
     )
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
@@ -22,18 +21,17 @@ from ignitetf.read.arguments import (
     DEFAULT_HOST,
     DEFAULT_PORT,
     chosen_partitions,
+    open_reader,
     order_of,
-    reader_count,
     retry_seconds,
     settings_of,
     shard_of,
     with_environment,
 )
 from ignitetf.read.export import to_arrow, to_numpy
-from ignitetf.read.form import Form
-from ignitetf.read.options import LARGE_ROW_BYTES, ReadOptions
+from ignitetf.read.form import Form, counted, page_options
+from ignitetf.read.options import ReadOptions
 from ignitetf.read.plan import WINDOW_BYTES, Position
-from ignitetf.read.reader import CacheReader
 from ignitetf.read.shuffled import piece_rows
 from ignitetf.read.windows import batch_count, closing_batches, join_batches, read_pieces
 from ignitetf.settings import Settings
@@ -149,23 +147,12 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
         )  # fmt: skip
         if settings is None:
             settings = settings_of(given, addresses, ca_certfile, tls)
-        client = Client(settings)
         options = ReadOptions(
-            fields=fields if fields is None or isinstance(fields, str) else tuple(fields),  # type: ignore[arg-type]
-            where=where,
-            where_params=tuple(where_params),
-            schema=schema,
-            nulls=nulls,
-            page_size=given["page_size"] or None,
-            readers=reader_count(readers, client),
-            retry_s=retry_seconds(on_node_loss),
-            version=version,
-            on_change=on_change,
-        )
-        self._reader = CacheReader(client, given["cache_name"], options)
-        if readers == "auto" and self._reader.entry_bytes >= LARGE_ROW_BYTES:
-            # Two connections keep the node busy while large values are copied on this side.
-            self._reader.options = replace(options, readers=max(2, options.readers))
+            fields=fields, where=where, where_params=tuple(where_params), schema=schema,
+            nulls=nulls, page_size=given["page_size"] or None,
+            retry_s=retry_seconds(on_node_loss), version=version, on_change=on_change,
+        )  # fmt: skip
+        self._reader = open_reader(Client(settings), given["cache_name"], options, readers)
         partitions = chosen_partitions(self._reader, given["part"], given["local"])
         self._shard = shard_of(shard)
         self._order = order_of(self._reader, partitions, shuffle, even, self._shard, window_bytes)
@@ -173,7 +160,7 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
         self._rows_after: dict[tuple[tuple[int, int], ...], int] = {}
         self._start_at(Position(int(epoch), ()))
         # A dataset that is not being iterated holds no connection.
-        client.close_idle()
+        self._reader.client.close_idle()
 
     def _start_at(self, position: Position) -> None:
         """Build the pipeline of all that follows a position."""
@@ -229,8 +216,8 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
             dataset = self._pages(exact_rows=size, drop_remainder=drop_remainder)
         else:
             dataset = self._pages().rebatch(size, drop_remainder=drop_remainder)
-        dataset = dataset.with_options(_page_options(sharded=self._shard[1] > 1))
-        return _counted(dataset, batch_count(self._length, size, drop_remainder))
+        dataset = dataset.with_options(page_options(sharded=self._shard[1] > 1))
+        return counted(dataset, batch_count(self._length, size, drop_remainder))
 
     def numpy(self) -> Iterator[dict[str, Any]]:
         """The same records, a page at a time, as NumPy columns; see `export.to_numpy`.
@@ -359,14 +346,12 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
     # Building
 
     def _build_elements(self) -> tf.data.Dataset:
-        form = self._form
-        if form.has_runs:
-            pages = self._pages(assembled=False)
-            dataset = pages.flat_map(form.rows_of)
+        if self._form.has_runs:
+            dataset = self._pages(assembled=False).flat_map(self._form.rows_of)
         else:
             dataset = self._pages().unbatch()
-        dataset = dataset.with_options(_page_options(sharded=self._shard[1] > 1))
-        return _counted(dataset, self._length)
+        dataset = dataset.with_options(page_options(sharded=self._shard[1] > 1))
+        return counted(dataset, self._length)
 
     def _pages(
         self, exact_rows: int | None = None, drop_remainder: bool = False, assembled: bool = True
@@ -397,23 +382,3 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
             spec = form.assemble(*spec)
         dataset = tf.data.Dataset.from_generator(generate, output_signature=spec)
         return dataset.map(form.assemble) if flat and assembled else dataset
-
-
-def _counted(dataset: tf.data.Dataset, count: int | None) -> tf.data.Dataset:
-    if count is None:
-        return dataset
-    return dataset.apply(tf.data.experimental.assert_cardinality(count))
-
-
-def _page_options(*, sharded: bool) -> tf.data.Options:
-    """Without the prefetch that TensorFlow adds by itself, and without a second sharding.
-
-    That prefetch hands every element and batch from one thread to another, which costs more
-    than cutting it; where a `map` follows, `prefetch` called by the user does as before.
-    """
-    options = tf.data.Options()
-    options.experimental_optimization.inject_prefetch = False
-    if sharded:
-        policy = tf.data.experimental.AutoShardPolicy.OFF
-        options.experimental_distribute.auto_shard_policy = policy
-    return options

@@ -29,7 +29,7 @@ from ignitetf.read.shuffled import ALIGNED_ROWS
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.schema import Batch
 
-__all__ = ["Form"]
+__all__ = ["Form", "counted", "page_options"]
 
 # Longer values cost one copy less as objects of their own.
 _SHORT_ENTRY_BYTES = 512
@@ -149,3 +149,24 @@ def _assemble(node: Node, leaves: Iterator[tf.Tensor], texts: tf.Tensor | None) 
             lambda t: tf.RaggedTensor.from_row_lengths(t, lengths, validate=False), items
         )
     return {name: _assemble(inner, leaves, texts) for name, inner in node.fields}
+
+
+def counted(dataset: tf.data.Dataset, count: int | None) -> tf.data.Dataset:
+    """The dataset with its cardinality, where it is known."""
+    if count is None:
+        return dataset
+    return dataset.apply(tf.data.experimental.assert_cardinality(count))
+
+
+def page_options(*, sharded: bool) -> tf.data.Options:
+    """Without the prefetch that TensorFlow adds by itself, and without a second sharding.
+
+    That prefetch hands every element and batch from one thread to another, which costs more
+    than cutting it; where a `map` follows, `prefetch` called by the user does as before.
+    """
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    if sharded:
+        policy = tf.data.experimental.AutoShardPolicy.OFF
+        options.experimental_distribute.auto_shard_policy = policy
+    return options

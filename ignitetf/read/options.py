@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -39,7 +40,7 @@ class ReadOptions:
             than the manifest says.
     """
 
-    fields: tuple[str, ...] | None = None
+    fields: Sequence[str] | None = None
     where: str | None = None
     where_params: tuple[Any, ...] = ()
     schema: Any = None

@@ -336,8 +336,11 @@ class CacheReader:
                     yield UnitBatch(unit, first, count, self._without_nulls(part, partition))
                     first += count
             changes.check_size(size, rows)
-        except PartitionLost as error:
-            raise with_lost_partitions(self.client, self.name, self.cache, error) from error
+        except (DataChanged, PartitionLost) as error:
+            found = with_lost_partitions(self.client, self.name, self.cache, error)
+            if found is error:
+                raise
+            raise found from error
         finally:
             pages.close()
 

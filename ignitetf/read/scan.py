@@ -28,8 +28,9 @@ from typing import Any, Final
 
 from ignitetf.client import Client
 from ignitetf.errors import IgniteTFError
+from ignitetf.failures import is_retryable
 from ignitetf.read.cursor import Cursor, Times
-from ignitetf.transport import Channel, is_retryable
+from ignitetf.transport import Channel
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.frames import Page
 
