@@ -18,6 +18,7 @@ import struct
 import threading
 import uuid
 import warnings
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -50,6 +51,8 @@ __all__ = ["Client", "NodeEndpoint", "PartitionMap", "SqlResult", "cache_id", "c
 
 # Idle channels kept for each address; more are opened on demand and closed when given back.
 _POOL_SIZE = 8
+# How long a secured connection is kept for the next epoch, or the next request.
+_REST_S = 30.0
 _PARTS = re.compile(r"\bparts=(\d+)")
 
 
@@ -89,6 +92,11 @@ def connect(
     return Client(settings)
 
 
+def _close_idle(client: weakref.ref[Client]) -> None:
+    if (found := client()) is not None:
+        found.close_idle()
+
+
 class Client:
     """A connection to a cluster; see `connect`."""
 
@@ -99,6 +107,7 @@ class Client:
         self._idle: dict[str, list[Channel]] = {}
         self._address_of: dict[uuid.UUID, str] = {}
         self._closed = False
+        self._resting: threading.Timer | None = None
         if settings.tls and settings.tls_insecure:
             warnings.warn("TLS without a check of the server's certificate", stacklevel=3)
         if settings.password and not settings.tls and not is_loopback(settings.addresses):
@@ -124,6 +133,9 @@ class Client:
     def close_idle(self) -> None:
         """Close the connections that nobody uses; the client opens others when it needs them."""
         with self._lock:
+            if self._resting is not None:
+                self._resting.cancel()
+                self._resting = None
             idle, self._idle = self._idle, {}
             py, self._py = self._py, None
         for channels in idle.values():
@@ -131,6 +143,22 @@ class Client:
                 channel.close()
         if py is not None:
             py.close()
+
+    def rest(self) -> None:
+        """Close the connections that nobody uses: now, or where new ones are costly after a while.
+
+        TLS is agreed upon anew for each connection, and a node takes a tenth of a second of its
+        time, on purpose, to check a password.
+        """
+        if not (self.settings.tls or self.settings.username):
+            self.close_idle()
+            return
+        with self._lock:
+            if self._resting is not None:
+                self._resting.cancel()
+            self._resting = threading.Timer(_REST_S, _close_idle, (weakref.ref(self),))
+            self._resting.daemon = True
+            self._resting.start()
 
     def __del__(self) -> None:
         # A client that was dropped without being closed keeps no connection of the node's.

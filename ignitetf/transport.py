@@ -276,9 +276,13 @@ class Channel:
     def _receive_into(self, view: memoryview) -> None:
         flags = socket.MSG_WAITALL if self._wait_all else 0
         progress = Progress(self._limit_s)
+        sock = self._sock
         while len(view):
-            piece = view[:_RECEIVE_BYTES]
-            count = self._sock.recv_into(piece, len(piece), flags)
+            if isinstance(sock, ssl.SSLSocket):
+                # One record of 16 KB at the most, so what Python does around it counts.
+                count = sock.read(len(view), view)
+            else:
+                count = sock.recv_into(view, min(len(view), _RECEIVE_BYTES), flags)
             if count == 0:
                 raise ConnectionResetError("the node closed the connection")
             view = view[count:]

@@ -159,8 +159,7 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
         self._form = Form(self._reader, as_supervised)
         self._rows_after: dict[tuple[tuple[int, int], ...], int] = {}
         self._start_at(Position(int(epoch), ()))
-        # A dataset that is not being iterated holds no connection.
-        self._reader.client.close_idle()
+        self._reader.client.rest()
 
     def _start_at(self, position: Position) -> None:
         """Build the pipeline of all that follows a position."""
@@ -374,7 +373,7 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
                     yield leaves if flat else form.assemble(*leaves)
             finally:
                 chunks.close()
-                self._reader.client.close_idle()
+                self._reader.client.rest()
                 pools.append(pool)
 
         spec: Any = form.flat_spec(rows)

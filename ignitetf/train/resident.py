@@ -179,5 +179,5 @@ def _read(dataset: IgniteDataset, share: tuple[int, ...]) -> tuple[dict[int, int
         if item.batch is not None:
             counts[share[item.unit]] += len(item.batch)
             batches.append(item.batch)
-    dataset._reader.client.close_idle()
+    dataset._reader.client.rest()
     return counts, dataset._form.pack(batches, BufferPool())

@@ -16,7 +16,6 @@ from ignitetf.cli.prompt import history_file, is_complete
 from ignitetf.cli.query import (
     PARQUET_ROWS,
     Limited,
-    QueryOutput,
     literal,
     print_rows,
     write_parquet,
@@ -134,7 +133,7 @@ def test_parquet_file_appears_only_when_complete(tmp_path):
     rows = [*[(1,)] * PARQUET_ROWS, ("text",)]
     path = tmp_path / "x.parquet"
     with pytest.raises(SchemaError, match="column a"):
-        print_rows(Result(["a"], rows), QueryOutput.PARQUET, path)
+        print_rows(Result(["a"], rows), "parquet", path)
     assert list(tmp_path.iterdir()) == []
 
 
