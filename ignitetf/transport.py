@@ -279,8 +279,9 @@ class Channel:
         sock = self._sock
         while len(view):
             if isinstance(sock, ssl.SSLSocket):
-                # One record of 16 KB at the most, so what Python does around it counts.
-                count = sock.read(len(view), view)
+                # One record of 16 KB at the most, so what Python does around it counts. (Stubs
+                # know the form that gives bytes only.)
+                count = int(sock.read(len(view), view))
             else:
                 count = sock.recv_into(view, min(len(view), _RECEIVE_BYTES), flags)
             if count == 0:
