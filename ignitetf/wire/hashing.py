@@ -1,6 +1,6 @@
-"""Hashes of many byte runs at once: Java's array hash, and the checksum of stored rows.
+"""Hashes of many byte runs at once in NumPy: Java's array hash, and the checksum of stored rows.
 
-columns -> encode -> **hash codes** -> cache
+columns -> encode -> javahash -> **hash codes** -> cache
 
 Both are polynomials, computed as dot products. Runs of equal length are one matrix; runs of
 different length lie in one flat buffer and are summed with weights that fall along the buffer,
@@ -17,7 +17,15 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["hash_rows", "hash_runs", "mix", "row_hash_rows", "row_hash_runs"]
+__all__ = [
+    "JAVA",
+    "falling_powers",
+    "hash_rows",
+    "hash_runs",
+    "mix",
+    "row_hash_rows",
+    "row_hash_runs",
+]
 
 _Bytes = NDArray[np.uint8]
 
@@ -27,7 +35,7 @@ _BLOCK: Final = 1 << 16
 _WORDS: Final = 1 << 12
 # Above this, one run is long enough to be a matrix of its own.
 _LONG_RUN: Final = 1 << 14
-_JAVA: Final = 31
+JAVA: Final = 31
 # Base of the row checksum; any large odd number without structure would do.
 _ROW: Final = 0x9E3779B97F4A7C15
 
@@ -46,8 +54,8 @@ def hash_rows(rows: _Bytes) -> NDArray[np.uint32]:
     for left in range(0, width, _BLOCK):
         part = rows[:, left : left + _BLOCK].view(np.int8)
         columns = part.shape[1]
-        weights = _falling(columns)
-        out *= np.uint32(pow(_JAVA, columns, 1 << 32))
+        weights = falling_powers(columns)
+        out *= np.uint32(pow(JAVA, columns, 1 << 32))
         step = max(1, _BLOCK // columns)
         for top in range(0, n, step):
             wide = part[top : top + step].astype(np.int32)
@@ -72,8 +80,8 @@ def hash_runs(
         size = lengths[rows]
         last = int((begin + size).max())
         wide = flat[first : first + last].view(np.int8).astype(np.int32).view(np.uint32)
-        wide *= _powers(_JAVA, True, 32)[:last]
-        power = _powers(_JAVA, False, 32)
+        wide *= _powers(JAVA, True, 32)[:last]
+        power = _powers(JAVA, False, 32)
         total = _sums(wide, begin, size) * power[np.maximum(begin + size - 1, 0)]
         out[rows] = np.where(size > 0, total, 0).astype(np.uint32) + power[size]
     return out
@@ -169,8 +177,9 @@ def _sums(values: NDArray[Any], begin: NDArray[np.int64], size: NDArray[np.int64
 
 
 @functools.lru_cache(maxsize=64)
-def _falling(count: int) -> NDArray[np.int32]:
-    return np.ascontiguousarray(_powers(_JAVA, False, 32)[:count][::-1]).view(np.int32)
+def falling_powers(count: int) -> NDArray[np.int32]:
+    """31^(count-1) to 31^0 modulo 2^32."""
+    return np.ascontiguousarray(_powers(JAVA, False, 32)[:count][::-1]).view(np.int32)
 
 
 @functools.lru_cache(maxsize=16)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import decimal
 import uuid
 from collections import OrderedDict
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -43,9 +45,10 @@ from pyignite.datatypes import (
 from pyignite.stream import BinaryStream
 
 from ignitetf.errors import SchemaError
+from ignitetf.wire import hashing, javahash
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.encode import encode_entries
-from ignitetf.wire.hashing import hash_rows, hash_runs, row_hash_rows, row_hash_runs
+from ignitetf.wire.hashing import row_hash_rows, row_hash_runs
 from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
 
 KEY = Field("key", TypeCode.LONG, np.dtype("<i8"))
@@ -368,23 +371,60 @@ def plain_hash(data: bytes) -> int:
     return value
 
 
+@contextlib.contextmanager
+def hashed_by(way):
+    """The functions of the hash code: as encoding takes them, or all by C, or none."""
+    if way == "C" and javahash._native() is None:
+        pytest.skip("no C compiler, and no native part that was built before")
+    with patch.object(javahash, "_WORTH_BYTES", 0 if way == "C" else 1 << 60):
+        yield javahash.hash_rows, javahash.hash_runs
+
+
+@pytest.mark.parametrize("way", ["C", "NumPy"])
 @settings(max_examples=60, deadline=None, print_blob=True)
 @given(st.integers(0, 2**32), st.sampled_from([3, 60, 3000, 40_000]), st.integers(1, 30))
-def test_hashes_of_runs_and_rows_equal_plain_python(seed, longest, count):
+def test_hash_codes_of_runs_and_rows_equal_plain_python(way, seed, longest, count):
+    flat, starts, lengths = random_runs(seed, longest, count)
+    rows = [flat[p : p + k] for p, k in zip(starts, lengths, strict=True)]
+    expected = [plain_hash(bytes(r)) for r in rows]
+    with hashed_by(way) as (of_rows, of_runs):
+        assert of_runs(flat, starts, lengths).tolist() == expected
+        assert [int(of_rows(r[None])[0]) for r in rows] == expected
+
+
+@pytest.mark.parametrize("way", ["C", "NumPy"])
+@pytest.mark.parametrize("width", [0, 1, 1023, 1024, 1025, 4096, 150_001])
+def test_rows_of_every_width_and_stride_have_the_plain_hash(way, width):
+    table = np.random.default_rng(2).integers(0, 256, (5, width + 9), dtype=np.uint8)
+    expected = [plain_hash(bytes(r)) for r in table[::2, 3 : 3 + width]]
+    with hashed_by(way) as (of_rows, _):
+        assert of_rows(table[::2, 3 : 3 + width]).tolist() == expected
+
+
+def test_without_a_compiler_hash_codes_come_from_numpy(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CC", "/no/such/compiler")
+    assert javahash._native.__wrapped__() is None
+    monkeypatch.setattr(javahash, "_native", lambda: None)
+    rows = np.random.default_rng(3).integers(0, 256, (2, 1 << 20), dtype=np.uint8)
+    assert javahash.hash_rows(rows).tolist() == hashing.hash_rows(rows).tolist()
+
+
+def random_runs(seed, longest, count):
+    """Runs of a flat buffer in rising order, some empty, with gaps between them."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(0, longest, count)
     starts = np.cumsum(lengths + rng.integers(0, 9, count)) - lengths
-    flat = rng.integers(0, 256, int(starts[-1] + lengths[-1]), dtype=np.uint8)
+    return rng.integers(0, 256, int(starts[-1] + lengths[-1]), dtype=np.uint8), starts, lengths
+
+
+@settings(max_examples=60, deadline=None, print_blob=True)
+@given(st.integers(0, 2**32), st.sampled_from([3, 60, 3000, 40_000]), st.integers(1, 30))
+def test_checksums_of_runs_equal_those_of_rows(seed, longest, count):
+    flat, starts, lengths = random_runs(seed, longest, count)
     rows = [flat[p : p + k] for p, k in zip(starts, lengths, strict=True)]
-    assert hash_runs(flat, starts, lengths).tolist() == [plain_hash(bytes(r)) for r in rows]
-    assert [int(hash_rows(r[None])[0]) for r in rows] == [plain_hash(bytes(r)) for r in rows]
     one_by_one = [int(row_hash_rows(r[None])[0]) for r in rows]
     assert row_hash_runs(flat, starts, lengths).tolist() == one_by_one
-
-
-def test_a_row_wider_than_a_block_has_the_plain_hash():
-    row = np.random.default_rng(2).integers(0, 256, (2, 150_001), dtype=np.uint8)
-    assert hash_rows(row).tolist() == [plain_hash(bytes(r)) for r in row]
 
 
 def test_pieces_hold_every_entry_once_and_keep_to_the_limit():

@@ -19,8 +19,9 @@ FOLDERS = {
 # What a part may import of the project, by the beginning of the name; itself is always allowed.
 ALLOWED = {
     "ignitetf.errors": (),
+    "ignitetf.native": (),
     "ignitetf.settings": ("errors", "node"),
-    "ignitetf.wire": ("errors",),
+    "ignitetf.wire": ("errors", "native"),
     "ignitetf.handshake": ("errors", "settings", "wire"),
     "ignitetf.failures": ("errors", "wire"),
     "ignitetf.transport": ("errors", "settings", "handshake", "failures", "wire"),
@@ -62,6 +63,7 @@ ALLOWED = {
         "transport",
         "wire",
         "load.caches",
+        "native",
     ),
 }
 

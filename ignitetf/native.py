@@ -1,0 +1,88 @@
+"""Small parts in C: where their shared objects come from.
+
+In this order: beside the source (a wheel built with a compiler), the user's cache folder, a C
+compiler on this machine (0.3 s, once for each version of the source). They need no Python header
+and link nothing but libc, so one build serves every Python.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+__all__ = ["NotBuilt", "shared_object"]
+
+_FLAGS: Final = ("-std=c11", "-fPIC", "-shared", "-fvisibility=hidden")
+
+
+class NotBuilt(Exception):
+    """A native part cannot be had; `hint` tells what would help, where something would."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+def shared_object(source: Path, optimize: str) -> Path:
+    """The shared object of a C file for this machine, built when it has to be.
+
+    Args:
+        source: The C file.
+        optimize: Flag for the compiler, such as `-O2`.
+
+    Raises:
+        NotBuilt: There is no compiler, it failed, or its work cannot be stored.
+    """
+    if (built := source.with_suffix(".so")).exists():
+        return built
+    if sys.platform == "win32":
+        raise NotBuilt("native parts are not built on Windows")
+    words = " ".join((platform.machine(), *_FLAGS, optimize))
+    key = hashlib.sha256(source.read_bytes() + words.encode()).hexdigest()[:16]
+    cached = _cache_folder() / f"{source.stem.lstrip('_')}-{key}.so"
+    if not cached.exists():
+        _compile(source, cached, optimize)
+    return cached
+
+
+def _cache_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "ignitetf"
+
+
+def _compile(source: Path, target: Path, optimize: str) -> None:
+    compiler = os.environ.get("CC") or next(filter(shutil.which, ("cc", "gcc", "clang")), None)
+    if compiler is None:
+        raise NotBuilt(
+            "there is no C compiler (cc, gcc or clang) to build it",
+            hint="install one (for example 'apt install gcc libc6-dev')",
+        )
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle, temporary = tempfile.mkstemp(dir=target.parent, suffix=".so")
+    except OSError as error:
+        raise NotBuilt(
+            f"it cannot be stored in {target.parent}: {error.strerror}",
+            hint="set XDG_CACHE_HOME to a folder that can be written",
+        ) from error
+    os.close(handle)
+    command = [*shlex.split(compiler), *_FLAGS, optimize, "-o", temporary, str(source)]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        if result.returncode != 0:
+            reason = (result.stderr.strip().splitlines() or ["no message"])[0]
+            raise NotBuilt(f"the C compiler failed: {reason}")
+        # Two processes may build at once; each leaves a whole file.
+        Path(temporary).replace(target)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise NotBuilt(f"the C compiler failed: {error}") from error
+    finally:
+        Path(temporary).unlink(missing_ok=True)
