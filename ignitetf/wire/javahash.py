@@ -3,7 +3,7 @@
 columns -> encode -> **hash codes** -> cache
 
 It is most of the work of encoding large values, and in C three times as fast as in NumPy. So the
-first megabyte that is hashed looks for the native part (`native`), and without one NumPy serves.
+first larger batch looks for the native part (`native`), and without one NumPy serves.
 
 Source of the hash code: Apache Ignite 2.17.0, `BinaryArrayIdentityResolver.hashCode0`.
 """
@@ -34,7 +34,7 @@ _SOURCE: Final = Path(__file__).with_name("_hash.c")
 # `WIDTH` of the C file.
 _WIDTH: Final = 1024
 # Less is hashed sooner than a library is loaded, let alone built.
-_WORTH_BYTES: Final = 1 << 20
+_WORTH_BYTES: Final = 256 << 10
 
 
 def hash_rows(rows: _Bytes) -> NDArray[np.uint32]:
