@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import os
+import random
 import shutil
 import socket
 import sys
@@ -69,6 +70,19 @@ def free_port(count=1):
                 for other in range(1, count):
                     stack.enter_context(socket.socket()).bind(("127.0.0.1", port + other))
                 return port
+
+
+def lasting_port(count=1):
+    """The first of `count` free ports that stay its node's own while that is away.
+
+    The system gives connections ports from above; `free_port` may name one of those.
+    """
+    from ignitetf.node.ports import is_free
+
+    while True:
+        first = random.randrange(15_000, 30_000)
+        if all(is_free(first + i) for i in range(count)):
+            return first
 
 
 def pytest_addoption(parser):

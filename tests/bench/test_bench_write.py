@@ -1,9 +1,9 @@
 """`ignitetf bench write`: every way stores all rows; the figures are printed, not judged."""
 
 import json
-import random
 
 import pytest
+from conftest import lasting_port
 from java_programs import java_command
 from test_bench_peers import HERE, Program
 from typer.testing import CliRunner
@@ -46,7 +46,7 @@ def test_rates_beside_the_streamer_of_a_java_client_node(node_home, tmp_path, pr
 
     command = java_command(HERE / "JavaStream.java", node_home, tmp_path)
     rows, way = PROFILES[profile].rows, "Java client node, data streamer"
-    port = random.randrange(15_000, 30_000)
+    port = lasting_port()
     with Node.start(f"bench-{port}", port=port, memory="1g") as node:
         discovery = read_state(node.name).members[0].discovery_port
         with Program(*command, f"127.0.0.1:{discovery}", str(tmp_path)) as java:

@@ -4,11 +4,11 @@ The disk is a tmpfs of a few hundred megabytes over the node's folder, which tak
 mount one; elsewhere the test skips and says so.
 """
 
-import random
 import subprocess
 
 import numpy as np
 import pytest
+from conftest import lasting_port
 
 from ignitetf.catalog import read_manifest
 from ignitetf.client import connect
@@ -59,7 +59,7 @@ def test_a_full_disk_interrupts_and_what_was_acknowledged_is_there(small_disk, m
     from ignitetf.node import Node
 
     monkeypatch.setattr(fill, "_NOTE_S", 0.5)
-    port = random.randrange(15_000, 30_000)
+    port = lasting_port()
     node = Node.start(NAME, port=port, memory="1g", persist=True)
     with connect(node.addresses, request_timeout_s=15, idle_timeout_s=5) as client:
         load_dataset(arrays(300, 1), "BEFORE", client=client, partitions=8)

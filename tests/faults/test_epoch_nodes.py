@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import psutil
 import pytest
+from conftest import lasting_port
 from pyignite.datatypes import prop_codes
 from pyignite.datatypes.cache_config import PartitionLossPolicy
 from settled import settle
@@ -31,11 +32,6 @@ SEED = int(os.environ.get("IGNITETF_FAULT_SEED", "5"))
 OPTIONS = {"seed": 7, "window_bytes": 2 << 20, "page_size": 500}
 
 
-def lasting_port():
-    """A port below those that the system gives to connections, while its node is away."""
-    return random.Random().randrange(15_000, 30_000)
-
-
 class Cluster:
     """Three nodes of which any can be killed and brought back."""
 
@@ -43,7 +39,7 @@ class Cluster:
         from ignitetf.node import Node
 
         self.name = name
-        self.node = Node.start(name, port=lasting_port(), nodes=3, memory="512m")
+        self.node = Node.start(name, port=lasting_port(3), nodes=3, memory="512m")
         self.addresses = self.node.addresses
 
     def kill(self, number):

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
+from conftest import lasting_port
 
 from ignitetf.client import connect
 from ignitetf.fs.check import check
@@ -130,9 +131,8 @@ def test_a_file_in_little_memory(address, store):
 
 @pytest.mark.soak
 def test_a_file_beyond_two_gigabytes_in_little_memory(node_home):
-    port = 14100 + random.randrange(80)
     with (
-        Node.start("fs-large", port=port, memory="4g") as node,
+        Node.start("fs-large", port=lasting_port(), memory="4g") as node,
         connect(node.addresses) as client,
     ):
         store = Store(client, "LARGE")

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from conftest import lasting_port
 from settled import settle
 
 from ignitetf.client import connect
@@ -34,7 +35,7 @@ _PROGRAMS = Path(__file__).with_name("fs_programs.py")
 def start(node_home, name, **options):
     from ignitetf.node import Node
 
-    return Node.start(name, port=14000 + random.randrange(80), **options)
+    return Node.start(name, port=lasting_port(options.get("nodes", 1)), **options)
 
 
 def read(store, path):

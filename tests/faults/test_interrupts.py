@@ -38,9 +38,16 @@ def table(client):
     client.sql(f'DROP TABLE IF EXISTS "{TABLE}"')
 
 
-def commands(folder, table):
-    big = folder / "big.npz"
-    np.savez(big, X=np.zeros((400, 1_000_000), np.uint8))
+@pytest.fixture(scope="module")
+def big(tmp_path_factory):
+    """Once for all: it takes 400 MB of disk."""
+    path = tmp_path_factory.mktemp("big") / "big.npz"
+    np.savez(path, X=np.zeros((400, 1_000_000), np.uint8))
+    yield path
+    path.unlink()
+
+
+def commands(folder, table, big):
     watched = folder / "watched"
     watched.mkdir()
     many = folder / "many.bin"
@@ -96,11 +103,11 @@ def interrupted(words, wait_s, number, temporary):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
 @pytest.mark.parametrize("name", NAMES)
-def test_an_interrupted_command_leaves_nothing(client, address, table, tmp_path, name, number):
+def test_an_interrupted_command_leaves_nothing(client, address, table, big, tmp_path, name, number):
     caches = set(client.cache_names())
     temporary = tmp_path / "tmp"
     temporary.mkdir()
-    words = [*commands(tmp_path, table)[name], "--address", address]
+    words = [*commands(tmp_path, table, big)[name], "--address", address]
     for wait_s in (1.2, 0.9, 0.7, 0.5):
         code, told = interrupted(words, wait_s, number, temporary)
         if code != 0 or name == "checkpoint watch":

@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+from conftest import lasting_port
 
 from ignitetf.catalog import read_manifest
 from ignitetf.load.journal import read_journal
@@ -123,7 +124,7 @@ def test_a_loader_that_is_killed_at_full_speed_takes_no_node_along(node_home):
     from ignitetf.node import Node
 
     chance = random.Random(SEED)
-    with Node.start("full-speed", port=chance.randrange(15_000, 30_000), memory="1g") as node:
+    with Node.start("full-speed", port=lasting_port(), memory="1g") as node:
         for _ in range(6):
             command = [sys.executable, "-c", AT_FULL_SPEED, node.address, "KILLED"]
             with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -131,9 +132,10 @@ def test_a_loader_that_is_killed_at_full_speed_takes_no_node_along(node_home):
                 time.sleep(chance.uniform(0.7, 2))
                 process.send_signal(signal.SIGKILL)
             time.sleep(0.5)
-            with connect(node.address) as client:
+            # Alive, if slow: it clears up what the killed loader had under way.
+            with connect(node.address, connect_timeout_s=30) as client:
                 assert client.cache_exists("KILLED")
-        with connect(node.address) as client:
+        with connect(node.address, connect_timeout_s=30) as client:
             assert client.cache_size("KILLED") > 0
 
 

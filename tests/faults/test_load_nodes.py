@@ -1,11 +1,11 @@
 """A load into several nodes: rows go to the nodes that own them, and on when one of those dies."""
 
-import random
 import threading
 
 import numpy as np
 import psutil
 import pytest
+from conftest import lasting_port
 
 from ignitetf.catalog import read_manifest
 from ignitetf.client import connect
@@ -39,9 +39,7 @@ def expected(schema):
 def cluster(node_home):
     from ignitetf.node import Node
 
-    # Below the ports that the system gives to connections, while a node is away.
-    port = random.Random().randrange(15_000, 30_000)
-    with Node.start("loaded", port=port, nodes=3, memory="256m") as node:
+    with Node.start("loaded", port=lasting_port(3), nodes=3, memory="256m") as node:
         yield node
 
 

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from conftest import lasting_port
 from settled import settle
 
 from ignitetf.client import connect
@@ -33,9 +34,7 @@ class Cluster:
     def __init__(self):
         from ignitetf.node import Node
 
-        # Below the ports that the system gives out while the node is away.
-        port = random.randrange(15_000, 30_000)
-        self.node = Node.start("operations", port=port, nodes=3, memory="400m")
+        self.node = Node.start("operations", port=lasting_port(3), nodes=3, memory="400m")
         self.addresses = self.node.addresses
 
     def bring_back(self, client):

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from conftest import lasting_port
 from settled import settle
 
 from ignitetf.client import connect
@@ -124,11 +125,8 @@ def kill_every_minute(node, workers, samples):
 def test_nothing_is_lost_while_nodes_are_killed(node_home):
     from ignitetf.node import Node
 
-    # Below the ports that the system gives to connections while a node is away.
-    port = random.randrange(15_000, 30_000)
-
     print(f"\nsoak of {MINUTES:g} minutes, seed {SEED}")
-    with Node.start("soak", port=port, nodes=3, memory="600m") as node:
+    with Node.start("soak", port=lasting_port(3), nodes=3, memory="600m") as node:
         addresses = node.addresses
         kinds = (Reads, Queries, Inserts, Loads, Appends, Files)
         workers = [kind(addresses, SEED + i) for i, kind in enumerate(kinds)]

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import lasting_port
 
 from ignitetf.client import connect
 from ignitetf.errors import ConnectError, IgniteTFError, TlsError
@@ -26,8 +27,7 @@ def secured(node_home):
     """Settings of a secured node."""
     from ignitetf.node import Node
 
-    port = random.randrange(15_000, 30_000)
-    with Node.start("tlsfaults", port=port, memory="600m", secure=True) as node:
+    with Node.start("tlsfaults", port=lasting_port(), memory="600m", secure=True) as node:
         yield node.settings
 
 
