@@ -7,6 +7,7 @@ and link nothing but libc, so one build serves every Python.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import platform
@@ -18,7 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-__all__ = ["NotBuilt", "shared_object"]
+__all__ = ["NotBuilt", "shared_object", "tensorflow_library"]
 
 _FLAGS: Final = ("-std=c11", "-fPIC", "-shared", "-fvisibility=hidden")
 
@@ -51,6 +52,21 @@ def shared_object(source: Path, optimize: str) -> Path:
     if not cached.exists():
         _compile(source, cached, optimize)
     return cached
+
+
+def tensorflow_library(folder: str) -> ctypes.CDLL:
+    """The library with TensorFlow's C API, which TensorFlow loads without showing its symbols.
+
+    Args:
+        folder: `tf.sysconfig.get_lib()`.
+
+    Raises:
+        NotBuilt: It is not there.
+    """
+    for pattern in ("libtensorflow_framework.so*", "libtensorflow_cc.so*"):
+        if found := sorted(Path(folder).glob(pattern)):
+            return ctypes.CDLL(str(found[0]))
+    raise NotBuilt(f"no libtensorflow_framework in {folder}")
 
 
 def _cache_folder() -> Path:

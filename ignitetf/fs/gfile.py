@@ -25,6 +25,7 @@ from ignitetf.fs.handles import Code, Handles, code_of
 from ignitetf.fs.oserrors import NativeIOUnavailable
 from ignitetf.fs.shim import shim_path
 from ignitetf.fs.store import DEFAULT_NAME
+from ignitetf.native import NotBuilt, tensorflow_library
 from ignitetf.settings import Settings
 
 __all__ = ["SCHEME", "NativeIOUnavailable", "configure", "register", "tensorflow_gfile"]
@@ -109,7 +110,10 @@ def register() -> None:
         atexit.unregister(_at_exit)
         raise NativeIOUnavailable("another plugin has registered igfs:// with TensorFlow")
     library = _load(path)
-    framework = ctypes.CDLL(_framework(tf))
+    try:
+        framework = tensorflow_library(tf.sysconfig.get_lib())
+    except NotBuilt as error:
+        raise NativeIOUnavailable(str(error)) from error
     callbacks = _callbacks(framework, library)
     _kept.extend([library, framework, callbacks])
     if library.igfs_configure(ctypes.byref(callbacks), SCHEME.encode()) != 0:
@@ -135,15 +139,6 @@ def tensorflow_gfile() -> Any:
 def _schemes(tf: Any) -> list[str]:
     schemes = tf.io.gfile.get_registered_schemes()
     return [s.decode() if isinstance(s, bytes) else str(s) for s in schemes]
-
-
-def _framework(tf: Any) -> str:
-    """The library with `TF_SetStatus`, which TensorFlow loads without showing its symbols."""
-    folder = Path(tf.sysconfig.get_lib())
-    for pattern in ("libtensorflow_framework.so*", "libtensorflow_cc.so*"):
-        if found := sorted(folder.glob(pattern)):
-            return str(found[0])
-    raise NativeIOUnavailable(f"no libtensorflow_framework in {folder}")
 
 
 def _load(path: Path) -> ctypes.CDLL:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ from ignitetf.read.arguments import (
     shard_of,
     with_environment,
 )
+from ignitetf.read.cut import Sharing
 from ignitetf.read.export import to_arrow, to_numpy
 from ignitetf.read.form import Form, counted, page_options
 from ignitetf.read.options import ReadOptions
@@ -212,9 +214,9 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
         if form.has_runs or size * self._reader.entry_bytes >= _LARGE_BATCH_BYTES:
             # Ragged batches cannot be cut in TensorFlow, and large ones are cheaper to pack at
             # once than to copy again.
-            dataset = self._pages(exact_rows=size, drop_remainder=drop_remainder)
+            dataset = self._pages(size, drop_remainder, sharing=Sharing.PAGE)
         else:
-            dataset = self._pages().rebatch(size, drop_remainder=drop_remainder)
+            dataset = self._pages(sharing=Sharing.PAGE).rebatch(size, drop_remainder=drop_remainder)
         dataset = dataset.with_options(page_options(sharded=self._shard[1] > 1))
         return counted(dataset, batch_count(self._length, size, drop_remainder))
 
@@ -346,16 +348,19 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
 
     def _build_elements(self) -> tf.data.Dataset:
         if self._form.has_runs:
-            dataset = self._pages(assembled=False).flat_map(self._form.rows_of)
+            dataset = self._pages(sharing=None).flat_map(self._form.rows_of)
         else:
             dataset = self._pages().unbatch()
         dataset = dataset.with_options(page_options(sharded=self._shard[1] > 1))
         return counted(dataset, self._length)
 
     def _pages(
-        self, exact_rows: int | None = None, drop_remainder: bool = False, assembled: bool = True
+        self,
+        exact_rows: int | None = None,
+        drop_remainder: bool = False,
+        sharing: Sharing | None = Sharing.TEXT,
     ) -> tf.data.Dataset:
-        """Whole pages; with `exact_rows`, pieces of just so many rows."""
+        """Whole pages; with `exact_rows`, pieces of just so many rows; `sharing` None: leaves."""
         form = self._form
         # What is put together in TensorFlow crosses as flat leaves, the rest in its structure.
         flat = form.has_runs or form.joins_texts
@@ -380,4 +385,6 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
         if not flat:
             spec = form.assemble(*spec)
         dataset = tf.data.Dataset.from_generator(generate, output_signature=spec)
-        return dataset.map(form.assemble) if flat and assembled else dataset
+        if not flat or sharing is None:
+            return dataset
+        return dataset.map(functools.partial(form.assemble, sharing=sharing))

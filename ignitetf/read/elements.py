@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ __all__ = ["Dense", "Node", "Runs", "Struct", "Text", "TextStore", "element_tree
 _LEAST_SHARE = 1 / 32
 # Other fields of the first and the last record are likely this near.
 _MARGIN = 1024
+_NOTHING: Final = np.empty(0, np.uint8)
 
 
 class _Window(NamedTuple):
@@ -39,19 +40,19 @@ class _Window(NamedTuple):
 
 
 class TextStore:
-    """The bytes of the text columns of a page, joined; what each value is stands beside them.
+    """The bytes of the text columns of a page; what each value is stands beside them.
 
     A value handed over by itself costs a Python object, ten times the price of a short string's
     bytes. Columns of one page lie in one buffer, which is taken once for all of them.
     """
 
     def __init__(self) -> None:
-        self._parts: list[Any] = []
+        self._parts: list[NDArray[np.uint8]] = []
         self._size = 0
         self._windows: dict[int, _Window] = {}
 
     def add(self, column: Column) -> NDArray[np.int64]:
-        """Where the values of a column begin in `joined`, [n]."""
+        """Where the values of a column begin in `halves`, one after the other, and in `joined`, [n]."""
         values, starts, lengths = column.values, column.starts, column.lengths
         assert isinstance(values, np.ndarray) and starts is not None and lengths is not None
         if len(starts) == 0:
@@ -62,18 +63,27 @@ class TextStore:
             return starts + (known.base - known.first)
         base = self._size
         if int(lengths.sum()) < _LEAST_SHARE * (end - first):
-            self._append(b"".join(column.to_bytes()))
+            self._append(np.frombuffer(b"".join(column.to_bytes()), np.uint8))
             return np.cumsum(lengths) - lengths + base
         first, end = max(0, first - _MARGIN), min(values.nbytes, end + _MARGIN)
+        part, before = _from_aligned(np.ascontiguousarray(values).view(np.uint8)[first:end])
+        base += before
         self._windows[id(values)] = _Window(first, end, base, values)
-        self._append(np.ascontiguousarray(values).data.cast("B")[first:end])
+        self._append(part)
         return starts + (base - first)
+
+    def halves(self, pool: BufferPool) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """All bytes in two arrays: the pages themselves where they are of two, else copies."""
+        first, *others = self._parts or [_NOTHING]
+        if len(others) <= 1:
+            return first, others[0] if others else _NOTHING
+        return first, np.concatenate(others, out=pool.take(self._size - len(first)))
 
     def joined(self) -> bytes:
         """All bytes, a copy."""
-        return b"".join(self._parts)
+        return b"".join(part.data for part in self._parts)
 
-    def _append(self, part: Any) -> None:
+    def _append(self, part: NDArray[np.uint8]) -> None:
         self._parts.append(part)
         self._size += len(part)
 
@@ -169,6 +179,23 @@ class Struct:
 
 
 Node = Dense | Text | Runs | Struct
+
+
+def _from_aligned(part: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], int]:
+    """The bytes from the aligned address before them on, and how many those are more.
+
+    TensorFlow takes them over without a copy then. They stay as they are where the memory that
+    they are a view of does not reach so far.
+    """
+    whole: Any = part
+    while (base := whole.base) is not None:
+        base = base.obj if isinstance(base, memoryview) else base
+        if not isinstance(base, np.ndarray) or base.dtype != np.uint8 or base.ndim != 1:
+            break
+        whole = base
+    before = part.ctypes.data % ALIGNMENT
+    at = part.ctypes.data - whole.ctypes.data
+    return (whole[at - before : at + len(part)], before) if before <= at else (part, 0)
 
 
 def _ready(values: Any, dtype: np.dtype[Any]) -> NDArray[Any] | None:

@@ -8,12 +8,14 @@ together from them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from ignitetf.read.arguments import label_of
+from ignitetf.read.cut import Sharing, cut_op
 from ignitetf.read.elements import (
     Dense,
     Node,
@@ -31,11 +33,13 @@ from ignitetf.wire.schema import Batch
 
 __all__ = ["Form", "counted", "page_options"]
 
-# Longer values cost one copy less as objects of their own.
+# Without the op, longer values cost one copy less as objects of their own.
 _SHORT_ENTRY_BYTES = 512
 # A joined text is new memory on both sides each time; in pieces of this size it stays in the
 # processor's cache.
 _PIECE_BYTES = 512 << 10
+
+_Cutter = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 class Form:
@@ -47,7 +51,7 @@ class Form:
 
     Attributes:
         has_runs: Whether a field is ragged.
-        joins_texts: Whether texts cross joined, to be cut apart in TensorFlow.
+        joins_texts: Whether texts cross as the bytes of a page, to be cut apart in TensorFlow.
         piece_rows: Rows to pack at once, None for whole pages.
     """
 
@@ -58,10 +62,12 @@ class Form:
         self.label = label_of(list(self.values), reader.name) if as_supervised else None
         nodes = (self.key, *self.values.values())
         self.has_runs = any(_has(n, Runs) for n in nodes)
+        has_texts = any(_has(n, Text) for n in nodes)
+        self._cut = cut_op() if has_texts else None
         short = reader.entry_bytes < _SHORT_ENTRY_BYTES
-        self.joins_texts = short and any(_has(n, Text) for n in nodes)
+        self.joins_texts = has_texts and (short or self._cut is not None)
         self.piece_rows: int | None = None
-        if self.joins_texts:
+        if self.joins_texts and short:
             rows = int(_PIECE_BYTES / max(reader.entry_bytes, 16.0))
             self.piece_rows = max(ALIGNED_ROWS, rows - rows % ALIGNED_ROWS)
 
@@ -74,7 +80,7 @@ class Form:
         for name, node in self.values.items():
             leaves += node.pack([b.columns[name] for b in parts], pool, texts)
         if texts is not None:
-            leaves.append(texts.joined())
+            leaves += (texts.joined(),) if self._cut is None else texts.halves(pool)
         return tuple(leaves)
 
     def flat_spec(self, rows: int | None) -> tuple[tf.TensorSpec, ...]:
@@ -85,17 +91,24 @@ class Form:
         )
         for node in nodes:
             _leaf_specs(node, rows, out, self.joins_texts)
-        if self.joins_texts:
+        if self.joins_texts and self._cut is None:
             out.append(tf.TensorSpec([], tf.string))
+        elif self.joins_texts:
+            out += [tf.TensorSpec([None], tf.uint8)] * 2
         return tuple(out)
 
-    def assemble(self, *leaves: tf.Tensor) -> Any:
+    def assemble(self, *leaves: tf.Tensor, sharing: Sharing = Sharing.TEXT) -> Any:
         """The structure of a batch, from its leaves."""
         left = iter(leaves)
-        texts = leaves[-1] if self.joins_texts else None
-        key = None if self.label is not None else _assemble(self.key, left, texts)
-        values = {name: _assemble(node, left, texts) for name, node in self.values.items()}
+        cut = self._cutter(leaves, sharing) if self.joins_texts else None
+        key = None if self.label is not None else _assemble(self.key, left, cut)
+        values = {name: _assemble(node, left, cut) for name, node in self.values.items()}
         return self._structure(key, values)
+
+    def _cutter(self, leaves: tuple[tf.Tensor, ...], sharing: Sharing) -> _Cutter:
+        if self._cut is None:
+            return functools.partial(tf.strings.substr, leaves[-1])
+        return functools.partial(self._cut, leaves[-2], leaves[-1], sharing=sharing)
 
     def rows_of(self, *leaves: tf.Tensor) -> tf.data.Dataset:
         """A dataset of the single elements of a page whose fields differ in length."""
@@ -137,18 +150,18 @@ def _leaf_specs(node: Node, rows: int | None, out: list[tf.TensorSpec], joined: 
             _leaf_specs(inner, rows, out, joined)
 
 
-def _assemble(node: Node, leaves: Iterator[tf.Tensor], texts: tf.Tensor | None) -> Any:
-    if isinstance(node, Text) and texts is not None:
-        return tf.strings.substr(texts, next(leaves), next(leaves))
+def _assemble(node: Node, leaves: Iterator[tf.Tensor], cut: _Cutter | None) -> Any:
+    if isinstance(node, Text) and cut is not None:
+        return cut(next(leaves), next(leaves))
     if isinstance(node, (Dense, Text)):
         return next(leaves)
     if isinstance(node, Runs):
-        items = _assemble(node.item, leaves, texts)
+        items = _assemble(node.item, leaves, cut)
         lengths = next(leaves)
         return tf.nest.map_structure(
             lambda t: tf.RaggedTensor.from_row_lengths(t, lengths, validate=False), items
         )
-    return {name: _assemble(inner, leaves, texts) for name, inner in node.fields}
+    return {name: _assemble(inner, leaves, cut) for name, inner in node.fields}
 
 
 def counted(dataset: tf.data.Dataset, count: int | None) -> tf.data.Dataset:

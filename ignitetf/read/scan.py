@@ -4,8 +4,9 @@ cursor -> **scan** -> reader
 
 The unit of work is one partition, read by its number, since a scan of a whole cache has no
 stable order. Each reader is a thread with one connection that receives ahead of its consumer up
-to a limit in bytes, and decodes; the first pages of small partitions are asked for several at a
-time. The consumer takes the units strictly in the given order, so that the number of readers
+to a limit in bytes; the first pages of small partitions are asked for several at a time. Pages
+are decoded by whichever of the two has time: by the consumer where it had to wait, else by the
+reader. The consumer takes the units strictly in the given order, so that the number of readers
 never shows in the output.
 
 When a connection or node is lost, the unit is read again from its first page on another node;
@@ -22,7 +23,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final
 
@@ -54,7 +55,7 @@ class Query:
         page_rows: Entries of every page but the last of a unit.
         pipelined: Units whose first page is asked for at once on one connection.
         buffer_bytes: A reader with more bytes than this waiting receives no further page.
-        decoder: Makes, for each reader, what decodes a page of a partition in its thread.
+        decoder: Makes what decodes a page of a partition, for one thread.
         times: Takes the times of each scan that has ended.
     """
 
@@ -94,6 +95,15 @@ class UnitPage:
     page: Any
     replay: int = -1
     nbytes: int = 0
+
+
+@dataclass(frozen=True)
+class _Undecoded:
+    """A page as it was received, for the consumer to decode; `number` within its unit."""
+
+    partition: int
+    page: Page
+    number: int
 
 
 def _as_received(partition: int, page: Page) -> Page:
@@ -163,6 +173,7 @@ def scan_units(
         for stream in streams:
             stream.join()
             query.times.add(stream.times)
+            query.times.add(stream.taken)
 
 
 class _Reader(threading.Thread):
@@ -175,6 +186,7 @@ class _Reader(threading.Thread):
         self._client = client
         self._query = query
         self._decode = query.decoder()
+        self._decode_taken = query.decoder()
         self._units = deque(units)
         self._retry = retry
         self._ready = threading.Condition()
@@ -184,23 +196,36 @@ class _Reader(threading.Thread):
         self._channel: Channel | None = None
         self._asked: deque[tuple[int, int, int]] = deque()  # unit, partition, request id
         self._progress_at = time.monotonic()
+        self._starving = False  # the consumer had to wait for the last page that it took
         self.times = Times()
+        self.taken = Times()
 
     # The consumer's side
 
     def take(self) -> UnitPage:
         """The next page; waits for it, and raises what ended the reader."""
         with self._ready:
-            if not self._buffer:
+            self._starving = not self._buffer
+            if self._starving:
                 begin = time.monotonic()
                 self._ready.wait_for(lambda: self._buffer)
-                self.times.starved += time.monotonic() - begin
+                self.taken.starved += time.monotonic() - begin
             item = self._buffer.popleft()
-            if isinstance(item, UnitPage):
-                self._buffered_bytes -= item.nbytes
-                self._ready.notify_all()
-                return item
-        raise item
+            if not isinstance(item, UnitPage):
+                raise item
+            self._buffered_bytes -= item.nbytes
+            self._ready.notify_all()
+        if isinstance(item.page, _Undecoded):
+            return replace(item, page=self._decode_here(item.page))
+        return item
+
+    def _decode_here(self, found: _Undecoded) -> Any:
+        while True:
+            try:
+                return _timed(self._decode_taken, found.partition, found.page, self.taken)
+            except IgniteTFError as error:
+                # Looking up a type needs a connection; the page itself is here.
+                self._wait_to_retry(error, found.partition, found.number)
 
     def stop(self) -> None:
         """End the thread soon: wake it where it waits."""
@@ -253,7 +278,8 @@ class _Reader(threading.Thread):
                 if number == 0:
                     self._ask_ahead(self._query.pipelined, after=1)
                 replay = number if number < delivered else -1
-                self._put(UnitPage(unit, self._decoded(partition, page), replay, page.data.nbytes))
+                decoded = self._decoded(_Undecoded(partition, page, number))
+                self._put(UnitPage(unit, decoded, replay, page.data.nbytes))
                 number += 1
                 if replay < 0:  # what was here before is no progress: it comes with each new try
                     self._progress_at = time.monotonic()
@@ -269,11 +295,11 @@ class _Reader(threading.Thread):
             self._drop()
         return number
 
-    def _decoded(self, partition: int, page: Page) -> Any:
-        begin = time.monotonic()
-        decoded = self._decode(partition, page)
-        self.times.decode += time.monotonic() - begin
-        return decoded
+    def _decoded(self, found: _Undecoded) -> Any:
+        """The decoded page; itself where the consumer waits, which has the time to do it."""
+        if self._starving and not self._buffer:
+            return found
+        return _timed(self._decode, found.partition, found.page, self.times)
 
     def _ask_ahead(self, count: int, after: int = 0) -> Channel:
         """Ask for the first pages of the next `count` units that were not asked for.
@@ -338,6 +364,13 @@ class _Reader(threading.Thread):
             channel, self._channel = self._channel, None
         if channel is not None:
             self._client.release(channel)
+
+
+def _timed(decode: Callable[[int, Page], Any], partition: int, page: Page, times: Times) -> Any:
+    begin = time.monotonic()
+    decoded = decode(partition, page)
+    times.decode += time.monotonic() - begin
+    return decoded
 
 
 def pipeline_depth(unit_bytes: float, page_bytes: int) -> int:

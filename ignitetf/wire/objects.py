@@ -4,7 +4,7 @@ frames -> **objects** -> columns -> tensors
 
 A page is uint8 `[nbytes]`; what is found are positions in it, int64. All positions are checked
 against the end of the page before they are used, so that a damaged page raises WireError and
-nothing else. Entries are found by a loop over their lengths (a quarter of a microsecond each);
+nothing else. Entries are found by a loop over their lengths, in C where pages have many (walk.py);
 everything inside them is found for all entries at once.
 
 Source: Apache Ignite 2.17.0, `BinaryObjectImpl`, `BinaryReaderExImpl`, `GridBinaryMarshaller`.
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from ignitetf.errors import WireError
 from ignitetf.wire.codes import ARRAY_ELEMENT, FIXED_SIZE, BinaryFlag, TypeCode
 from ignitetf.wire.types import TypeRegistry
+from ignitetf.wire.walk import begins
 
 __all__ = [
     "Headers",
@@ -109,9 +110,11 @@ def find_rows(data: Bytes, count: int, columns: int = 2) -> list[Positions]:
         return [np.empty(0, np.int64) for _ in range(columns)]
     if len(data) == 0:
         raise WireError(f"an empty page cannot hold {count} entries")
-    if columns == 2 and (found := _wrapped_after_fixed(data, count)) is not None:
+    flat = begins(data, count * columns)
+    if flat is None and columns == 2 and (found := _wrapped_after_fixed(data, count)) is not None:
         return found
-    flat = _walk_all(data, count * columns)
+    if flat is None:
+        flat = _walk_all(data, count * columns)
     return [flat[i::columns] for i in range(columns)]
 
 

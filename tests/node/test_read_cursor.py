@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 
 from ignitetf import IgniteDataset, load_dataset
+from ignitetf.errors import ConnectError, SchemaError
 from ignitetf.read import cursor as cursors
+from ignitetf.read import scan
+from ignitetf.read.reader import CacheReader
 
 pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.node
@@ -67,3 +70,62 @@ def test_an_early_request_leaves_the_connection_usable(client, cache):
         dataset = IgniteDataset(cache, settings=client.settings, page_size=ROWS // 2)
         for _ in range(2):
             assert sum(len(page["key"]) for page in dataset.numpy()) == ROWS
+
+
+@pytest.fixture(params=["the reader", "the consumer", "whoever has time"])
+def decoding(request, monkeypatch):
+    """Pages are decoded by the one, by the other, or as it comes."""
+    if request.param == "the consumer":
+        monkeypatch.setattr(scan._Reader, "_decoded", lambda self, found: found)
+    elif request.param == "the reader":
+        monkeypatch.setattr(
+            scan._Reader,
+            "_decoded",
+            lambda self, found: scan._timed(self._decode, found.partition, found.page, self.times),
+        )
+
+
+@pytest.mark.parametrize("readers", [1, 3])
+def test_whoever_decodes_the_rows_are_the_same(client, cache_name, decoding, readers):
+    rng = np.random.default_rng(2)
+    columns = {"A": rng.integers(0, 99, 900), "TEXT": [f"row {n}" * (n % 5) for n in range(900)]}
+    load_dataset(columns, cache_name, client=client, partitions=8)
+    dataset = IgniteDataset(cache_name, settings=client.settings, page_size=17, readers=readers)
+    rows = {}
+    for page in dataset.numpy():
+        for at, key in enumerate(page["key"].tolist()):
+            rows[key] = (int(page["val"]["A"][at]), page["val"]["TEXT"][at])
+    assert rows == {
+        n: (int(columns["A"][n]), columns["TEXT"][n].encode()) for n in range(len(columns["A"]))
+    }
+
+
+def test_whoever_decodes_errors_say_where(client, cache_name, decoding):
+    arrays = {"A": np.zeros((900, 3), np.uint8)}
+    load_dataset(arrays, cache_name, client=client, partitions=8)
+    client.sql(f"UPDATE {cache_name} SET A = X'0102' WHERE _KEY = 123")
+    dataset = IgniteDataset(cache_name, settings=client.settings, page_size=17)
+    with pytest.raises(SchemaError, match="has 2 elements, the dataset expects 3") as caught:
+        list(dataset.numpy())
+    assert caught.value.fields["cache"] == cache_name
+    assert caught.value.fields["partition"] in range(8)
+    assert caught.value.fields["field"] == "A"
+
+
+def test_whoever_decodes_a_lost_connection_is_replaced(client, cache_name, decoding, monkeypatch):
+    """The look-up of a type is the one request that decoding makes."""
+    columns = {"A": np.arange(300)}
+    load_dataset(columns, cache_name, client=client, partitions=2)
+    dataset = IgniteDataset(cache_name, settings=client.settings, page_size=50)
+    work, lost = CacheReader._with_types, []
+
+    def with_types(self, *args):
+        if len(lost) < 3:
+            lost.append(True)
+            raise ConnectError("lost")
+        return work(self, *args)
+
+    monkeypatch.setattr(CacheReader, "_with_types", with_types)
+    pages = list(dataset.numpy())
+    assert len(lost) == 3
+    assert sorted(np.concatenate([p["val"]["A"] for p in pages]).tolist()) == list(range(300))

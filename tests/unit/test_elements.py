@@ -1,11 +1,12 @@
 """Columns packed into leaves: what TensorFlow puts together again equals what was packed."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ignitetf.read.elements import Text, TextStore
-from ignitetf.wire.buffers import BufferPool
+from ignitetf.wire.buffers import ALIGNMENT, BufferPool
 from ignitetf.wire.schema import Column
 
 values = st.lists(st.binary(max_size=40), max_size=30)
@@ -33,10 +34,16 @@ def test_joined_texts_are_the_texts(parts, random):
         expected += [texts, [texts[i] for i in order]]
     store = TextStore()
     packed = [list(Text().pack([c], BufferPool(), store)) for c in columns]
-    joined = store.joined()
-    for (starts, lengths), texts in zip(packed, expected, strict=True):
-        found = [joined[p : p + n] for p, n in zip(starts, lengths, strict=True)]
-        assert found == texts
+    halves = store.halves(BufferPool())
+    assert np.concatenate(halves).tobytes() == store.joined()
+    for whole in (store.joined(), np.concatenate(halves).tobytes()):
+        for (starts, lengths), texts in zip(packed, expected, strict=True):
+            found = [whole[p : p + n] for p, n in zip(starts, lengths, strict=True)]
+            assert found == texts
+    for (starts, lengths), _ in zip(packed, expected, strict=True):
+        # No text reaches from one half into the other.
+        border = len(halves[0])
+        assert not ((starts < border) & (starts + lengths > border)).any()
 
 
 def test_columns_of_one_page_are_copied_once():
@@ -47,3 +54,19 @@ def test_columns_of_one_page_are_copied_once():
     once = len(store.joined())
     store.add(column[10:90])
     assert len(store.joined()) == once
+
+
+@pytest.mark.parametrize("before", [0, 1, 17, 63, 64, 200, 5000])
+def test_pages_are_taken_over_as_they_are(before):
+    """From an aligned address on, as TensorFlow needs it, and without a copy."""
+    block = BufferPool().take(100_000)
+    block[:] = np.arange(len(block)) % 251
+    page = np.frombuffer(memoryview(block)[before:], np.uint8)
+    starts = np.arange(5_000, 60_000, 100)
+    store = TextStore()
+    places = store.add(Column(page, starts, np.full(len(starts), 90)))
+    whole, rest = store.halves(BufferPool())
+    assert np.shares_memory(whole, block) and len(rest) == 0
+    assert whole.ctypes.data % ALIGNMENT == 0
+    for place, start in zip(places, starts, strict=True):
+        assert (whole[place : place + 90] == page[start : start + 90]).all()

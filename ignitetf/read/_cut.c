@@ -1,0 +1,230 @@
+/* TensorFlow op that cuts texts out of bytes, without the GIL.
+ *
+ * IgnitetfCut(first: uint8 [n], second: uint8 [m], starts: int64 [k], lengths: int64 [k],
+ *             mode: int64 []) -> texts: string [k]
+ *
+ * A start counts through the first bytes, then through the second; no text reaches from one into
+ * the other. Short texts are copies. Where TensorFlow's strings can share what they are views of
+ * (tstring::assign_as_shared_view, in ctstring_internal.h of 2.21), long ones are, by mode:
+ * - COPY: copies, which are copied again with each string;
+ * - SHARE_TEXT: one copy for all copies of the string;
+ * - SHARE_PAGE: views of the bytes, which live as long as one of their texts.
+ *
+ * Built on TensorFlow's C API for kernels, whose functions are given at run time: no header, and
+ * nothing to link but libc. A string of TensorFlow is one of three: up to 22 bytes in itself, bytes
+ * in memory of malloc, which TensorFlow frees, or a view with an owner.
+ */
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+typedef struct TF_Status TF_Status;
+typedef struct TF_Tensor TF_Tensor;
+typedef struct TF_OpKernelContext Context;
+typedef struct TF_KernelBuilder KernelBuilder;
+typedef struct TF_OpDefinitionBuilder OpBuilder;
+typedef struct TF_ShapeInferenceContext ShapeContext;
+typedef struct TF_ShapeHandle ShapeHandle;
+
+enum { OK = 0, INVALID_ARGUMENT = 3, RESOURCE_EXHAUSTED = 8 };
+enum { TYPE_STRING = 7 };
+
+/* The same members as cut._Functions. */
+typedef struct {
+  TF_Status *(*new_status)(void);
+  void (*delete_status)(TF_Status *);
+  void (*set_status)(TF_Status *, int code, const char *message);
+  int (*get_code)(const TF_Status *);
+  OpBuilder *(*new_op)(const char *name);
+  void (*add_input)(OpBuilder *, const char *);
+  void (*add_output)(OpBuilder *, const char *);
+  void (*set_shapes)(OpBuilder *, void (*)(ShapeContext *, TF_Status *));
+  void (*register_op)(OpBuilder *, TF_Status *);
+  ShapeHandle *(*new_shape)(void);
+  void (*delete_shape)(ShapeHandle *);
+  void (*input_shape)(ShapeContext *, int, ShapeHandle *, TF_Status *);
+  void (*output_shape)(ShapeContext *, int, ShapeHandle *, TF_Status *);
+  KernelBuilder *(*new_kernel)(const char *op, const char *device, void *(*create)(void *),
+                               void (*compute)(void *, Context *), void (*destroy)(void *));
+  void (*register_kernel)(const char *name, KernelBuilder *, TF_Status *);
+  void (*input)(Context *, int, TF_Tensor **, TF_Status *);
+  TF_Tensor *(*output)(Context *, int, int type, const int64_t *dims, int rank, size_t nbytes,
+                       TF_Status *);
+  void (*fail)(Context *, TF_Status *);
+  void *(*data)(const TF_Tensor *);
+  int64_t (*count)(const TF_Tensor *);
+  void (*delete_tensor)(TF_Tensor *);
+} Functions;
+
+typedef struct Owner {
+  void (*ref)(struct Owner *);
+  bool (*unref)(struct Owner *);
+  void *object;
+  /* up to here as TensorFlow's */
+  atomic_llong references;
+  TF_Tensor *page; /* NULL where the bytes stand behind this */
+} Owner;
+
+typedef union {
+  struct { uint8_t size; char bytes[23]; } small;
+  struct { size_t size, capacity; char *bytes; } large;
+  struct { size_t size; const char *bytes; Owner *owner; } view;
+} String;
+
+enum { SMALL_CAPACITY = 22, LARGE = 1, VIEW = 3, INPUTS = 5 };
+enum { COPY, SHARE_TEXT, SHARE_PAGE };
+/* Below, a copy costs no more than the owner does. */
+enum { LONG_TEXT = 1024 };
+
+static Functions tf;
+
+static void refer(Owner *owner) { atomic_fetch_add(&owner->references, 1); }
+
+static bool release(Owner *owner) {
+  if (atomic_fetch_sub(&owner->references, 1) != 1) return false;
+  if (owner->page) tf.delete_tensor(owner->page);
+  free(owner);
+  return true;
+}
+
+/* With one reference, and room for so many bytes behind it. */
+static Owner *new_owner(size_t size) {
+  Owner *owner = malloc(sizeof *owner + size);
+  if (!owner) return NULL;
+  *owner = (Owner){refer, release, owner, 1, NULL};
+  return owner;
+}
+
+/* Bytes of which texts are cut; `owner` is made for the first view. */
+typedef struct {
+  TF_Tensor **tensor; /* NULL there once the owner has it */
+  const char *data;
+  int64_t size;
+  Owner *owner;
+} Bytes;
+
+static bool view(String *out, const char *bytes, size_t size, Owner *owner) {
+  out->view.size = size << 2 | VIEW;
+  out->view.bytes = bytes;
+  out->view.owner = owner;
+  return true;
+}
+
+static bool share_page(String *out, Bytes *from, const char *bytes, size_t size) {
+  if (!from->owner) {
+    if (!(from->owner = new_owner(0))) return false;
+    from->owner->page = *from->tensor;
+    *from->tensor = NULL;
+  }
+  refer(from->owner);
+  return view(out, bytes, size, from->owner);
+}
+
+static bool share_text(String *out, const char *bytes, size_t size) {
+  Owner *owner = new_owner(size + 1);
+  if (!owner) return false;
+  char *copy = memcpy(owner + 1, bytes, size);
+  copy[size] = 0;
+  return view(out, copy, size, owner);
+}
+
+static bool assign(String *out, Bytes *from, int64_t start, size_t size, int64_t mode) {
+  const char *bytes = from->data + start;
+  if (size <= SMALL_CAPACITY) {
+    out->small.size = (uint8_t)(size << 2);
+    memcpy(out->small.bytes, bytes, size);
+    out->small.bytes[size] = 0;
+    return true;
+  }
+  if (size >= LONG_TEXT && mode == SHARE_PAGE) return share_page(out, from, bytes, size);
+  if (size >= LONG_TEXT && mode == SHARE_TEXT) return share_text(out, bytes, size);
+  size_t capacity = ((size + 1 + 15) & ~(size_t)15) - 1;
+  char *copy = malloc(capacity + 1);
+  if (!copy) return false;
+  memcpy(copy, bytes, size);
+  copy[size] = 0;
+  out->large.size = size << 2 | LARGE;
+  out->large.capacity = capacity;
+  out->large.bytes = copy;
+  return true;
+}
+
+/* Whether a text lies within the bytes. */
+static bool within(const Bytes *from, int64_t start, int64_t length) {
+  return start >= 0 && length >= 0 && start <= from->size && length <= from->size - start;
+}
+
+static void cut(TF_Tensor **in, Context *context, TF_Status *status) {
+  int64_t count = tf.count(in[2]), mode = *(int64_t *)tf.data(in[4]);
+  if (tf.count(in[3]) != count) {
+    tf.set_status(status, INVALID_ARGUMENT, "starts and lengths differ in number");
+    return;
+  }
+  Bytes from[2];
+  for (int i = 0; i < 2; i++) from[i] = (Bytes){in + i, tf.data(in[i]), tf.count(in[i]), NULL};
+  const int64_t *start = tf.data(in[2]), *length = tf.data(in[3]);
+  int64_t border = from[0].size;
+  for (int64_t i = 0; i < count; i++)
+    if (!within(from, start[i], length[i]) &&
+        (start[i] < border || !within(from + 1, start[i] - border, length[i]))) {
+      tf.set_status(status, INVALID_ARGUMENT, "a text reaches beyond its page");
+      return;
+    }
+  TF_Tensor *texts =
+      tf.output(context, 0, TYPE_STRING, &count, 1, (size_t)count * sizeof(String), status);
+  if (tf.get_code(status) != OK) return;
+  String *out = tf.data(texts);
+  for (int64_t i = 0; i < count; i++) {
+    bool second = !within(from, start[i], length[i]);
+    int64_t at = start[i] - (second ? border : 0);
+    if (!assign(out + i, from + second, at, (size_t)length[i], mode)) {
+      tf.set_status(status, RESOURCE_EXHAUSTED, "no memory for the texts of a page");
+      break;
+    }
+  }
+  for (int i = 0; i < 2; i++)
+    if (from[i].owner) release(from[i].owner);
+  tf.delete_tensor(texts);
+}
+
+static void compute(void *kernel, Context *context) {
+  (void)kernel;
+  TF_Tensor *in[INPUTS] = {0};
+  TF_Status *status = tf.new_status();
+  for (int i = 0; i < INPUTS && tf.get_code(status) == OK; i++) tf.input(context, i, in + i, status);
+  if (tf.get_code(status) == OK) cut(in, context, status);
+  if (tf.get_code(status) != OK) tf.fail(context, status);
+  for (int i = 0; i < INPUTS; i++)
+    if (in[i]) tf.delete_tensor(in[i]);
+  tf.delete_status(status);
+}
+
+static void shapes(ShapeContext *context, TF_Status *status) {
+  ShapeHandle *shape = tf.new_shape();
+  tf.input_shape(context, 2, shape, status);
+  if (tf.get_code(status) == OK) tf.output_shape(context, 0, shape, status);
+  tf.delete_shape(shape);
+}
+
+/* Registers the op and its kernel; TensorFlow's code of an error, or 0. */
+EXPORT int cut_register(const Functions *functions) {
+  static const char *const inputs[INPUTS] = {
+      "first: uint8", "second: uint8", "starts: int64", "lengths: int64", "mode: int64"};
+  tf = *functions;
+  TF_Status *status = tf.new_status();
+  OpBuilder *op = tf.new_op("IgnitetfCut");
+  for (int i = 0; i < INPUTS; i++) tf.add_input(op, inputs[i]);
+  tf.add_output(op, "texts: string");
+  tf.set_shapes(op, shapes);
+  tf.register_op(op, status);
+  if (tf.get_code(status) == OK)
+    tf.register_kernel("IgnitetfCut", tf.new_kernel("IgnitetfCut", "CPU", NULL, compute, NULL),
+                       status);
+  int code = tf.get_code(status);
+  tf.delete_status(status);
+  return code;
+}

@@ -1,0 +1,119 @@
+"""Strings cut out of the bytes of a page inside TensorFlow, by an op of our own.
+
+elements -> **cut** -> form
+
+Handed over as Python objects, each value costs an object, two copies and the GIL. The op copies
+it once or, in batches and where TensorFlow's strings can share their bytes (from 2.21 on), not at
+all, while Python receives the next page. It is C on TensorFlow's C API for kernels. Where there
+is no compiler to build it (`native`), form.py takes a slower way.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import functools
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import tensorflow as tf
+
+from ignitetf.native import NotBuilt, shared_object, tensorflow_library
+
+__all__ = ["Sharing", "cut_op"]
+
+log = logging.getLogger(__name__)
+
+_SOURCE: Final = Path(__file__).with_name("_cut.c")
+_OP: Final = "IgnitetfCut"
+# The same order as the members of `Functions` in _cut.c.
+_FUNCTIONS: Final = (
+    "TF_NewStatus",
+    "TF_DeleteStatus",
+    "TF_SetStatus",
+    "TF_GetCode",
+    "TF_NewOpDefinitionBuilder",
+    "TF_OpDefinitionBuilderAddInput",
+    "TF_OpDefinitionBuilderAddOutput",
+    "TF_OpDefinitionBuilderSetShapeInferenceFunction",
+    "TF_RegisterOpDefinition",
+    "TF_NewShapeHandle",
+    "TF_DeleteShapeHandle",
+    "TF_ShapeInferenceContextGetInput",
+    "TF_ShapeInferenceContextSetOutput",
+    "TF_NewKernelBuilder",
+    "TF_RegisterKernelBuilder",
+    "TF_GetInput",
+    "TF_AllocateOutput",
+    "TF_OpKernelContext_Failure",
+    "TF_TensorData",
+    "TF_TensorElementCount",
+    "TF_DeleteTensor",
+)
+
+# Where TensorFlow has kept the header that tells how its strings are made.
+_HEADERS: Final = ("tsl/platform", "xla/tsl/platform", "tensorflow/core/platform")
+
+Cut = Callable[..., tf.Tensor]
+
+
+class Sharing(enum.IntEnum):
+    """What long texts are, where TensorFlow's strings can share: the modes of _cut.c.
+
+    A page lives as long as one of its texts; so PAGE is for texts that go the same way.
+    """
+
+    NOTHING = 0
+    TEXT = 1
+    PAGE = 2
+
+
+@functools.cache
+def cut_op() -> Cut | None:
+    """The op, for graphs; None where it cannot be had.
+
+    `(first uint8 [n], second uint8 [m], starts int64 [k], lengths int64 [k], sharing=Sharing)`
+    gives string [k]: text i has the bytes from `starts[i]` on of the first, or of the second
+    where the first end. One that is not within either fails as InvalidArgumentError.
+    """
+    try:
+        library = ctypes.CDLL(str(shared_object(_SOURCE, "-O2")))
+        addresses = _addresses(tensorflow_library(tf.sysconfig.get_lib()))
+    except (NotBuilt, OSError, AttributeError) as error:
+        log.debug("texts cross into TensorFlow without an op of our own: %s", error)
+        return None
+    if code := library.cut_register(addresses):
+        log.warning("TensorFlow %s does not take the op %s: code %s", tf.__version__, _OP, code)
+        return None
+    return functools.partial(_cut, can_share=_strings_can_share())
+
+
+def _strings_can_share() -> bool:
+    """Whether strings of this TensorFlow can be views that have an owner."""
+    for folder in _HEADERS:
+        header = Path(tf.sysconfig.get_include(), folder, "ctstring_internal.h")
+        if header.exists() and "owner_ref" in header.read_text():
+            return True
+    return False
+
+
+def _addresses(framework: ctypes.CDLL) -> ctypes.Array[ctypes.c_void_p]:
+    found = [ctypes.cast(getattr(framework, name), ctypes.c_void_p) for name in _FUNCTIONS]
+    return (ctypes.c_void_p * len(found))(*found)
+
+
+def _cut(
+    first: tf.Tensor,
+    second: tf.Tensor,
+    starts: tf.Tensor,
+    lengths: tf.Tensor,
+    sharing: Sharing,
+    *,
+    can_share: bool,
+) -> tf.Tensor:
+    mode = tf.constant(sharing if can_share else Sharing.NOTHING, tf.int64)
+    graph = tf.compat.v1.get_default_graph()
+    inputs = [first, second, starts, lengths, mode]
+    return graph.create_op(_OP, inputs, [tf.string]).outputs[0]

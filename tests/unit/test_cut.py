@@ -1,0 +1,169 @@
+"""The op that cuts texts out of a page: it equals Python's slices, and refuses what is no slice."""
+
+import functools
+import gc
+import weakref
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from ignitetf.read import cut
+from ignitetf.read.cut import Sharing, cut_op
+
+
+@pytest.fixture(scope="module", autouse=True)
+def op():
+    found = cut_op()
+    if found is None:
+        pytest.skip("no C compiler on this machine")
+    return found
+
+
+every_sharing = pytest.mark.parametrize("sharing", Sharing)
+NUMBERS = tf.TensorSpec([None], tf.int64)
+BYTES = tf.TensorSpec([None], tf.uint8)
+
+
+@functools.cache
+def function_of(sharing):
+    @tf.function(input_signature=[BYTES, BYTES, NUMBERS, NUMBERS])
+    def texts_of(*inputs):
+        return cut_op()(*inputs, sharing=sharing)
+
+    return texts_of
+
+
+def inputs(first, second, places):
+    starts = np.array([p for p, _ in places], np.int64)
+    lengths = np.array([n for _, n in places], np.int64)
+    return np.frombuffer(first, np.uint8), np.frombuffer(second, np.uint8), starts, lengths
+
+
+def texts(first, second, places, sharing):
+    return function_of(sharing)(*inputs(first, second, places)).numpy().tolist()
+
+
+@st.composite
+def pages(draw):
+    """Two halves, and places that lie within one of them."""
+    halves = [draw(st.binary(max_size=200)) * draw(st.sampled_from([1, 1, 20])) for _ in range(2)]
+    places = []
+    for half in draw(st.lists(st.integers(0, 1), max_size=20)):
+        start = draw(st.integers(0, len(halves[half])))
+        length = draw(st.integers(0, len(halves[half]) - start))
+        places.append((start + half * len(halves[0]), length))
+    return *halves, places
+
+
+@every_sharing
+@settings(max_examples=200, deadline=None)
+@given(pages())
+@example((b"", b"", []))
+@example((b"x" * 30, b"", [(0, 21), (0, 22), (0, 23), (0, 0), (30, 0)]))
+@example((b"x" * 1025, b"y" * 1024, [(0, 1023), (0, 1024), (0, 1025), (1025, 1024)]))
+def test_texts_are_slices(sharing, page):
+    first, second, places = page
+    whole = first + second
+    assert texts(first, second, places, sharing) == [whole[p : p + n] for p, n in places]
+
+
+@every_sharing
+def test_texts_outlive_their_page(sharing):
+    """Strings are sliced, batched anew and kept in a buffer, long after their page was given up."""
+    places = [(i * 3000 + i, 2000 + i) for i in range(300)]
+
+    def page(seed):
+        return np.frombuffer(np.random.default_rng(seed).bytes(1 << 20), np.uint8)
+
+    def generate():
+        for seed in range(6):
+            yield page(seed), *inputs(b"", b"", places)[1:]
+
+    dataset = tf.data.Dataset.from_generator(
+        generate, output_signature=(BYTES, BYTES, NUMBERS, NUMBERS)
+    )
+    cut = functools.partial(cut_op(), sharing=sharing)
+    dataset = dataset.map(cut, num_parallel_calls=2).unbatch().shuffle(1000, seed=3).batch(7)
+    kept = [batch[1:] for batch in dataset.cache().prefetch(3)]
+    gc.collect()
+    found = sorted(text for batch in kept for text in batch.numpy().tolist())
+    dropped = len(kept)
+    wanted = [bytes(page(seed)[p : p + n]) for seed in range(6) for p, n in places]
+    assert len(found) == len(wanted) - dropped
+    assert set(found) <= set(wanted) and len(set(found)) == len(found)
+
+
+def test_a_page_is_given_up_with_its_last_text():
+    released = []
+
+    def generate():
+        for _ in range(3):
+            page = np.zeros(1 << 20, np.uint8)
+            weakref.finalize(page, released.append, True)
+            yield page, *inputs(b"", b"", [(0, 5000), (70_000, 6000)])[1:]
+
+    dataset = tf.data.Dataset.from_generator(
+        generate, output_signature=(BYTES, BYTES, NUMBERS, NUMBERS)
+    ).map(functools.partial(cut_op(), sharing=Sharing.PAGE))
+    batches = list(dataset)
+    tails = [batch[1] for batch in batches]
+    del batches
+    assert [len(tail.numpy()) for tail in tails] == [6000] * 3
+    del tails, dataset
+    gc.collect()
+    # TensorFlow gives arrays up when it next runs a function of Python's.
+    list(tf.data.Dataset.range(1).map(lambda i: tf.numpy_function(np.copy, [i], tf.int64)))
+    assert len(released) == 3
+
+
+@pytest.mark.parametrize(
+    "place", [(-1, 1), (0, -1), (11, 0), (10, 1), (0, 11), (2**62, 2**62), (1, 2**63 - 1)]
+)
+def test_what_is_no_slice_is_refused(place):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="beyond its page"):
+        texts(b"0123456789", b"", [(0, 10), place], Sharing.PAGE)
+
+
+@pytest.mark.parametrize("place", [(9, 2), (0, 11), (10, 6), (15, 1), (16, 0)])
+def test_no_text_reaches_across(place):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="beyond its page"):
+        texts(b"0123456789", b"abcde", [place], Sharing.PAGE)
+
+
+def test_starts_and_lengths_come_in_pairs():
+    data, numbers = np.zeros(4, np.uint8), np.zeros(3, np.int64)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="differ in number"):
+        function_of(Sharing.TEXT)(data, data, numbers[:2], numbers)
+
+
+def test_shapes_are_known_before_it_runs():
+    parts = inputs(bytes(9), b"", [(0, 1)] * 3)
+    cut = functools.partial(cut_op(), sharing=Sharing.TEXT)
+    dataset = tf.data.Dataset.from_tensors(parts).map(cut)
+    assert dataset.element_spec == tf.TensorSpec([3], tf.string)
+
+
+@every_sharing
+def test_many_threads_cut_at_once(sharing):
+    data = bytes(range(256)) * 64
+    places = [(i, 100 + i) for i in range(2000)]
+    parts = inputs(data, b"", places)
+    cut = functools.partial(cut_op(), sharing=sharing)
+    dataset = tf.data.Dataset.from_tensors(parts).repeat(50).map(cut, num_parallel_calls=8)
+    expected = [data[p : p + n] for p, n in places]
+    for found in dataset:
+        assert found.numpy().tolist() == expected
+
+
+def test_without_a_compiler_there_is_none(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CC", "no-such-compiler")
+    assert cut_op.__wrapped__() is None
+
+
+def test_a_function_that_tensorflow_lacks_is_no_crash(monkeypatch):
+    monkeypatch.setattr(cut, "_FUNCTIONS", ("TF_NoSuchFunction",))
+    assert cut_op.__wrapped__() is None

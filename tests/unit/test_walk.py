@@ -1,0 +1,138 @@
+"""Objects found in C: as the loop in Python finds them, also on pages that are cut or damaged."""
+
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from ignitetf.errors import WireError
+from ignitetf.wire import walk
+from ignitetf.wire.codes import ARRAY_ELEMENT, FIXED_SIZE, TypeCode
+from ignitetf.wire.objects import _walk_all
+
+OBJECT_ARRAYS = ["STRING", "UUID", "DATE", "TIMESTAMP", "TIME", "DECIMAL"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def native():
+    found = walk._native()
+    if found is None:
+        pytest.skip("no C compiler on this machine")
+    return found
+
+
+def counted(code, number, rest):
+    return struct.pack("<bi", code, number) + rest
+
+
+fixed = st.sampled_from(sorted(FIXED_SIZE.items())).flatmap(
+    lambda item: st.binary(min_size=item[1] - 1, max_size=item[1] - 1).map(
+        lambda rest: bytes([item[0]]) + rest
+    )
+)
+text = st.binary(max_size=40)
+strings = text.map(lambda b: counted(TypeCode.STRING, len(b), b))
+decimals = text.map(lambda b: counted(TypeCode.DECIMAL, 3, struct.pack("<i", len(b)) + b))
+wrapped = text.map(lambda b: counted(TypeCode.WRAPPED, len(b), b + bytes(4)))
+handles = st.integers(0, 99).map(lambda n: counted(TypeCode.HANDLE, n, b""))
+binaries = text.map(
+    lambda b: struct.pack("<bbhiiiii", TypeCode.OBJECT, 1, 2, 7, 0, 24 + len(b), 5, 24) + b
+)
+arrays = st.tuples(st.sampled_from(sorted(ARRAY_ELEMENT.items())), st.integers(0, 9)).map(
+    lambda pair: counted(pair[0][0], pair[1], bytes(pair[1] * pair[0][1].itemsize))
+)
+
+
+def containers(inner):
+    lists = st.lists(inner, max_size=4)
+    names = st.sampled_from([TypeCode[f"{name}_ARRAY"] for name in OBJECT_ARRAYS])
+    typed = st.sampled_from([TypeCode.OBJECT_ARRAY, TypeCode.ENUM_ARRAY])
+    return st.one_of(
+        st.tuples(names, lists).map(lambda p: counted(p[0], len(p[1]), b"".join(p[1]))),
+        st.tuples(typed, lists).map(
+            lambda p: counted(p[0], 7, struct.pack("<i", len(p[1])) + b"".join(p[1]))
+        ),
+        st.tuples(typed, strings, lists).map(
+            lambda p: counted(p[0], 0, p[1] + struct.pack("<i", len(p[2])) + b"".join(p[2]))
+        ),
+        lists.map(lambda p: counted(TypeCode.COLLECTION, len(p), b"\1" + b"".join(p))),
+        st.lists(st.tuples(inner, inner), max_size=3).map(
+            lambda p: counted(TypeCode.MAP, len(p), b"\1" + b"".join(k + v for k, v in p))
+        ),
+    )
+
+
+objects = st.recursive(
+    st.one_of(fixed, strings, decimals, wrapped, handles, binaries, arrays), containers,
+    max_leaves=12,
+)  # fmt: skip
+
+
+def both(native, page, count):
+    data = np.frombuffer(page, np.uint8)
+    found = native(data, count)
+    try:
+        expected = _walk_all(data, count)
+    except WireError:
+        expected = None
+    return None if found is None else found.tolist(), (
+        None if expected is None else expected.tolist()
+    )
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(objects, min_size=1, max_size=8))
+def test_every_object_is_found(native, parts):
+    found, expected = both(native, b"".join(parts), len(parts))
+    lengths = [len(part) for part in parts]
+    assert found == expected == np.cumsum([0, *lengths[:-1]]).tolist()
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(objects, min_size=1, max_size=4), st.data())
+def test_damage_is_found_alike(native, parts, data):
+    page = bytearray(b"".join(parts))
+    for _ in range(data.draw(st.integers(1, 3))):
+        page[data.draw(st.integers(0, len(page) - 1))] = data.draw(st.integers(0, 255))
+    for count in (len(parts), len(parts) + 1):
+        found, expected = both(native, bytes(page), count)
+        assert found == expected
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(objects, min_size=1, max_size=3))
+def test_every_cut_is_found_alike(native, parts):
+    page = b"".join(parts)
+    for size in range(len(page)):
+        found, expected = both(native, page[:size], len(parts))
+        assert found == expected
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.binary(max_size=60), st.integers(1, 5))
+@example(counted(TypeCode.STRING, 2**31 - 1, b""), 1)
+@example(counted(TypeCode.COLLECTION, 2**31 - 1, b"\1" + b"\x65" * 50), 1)
+def test_any_bytes_are_found_alike(native, page, count):
+    found, expected = both(native, page, count)
+    assert found == expected
+
+
+@pytest.mark.parametrize("depth", [1, 63, 64, 65, 66, 500])
+def test_deep_nesting_ends_alike(native, depth):
+    page = bytes([TypeCode.NULL])
+    for _ in range(depth):
+        page = counted(TypeCode.COLLECTION, 1, b"\1" + page)
+    found, expected = both(native, page, 1)
+    assert found == expected
+    assert (found is None) == (depth > 65)
+
+
+def test_few_objects_and_no_compiler_are_left_to_python(monkeypatch, tmp_path):
+    page = np.full(1000, TypeCode.NULL, np.uint8)
+    assert walk.begins(page[:10], 10) is None
+    assert walk.begins(page, 1000).tolist() == list(range(1000))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CC", "no-such-compiler")
+    assert walk._native.__wrapped__() is None
