@@ -46,7 +46,7 @@ class Rate:
         receive: Share in which answers came in.
         decode: Share in which pages were taken apart.
         hand_over: Share in which the consumer was not waiting for a page: copies into tensors,
-            and what TensorFlow does with them.
+            what TensorFlow does with them, and decoding that the reader left to it.
         row_bytes: Bytes of a row's values.
         rows: Rows in the cache.
         partitions: Partitions of the cache.
