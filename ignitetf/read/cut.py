@@ -72,7 +72,7 @@ class Sharing(enum.IntEnum):
 
 @functools.cache
 def cut_op() -> Cut | None:
-    """The op, for graphs; None where it cannot be had.
+    """The op; None where it cannot be had.
 
     `(first uint8 [n], second uint8 [m], starts int64 [k], lengths int64 [k], sharing=Sharing)`
     gives string [k]: text i has the bytes from `starts[i]` on of the first, or of the second
@@ -114,6 +114,20 @@ def _cut(
     can_share: bool,
 ) -> tf.Tensor:
     mode = tf.constant(sharing if can_share else Sharing.NOTHING, tf.int64)
+    inputs = [tf.convert_to_tensor(t) for t in (first, second, starts, lengths)]
+    return _eager(*inputs, mode) if tf.executing_eagerly() else _in_graph(*inputs, mode)
+
+
+def _in_graph(*inputs: tf.Tensor) -> tf.Tensor:
     graph = tf.compat.v1.get_default_graph()
-    inputs = [first, second, starts, lengths, mode]
-    return graph.create_op(_OP, inputs, [tf.string]).outputs[0]
+    return graph.create_op(_OP, list(inputs), [tf.string]).outputs[0]
+
+
+_eager: Final = tf.function(
+    _in_graph,
+    input_signature=[
+        *(tf.TensorSpec([None], dtype) for dtype in (tf.uint8, tf.uint8, tf.int64, tf.int64)),
+        tf.TensorSpec([], tf.int64),
+    ],
+    autograph=False,
+)

@@ -71,6 +71,13 @@ def test_texts_are_slices(sharing, page):
 
 
 @every_sharing
+def test_graphs_are_not_needed(sharing):
+    parts = inputs(b"abc" * 1000, b"xyz" * 600, [(0, 2), (3, 2000), (3000, 1800), (3001, 1)])
+    found = cut_op()(*parts, sharing=sharing).numpy().tolist()
+    assert found == [b"ab", (b"abc" * 1000)[3:2003], b"xyz" * 600, b"y"]
+
+
+@every_sharing
 def test_texts_outlive_their_page(sharing):
     """Strings are sliced, batched anew and kept in a buffer, long after their page was given up."""
     places = [(i * 3000 + i, 2000 + i) for i in range(300)]
