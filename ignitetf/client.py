@@ -100,9 +100,6 @@ def _close_idle(client: weakref.ref[Client]) -> None:
 class Client:
     """A connection to a cluster; see `connect`."""
 
-    # The end of the rest of idle connections.
-    _resting: threading.Timer | None = None
-
     def __init__(self, settings: Settings) -> None:
         """Connect with these settings."""
         self.settings = settings
@@ -110,6 +107,8 @@ class Client:
         self._idle: dict[str, list[Channel]] = {}
         self._address_of: dict[uuid.UUID, str] = {}
         self._closed = False
+        # The end of the rest of idle connections.
+        self._resting: threading.Timer | None = None
         if settings.tls and settings.tls_insecure:
             warnings.warn("TLS without a check of the server's certificate", stacklevel=3)
         if settings.password and not settings.tls and not is_loopback(settings.addresses):

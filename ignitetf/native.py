@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import logging
 import os
 import platform
 import shlex
@@ -19,7 +20,9 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-__all__ = ["NotBuilt", "shared_object", "tensorflow_library"]
+__all__ = ["NotBuilt", "native_library", "shared_object", "tensorflow_library"]
+
+log = logging.getLogger(__name__)
 
 _FLAGS: Final = ("-std=c11", "-fPIC", "-shared", "-fvisibility=hidden")
 
@@ -44,14 +47,23 @@ def shared_object(source: Path, optimize: str) -> Path:
     """
     if (built := source.with_suffix(".so")).exists():
         return built
-    if sys.platform == "win32":
-        raise NotBuilt("native parts are not built on Windows")
+    if sys.platform == "win32" or sys.byteorder == "big":
+        raise NotBuilt("native parts are for POSIX systems and little-endian processors")
     words = " ".join((platform.machine(), *_FLAGS, optimize))
     key = hashlib.sha256(source.read_bytes() + words.encode()).hexdigest()[:16]
     cached = _cache_folder() / f"{source.stem.lstrip('_')}-{key}.so"
     if not cached.exists():
         _compile(source, cached, optimize)
     return cached
+
+
+def native_library(source: Path, optimize: str) -> ctypes.CDLL | None:
+    """The loaded shared object of a C file, as `shared_object`; None where it cannot be had."""
+    try:
+        return ctypes.CDLL(str(shared_object(source, optimize)))
+    except (NotBuilt, OSError) as error:
+        log.debug("%s is done without: %s", source.name, error)
+        return None
 
 
 def tensorflow_library(folder: str) -> ctypes.CDLL:

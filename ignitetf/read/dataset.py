@@ -29,12 +29,12 @@ from ignitetf.read.arguments import (
     shard_of,
     with_environment,
 )
-from ignitetf.read.cut import Sharing
 from ignitetf.read.export import to_arrow, to_numpy
 from ignitetf.read.form import Form, counted, page_options
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.plan import WINDOW_BYTES, Position
 from ignitetf.read.shuffled import piece_rows
+from ignitetf.read.substr import Sharing
 from ignitetf.read.windows import batch_count, closing_batches, join_batches, read_pieces
 from ignitetf.settings import Settings
 from ignitetf.wire.buffers import BufferPool
@@ -214,9 +214,9 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
         if form.has_runs or size * self._reader.entry_bytes >= _LARGE_BATCH_BYTES:
             # Ragged batches cannot be cut in TensorFlow, and large ones are cheaper to pack at
             # once than to copy again.
-            dataset = self._pages(size, drop_remainder, sharing=Sharing.PAGE)
+            dataset = self._pages(Sharing.PAGE, size, drop_remainder)
         else:
-            dataset = self._pages(sharing=Sharing.PAGE).rebatch(size, drop_remainder=drop_remainder)
+            dataset = self._pages(Sharing.PAGE).rebatch(size, drop_remainder=drop_remainder)
         dataset = dataset.with_options(page_options(sharded=self._shard[1] > 1))
         return counted(dataset, batch_count(self._length, size, drop_remainder))
 
@@ -348,22 +348,26 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
 
     def _build_elements(self) -> tf.data.Dataset:
         if self._form.has_runs:
-            dataset = self._pages(sharing=None).flat_map(self._form.rows_of)
+            dataset = self._leaves().flat_map(self._form.rows_of)
         else:
-            dataset = self._pages().unbatch()
+            dataset = self._pages(Sharing.TEXT).unbatch()
         dataset = dataset.with_options(page_options(sharded=self._shard[1] > 1))
         return counted(dataset, self._length)
 
     def _pages(
-        self,
-        exact_rows: int | None = None,
-        drop_remainder: bool = False,
-        sharing: Sharing | None = Sharing.TEXT,
+        self, sharing: Sharing, exact_rows: int | None = None, drop_remainder: bool = False
     ) -> tf.data.Dataset:
-        """Whole pages; with `exact_rows`, pieces of just so many rows; `sharing` None: leaves."""
+        """Whole pages, or pieces of `exact_rows`, in the structure of the elements."""
+        dataset = self._leaves(exact_rows, drop_remainder)
+        if not self._form.assembles:
+            return dataset
+        return dataset.map(functools.partial(self._form.assemble, sharing=sharing))
+
+    def _leaves(
+        self, exact_rows: int | None = None, drop_remainder: bool = False
+    ) -> tf.data.Dataset:
+        """As `_pages`, but flat where TensorFlow has to put the structure together."""
         form = self._form
-        # What is put together in TensorFlow crosses as flat leaves, the rest in its structure.
-        flat = form.has_runs or form.joins_texts
         rows = exact_rows if exact_rows is not None and drop_remainder else None
 
         # The memory of an epoch serves the next one; iterators at the same time have their own.
@@ -375,16 +379,13 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
             try:
                 for parts in chunks:
                     leaves = form.pack(parts, pool)
-                    yield leaves if flat else form.assemble(*leaves)
+                    yield leaves if form.assembles else form.assemble(*leaves)
             finally:
                 chunks.close()
                 self._reader.client.rest()
                 pools.append(pool)
 
         spec: Any = form.flat_spec(rows)
-        if not flat:
+        if not form.assembles:
             spec = form.assemble(*spec)
-        dataset = tf.data.Dataset.from_generator(generate, output_signature=spec)
-        if not flat or sharing is None:
-            return dataset
-        return dataset.map(functools.partial(form.assemble, sharing=sharing))
+        return tf.data.Dataset.from_generator(generate, output_signature=spec)

@@ -15,7 +15,6 @@ from typing import Any
 import tensorflow as tf
 
 from ignitetf.read.arguments import label_of
-from ignitetf.read.cut import Sharing, cut_op
 from ignitetf.read.elements import (
     Dense,
     Node,
@@ -28,6 +27,7 @@ from ignitetf.read.elements import (
 )
 from ignitetf.read.reader import CacheReader
 from ignitetf.read.shuffled import ALIGNED_ROWS
+from ignitetf.read.substr import Sharing, substr_op
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.schema import Batch
 
@@ -39,7 +39,7 @@ _SHORT_ENTRY_BYTES = 512
 # processor's cache.
 _PIECE_BYTES = 512 << 10
 
-_Cutter = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+_Substr = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 class Form:
@@ -51,7 +51,8 @@ class Form:
 
     Attributes:
         has_runs: Whether a field is ragged.
-        joins_texts: Whether texts cross as the bytes of a page, to be cut apart in TensorFlow.
+        splits_texts: Whether texts cross as the bytes of a page, to be split in TensorFlow.
+        assembles: Whether leaves cross flat, and `assemble` runs in TensorFlow.
         piece_rows: Rows to pack at once, None for whole pages.
     """
 
@@ -63,24 +64,25 @@ class Form:
         nodes = (self.key, *self.values.values())
         self.has_runs = any(_has(n, Runs) for n in nodes)
         has_texts = any(_has(n, Text) for n in nodes)
-        self._cut = cut_op() if has_texts else None
+        self._substr = substr_op() if has_texts else None
         short = reader.entry_bytes < _SHORT_ENTRY_BYTES
-        self.joins_texts = has_texts and (short or self._cut is not None)
+        self.splits_texts = has_texts and (short or self._substr is not None)
+        self.assembles = self.has_runs or self.splits_texts
         self.piece_rows: int | None = None
-        if self.joins_texts and short:
+        if self.splits_texts and short:
             rows = int(_PIECE_BYTES / max(reader.entry_bytes, 16.0))
             self.piece_rows = max(ALIGNED_ROWS, rows - rows % ALIGNED_ROWS)
 
     def pack(self, parts: list[Batch], pool: BufferPool) -> tuple[Any, ...]:
         """The leaves of some batches, key first."""
         leaves: list[Any] = []
-        texts = TextStore() if self.joins_texts else None
+        texts = TextStore() if self.splits_texts else None
         if self.label is None:
             leaves += self.key.pack([b.key for b in parts if b.key is not None], pool, texts)
         for name, node in self.values.items():
             leaves += node.pack([b.columns[name] for b in parts], pool, texts)
         if texts is not None:
-            leaves += (texts.joined(),) if self._cut is None else texts.halves(pool)
+            leaves += (texts.joined(),) if self._substr is None else texts.halves(pool)
         return tuple(leaves)
 
     def flat_spec(self, rows: int | None) -> tuple[tf.TensorSpec, ...]:
@@ -90,25 +92,25 @@ class Form:
             self.values.values() if self.label is not None else (self.key, *self.values.values())
         )
         for node in nodes:
-            _leaf_specs(node, rows, out, self.joins_texts)
-        if self.joins_texts and self._cut is None:
+            _leaf_specs(node, rows, out, self.splits_texts)
+        if self.splits_texts and self._substr is None:
             out.append(tf.TensorSpec([], tf.string))
-        elif self.joins_texts:
+        elif self.splits_texts:
             out += [tf.TensorSpec([None], tf.uint8)] * 2
         return tuple(out)
 
     def assemble(self, *leaves: tf.Tensor, sharing: Sharing = Sharing.TEXT) -> Any:
         """The structure of a batch, from its leaves."""
         left = iter(leaves)
-        cut = self._cutter(leaves, sharing) if self.joins_texts else None
-        key = None if self.label is not None else _assemble(self.key, left, cut)
-        values = {name: _assemble(node, left, cut) for name, node in self.values.items()}
+        substr = self._substr_of(leaves, sharing) if self.splits_texts else None
+        key = None if self.label is not None else _assemble(self.key, left, substr)
+        values = {name: _assemble(node, left, substr) for name, node in self.values.items()}
         return self._structure(key, values)
 
-    def _cutter(self, leaves: tuple[tf.Tensor, ...], sharing: Sharing) -> _Cutter:
-        if self._cut is None:
+    def _substr_of(self, leaves: tuple[tf.Tensor, ...], sharing: Sharing) -> _Substr:
+        if self._substr is None:
             return functools.partial(tf.strings.substr, leaves[-1])
-        return functools.partial(self._cut, leaves[-2], leaves[-1], sharing=sharing)
+        return functools.partial(self._substr, leaves[-2], leaves[-1], sharing=sharing)
 
     def rows_of(self, *leaves: tf.Tensor) -> tf.data.Dataset:
         """A dataset of the single elements of a page whose fields differ in length."""
@@ -150,18 +152,18 @@ def _leaf_specs(node: Node, rows: int | None, out: list[tf.TensorSpec], joined: 
             _leaf_specs(inner, rows, out, joined)
 
 
-def _assemble(node: Node, leaves: Iterator[tf.Tensor], cut: _Cutter | None) -> Any:
-    if isinstance(node, Text) and cut is not None:
-        return cut(next(leaves), next(leaves))
+def _assemble(node: Node, leaves: Iterator[tf.Tensor], substr: _Substr | None) -> Any:
+    if isinstance(node, Text) and substr is not None:
+        return substr(next(leaves), next(leaves))
     if isinstance(node, (Dense, Text)):
         return next(leaves)
     if isinstance(node, Runs):
-        items = _assemble(node.item, leaves, cut)
+        items = _assemble(node.item, leaves, substr)
         lengths = next(leaves)
         return tf.nest.map_structure(
             lambda t: tf.RaggedTensor.from_row_lengths(t, lengths, validate=False), items
         )
-    return {name: _assemble(inner, leaves, cut) for name, inner in node.fields}
+    return {name: _assemble(inner, leaves, substr) for name, inner in node.fields}
 
 
 def counted(dataset: tf.data.Dataset, count: int | None) -> tf.data.Dataset:

@@ -216,13 +216,13 @@ class _Reader(threading.Thread):
             self._buffered_bytes -= item.nbytes
             self._ready.notify_all()
         if isinstance(item.page, _Undecoded):
-            return replace(item, page=self._decode_here(item.page))
+            return replace(item, page=self._decode_taken_page(item.page))
         return item
 
-    def _decode_here(self, found: _Undecoded) -> Any:
+    def _decode_taken_page(self, found: _Undecoded) -> Any:
         while True:
             try:
-                return _timed(self._decode_taken, found.partition, found.page, self.taken)
+                return _timed(self._decode_taken, found, self.taken)
             except IgniteTFError as error:
                 # Looking up a type needs a connection; the page itself is here.
                 self._wait_to_retry(error, found.partition, found.number)
@@ -299,7 +299,7 @@ class _Reader(threading.Thread):
         """The decoded page; itself where the consumer waits, which has the time to do it."""
         if self._starving and not self._buffer:
             return found
-        return _timed(self._decode, found.partition, found.page, self.times)
+        return _timed(self._decode, found, self.times)
 
     def _ask_ahead(self, count: int, after: int = 0) -> Channel:
         """Ask for the first pages of the next `count` units that were not asked for.
@@ -366,9 +366,9 @@ class _Reader(threading.Thread):
             self._client.release(channel)
 
 
-def _timed(decode: Callable[[int, Page], Any], partition: int, page: Page, times: Times) -> Any:
+def _timed(decode: Callable[[int, Page], Any], found: _Undecoded, times: Times) -> Any:
     begin = time.monotonic()
-    decoded = decode(partition, page)
+    decoded = decode(found.partition, found.page)
     times.decode += time.monotonic() - begin
     return decoded
 

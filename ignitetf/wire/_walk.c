@@ -1,4 +1,4 @@
-/* Where the objects of a page begin: each tells its length, so they are found one by one.
+/* Where the objects of a page stand: each tells its length, so they are found one by one.
  *
  * objects.py (walk.py, ctypes) -> this
  *
@@ -92,7 +92,7 @@ static int64_t skip(const Page *page, int64_t at, int depth) {
   return skip_elements(page, at, depth);
 }
 
-/* Begins of `count` objects that fill the page; 0, or another number where they do not. */
+/* Positions of `count` objects that fill the page; 0, or another number where they do not. */
 EXPORT int walk(const uint8_t *data, int64_t size, int64_t count, const int32_t *fixed,
                 const int32_t *item, int64_t *starts) {
   Page page = {data, size, fixed, item};

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -20,12 +19,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ignitetf.native import NotBuilt, shared_object
+from ignitetf.native import native_library
 from ignitetf.wire import hashing
 
 __all__ = ["hash_rows", "hash_runs"]
-
-log = logging.getLogger(__name__)
 
 _Bytes = NDArray[np.uint8]
 _Positions = NDArray[np.int64]
@@ -63,11 +60,9 @@ def hash_runs(flat: _Bytes, starts: _Positions, lengths: _Positions) -> NDArray[
 @functools.cache
 def _native() -> Callable[[int, _Positions, _Positions], NDArray[np.uint32]] | None:
     """The C function over runs from an address on; None where it cannot be had."""
-    try:
-        function = ctypes.CDLL(str(shared_object(_SOURCE, "-O3"))).java_hash
-    except (NotBuilt, OSError) as error:
-        log.debug("hash codes are computed by NumPy: %s", error)
+    if (library := native_library(_SOURCE, "-O3")) is None:
         return None
+    function = library.java_hash
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     function.restype = None
     function.argtypes = [

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from ignitetf.errors import WireError
 from ignitetf.wire.codes import ARRAY_ELEMENT, FIXED_SIZE, BinaryFlag, TypeCode
 from ignitetf.wire.types import TypeRegistry
-from ignitetf.wire.walk import begins
+from ignitetf.wire.walk import object_positions
 
 __all__ = [
     "Headers",
@@ -110,7 +110,7 @@ def find_rows(data: Bytes, count: int, columns: int = 2) -> list[Positions]:
         return [np.empty(0, np.int64) for _ in range(columns)]
     if len(data) == 0:
         raise WireError(f"an empty page cannot hold {count} entries")
-    flat = begins(data, count * columns)
+    flat = object_positions(data, count * columns)
     if flat is None and columns == 2 and (found := _wrapped_after_fixed(data, count)) is not None:
         return found
     if flat is None:

@@ -1,4 +1,4 @@
-"""The begins of a page's objects, found in C: a hundredth of the time of a loop in Python.
+"""Where the objects of a page stand, found in C: a fifteenth of the time of a loop in Python.
 
 frames -> objects -> **walk** -> objects -> columns
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -18,12 +17,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ignitetf.native import NotBuilt, shared_object
+from ignitetf.native import native_library
 from ignitetf.wire.codes import ARRAY_ELEMENT, FIXED_SIZE
 
-__all__ = ["begins"]
-
-log = logging.getLogger(__name__)
+__all__ = ["object_positions"]
 
 _SOURCE: Final = Path(__file__).with_name("_walk.c")
 # Fewer are found soon enough without a library to build and load.
@@ -31,7 +28,7 @@ _WORTH_OBJECTS: Final = 256
 _CODES: Final = 256
 
 
-def begins(data: NDArray[np.uint8], count: int) -> NDArray[np.int64] | None:
+def object_positions(data: NDArray[np.uint8], count: int) -> NDArray[np.int64] | None:
     """Where `count` objects begin that follow each other and fill the page.
 
     Args:
@@ -39,8 +36,9 @@ def begins(data: NDArray[np.uint8], count: int) -> NDArray[np.int64] | None:
         count: Objects in it.
 
     Returns:
-        Shape [count]; None where objects.py has to look: few objects, a page that is not
-        whole, or no compiler.
+        int64 `[count]`, in bytes from the page's beginning. None where objects.py has to look,
+        which raises WireError for a page that is not whole: there, and for few objects, and
+        where there is no compiler.
     """
     if count < _WORTH_OBJECTS or (native := _native()) is None:
         return None
@@ -50,11 +48,9 @@ def begins(data: NDArray[np.uint8], count: int) -> NDArray[np.int64] | None:
 @functools.cache
 def _native() -> Callable[[NDArray[np.uint8], int], NDArray[np.int64] | None] | None:
     """The C function; None where it cannot be had."""
-    try:
-        function = ctypes.CDLL(str(shared_object(_SOURCE, "-O2"))).walk
-    except (NotBuilt, OSError) as error:
-        log.debug("objects are found by a loop in Python: %s", error)
+    if (library := native_library(_SOURCE, "-O2")) is None:
         return None
+    function = library.walk
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     function.argtypes = [pointer, number, number, pointer, pointer, pointer]
     fixed, item = np.zeros(_CODES, np.int32), np.zeros(_CODES, np.int32)

@@ -4,9 +4,9 @@ The law: with the limits set, each operation ends with the documented error, wit
 drops its connections. The limits come from the settings alone, as a user would give them.
 """
 
+import contextlib
 import errno
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -188,11 +188,9 @@ def test_users_of_a_node_that_says_nothing(kind, words, monkeypatch, tmp_path):
 
 def without_handshake(settings):
     """A client that has not connected yet, as one is whose connections were lost."""
-    client = Client.__new__(Client)
-    client.settings = settings
-    client._lock, client._idle, client._address_of = threading.Lock(), {}, {}
-    client._closed, client._py = False, None
-    return client
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Client, "channel", lambda self: contextlib.nullcontext())
+        return Client(settings)
 
 
 def open_dataset(client):

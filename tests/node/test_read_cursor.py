@@ -81,7 +81,7 @@ def decoding(request, monkeypatch):
         monkeypatch.setattr(
             scan._Reader,
             "_decoded",
-            lambda self, found: scan._timed(self._decode, found.partition, found.page, self.times),
+            lambda self, found: scan._timed(self._decode, found, self.times),
         )
 
 

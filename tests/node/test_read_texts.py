@@ -10,7 +10,7 @@ from ignitetf.load.loader import load_dataset
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.node
 ROWS = 500
-# Below and above the size from which texts are views of their page; alone and in lists.
+# Below and above the size from which texts are views of their page.
 SIZES = {"short": (0, 40), "long": (0, 3000), "large": (9000, 12_000)}
 
 
@@ -45,8 +45,8 @@ def build(request, address, table, monkeypatch):
     from ignitetf.read import form
 
     if request.param == "no op":
-        monkeypatch.setattr(form, "cut_op", lambda: None)
-    elif form.cut_op() is None:
+        monkeypatch.setattr(form, "substr_op", lambda: None)
+    elif form.substr_op() is None:
         pytest.skip("no C compiler on this machine")
     return lambda **options: IgniteDataset(table[0], addresses=[address], **options)
 

@@ -128,9 +128,9 @@ def test_imports_go_one_way(name, path):
     tensorflow = any(within(f, "tensorflow") for f in imports(path, everywhere=False))
     if tensorflow:
         assert name in (
-            "ignitetf.read.cut",
             "ignitetf.read.dataset",
             "ignitetf.read.form",
+            "ignitetf.read.substr",
             "ignitetf.fs.gfile",
         ) or within(name, "ignitetf.train")
 

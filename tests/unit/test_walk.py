@@ -131,8 +131,8 @@ def test_deep_nesting_ends_alike(native, depth):
 
 def test_few_objects_and_no_compiler_are_left_to_python(monkeypatch, tmp_path):
     page = np.full(1000, TypeCode.NULL, np.uint8)
-    assert walk.begins(page[:10], 10) is None
-    assert walk.begins(page, 1000).tolist() == list(range(1000))
+    assert walk.object_positions(page[:10], 10) is None
+    assert walk.object_positions(page, 1000).tolist() == list(range(1000))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CC", "no-such-compiler")
     assert walk._native.__wrapped__() is None

@@ -1,12 +1,12 @@
-/* TensorFlow op that cuts texts out of bytes, without the GIL.
+/* TensorFlow op: substrings of bytes, made without the GIL.
  *
- * IgnitetfCut(first: uint8 [n], second: uint8 [m], starts: int64 [k], lengths: int64 [k],
- *             mode: int64 []) -> texts: string [k]
+ * IgnitetfSubstr(first: uint8 [n], second: uint8 [m], starts: int64 [k], lengths: int64 [k],
+ *                mode: int64 []) -> texts: string [k]
  *
  * A start counts through the first bytes, then through the second; no text reaches from one into
  * the other. Short texts are copies. Where TensorFlow's strings can share what they are views of
  * (tstring::assign_as_shared_view, in ctstring_internal.h of 2.21), long ones are, by mode:
- * - COPY: copies, which are copied again with each string;
+ * - SHARE_NOTHING: copies, which are copied again with each string;
  * - SHARE_TEXT: one copy for all copies of the string;
  * - SHARE_PAGE: views of the bytes, which live as long as one of their texts.
  *
@@ -33,7 +33,7 @@ typedef struct TF_ShapeHandle ShapeHandle;
 enum { OK = 0, INVALID_ARGUMENT = 3, RESOURCE_EXHAUSTED = 8 };
 enum { TYPE_STRING = 7 };
 
-/* The same members as cut._Functions. */
+/* In the order of substr._FUNCTIONS. */
 typedef struct {
   TF_Status *(*new_status)(void);
   void (*delete_status)(TF_Status *);
@@ -76,7 +76,7 @@ typedef union {
 } String;
 
 enum { SMALL_CAPACITY = 22, LARGE = 1, VIEW = 3, INPUTS = 5 };
-enum { COPY, SHARE_TEXT, SHARE_PAGE };
+enum { SHARE_NOTHING, SHARE_TEXT, SHARE_PAGE }; /* substr.Sharing */
 /* Below, a copy costs no more than the owner does. */
 enum { LONG_TEXT = 1024 };
 
@@ -99,7 +99,7 @@ static Owner *new_owner(size_t size) {
   return owner;
 }
 
-/* Bytes of which texts are cut; `owner` is made for the first view. */
+/* Bytes of which texts are made; `owner` is made for the first view. */
 typedef struct {
   TF_Tensor **tensor; /* NULL there once the owner has it */
   const char *data;
@@ -158,7 +158,7 @@ static bool within(const Bytes *from, int64_t start, int64_t length) {
   return start >= 0 && length >= 0 && start <= from->size && length <= from->size - start;
 }
 
-static void cut(TF_Tensor **in, Context *context, TF_Status *status) {
+static void substr(TF_Tensor **in, Context *context, TF_Status *status) {
   int64_t count = tf.count(in[2]), mode = *(int64_t *)tf.data(in[4]);
   if (tf.count(in[3]) != count) {
     tf.set_status(status, INVALID_ARGUMENT, "starts and lengths differ in number");
@@ -196,7 +196,7 @@ static void compute(void *kernel, Context *context) {
   TF_Tensor *in[INPUTS] = {0};
   TF_Status *status = tf.new_status();
   for (int i = 0; i < INPUTS && tf.get_code(status) == OK; i++) tf.input(context, i, in + i, status);
-  if (tf.get_code(status) == OK) cut(in, context, status);
+  if (tf.get_code(status) == OK) substr(in, context, status);
   if (tf.get_code(status) != OK) tf.fail(context, status);
   for (int i = 0; i < INPUTS; i++)
     if (in[i]) tf.delete_tensor(in[i]);
@@ -210,19 +210,23 @@ static void shapes(ShapeContext *context, TF_Status *status) {
   tf.delete_shape(shape);
 }
 
-/* Registers the op and its kernel; TensorFlow's code of an error, or 0. */
-EXPORT int cut_register(const Functions *functions) {
+/* Registers the op and its kernel, once: TensorFlow aborts the process at a second time. Not for
+ * two threads at once. TensorFlow's code of an error, or 0. */
+EXPORT int substr_register(const Functions *functions) {
+  static bool registered;
   static const char *const inputs[INPUTS] = {
       "first: uint8", "second: uint8", "starts: int64", "lengths: int64", "mode: int64"};
+  if (registered) return OK;
+  registered = true;
   tf = *functions;
   TF_Status *status = tf.new_status();
-  OpBuilder *op = tf.new_op("IgnitetfCut");
+  OpBuilder *op = tf.new_op("IgnitetfSubstr");
   for (int i = 0; i < INPUTS; i++) tf.add_input(op, inputs[i]);
   tf.add_output(op, "texts: string");
   tf.set_shapes(op, shapes);
   tf.register_op(op, status);
   if (tf.get_code(status) == OK)
-    tf.register_kernel("IgnitetfCut", tf.new_kernel("IgnitetfCut", "CPU", NULL, compute, NULL),
+    tf.register_kernel("IgnitetfSubstr", tf.new_kernel("IgnitetfSubstr", "CPU", NULL, compute, NULL),
                        status);
   int code = tf.get_code(status);
   tf.delete_status(status);

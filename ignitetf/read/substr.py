@@ -1,6 +1,6 @@
-"""Strings cut out of the bytes of a page inside TensorFlow, by an op of our own.
+"""Strings and blobs made of the bytes of a page inside TensorFlow, by an op of our own.
 
-elements -> **cut** -> form
+elements -> **substr** -> form
 
 Handed over as Python objects, each value costs an object, two copies and the GIL. The op copies
 it once or, in batches and where TensorFlow's strings can share their bytes (from 2.21 on), not at
@@ -14,21 +14,22 @@ import ctypes
 import enum
 import functools
 import logging
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import tensorflow as tf
 
-from ignitetf.native import NotBuilt, shared_object, tensorflow_library
+from ignitetf.native import NotBuilt, native_library, tensorflow_library
 
-__all__ = ["Sharing", "cut_op"]
+__all__ = ["Sharing", "substr_op"]
 
 log = logging.getLogger(__name__)
 
-_SOURCE: Final = Path(__file__).with_name("_cut.c")
-_OP: Final = "IgnitetfCut"
-# The same order as the members of `Functions` in _cut.c.
+_SOURCE: Final = Path(__file__).with_name("_substr.c")
+_OP: Final = "IgnitetfSubstr"
+# The same order as the members of `Functions` in _substr.c.
 _FUNCTIONS: Final = (
     "TF_NewStatus",
     "TF_DeleteStatus",
@@ -56,11 +57,11 @@ _FUNCTIONS: Final = (
 # Where TensorFlow has kept the header that tells how its strings are made.
 _HEADERS: Final = ("tsl/platform", "xla/tsl/platform", "tensorflow/core/platform")
 
-Cut = Callable[..., tf.Tensor]
+_lock: Final = threading.Lock()
 
 
 class Sharing(enum.IntEnum):
-    """What long texts are, where TensorFlow's strings can share: the modes of _cut.c.
+    """What long texts are, where TensorFlow's strings can share: the modes of _substr.c.
 
     A page lives as long as one of its texts; so PAGE is for texts that go the same way.
     """
@@ -70,24 +71,42 @@ class Sharing(enum.IntEnum):
     PAGE = 2
 
 
-@functools.cache
-def cut_op() -> Cut | None:
-    """The op; None where it cannot be had.
+def substr_op() -> Callable[..., tf.Tensor] | None:
+    """The function `substr` below, in graphs and outside; None where the op cannot be had.
 
-    `(first uint8 [n], second uint8 [m], starts int64 [k], lengths int64 [k], sharing=Sharing)`
-    gives string [k]: text i has the bytes from `starts[i]` on of the first, or of the second
-    where the first end. One that is not within either fails as InvalidArgumentError.
+        substr(first, second, starts, lengths, sharing=Sharing.TEXT)
+
+    Args of it:
+        first: uint8 `[n]`.
+        second: uint8 `[m]`; positions go on from `first` into it.
+        starts: int64 `[k]`, first byte of each text, in bytes.
+        lengths: int64 `[k]`, in bytes; no text reaches from `first` into `second`.
+        sharing: A `Sharing`.
+
+    Returns of it:
+        string `[k]`.
+
+    Raises of it:
+        InvalidArgumentError: A text reaches beyond the bytes.
     """
+    with _lock:  # two threads must not register the op
+        return _substr_op()
+
+
+@functools.cache
+def _substr_op() -> Callable[..., tf.Tensor] | None:
+    library = native_library(_SOURCE, "-O2")
+    if library is None:
+        return None
     try:
-        library = ctypes.CDLL(str(shared_object(_SOURCE, "-O2")))
         addresses = _addresses(tensorflow_library(tf.sysconfig.get_lib()))
     except (NotBuilt, OSError, AttributeError) as error:
         log.debug("texts cross into TensorFlow without an op of our own: %s", error)
         return None
-    if code := library.cut_register(addresses):
+    if code := library.substr_register(addresses):
         log.warning("TensorFlow %s does not take the op %s: code %s", tf.__version__, _OP, code)
         return None
-    return functools.partial(_cut, can_share=_strings_can_share())
+    return functools.partial(_substr, can_share=_strings_can_share())
 
 
 def _strings_can_share() -> bool:
@@ -104,7 +123,7 @@ def _addresses(framework: ctypes.CDLL) -> ctypes.Array[ctypes.c_void_p]:
     return (ctypes.c_void_p * len(found))(*found)
 
 
-def _cut(
+def _substr(
     first: tf.Tensor,
     second: tf.Tensor,
     starts: tf.Tensor,

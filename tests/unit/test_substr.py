@@ -1,7 +1,9 @@
-"""The op that cuts texts out of a page: it equals Python's slices, and refuses what is no slice."""
+"""The op that makes texts of a page: it equals Python's slices, and refuses what is no slice."""
 
 import functools
 import gc
+import subprocess
+import sys
 import weakref
 
 import numpy as np
@@ -10,13 +12,13 @@ import tensorflow as tf
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ignitetf.read import cut
-from ignitetf.read.cut import Sharing, cut_op
+from ignitetf.read import substr
+from ignitetf.read.substr import Sharing, substr_op
 
 
 @pytest.fixture(scope="module", autouse=True)
 def op():
-    found = cut_op()
+    found = substr_op()
     if found is None:
         pytest.skip("no C compiler on this machine")
     return found
@@ -31,7 +33,7 @@ BYTES = tf.TensorSpec([None], tf.uint8)
 def function_of(sharing):
     @tf.function(input_signature=[BYTES, BYTES, NUMBERS, NUMBERS])
     def texts_of(*inputs):
-        return cut_op()(*inputs, sharing=sharing)
+        return substr_op()(*inputs, sharing=sharing)
 
     return texts_of
 
@@ -73,7 +75,7 @@ def test_texts_are_slices(sharing, page):
 @every_sharing
 def test_graphs_are_not_needed(sharing):
     parts = inputs(b"abc" * 1000, b"xyz" * 600, [(0, 2), (3, 2000), (3000, 1800), (3001, 1)])
-    found = cut_op()(*parts, sharing=sharing).numpy().tolist()
+    found = substr_op()(*parts, sharing=sharing).numpy().tolist()
     assert found == [b"ab", (b"abc" * 1000)[3:2003], b"xyz" * 600, b"y"]
 
 
@@ -92,8 +94,8 @@ def test_texts_outlive_their_page(sharing):
     dataset = tf.data.Dataset.from_generator(
         generate, output_signature=(BYTES, BYTES, NUMBERS, NUMBERS)
     )
-    cut = functools.partial(cut_op(), sharing=sharing)
-    dataset = dataset.map(cut, num_parallel_calls=2).unbatch().shuffle(1000, seed=3).batch(7)
+    op = functools.partial(substr_op(), sharing=sharing)
+    dataset = dataset.map(op, num_parallel_calls=2).unbatch().shuffle(1000, seed=3).batch(7)
     kept = [batch[1:] for batch in dataset.cache().prefetch(3)]
     gc.collect()
     found = sorted(text for batch in kept for text in batch.numpy().tolist())
@@ -103,27 +105,43 @@ def test_texts_outlive_their_page(sharing):
     assert set(found) <= set(wanted) and len(set(found)) == len(found)
 
 
-def test_a_page_is_given_up_with_its_last_text():
+def give_up_arrays():
+    """TensorFlow gives arrays up when it next runs a function of Python's."""
+    gc.collect()
+    list(tf.data.Dataset.range(1).map(lambda i: tf.numpy_function(np.copy, [i], tf.int64)))
+
+
+def test_a_page_is_given_up_with_its_last_batch():
     released = []
 
     def generate():
         for _ in range(3):
-            page = np.zeros(1 << 20, np.uint8)
-            weakref.finalize(page, released.append, True)
+            # TensorFlow takes an array over as it is where it begins at a multiple of 64 bytes.
+            block = np.zeros((1 << 20) + 64, np.uint8)
+            weakref.finalize(block, released.append, True)
+            page = block[-block.ctypes.data % 64 :][: 1 << 20]
             yield page, *inputs(b"", b"", [(0, 5000), (70_000, 6000)])[1:]
 
     dataset = tf.data.Dataset.from_generator(
         generate, output_signature=(BYTES, BYTES, NUMBERS, NUMBERS)
-    ).map(functools.partial(cut_op(), sharing=Sharing.PAGE))
+    ).map(functools.partial(substr_op(), sharing=Sharing.PAGE))
     batches = list(dataset)
-    tails = [batch[1] for batch in batches]
-    del batches
-    assert [len(tail.numpy()) for tail in tails] == [6000] * 3
-    del tails, dataset
-    gc.collect()
-    # TensorFlow gives arrays up when it next runs a function of Python's.
-    list(tf.data.Dataset.range(1).map(lambda i: tf.numpy_function(np.copy, [i], tf.int64)))
+    del dataset
+    give_up_arrays()
+    assert [list(map(len, batch.numpy())) for batch in batches] == [[5000, 6000]] * 3
+    shares = substr._strings_can_share()
+    assert len(released) == (0 if shares else 3)
+    del batches[0]
+    give_up_arrays()
+    assert len(released) == (1 if shares else 3)
+    batches.clear()
+    give_up_arrays()
     assert len(released) == 3
+
+
+def test_strings_of_the_newest_tensorflow_can_share():
+    newest = tuple(map(int, tf.__version__.split(".")[:2])) >= (2, 21)
+    assert substr._strings_can_share() or not newest
 
 
 @pytest.mark.parametrize(
@@ -148,29 +166,43 @@ def test_starts_and_lengths_come_in_pairs():
 
 def test_shapes_are_known_before_it_runs():
     parts = inputs(bytes(9), b"", [(0, 1)] * 3)
-    cut = functools.partial(cut_op(), sharing=Sharing.TEXT)
-    dataset = tf.data.Dataset.from_tensors(parts).map(cut)
+    op = functools.partial(substr_op(), sharing=Sharing.TEXT)
+    dataset = tf.data.Dataset.from_tensors(parts).map(op)
     assert dataset.element_spec == tf.TensorSpec([3], tf.string)
 
 
 @every_sharing
-def test_many_threads_cut_at_once(sharing):
+def test_many_threads_at_once(sharing):
     data = bytes(range(256)) * 64
     places = [(i, 100 + i) for i in range(2000)]
     parts = inputs(data, b"", places)
-    cut = functools.partial(cut_op(), sharing=sharing)
-    dataset = tf.data.Dataset.from_tensors(parts).repeat(50).map(cut, num_parallel_calls=8)
+    op = functools.partial(substr_op(), sharing=sharing)
+    dataset = tf.data.Dataset.from_tensors(parts).repeat(50).map(op, num_parallel_calls=8)
     expected = [data[p : p + n] for p, n in places]
     for found in dataset:
         assert found.numpy().tolist() == expected
 
 
+def test_it_is_registered_once_also_by_threads_and_reloaded_modules():
+    """TensorFlow would abort the process at a second time."""
+    code = """
+import importlib, threading
+from ignitetf.read import substr
+threads = [threading.Thread(target=substr.substr_op) for _ in range(8)]
+[t.start() for t in threads], [t.join() for t in threads]
+assert importlib.reload(substr).substr_op() is not None
+print("alive")
+"""
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert out.stdout == "alive\n", out.stderr
+
+
 def test_without_a_compiler_there_is_none(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CC", "no-such-compiler")
-    assert cut_op.__wrapped__() is None
+    assert substr._substr_op.__wrapped__() is None
 
 
 def test_a_function_that_tensorflow_lacks_is_no_crash(monkeypatch):
-    monkeypatch.setattr(cut, "_FUNCTIONS", ("TF_NoSuchFunction",))
-    assert cut_op.__wrapped__() is None
+    monkeypatch.setattr(substr, "_FUNCTIONS", ("TF_NoSuchFunction",))
+    assert substr._substr_op.__wrapped__() is None
