@@ -5,7 +5,9 @@ import time
 from ignitetf.errors import IgniteTFError
 
 _REBALANCED = "SELECT VALUE FROM SYS.METRICS WHERE NAME = 'cluster.Rebalanced'"
-_GROUPS = "SELECT CACHE_GROUP_ID, BACKUPS, PARTITIONS_COUNT FROM SYS.CACHE_GROUPS"
+_GROUPS = """
+    SELECT CACHE_GROUP_ID, CACHE_GROUP_NAME, BACKUPS, PARTITIONS_COUNT FROM SYS.CACHE_GROUPS
+"""
 _OWNED = """
     SELECT CACHE_GROUP_ID, COUNT(*) FROM SYS.PARTITION_STATES
     WHERE STATE = 'OWNING' AND NODE_ID IN (SELECT NODE_ID FROM SYS.NODES) GROUP BY CACHE_GROUP_ID
@@ -19,19 +21,27 @@ def settle(client, nodes=3, seconds=120):
     node then takes the last copy.
     """
     until = time.monotonic() + seconds
-    while time.monotonic() < until:
+    while True:
         try:
-            if len(client.nodes()) == nodes and _has_copies(client, nodes):
-                return
-        except IgniteTFError:
-            pass
+            missing = _missing(client, nodes)
+        except IgniteTFError as error:
+            missing = [repr(error)]
+        if not missing:
+            return
+        if time.monotonic() >= until:
+            raise AssertionError(f"the cluster was not rebalanced: {missing}")
         time.sleep(0.3)
-    raise AssertionError("the cluster was not rebalanced")
 
 
-def _has_copies(client, nodes):
+def _missing(client, nodes):
+    """What a cluster with all copies would have, in words."""
+    left = len(client.nodes())
+    missing = [] if left == nodes else [f"{left} nodes"]
+    if client.sql(_REBALANCED).fetchall() != [("true",)]:
+        missing.append("the metric says so")
     owned = dict(client.sql(_OWNED).fetchall())
-    return client.sql(_REBALANCED).fetchall() == [("true",)] and all(
-        owned.get(group, 0) >= partitions * min(backups + 1, nodes)
-        for group, backups, partitions in client.sql(_GROUPS)
-    )
+    for group, name, backups, partitions in client.sql(_GROUPS):
+        wanted = partitions * min(backups + 1, nodes)
+        if owned.get(group, 0) < wanted:
+            missing.append(f"{name} has {owned.get(group, 0)} of {wanted} copies")
+    return missing
