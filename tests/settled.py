@@ -8,9 +8,12 @@ _REBALANCED = "SELECT VALUE FROM SYS.METRICS WHERE NAME = 'cluster.Rebalanced'"
 _GROUPS = """
     SELECT CACHE_GROUP_ID, CACHE_GROUP_NAME, BACKUPS, PARTITIONS_COUNT FROM SYS.CACHE_GROUPS
 """
-_OWNED = """
-    SELECT CACHE_GROUP_ID, COUNT(*) FROM SYS.PARTITION_STATES
-    WHERE STATE = 'OWNING' AND NODE_ID IN (SELECT NODE_ID FROM SYS.NODES) GROUP BY CACHE_GROUP_ID
+_COPIES = """
+    SELECT CACHE_GROUP_ID, COPIES, COUNT(*) FROM (
+        SELECT CACHE_GROUP_ID, PARTITION_ID, COUNT(*) AS COPIES FROM SYS.PARTITION_STATES
+        WHERE STATE = 'OWNING' AND NODE_ID IN (SELECT NODE_ID FROM SYS.NODES)
+        GROUP BY CACHE_GROUP_ID, PARTITION_ID
+    ) GROUP BY CACHE_GROUP_ID, COPIES
 """
 
 
@@ -39,9 +42,11 @@ def _missing(client, nodes):
     missing = [] if left == nodes else [f"{left} nodes"]
     if client.sql(_REBALANCED).fetchall() != [("true",)]:
         missing.append("the metric says so")
-    owned = dict(client.sql(_OWNED).fetchall())
+    copies = client.sql(_COPIES).fetchall()
     for group, name, backups, partitions in client.sql(_GROUPS):
-        wanted = partitions * min(backups + 1, nodes)
-        if owned.get(group, 0) < wanted:
-            missing.append(f"{name} has {owned.get(group, 0)} of {wanted} copies")
+        wanted = min(backups + 1, nodes)
+        # A partition with more copies than it needs does not make up for one with less.
+        whole = sum(n for g, found, n in copies if g == group and found >= wanted)
+        if whole < partitions:
+            missing.append(f"{name}: {whole} of {partitions} partitions have {wanted} copies")
     return missing
