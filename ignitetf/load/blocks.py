@@ -33,6 +33,8 @@ BLOCK_BYTES: Final = 512 << 10
 _MAX_WINDOW_BYTES: Final = 64 << 20
 _CHUNK_BYTES: Final = 4 << 20
 _TRIM_STEP: Final = 64
+# Longs whose partitions are looked up at first; more once these are used up.
+_FIRST_KEYS: Final = 1 << 12
 _TRIM_LIMIT: Final = 1 << 16
 
 
@@ -49,7 +51,7 @@ class BlockKeys:
         self.used = np.array(used if len(used) else [0] * count, np.int64)
         self._sorted = np.empty(0, np.int64)
         self._bounds = np.zeros(count + 1, np.int64)
-        self._grow(max(1 << 16, 64 * count))
+        self._grow(max(_FIRST_KEYS, 64 * count))
 
     def take(self, partition: int, number: int) -> NDArray[np.int64]:
         """The next keys of a partition."""
@@ -133,7 +135,8 @@ class Blocks:
                 f"the partition of keys of type {self.writer.schema.key.type.name} is not known",
                 hint="use the layout rows",
             )
-        order = np.argsort(partitions, kind="stable")
+        # Of 16 bits NumPy sorts three times as fast, and no cache has more partitions.
+        order = np.argsort(partitions.astype(np.uint16), kind="stable")
         counts = np.bincount(partitions, minlength=self.keys.count)
         row_bytes = max(1, rows.nbytes // len(rows))
         bounds: list[NDArray[np.int64]] = [np.zeros(1, np.int64)]
@@ -141,7 +144,8 @@ class Blocks:
         at = 0
         for partition in np.flatnonzero(counts).tolist():
             number = int(counts[partition])
-            pieces = min(number, -(-number * row_bytes // BLOCK_BYTES))
+            # The nearest number: what is a little more than one block stays one.
+            pieces = max(1, min(number, round(number * row_bytes / BLOCK_BYTES)))
             bounds.append(at + number * np.arange(1, pieces + 1) // pieces)
             keys.append(self.keys.take(partition, pieces))
             at += number

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator, Iterator, Sequence
+from typing import Final
 
 import numpy as np
 
@@ -30,6 +31,9 @@ __all__ = [
     "join_batches",
     "read_pieces",
 ]
+
+# What is handed to TensorFlow at once: a page, or as many blocks, but no page and half of another.
+_LEAST_BYTES: Final = PAGE_BYTES * 3 // 4
 
 
 def read_pieces(
@@ -156,7 +160,7 @@ def join_batches(
         for batch in batches:
             waiting.append(batch)
             rows, nbytes = rows + len(batch), nbytes + batch.nbytes
-            if nbytes < PAGE_BYTES // 2:
+            if nbytes < _LEAST_BYTES:
                 continue
             rest = rows % ALIGNED_ROWS
             if rows < MANY_ROWS or rest >= len(batch):

@@ -17,7 +17,8 @@ A block has rows of one partition and lies in that partition.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -217,12 +218,13 @@ def unpack_blocks(
     Raises:
         SchemaError: A block contradicts itself; `record` is its index.
     """
-    fields = [schema[name] for name in (schema.names if names is None else names)]
-    key = replace(schema.key, name="KEYS")
+    key = _unpacker(replace(schema.key, name="KEYS"), blocks.columns)
+    names = schema.names if names is None else names
+    fields = {name: _unpacker(schema[name], blocks.columns) for name in names}
     for i in range(len(blocks)):
         try:
-            keys = _unpack(key, blocks.columns, i, None)
-            columns = {f.name: _unpack(f, blocks.columns, i, len(keys)) for f in fields}
+            keys = key(i, None)
+            columns = {name: unpack(i, len(keys)) for name, unpack in fields.items()}
         except (ValueError, IndexError) as error:
             raise SchemaError(f"block {i} is damaged: {error}", record=i) from error
         yield Batch(keys, columns)
@@ -251,42 +253,83 @@ class BlockDecoder:
         return list(unpack_blocks(self.schema, self._blocks.decode(page)))
 
 
-def _unpack(field: Field, blocks: dict[str, Column], i: int, count: int | None) -> Column:
-    name = field.name
-    valid = None
-    if field.nullable and _present(blocks[f"{name}_VALID"], i):
-        valid = _run(blocks[f"{name}_VALID"], i).astype(bool)
-        _expect(field, len(valid), count)
+# Gives the column of block i, which has so many records; None where the column tells.
+_Unpack = Callable[[int, int | None], Column]
+
+
+def _unpacker(field: Field, blocks: dict[str, Column]) -> _Unpack:
+    """All that is the same for every block of a page is found out once, here."""
     if field.type is TypeCode.OBJECT:
+        unpack = _object_unpacker(field, blocks)
+    elif _is_runs(field):
+        unpack = _runs_unpacker(field, blocks)
+    else:
+        unpack = _dense_unpacker(field, blocks)
+    return _with_nulls(field, blocks, unpack) if field.nullable else unpack
+
+
+def _with_nulls(field: Field, blocks: dict[str, Column], unpack: _Unpack) -> _Unpack:
+    marks = blocks[f"{field.name}_VALID"]
+    present, run = marks.valid, _run_of(marks)
+
+    def with_nulls(i: int, count: int | None) -> Column:
+        column = unpack(i, count)
+        if present is not None and not present[i]:
+            return column
+        valid = run(i).astype(bool)
+        _expect(field, len(valid), len(column) if count is None else count)
+        return replace(column, valid=valid)
+
+    return with_nulls
+
+
+def _object_unpacker(field: Field, blocks: dict[str, Column]) -> _Unpack:
+    inners = {inner.name: _unpacker(_named(field, inner), blocks) for inner in field.fields}
+
+    def unpack(i: int, count: int | None) -> Column:
         columns: dict[str, Column] = {}
-        for inner in field.fields:
-            columns[inner.name] = _unpack(_named(field, inner), blocks, i, count)
-            count = len(columns[inner.name])
-        return Column(columns, valid=valid)
-    flat = _run(blocks[name], i)
-    if not _is_runs(field):
-        shape = (2,) if field.type is TypeCode.UUID else field.shape
-        size = int(np.prod([n or 0 for n in shape], dtype=np.int64))
-        rows = len(flat) // max(size, 1) if count is None else count
-        return Column(flat.reshape(rows, *shape), valid=valid)
-    offsets = _bounds(field, _run(blocks[f"{name}_OFFSETS"], i), len(flat))
-    column = Column.from_offsets(flat, offsets)
-    if field.type is TypeCode.STRING_ARRAY:
-        outer = _bounds(field, _run(blocks[f"{name}_ROWS"], i), len(column))
-        column = Column.from_offsets(column, outer)
-    _expect(field, len(column), count)
-    return replace(column, valid=valid)
+        for name, inner in inners.items():
+            columns[name] = inner(i, count)
+            count = len(columns[name])
+        return Column(columns)
+
+    return unpack
 
 
-def _run(column: Column, i: int) -> NDArray[Any]:
+def _dense_unpacker(field: Field, blocks: dict[str, Column]) -> _Unpack:
+    run = _run_of(blocks[field.name])
+    shape = (2,) if field.type is TypeCode.UUID else field.shape
+    size = max(1, math.prod(n or 0 for n in shape))
+
+    def unpack(i: int, count: int | None) -> Column:
+        flat = run(i)
+        return Column(flat.reshape(len(flat) // size if count is None else count, *shape))
+
+    return unpack
+
+
+def _runs_unpacker(field: Field, blocks: dict[str, Column]) -> _Unpack:
+    name = field.name
+    run, offsets = _run_of(blocks[name]), _run_of(blocks[f"{name}_OFFSETS"])
+    rows = _run_of(blocks[f"{name}_ROWS"]) if field.type is TypeCode.STRING_ARRAY else None
+
+    def unpack(i: int, count: int | None) -> Column:
+        flat = run(i)
+        column = Column.from_offsets(flat, _bounds(field, offsets(i), len(flat)))
+        if rows is not None:
+            column = Column.from_offsets(column, _bounds(field, rows(i), len(column)))
+        _expect(field, len(column), count)
+        return column
+
+    return unpack
+
+
+def _run_of(column: Column) -> Callable[[int], NDArray[Any]]:
+    """Gives the values of block i, a view."""
     assert column.starts is not None and column.lengths is not None
-    first = int(column.starts[i])
-    values: NDArray[Any] = np.asarray(column.values)[first : first + int(column.lengths[i])]
-    return values
-
-
-def _present(column: Column, i: int) -> bool:
-    return column.valid is None or bool(column.valid[i])
+    values: NDArray[Any] = np.asarray(column.values)
+    starts, ends = column.starts.tolist(), (column.starts + column.lengths).tolist()
+    return lambda i: values[starts[i] : ends[i]]
 
 
 def _bounds(field: Field, offsets: NDArray[Any], end: int) -> Positions:
