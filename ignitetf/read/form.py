@@ -53,7 +53,7 @@ class Form:
         has_runs: Whether a field is ragged.
         splits_texts: Whether texts cross as the bytes of a page, to be split in TensorFlow.
         assembles: Whether leaves cross flat, and `assemble` runs in TensorFlow.
-        piece_rows: Rows to pack at once, None for whole pages.
+        piece_rows: Rows to pack at once where texts cross joined, None for whole pages.
     """
 
     def __init__(self, reader: CacheReader, as_supervised: bool) -> None:
@@ -69,7 +69,7 @@ class Form:
         self.splits_texts = has_texts and (short or self._substr is not None)
         self.assembles = self.has_runs or self.splits_texts
         self.piece_rows: int | None = None
-        if self.splits_texts and short:
+        if self.splits_texts and short and self._substr is None:
             rows = int(_PIECE_BYTES / max(reader.entry_bytes, 16.0))
             self.piece_rows = max(ALIGNED_ROWS, rows - rows % ALIGNED_ROWS)
 
