@@ -25,6 +25,7 @@ from ignitetf.node.memory import check_memory, parse_memory
 from ignitetf.node.ports import wait_free
 from ignitetf.node.process import (
     end_at_signals,
+    is_ending,
     kill,
     private_directory,
     terminate,
@@ -270,6 +271,10 @@ def _forget(state: NodeState) -> None:
 
 def _completed(state: NodeState, timeout_s: float, note: Note) -> NodeState:
     """The state once members of a cluster that have ended run again."""
+    for member in state.members:
+        # One that was killed just now still looks alive.
+        if is_ending(member.process):
+            wait_gone(member.process, _KILL_TIMEOUT_S)
     gone = [member.name for member in state.members if not member.alive]
     if not gone:
         return state

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ __all__ = [
     "end_at_signals",
     "identify",
     "is_alive",
+    "is_ending",
     "kill",
     "launch",
     "private_directory",
@@ -33,6 +35,8 @@ __all__ = [
 ]
 
 _POLL_S = 0.05
+# Of the flags in /proc/PID/stat.
+_PF_EXITING = 0x4
 _CGROUP_LIMITS = (
     "/sys/fs/cgroup/memory.max",
     "/sys/fs/cgroup/memory/memory.limit_in_bytes",
@@ -95,6 +99,24 @@ def is_alive(process: ProcessId) -> bool:
     """Whether this very process still runs (one that ended and was not collected does not)."""
     _collect(process.pid)
     return _birth(process.pid) == process.birth
+
+
+def is_ending(process: ProcessId) -> bool:
+    """Whether this very process was killed, or exits, and is not gone yet.
+
+    A large process on a busy machine takes a while to. Only Linux tells; elsewhere it is False.
+    """
+    if sys.platform != "linux" or not is_alive(process):
+        return False
+    folder = Path(f"/proc/{process.pid}")
+    try:
+        status = (folder / "status").read_text()
+        flags = int((folder / "stat").read_text().rpartition(")")[2].split()[6])
+    except OSError:
+        return True
+    pending = re.findall(r"^S(?:ig|hd)Pnd:\s*([0-9a-f]+)", status, re.MULTILINE)
+    killed = 1 << (signal.SIGKILL - 1)
+    return bool(flags & _PF_EXITING) or any(int(mask, 16) & killed for mask in pending)
 
 
 def terminate(process: ProcessId) -> None:

@@ -31,6 +31,7 @@ from ignitetf.node.process import (
     end_at_signals,
     identify,
     is_alive,
+    is_ending,
     kill,
     launch,
     terminate,
@@ -137,6 +138,35 @@ def test_a_dead_child_that_nobody_collected_is_not_alive(tmp_path):
     found = identify(process.pid)
     kill(found)
     assert wait_gone(found, 10)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
+def test_a_killed_process_is_ending_until_it_is_gone(tmp_path):
+    """From the kill on, at every moment: there is no time at which it passes for a living one."""
+    many = """
+import threading, time
+held = bytearray(100 << 20)
+for _ in range(40):
+    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+print(flush=True)
+time.sleep(60)
+"""
+    seen = 0
+    for _ in range(15):
+        process = sleeper(tmp_path, many)
+        found = identify(process.pid)
+        while not (tmp_path / "log").read_bytes():
+            time.sleep(0.01)
+        os.kill(found.pid, signal.SIGSTOP)
+        assert is_alive(found) and not is_ending(found)
+        os.kill(found.pid, signal.SIGCONT)
+        assert is_alive(found) and not is_ending(found)
+        os.kill(found.pid, signal.SIGKILL)
+        while (ending := is_ending(found)) or is_alive(found):
+            assert ending or not is_alive(found)
+            seen += ending
+        assert not is_ending(found)
+    assert seen > 0
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
