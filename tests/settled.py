@@ -41,7 +41,7 @@ def _missing(client, nodes):
     left = len(client.nodes())
     missing = [] if left == nodes else [f"{left} nodes"]
     if client.sql(_REBALANCED).fetchall() != [("true",)]:
-        missing.append("the metric says so")
+        missing.append("cluster.Rebalanced is not true")
     copies = client.sql(_COPIES).fetchall()
     for group, name, backups, partitions in client.sql(_GROUPS):
         wanted = min(backups + 1, nodes)

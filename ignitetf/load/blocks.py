@@ -33,9 +33,9 @@ BLOCK_BYTES: Final = 512 << 10
 _MAX_WINDOW_BYTES: Final = 64 << 20
 _CHUNK_BYTES: Final = 4 << 20
 _TRIM_STEP: Final = 64
+_TRIM_LIMIT: Final = 1 << 16
 # Longs whose partitions are looked up at first; more once these are used up.
 _FIRST_KEYS: Final = 1 << 12
-_TRIM_LIMIT: Final = 1 << 16
 
 
 class BlockKeys:

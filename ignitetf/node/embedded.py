@@ -109,6 +109,10 @@ class Node:
         options = _options(name, port, nodes, memory, persist, secure, template_partitions)
         with end_at_signals(), _locked(name, timeout_s):
             if (state := read_state(name)) is not None:
+                for member in state.members:
+                    # What was killed just now still looks alive.
+                    if is_ending(member.process):
+                        wait_gone(member.process, _KILL_TIMEOUT_S)
                 if state.phase == "running" and state.alive:
                     given = {
                         "port": port,
@@ -271,10 +275,6 @@ def _forget(state: NodeState) -> None:
 
 def _completed(state: NodeState, timeout_s: float, note: Note) -> NodeState:
     """The state once members of a cluster that have ended run again."""
-    for member in state.members:
-        # One that was killed just now still looks alive.
-        if is_ending(member.process):
-            wait_gone(member.process, _KILL_TIMEOUT_S)
     gone = [member.name for member in state.members if not member.alive]
     if not gone:
         return state

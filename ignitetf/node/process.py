@@ -113,7 +113,7 @@ def is_ending(process: ProcessId) -> bool:
         status = (folder / "status").read_text()
         flags = int((folder / "stat").read_text().rpartition(")")[2].split()[6])
     except OSError:
-        return True
+        return False  # gone meanwhile
     pending = re.findall(r"^S(?:ig|hd)Pnd:\s*([0-9a-f]+)", status, re.MULTILINE)
     killed = 1 << (signal.SIGKILL - 1)
     return bool(flags & _PF_EXITING) or any(int(mask, 16) & killed for mask in pending)

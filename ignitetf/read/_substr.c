@@ -211,13 +211,12 @@ static void shapes(ShapeContext *context, TF_Status *status) {
 }
 
 /* Registers the op and its kernel, once: TensorFlow aborts the process at a second time. Not for
- * two threads at once. TensorFlow's code of an error, or 0. */
+ * two threads at once. TensorFlow's code of an error, or 0; again the same when called again. */
 EXPORT int substr_register(const Functions *functions) {
-  static bool registered;
+  static int code = -1;
   static const char *const inputs[INPUTS] = {
       "first: uint8", "second: uint8", "starts: int64", "lengths: int64", "mode: int64"};
-  if (registered) return OK;
-  registered = true;
+  if (code >= 0) return code;
   tf = *functions;
   TF_Status *status = tf.new_status();
   OpBuilder *op = tf.new_op("IgnitetfSubstr");
@@ -228,7 +227,7 @@ EXPORT int substr_register(const Functions *functions) {
   if (tf.get_code(status) == OK)
     tf.register_kernel("IgnitetfSubstr", tf.new_kernel("IgnitetfSubstr", "CPU", NULL, compute, NULL),
                        status);
-  int code = tf.get_code(status);
+  code = tf.get_code(status);
   tf.delete_status(status);
   return code;
 }

@@ -69,7 +69,7 @@ class Form:
         self.splits_texts = has_texts and (short or self._substr is not None)
         self.assembles = self.has_runs or self.splits_texts
         self.piece_rows: int | None = None
-        if self.splits_texts and short and self._substr is None:
+        if self.splits_texts and self._substr is None:
             rows = int(_PIECE_BYTES / max(reader.entry_bytes, 16.0))
             self.piece_rows = max(ALIGNED_ROWS, rows - rows % ALIGNED_ROWS)
 
@@ -138,18 +138,18 @@ def _has(node: Node, kind: type) -> bool:
     return isinstance(node, kind) or (isinstance(node, Runs) and _has(node.item, kind))
 
 
-def _leaf_specs(node: Node, rows: int | None, out: list[tf.TensorSpec], joined: bool) -> None:
+def _leaf_specs(node: Node, rows: int | None, out: list[tf.TensorSpec], split: bool) -> None:
     if isinstance(node, Dense):
         out.append(tf.TensorSpec([rows, *node.shape], tf.as_dtype(node.dtype)))
     elif isinstance(node, Text):
-        dtypes = (tf.int64, tf.int64) if joined else (tf.string,)
+        dtypes = (tf.int64, tf.int64) if split else (tf.string,)
         out += [tf.TensorSpec([rows], dtype) for dtype in dtypes]
     elif isinstance(node, Runs):
-        _leaf_specs(node.item, None, out, joined)
+        _leaf_specs(node.item, None, out, split)
         out.append(tf.TensorSpec([rows], tf.int64))
     else:
         for _, inner in node.fields:
-            _leaf_specs(inner, rows, out, joined)
+            _leaf_specs(inner, rows, out, split)
 
 
 def _assemble(node: Node, leaves: Iterator[tf.Tensor], substr: _Substr | None) -> Any:

@@ -32,7 +32,8 @@ __all__ = [
     "read_pieces",
 ]
 
-# What is handed to TensorFlow at once: a page, or as many blocks, but no page and half of another.
+# Batches are joined until they have so much: a full page crosses alone, blocks about as many as a
+# page has.
 _LEAST_BYTES: Final = PAGE_BYTES * 3 // 4
 
 

@@ -366,6 +366,21 @@ def test_data_on_disk_come_back_even_after_a_kill(name, port):
     assert "--persist" in str(told.value.hint)
 
 
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_a_start_right_after_a_kill_makes_what_is_missing(name, port, nodes):
+    """A process takes a while to die, and must not pass for a running node meanwhile."""
+    node = Node.start(name, port, nodes=nodes, memory=SMALL)
+    for _ in range(3):
+        killed = node.pids[-1]
+        os.kill(killed, signal.SIGKILL)
+        node = Node.start(name, port, nodes=nodes, memory=SMALL)
+        assert len(node.pids) == nodes and killed not in node.pids
+        assert node.already_running == (nodes > 1)
+        for address in node.addresses:
+            with connect(address) as client:
+                wait_for(lambda client=client: len(client.nodes()) == nodes)
+
+
 @pytest.mark.parametrize("persist", [False, True])
 def test_three_members_form_a_cluster_that_survives_one(name, port, persist):
     with Node.start(name, port, nodes=3, memory=SMALL, persist=persist) as node:

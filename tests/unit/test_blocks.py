@@ -1,6 +1,7 @@
 """Blocks give back the records that were packed, whatever their types and wherever they are cut."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ignitetf.errors import ConfigError, SchemaError
-from ignitetf.load.blocks import BlockKeys
+from ignitetf.load.blocks import BLOCK_BYTES, BlockKeys, Blocks
 from ignitetf.wire.affinity import partitions_of
 from ignitetf.wire.blocks import BLOCK_KEY, block_schema, concat, pack_blocks, unpack_blocks
 from ignitetf.wire.checksum import batch_hashes, checksum
@@ -139,3 +140,32 @@ def test_block_keys_rise_and_lie_in_their_partition(count):
         assert set(partitions_of(schema, Column(found), count).tolist()) == {partition}
         again = BlockKeys(count, keys.used.tolist())
         assert int(again.take(partition, 1)[0]) > int(found[-1])
+
+
+@settings(max_examples=60, deadline=None, print_blob=True)
+@given(
+    st.integers(1, 4000), st.sampled_from([1, 2, 7]), st.sampled_from([100, 3000, 300_000, 900_000])
+)
+def test_blocks_are_near_their_size_and_of_one_partition(count, partitions, row_bytes):
+    """Half to one and a half times `BLOCK_BYTES`, but for partitions that have less, larger rows."""
+    rows = min(count, (8 << 20) // row_bytes + 1)
+    schema = Schema("T", BLOCK_KEY, (Field("DATA", TypeCode.BYTE_ARRAY, BYTES),))
+    data = Column(np.zeros(row_bytes, np.uint8), np.zeros(rows, int), np.full(rows, row_bytes))
+    works = []
+    keys = BlockKeys(partitions)
+    blocks = Blocks(SimpleNamespace(schema=schema, write=works.append), keys)
+    blocks.add(Batch(Column(np.arange(rows)), {"DATA": data}))
+    blocks.write()
+    seen = []
+    for work in works:
+        stored, bounds = work.entries.keywords["keys"], work.entries.keywords["bounds"]
+        for key, first, last in zip(stored, bounds, bounds[1:], strict=False):
+            own = np.asarray(work.rows.key.values)[first:last]
+            found = partitions_of(schema, Column(np.append(own, key)), partitions)
+            assert len(own) and len(set(found.tolist())) == 1
+            nbytes = len(own) * row_bytes
+            assert nbytes <= 1.5 * BLOCK_BYTES + row_bytes
+            all_own = partitions_of(schema, Column(np.arange(rows)), partitions) == found[0]
+            assert nbytes + row_bytes >= min(BLOCK_BYTES // 2, int(all_own.sum()) * row_bytes)
+            seen += own.tolist()
+    assert sorted(seen) == list(range(rows))
