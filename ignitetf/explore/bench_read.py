@@ -44,7 +44,7 @@ class Rate:
         ratio_ahead: Rate by that of the bare socket that asks ahead.
         wait: Share of the time for which no byte of an answer was here, of all readers together.
         receive: Share in which answers came in.
-        decode: Share in which pages were taken apart.
+        decode: Share in which pages were taken apart, by readers and by a consumer that would wait.
         hand_over: Share in which the consumer was not waiting for a page: copies into tensors,
             what TensorFlow does with them, and decoding that the reader left to it.
         row_bytes: Bytes of a row's values.
