@@ -45,7 +45,7 @@ def small_disk(node_home):
     yield lambda: mount("-o", "remount,size=4g", str(folder))
     from ignitetf.node.embedded import stop_node
 
-    stop_node(NAME)
+    stop_node(NAME, timeout_s=10)
     subprocess.run(["umount", "-l", str(folder)], check=False)
 
 
@@ -57,6 +57,7 @@ def keys_of(client, name):
 
 def test_a_full_disk_interrupts_and_what_was_acknowledged_is_there(small_disk, monkeypatch):
     from ignitetf.node import Node
+    from ignitetf.node.embedded import stop_node
 
     monkeypatch.setattr(fill, "_NOTE_S", 0.5)
     port = lasting_port()
@@ -68,6 +69,8 @@ def test_a_full_disk_interrupts_and_what_was_acknowledged_is_there(small_disk, m
     assert caught.value.message
     stored = int(caught.value.fields.get("rows", 0))
     assert small_disk().returncode == 0
+    # By its disk the node ends itself, some time between now and a minute from now.
+    stop_node(NAME, timeout_s=10)
     node = Node.start(NAME, port=port, memory="1g", persist=True)
     with connect(node.addresses, request_timeout_s=60) as client:
         assert read_manifest(client, "BEFORE").rows == 300
