@@ -20,7 +20,7 @@ _LIMIT: Final = "#7a7a7a"
 _OTHERS: Final = "#d98b2b"
 _WIDTH_INCHES: Final = 8.0
 _BAR_INCHES: Final = 0.27
-_LINES_INCHES: Final = 4.2
+_LINES_INCHES: Final = 4.8
 _DPI: Final = 120
 
 
@@ -122,6 +122,10 @@ def _lines(axis: Any, panel: Sequence[Rate]) -> None:
     axis.set_ylabel("MB/s", fontsize=8)
     axis.tick_params(labelsize=8)
     axis.grid(alpha=0.3)
-    axis.legend(fontsize=7, ncols=2)
+    # Below the axis it hides no line.
+    columns = len({rate.nodes for rate in panel})
+    axis.legend(
+        fontsize=7, ncols=columns, loc="upper center", bbox_to_anchor=(0.5, -0.13), frameon=False
+    )
     title = f"{panel[0].rows:,} rows of 1 MB in pages of 20 MB"
     axis.set_title(title, fontsize=9, loc="left")
