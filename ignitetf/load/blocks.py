@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -108,12 +109,9 @@ class Blocks:
         rows = concat(self._pending)
         self._pending, self._pending_bytes = [], 0
         order, bounds, keys = self._arrange(rows)
-        row_bytes = max(1, rows.nbytes // len(rows))
-        at = 0
-        while at < len(keys):
-            stop = at + 1
-            while stop < len(keys) and (bounds[stop + 1] - bounds[at]) * row_bytes <= _CHUNK_BYTES:
-                stop += 1
+        chunks = max(1, round(rows.nbytes / _CHUNK_BYTES))
+        cuts = np.unique(np.searchsorted(bounds, np.linspace(0, len(rows), chunks + 1)))
+        for at, stop in pairwise(cuts.tolist()):
             first, last = int(bounds[at]), int(bounds[stop])
             entries = functools.partial(
                 pack_blocks,
@@ -122,7 +120,6 @@ class Blocks:
                 keys=keys[at:stop],
             )
             self.writer.write(Work(rows[order[first:last]], entries))
-            at = stop
 
     def _arrange(
         self, rows: Batch
