@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -25,6 +26,7 @@ from ignitetf.fs.handles import Code, _pattern, code_of
 from ignitetf.fs.oserrors import as_os_error, os_errors
 from ignitetf.fs.path import MAX_NAME_BYTES, join, parts, relative_to
 from ignitetf.fs.records import Entry, Extent, chunk_count, entry_key, entry_range
+from ignitetf.fs.retry import retry
 
 names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/\0"), min_size=1)
 
@@ -232,3 +234,24 @@ def test_importing_the_file_system_takes_no_tensorflow():
         "assert not {'tensorflow', 'keras', 'pandas'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, env=dict(os.environ))
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_a_lease_that_a_commit_without_room_removed_is_told_as_no_room(full):
+    """What the first try left half done must not read as a writer that was silent."""
+    message = "Committing a transaction has produced runtime exception" if full else "rolled back"
+    errors = [
+        ServerError("x", server_message=message),
+        OSError(errno.ESTALE, "taken for dead"),
+    ]
+    tries = []
+
+    def action(unsettled):
+        tries.append(unsettled)
+        raise errors[len(tries) - 1]
+
+    client = SimpleNamespace(settings=SimpleNamespace(idle_timeout_s=60))
+    with pytest.raises(OSError) as caught, os_errors("/f"):
+        retry(client, action)
+    assert tries == [False, True]
+    assert caught.value.errno == (errno.ENOSPC if full else errno.ESTALE)
