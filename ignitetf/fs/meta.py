@@ -143,28 +143,28 @@ class MetaCache:
     def put_if_absent(self, key: str, value: bytes) -> bool:
         """Set a value where there is none; the value must be no other client's."""
 
-        def once(unsettled: bool) -> bool:
+        def once(earlier: IgniteTFError | None) -> bool:
             request = self._head + _text(key) + _blob(value)
             done = _flag(self._call(OpCode.CACHE_PUT_IF_ABSENT, request))
-            return done or (unsettled and self.get(key) == value)
+            return done or (earlier is not None and self.get(key) == value)
 
         return retry(self.client, once)
 
     def replace(self, key: str, old: bytes, new: bytes) -> bool:
         """Set a value where the present one is `old`; `new` must be no other client's."""
 
-        def once(unsettled: bool) -> bool:
+        def once(earlier: IgniteTFError | None) -> bool:
             request = self._head + _text(key) + _blob(old) + _blob(new)
             done = _flag(self._call(OpCode.CACHE_REPLACE_IF_EQUALS, request))
-            return done or (unsettled and self.get(key) == new)
+            return done or (earlier is not None and self.get(key) == new)
 
         return retry(self.client, once)
 
     def remove_if(self, key: str, value: bytes) -> bool:
         """Remove a key where its value is this one; no other client may do the same."""
 
-        def once(unsettled: bool) -> bool:
-            return self._remove_if(key, value) or (unsettled and self.get(key) is None)
+        def once(earlier: IgniteTFError | None) -> bool:
+            return self._remove_if(key, value) or (earlier is not None and self.get(key) is None)
 
         return retry(self.client, once)
 
@@ -263,10 +263,10 @@ class MetaCache:
                 exception from it rolls back.
         """
 
-        def once(unsettled: bool) -> T:
+        def once(earlier: IgniteTFError | None) -> T:
             channel = self.client.acquire()
             try:
-                transaction = Transaction(self, channel, unsettled)
+                transaction = Transaction(self, channel, earlier)
                 try:
                     result = work(transaction)
                 except BaseException:
@@ -302,11 +302,13 @@ class Transaction:
     """A transaction on one connection; see `MetaCache.transact`.
 
     Attributes:
-        unsettled: Whether an earlier try of the same work may have been committed.
+        earlier: What ended the try of the same work before this one; None at the first.
+        unsettled: Whether an earlier try may have been committed, as a whole or by half.
     """
 
-    def __init__(self, cache: MetaCache, channel: Channel, unsettled: bool) -> None:
-        self.unsettled = unsettled
+    def __init__(self, cache: MetaCache, channel: Channel, earlier: IgniteTFError | None) -> None:
+        self.earlier = earlier
+        self.unsettled = earlier is not None
         self._cache = cache
         self._channel = channel
         request = struct.pack("<bbq", _PESSIMISTIC, _REPEATABLE_READ, _LOCK_TIMEOUT_MS)

@@ -41,7 +41,7 @@ class Pipeline:
     def take(self) -> memoryview:
         """The answer to the oldest request."""
 
-        def once(_: bool) -> memoryview:
+        def once(_: object) -> memoryview:
             self._send()
             assert self._channel is not None
             try:

@@ -5,7 +5,6 @@ store -> meta, chunks -> **retry** -> client
 
 from __future__ import annotations
 
-import errno
 import random
 import time
 from collections.abc import Callable
@@ -43,26 +42,23 @@ _FULL_BUDGET_S: Final = 5.0
 _STALE_CONNECTIONS: Final = 12
 
 
-def retry(client: Client, action: Callable[[bool], T]) -> T:
+def retry(client: Client, action: Callable[[IgniteTFError | None], T]) -> T:
     """Run an action until it succeeds, while the cluster changes or connections are stale.
 
     Args:
         client: Its settings limit the time.
-        action: Called with whether an earlier try may have taken effect without an answer.
-
-    Raises:
-        IgniteTFError: The last cause; that there is no room also where it cost a writer its lease.
+        action: Called with the error of the try before, which may have taken effect without an
+            answer or by half; None the first time.
     """
     begin = time.monotonic()
-    unsettled, failures = False, 0
-    full: IgniteTFError | None = None
+    earlier: IgniteTFError | None = None
+    failures = 0
     idle_s = client.settings.idle_timeout_s
     while True:
         try:
-            return action(unsettled)
+            return action(earlier)
         except IgniteTFError as error:
             failures += 1
-            full = error if is_full(error) else full
             lost = isinstance(error, (ConnectError, RequestTimeout))
             passed = time.monotonic() - begin
             if not is_retryable(error) and not _rolled_back(error):
@@ -71,15 +67,10 @@ def retry(client: Client, action: Callable[[bool], T]) -> T:
                 raise
             if isinstance(error, RequestTimeout):
                 raise
-            unsettled = True
+            earlier = error
             # The pool may hold several connections of a node that is gone.
             if not lost or failures > _STALE_CONNECTIONS:
                 time.sleep(min(1.0, 0.05 * 2 ** min(failures, 5)) * random.uniform(0.5, 1.0))
-        except OSError as error:
-            # A commit without room may have removed the lease and not written the entry.
-            if full is None or error.errno != errno.ESTALE:
-                raise
-            raise full from error
 
 
 def _budget_s(error: IgniteTFError, lost: bool) -> float:

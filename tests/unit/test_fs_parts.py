@@ -22,6 +22,7 @@ from ignitetf.errors import (
 )
 from ignitetf.fs.checkpoints import relative_state, state_paths, state_without
 from ignitetf.fs.chunks import _pieces
+from ignitetf.fs.files import FileWriter
 from ignitetf.fs.handles import Code, _pattern, code_of
 from ignitetf.fs.oserrors import as_os_error, os_errors
 from ignitetf.fs.path import MAX_NAME_BYTES, join, parts, relative_to
@@ -240,18 +241,21 @@ def test_importing_the_file_system_takes_no_tensorflow():
 def test_a_lease_that_a_commit_without_room_removed_is_told_as_no_room(full):
     """What the first try left half done must not read as a writer that was silent."""
     message = "Committing a transaction has produced runtime exception" if full else "rolled back"
-    errors = [
-        ServerError("x", server_message=message),
-        OSError(errno.ESTALE, "taken for dead"),
-    ]
     tries = []
 
-    def action(unsettled):
-        tries.append(unsettled)
-        raise errors[len(tries) - 1]
+    def action(earlier):
+        tries.append(earlier)
+        if earlier is None:
+            raise ServerError("x", server_message=message)
+        transaction = SimpleNamespace(
+            earlier=earlier, unsettled=True, lock=lambda keys: {next(iter(keys)): b""}
+        )
+        return FileWriter._show(writer, transaction, True, {})
 
-    client = SimpleNamespace(settings=SimpleNamespace(idle_timeout_s=60))
+    content = SimpleNamespace(content_id="c")
+    writer = SimpleNamespace(_content=content, _directory_id="d", _key="d/f", path="/f")
+    client = SimpleNamespace(settings=SimpleNamespace(idle_timeout_s=0.5))
     with pytest.raises(OSError) as caught, os_errors("/f"):
         retry(client, action)
-    assert tries == [False, True]
+    assert tries[0] is None and len(tries) > 1
     assert caught.value.errno == (errno.ENOSPC if full else errno.ESTALE)
