@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+import numpy as np
+
 from ignitetf.client import Client, cache_id
 from ignitetf.errors import ConnectError, RequestTimeout, WireError
 from ignitetf.read.reader import CacheReader
@@ -22,7 +24,7 @@ from ignitetf.transport import FLAG_ERROR, FLAG_TOPOLOGY
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.frames import cursor_request, scan_request
 
-__all__ = ["can_drain", "drain", "draining", "owners_of"]
+__all__ = ["can_drain", "drain", "draining", "new_buffer", "owners_of"]
 
 _BUFFER_BYTES: Final = 64 << 20
 _HEAD_BYTES: Final = 10  # request id and flags
@@ -36,13 +38,16 @@ def can_drain(client: Client) -> bool:
 
 
 def draining(reader: CacheReader) -> Callable[..., int]:
-    """`drain` for the cache of a reader, in its pages; takes `ahead` alone."""
+    """`drain` for the cache of a reader, in its pages; takes `ahead` alone.
+
+    All calls share one buffer: new memory at each would cost as much as a small scan.
+    """
     every = list(range(reader.partition_count))
     counts = reader.partition_counts(every)
     # Empty partitions are known from the manifest; the data set does not ask for them either.
     partitions = [p for p, count in zip(every, counts, strict=True) if count]
     owners = owners_of(reader.client, reader.cache, partitions)
-    return functools.partial(drain, owners, reader.cache, reader.page_size())
+    return functools.partial(drain, owners, reader.cache, reader.page_size(), new_buffer())
 
 
 def owners_of(client: Client, cache: str, partitions: Sequence[int]) -> dict[str, list[int]]:
@@ -61,20 +66,31 @@ def owners_of(client: Client, cache: str, partitions: Sequence[int]) -> dict[str
     return found
 
 
-def drain(owners: dict[str, list[int]], cache: str, page_size: int, ahead: int = 0) -> int:
+def new_buffer() -> memoryview:
+    """Memory for any page, which is taken from the system where it is written to."""
+    return np.empty(_BUFFER_BYTES, np.uint8).data
+
+
+def drain(
+    owners: dict[str, list[int]],
+    cache: str,
+    page_size: int,
+    buffer: memoryview,
+    ahead: int = 0,
+) -> int:
     """Scan the partitions over one bare socket to each node, one node after the other.
 
     Args:
         owners: Partitions by address.
         cache: Name of the cache.
         page_size: Entries in a page.
+        buffer: As `new_buffer` gives it; all pages are received into it.
         ahead: Partitions whose first page is asked for while another one is being received. With
             0 every page is asked for once the one before it is here.
 
     Returns:
         The number of entries.
     """
-    buffer = memoryview(bytearray(_BUFFER_BYTES))
     rows = 0
     for address, partitions in owners.items():
         with socket.create_connection(split_address(address), _TIMEOUT_S) as sock:

@@ -317,9 +317,17 @@ def _create(client: Client, spec: CacheSpec, text: str, table: str) -> None:
         client.sql(text).close()
     except SqlError as error:
         raise creation_error(error, table, spec.partitions or DEFAULT_PARTITIONS) from error
-    if spec.partitions is not None and client.partition_count(spec.name) != spec.partitions:
+    if spec.partitions is not None and not _has_partitions(client, spec.name, spec.partitions):
         client.sql(statement("drop_table", schema="PUBLIC", table=table)).close()
         raise missing_template(spec.partitions)
+
+
+def _has_partitions(client: Client, cache: str, count: int) -> bool:
+    """Whether a new cache, whose partitions have owners yet, has so many.
+
+    Its map tells that in a fifth of the time of the view; without a map, the view does.
+    """
+    return client.partition_map(cache).count == count or client.partition_count(cache) == count
 
 
 def _create_index(client: Client, table: str, column: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from ignitetf.errors import ConfigError
-from ignitetf.explore.bench_bare import drain, owners_of
+from ignitetf.explore.bench_bare import drain, new_buffer, owners_of
 from ignitetf.explore.bench_read import bench_read
 from ignitetf.explore.bench_rows import PROFILES, drop_rows, fill_cache, make_rows, sized
 from ignitetf.explore.bench_sweep import bench_partitions
@@ -75,7 +75,7 @@ def test_the_bare_socket_counts_all_entries_however_far_it_asks_ahead(client):
         assert sorted(p for parts in owners.values() for p in parts) == list(range(16))
         for page in (1, 7, 1000):
             for ahead in (0, 1, 30):
-                assert drain(owners, profile.cache, page, ahead) == ROWS
+                assert drain(owners, profile.cache, page, new_buffer(), ahead) == ROWS
     finally:
         drop_rows(client, profile.cache)
 
