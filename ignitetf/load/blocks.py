@@ -10,6 +10,7 @@ earlier block has, so that a repeated load writes the same keys.
 from __future__ import annotations
 
 import functools
+import math
 import struct
 from collections.abc import Sequence
 from itertools import pairwise
@@ -24,6 +25,7 @@ from ignitetf.load.work import Work
 from ignitetf.load.writer import Writer
 from ignitetf.wire.affinity import partitions_of
 from ignitetf.wire.blocks import BLOCK_KEY, concat, pack_blocks
+from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.codes import OpCode, TypeCode
 from ignitetf.wire.schema import Batch, Column, Schema
 
@@ -89,6 +91,7 @@ class Blocks:
         self.window_bytes = min(_MAX_WINDOW_BYTES, max(_CHUNK_BYTES, BLOCK_BYTES * keys.count))
         self._pending: list[Batch] = []
         self._pending_bytes = 0
+        self._buffers = BufferPool()
 
     @property
     def empty(self) -> bool:
@@ -119,7 +122,7 @@ class Blocks:
                 bounds=bounds[at : stop + 1] - first,
                 keys=keys[at:stop],
             )
-            self.writer.write(Work(rows[order[first:last]], entries))
+            self.writer.write(Work(_taken(rows, order[first:last], self._buffers), entries))
 
     def _arrange(
         self, rows: Batch
@@ -147,6 +150,24 @@ class Blocks:
             keys.append(self.keys.take(partition, pieces))
             at += number
         return order, np.concatenate(bounds), np.concatenate(keys)
+
+
+def _taken(rows: Batch, index: NDArray[np.int64], buffers: BufferPool) -> Batch:
+    """As `rows[index]`, dense values in memory of the pool: new one costs twice the copy."""
+    assert rows.key is not None
+    columns = {name: _taken_column(c, index, buffers) for name, c in rows.columns.items()}
+    return Batch(rows.key[index], columns)
+
+
+def _taken_column(column: Column, index: NDArray[np.int64], buffers: BufferPool) -> Column:
+    values = column.values
+    if not isinstance(values, np.ndarray) or column.starts is not None or values.dtype.hasobject:
+        return column[index]
+    shape = (len(index), *values.shape[1:])
+    out = buffers.take(math.prod(shape) * values.itemsize).view(values.dtype).reshape(shape)
+    # The positions are right; NumPy writes to `out` through a copy where it has to check them.
+    values.take(index, axis=0, out=out, mode="clip")
+    return Column(out, valid=None if column.valid is None else column.valid[index])
 
 
 def trim(client: Client, cache: str, keys: BlockKeys) -> None:
