@@ -146,10 +146,13 @@ class Load:
 
     def _taken(self, journal: Journal) -> bool:
         """Whether a replacement is loaded and has only to be copied under its name."""
+        if journal.mode != "replace":
+            return False
         manifest = read_manifest(self.client, self.name)
-        return journal.mode == "replace" and (
-            journal.phase == "move" or (manifest is not None and manifest.cache == journal.cache)
-        )
+        if manifest is not None and manifest.cache == journal.cache:
+            # Somebody may have removed it since; then it has to be loaded again.
+            return self.client.cache_exists(journal.cache)
+        return journal.phase == "move"
 
     def _keep_partitions(self) -> None:
         """A replacement has as many partitions as the old cache unless a number was given."""

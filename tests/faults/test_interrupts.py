@@ -24,6 +24,10 @@ PROGRAM = (
 )
 # The product's limit is 2 s; a loaded machine takes longer to start and end an interpreter.
 LIMIT_S = 15
+# Seconds before the signal. Most commands have an end of their own, which it must precede: where
+# one has ended, the next one is met in the last fifth of its time, so in its work.
+WAITS_S = [1.2 * 0.8**k for k in range(12)]
+WATCH_WAITS_S = [1.2, 3, 6, 12]  # watching begins late
 TABLE = "INTERRUPTED_ROWS"
 ENDLESS = f'SELECT COUNT(*) FROM {TABLE} A, {TABLE} B, {TABLE} C WHERE A."V" + B."V" > C."V" + 1'
 
@@ -109,19 +113,15 @@ def test_an_interrupted_command_leaves_nothing(client, address, table, big, tmp_
     temporary.mkdir()
     words = [*commands(tmp_path, table, big)[name], "--address", address]
     watch = name == "checkpoint watch"
-    # Most commands have an end of their own, which the signal must precede; watching begins late.
-    for wait_s in (1.2, 3, 6, 12) if watch else (1.2, 0.9, 0.7, 0.5):
+    for wait_s in WATCH_WAITS_S if watch else WAITS_S:
         code, told = interrupted(words, wait_s, number, temporary)
         assert "Traceback" not in told, told
-        if ("watching" in told) if watch else (code != 0):
+        # In its last moments, with nothing left to clean up, a signal simply ends the program.
+        assert code in (0, 130, 143, -number), (code, told)
+        if ("watching" in told and code == 0) if watch else (code in (130, 143)):
             break
-        # Before it watches it ends as any other does.
-        assert not watch or code in (130, 143, -number, 1), (code, told)
     else:
         pytest.fail(f"{name} was never in its work when the signal came")
-    # Watching ends well: with a last push.
-    ended = (0,) if watch else (130, 143, -number, 1)
-    assert code in ended, (code, told)
     assert list(temporary.iterdir()) == []
     deadline = time.monotonic() + LIMIT_S
     while left_on_the_node(client) != (0, 0) and time.monotonic() < deadline:
@@ -129,7 +129,7 @@ def test_an_interrupted_command_leaves_nothing(client, address, table, big, tmp_
     assert left_on_the_node(client) == (0, 0)
     kept = set(client.cache_names()) - caches - {"IGNITETF_CATALOG"}
     if name == "load":
-        assert code < 0 or "resume" in told or "INTERRUPTED_LOAD" not in client.cache_names()
+        assert "resume" in told or "INTERRUPTED_LOAD" not in client.cache_names()
         kept = {c for c in kept if not c.startswith("INTERRUPTED_LOAD")}
         for cache in set(client.cache_names()) - caches:
             if cache.startswith("INTERRUPTED_LOAD"):

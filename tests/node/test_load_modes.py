@@ -12,6 +12,7 @@ from ignitetf.catalog import read_manifest
 from ignitetf.client import cache_id
 from ignitetf.errors import CacheExists, ConfigError, LoadInterrupted, SchemaError, ServerOverloaded
 from ignitetf.load import blocks, fill
+from ignitetf.load.caches import remove_cache
 from ignitetf.load.journal import read_journal
 from ignitetf.load.loader import load_dataset
 from ignitetf.load.sources.base import Source
@@ -296,6 +297,31 @@ def test_a_replacement_that_dies_while_it_takes_its_name_is_finished_later(
     manifest = read_manifest(client, cache_name)
     assert (manifest.cache, manifest.rows, manifest.version) == (cache_name, 3000, 2)
     assert contents(client, cache_name) == {k: k for k in range(3000)}
+
+
+@pytest.mark.parametrize("if_exists", ["replace", "resume"])
+@pytest.mark.parametrize("gone", ["the replacement", "both"])
+def test_a_replacement_that_somebody_removed_is_loaded_again(
+    client, cache_name, monkeypatch, gone, if_exists
+):
+    from ignitetf.load import single
+
+    def die(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    load_dataset(arrays(100), cache_name, client=client, partitions=4)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(single, "copy_entries", die)
+        load_dataset(source(seed=6), cache_name, client=client, if_exists="replace")
+    staging = read_manifest(client, cache_name).cache
+    for name in (staging, cache_name) if gone == "both" else (staging,):
+        remove_cache(client, name)
+    load_dataset(source(seed=6), cache_name, client=client, if_exists=if_exists)
+    assert (staging != cache_name, client.cache_exists(staging)) == (True, False)
+    manifest = read_manifest(client, cache_name)
+    assert (manifest.cache, manifest.rows) == (cache_name, 3000)
+    assert contents(client, cache_name) == {k: k for k in range(3000)}
+    assert read_journal(client, cache_name) is None
 
 
 def test_an_interrupt_leaves_no_thread_behind(client, cache_name):
