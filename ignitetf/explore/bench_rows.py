@@ -6,7 +6,7 @@ profile -> **batches of columns** -> a cache, a TFRecord file, arrays in memory
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
@@ -20,6 +20,7 @@ from ignitetf.load.caches import remove_cache
 from ignitetf.load.journal import drop_journal
 from ignitetf.load.loader import load_dataset
 from ignitetf.load.sources import open_source
+from ignitetf.load.sources.base import Source
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
 
@@ -31,6 +32,7 @@ __all__ = [
     "make_rows",
     "schema_of",
     "sized",
+    "source_of",
 ]
 
 _SEED: Final = 20
@@ -141,17 +143,22 @@ def _texts(values: NDArray[np.uint8], lengths: NDArray[np.int64]) -> Column:
     return Column(values, ends - lengths, lengths)
 
 
+def source_of(profile: Profile, batches: Callable[[], Iterable[Batch]]) -> Source:
+    """A profile's rows as a source; its fingerprint is fixed, as hashing all rows takes time.
+
+    Args:
+        profile: The rows.
+        batches: Gives them anew at each call.
+    """
+    return open_source(
+        "records", batches, schema=schema_of(profile), rows=profile.rows, fingerprint="bench"
+    )
+
+
 def fill_cache(client: Client, profile: Profile, partitions: int) -> None:
     """Load the rows into their cache, in the place of what an interrupted run left of it."""
     drop_rows(client, profile.cache)
-    # A fingerprint of its own: nobody resumes this load.
-    source = open_source(
-        "records",
-        lambda: make_rows(profile),
-        schema=schema_of(profile),
-        rows=profile.rows,
-        fingerprint="bench",
-    )
+    source = source_of(profile, lambda: make_rows(profile))
     load_dataset(source, profile.cache, client=client, partitions=partitions)
 
 

@@ -147,11 +147,10 @@ class Filler:
         entries = block_schema(journal.schema) if self.layout == "blocks" else journal.schema
         register_types(self.client, entries)
         # Without a map of the partitions the cache has an affinity function of its own.
-        found = self.client.partition_map(journal.cache).count
-        known = found > 0
-        # Of a new cache every partition has an owner; of others the map may lack the last ones.
-        new = not overwrite and found == journal.partitions
-        self._partitions = found if new else self.client.partition_count(journal.cache)
+        known = self.client.partition_map(journal.cache).count > 0
+        # A new cache has the number that was asked for: who made it compared them.
+        asked = None if overwrite else journal.partitions
+        self._partitions = asked or self.client.partition_count(journal.cache)
         writer = Writer(
             self.client,
             journal.cache,

@@ -16,13 +16,12 @@ from ignitetf.explore.bench_rows import (
     drop_rows,
     fill_cache,
     make_rows,
-    schema_of,
     sized,
+    source_of,
 )
 from ignitetf.explore.bench_ways import Setup, make_ways
 from ignitetf.explore.turns import in_turn, median_ratio, rows_a_second
 from ignitetf.load.loader import load_dataset
-from ignitetf.load.sources import open_source
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = [pytest.mark.node, pytest.mark.bench, pytest.mark.timeout(1800)]
@@ -88,14 +87,7 @@ def test_loads(clients, name):
 
     def load(kind, layout):
         drop_rows(clients[kind], profile.cache)
-        # A fingerprint of its own keeps the hash of all rows out of the figures.
-        source = open_source(
-            "records",
-            lambda: iter(rows),
-            schema=schema_of(profile),
-            rows=profile.rows,
-            fingerprint="bench",
-        )
+        source = source_of(profile, lambda: rows)
         return load_dataset(
             source, profile.cache, client=clients[kind], partitions=PARTITIONS, layout=layout
         )
