@@ -13,6 +13,7 @@ Source: Apache Ignite 2.17.0, `ClientCachePartitionsRequest` (op 1101),
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import struct
 import threading
@@ -56,6 +57,7 @@ _REST_S = 30.0
 _PARTS = re.compile(r"\bparts=(\d+)")
 
 
+@functools.lru_cache(maxsize=256)
 def cache_id(name: str) -> int:
     """Id of a cache in requests: Java's hash of its name."""
     return java_hash(name)

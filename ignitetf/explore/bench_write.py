@@ -29,6 +29,7 @@ from ignitetf.load.blocks import BlockKeys, Blocks
 from ignitetf.load.caches import CacheSpec, create_cache, create_table
 from ignitetf.load.loader import load_dataset
 from ignitetf.load.sources import open_source
+from ignitetf.load.sources.base import BATCH_BYTES
 from ignitetf.load.writer import Writer, register_types
 from ignitetf.settings import Settings
 from ignitetf.wire.blocks import block_schema
@@ -40,7 +41,6 @@ __all__ = ["PNG", "PROFILES", "WriteRate", "bench_write"]
 _CACHE: Final = "IGNITETF_BENCH_WRITE"
 _BLOCKS: Final = f"{_CACHE}_BLOCKS"
 _SEED: Final = 20
-_BATCH_BYTES: Final = 4 << 20
 # Rows that pyignite writes, and in how many bytes at once: more is slower, its rate is the same.
 _PYIGNITE_BYTES: Final = 100 << 20
 _PYIGNITE_ROWS: Final = 5_000
@@ -226,7 +226,7 @@ class _Bench:
         )
         columns = {name: Column(values) for name, values in self.arrays.items()}
         self.rows = Batch(Column(np.arange(profile.rows)), columns)
-        self.step = max(1, _BATCH_BYTES // profile.row_bytes)
+        self.step = max(1, BATCH_BYTES // profile.row_bytes)
 
     def ways(self) -> dict[str, Callable[[], float]]:
         """Name -> a function that writes into a fresh cache and gives rows a second."""

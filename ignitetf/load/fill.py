@@ -27,7 +27,7 @@ from ignitetf.errors import (
 from ignitetf.failures import is_retryable
 from ignitetf.load.blocks import BlockKeys, Blocks, trim
 from ignitetf.load.journal import Journal, write_journal
-from ignitetf.load.sources.base import Source
+from ignitetf.load.sources.base import BATCH_BYTES, Source
 from ignitetf.load.writer import Writer, register_types
 from ignitetf.wire.blocks import block_schema
 from ignitetf.wire.schema import Batch, Column, Schema
@@ -36,7 +36,7 @@ __all__ = ["Filler", "Progress", "index_schema", "index_table"]
 
 Progress = Callable[[int, int], None]
 
-_BATCH_BYTES: Final = 4 << 20
+_BATCH_BYTES: Final = BATCH_BYTES
 # Between two notes in the journal the work of an interrupted load is lost; each costs a flush.
 _NOTE_S: Final = 2.0
 _FIRST_PAUSE_S: Final = 0.2

@@ -28,7 +28,7 @@ from ignitetf.wire.schema import Batch, Schema
 
 __all__ = ["Totals", "Work", "Writer", "register_types"]
 
-REQUEST_BYTES: Final = 1 << 20
+REQUEST_BYTES: Final = 4 << 20
 IN_FLIGHT: Final = 3
 CONNECTIONS: Final = 2
 _QUEUED_BATCHES: Final = 2

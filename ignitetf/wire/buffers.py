@@ -19,6 +19,8 @@ __all__ = ["ALIGNMENT", "BufferPool"]
 ALIGNMENT: Final = 64
 # Below this the allocator itself keeps memory and is quicker.
 _SMALL: Final = 64 << 10
+# Below this a copy costs less than to align it.
+_TINY: Final = 1 << 10
 # A block serves requests down to this share of its size.
 _LEAST_USE: Final = 0.25
 
@@ -32,23 +34,23 @@ class BufferPool:
 
     def __init__(self, max_idle_bytes: int = 64 << 20) -> None:
         self._max_idle_bytes = max_idle_bytes
-        self._blocks: list[NDArray[np.uint8]] = []
+        self._blocks: list[_Block] = []
 
     def take(self, nbytes: int) -> NDArray[np.uint8]:
-        """An uninitialised array uint8 `[nbytes]`, aligned to 64 bytes."""
+        """An uninitialised array uint8 `[nbytes]`, from 1 KiB on aligned to 64 bytes."""
         if nbytes < _SMALL:
-            return _aligned(np.empty(nbytes + ALIGNMENT, np.uint8), nbytes)
+            return np.empty(nbytes, np.uint8) if nbytes < _TINY else _Block(nbytes).view(nbytes)
         idle = [i for i in range(len(self._blocks)) if self._is_idle(i)]
-        fitting = [i for i in idle if nbytes + ALIGNMENT <= len(self._blocks[i])]
-        fitting = [i for i in fitting if nbytes >= _LEAST_USE * len(self._blocks[i])]
+        most = nbytes / _LEAST_USE
+        fitting = [i for i in idle if nbytes <= self._blocks[i].nbytes <= most]
         if fitting:
-            smallest = min(fitting, key=lambda i: len(self._blocks[i]))
-            return _aligned(self._blocks[smallest], nbytes)
+            smallest = min(fitting, key=lambda i: self._blocks[i].nbytes)
+            return self._blocks[smallest].view(nbytes)
         self._forget(idle)
         # A sixteenth more, so that pages of slightly different size share their blocks.
-        block = np.empty(nbytes + nbytes // 16 + ALIGNMENT, np.uint8)
+        block = _Block(nbytes + nbytes // 16)
         self._blocks.append(block)
-        return _aligned(block, nbytes)
+        return block.view(nbytes)
 
     def rest(self, least: int, most: int) -> None:
         """Keep less until the next use: unused blocks from `least` bytes on, `most` bytes in all.
@@ -59,7 +61,7 @@ class BufferPool:
         for index in reversed(range(len(self._blocks))):
             if not self._is_idle(index):
                 continue
-            size = len(self._blocks[index])
+            size = self._blocks[index].nbytes
             if size < least or kept + size > most:
                 del self._blocks[index]
             else:
@@ -68,21 +70,32 @@ class BufferPool:
     @property
     def nbytes(self) -> int:
         """Bytes of all blocks, in use and idle."""
-        return sum(len(b) for b in self._blocks)
+        return sum(b.nbytes for b in self._blocks)
 
     def _is_idle(self, index: int) -> bool:
-        # The list and the argument of getrefcount hold one reference each.
-        return sys.getrefcount(self._blocks[index]) <= 2
+        # The block and the argument of getrefcount hold one reference each.
+        return sys.getrefcount(self._blocks[index].memory) <= 2
 
     def _forget(self, idle: list[int]) -> None:
         """Drop the oldest idle blocks beyond the limit."""
         kept = 0
         for index in reversed(idle):
-            kept += len(self._blocks[index])
+            kept += self._blocks[index].nbytes
             if kept > self._max_idle_bytes:
                 del self._blocks[index]
 
 
-def _aligned(block: NDArray[np.uint8], nbytes: int) -> NDArray[np.uint8]:
-    offset = -block.ctypes.data % ALIGNMENT
-    return block[offset : offset + nbytes]
+class _Block:
+    """Memory of at least `nbytes` from the next multiple of the alignment on."""
+
+    __slots__ = ("begin", "memory", "nbytes")
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self.memory = np.empty(nbytes + ALIGNMENT, np.uint8)
+        # Asking an array for its address takes longer than all else here.
+        self.begin = -self.memory.ctypes.data % ALIGNMENT
+
+    def view(self, nbytes: int) -> NDArray[np.uint8]:
+        """The first bytes."""
+        return self.memory[self.begin : self.begin + nbytes]

@@ -6,6 +6,7 @@ codes), `BinaryUtils` (flags), `ClientStatus` (status codes), `ClientBitmaskFeat
 
 from __future__ import annotations
 
+import functools
 from enum import IntEnum, IntFlag
 from typing import Final
 
@@ -218,6 +219,7 @@ def java_hash(text: str) -> int:
     return value - (1 << 32) if value >= 1 << 31 else value
 
 
+@functools.lru_cache(maxsize=1024)
 def java_hash_lower(text: str) -> int:
     """Id of a binary type or field: the hash of its name in lower case (`BinaryBasicIdMapper`)."""
     return java_hash(text.lower())

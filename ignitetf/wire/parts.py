@@ -12,6 +12,7 @@ Source: Apache Ignite 2.17.0, `BinaryWriterExImpl`, `BinaryUtils.doWriteDecimal`
 from __future__ import annotations
 
 import decimal
+import math
 import struct
 import uuid
 from dataclasses import replace
@@ -146,7 +147,7 @@ def each(sizes: int | Positions, count: int) -> Positions:
 def as_bytes(values: NDArray[Any]) -> Bytes:
     """Values [n, ...] as their bytes [n, k]."""
     n = len(values)
-    width = int(np.prod(values.shape[1:], dtype=np.int64)) * values.itemsize
+    width = math.prod(values.shape[1:]) * values.itemsize
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8).reshape(n, width)
 
 

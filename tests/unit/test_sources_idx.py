@@ -12,6 +12,7 @@ from source_helpers import batch_sizes, check_resume, everything, idx_bytes, rea
 
 from ignitetf.errors import ConfigError, SourceError
 from ignitetf.load.sources import open_source
+from ignitetf.load.sources.base import BATCH_BYTES
 from ignitetf.load.sources.digits import digits
 from ignitetf.load.sources.mnist import FILES, mnist
 from ignitetf.wire.schema import Batch
@@ -39,7 +40,7 @@ def test_real_mnist_is_read_whole_and_in_order():
         keys = np.concatenate([b.key.values for b in batches])
         assert np.array_equal(keys, np.arange(count))
         assert source.rows == count == source.position
-        assert max(b.nbytes for b in batches) <= 4 << 20
+        assert max(b.nbytes for b in batches) <= BATCH_BYTES
 
 
 def test_mnist_fields_are_those_of_the_design(folder):
