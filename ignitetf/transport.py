@@ -49,6 +49,8 @@ _RESTING_BLOCK_BYTES: Final = 1 << 20
 _RESTING_BYTES: Final = 32 << 20
 # Less than this within a time limit is no progress.
 _PROGRESS_BYTES: Final = 64 << 10
+# Of what one call to send takes; Linux takes 1,024.
+_SEND_PARTS: Final = 256
 _REQUEST: Final = struct.Struct("<ihq")  # length of the rest, op code, request id
 _RESPONSE: Final = struct.Struct("<qh")  # request id, flags
 _HEAD_BYTES: Final = 10 + 12 + 32  # response header, topology version, beginning of the body
@@ -242,7 +244,7 @@ class Channel:
                 self._sock.sendall(part)
             return
         while parts:
-            sent = self._sock.sendmsg(parts[:64])
+            sent = self._sock.sendmsg(parts[:_SEND_PARTS])
             while parts and sent >= len(parts[0]):
                 sent -= len(parts[0])
                 parts.pop(0)

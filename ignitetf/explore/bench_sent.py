@@ -127,7 +127,7 @@ class _Packed:
 
 def _encoded(schema: Schema, batches: Iterable[Batch]) -> Requests:
     pages = (encode_entries(schema, batch) for batch in batches)
-    return [(n, bytes(view)) for page in pages for n, view in page.pieces(REQUEST_BYTES)]
+    return [(n, b"".join(views)) for page in pages for n, views in page.pieces(REQUEST_BYTES)]
 
 
 def _dealt(requests: Requests) -> list[tuple[Any, Requests]]:

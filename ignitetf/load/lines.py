@@ -53,7 +53,7 @@ class Line:
         self.stream: int | None = None
         self.buffers = BufferPool()
         self.waiting: deque[int] = deque()
-        self.last: tuple[int, memoryview] | None = None
+        self.last: tuple[int, list[memoryview]] | None = None
         self._aborted = False
 
     def abort(self) -> None:
@@ -108,8 +108,8 @@ class Line:
         self.job.count(work.rows, page.nbytes)
         if self.job.streamer and self.stream is None:
             self._start(max(1, page.nbytes // max(1, len(page))))
-        for count, entries in page.pieces(self.job.request_bytes):
-            self._send(count, entries)
+        for count, views in page.pieces(self.job.request_bytes):
+            self._send(count, views)
             while len(self.waiting) > self.job.in_flight:
                 self._receive()
 
@@ -140,15 +140,15 @@ class Line:
         overwrite = StreamerFlag.ALLOW_OVERWRITE if self.job.overwrite else 0
         return int(StreamerFlag.KEEP_BINARY | overwrite)
 
-    def _send(self, count: int, entries: memoryview) -> None:
+    def _send(self, count: int, views: list[memoryview]) -> None:
         assert self.channel is not None
         if self.stream is None:
             head = struct.pack("<ibi", cache_id(self.job.cache), 0, count)
-            self.waiting.append(self.channel.send(OpCode.CACHE_PUT_ALL, head, entries))
+            self.waiting.append(self.channel.send(OpCode.CACHE_PUT_ALL, head, *views))
         else:
-            self.last = count, entries
+            self.last = count, views
             head = struct.pack("<qbi", self.stream, self._flags(), count)
-            self.waiting.append(self.channel.send(OpCode.DATA_STREAMER_ADD_DATA, head, entries))
+            self.waiting.append(self.channel.send(OpCode.DATA_STREAMER_ADD_DATA, head, *views))
 
     def _cause(self, error: ServerError) -> IgniteTFError:
         """What stopped a data streamer, whose own error does not say it.
@@ -158,11 +158,11 @@ class Line:
         if self.stream is None or self.last is None:
             failed = "Failed to update keys" in error.message
             return (memory_full(self.job.client) if failed else None) or error
-        count, entries = self.last
+        count, views = self.last
         head = struct.pack("<ibi", cache_id(self.job.cache), 0, count)
         try:
             with self.job.client.channel() as channel:
-                channel.receive(channel.send(OpCode.CACHE_PUT_ALL, head, entries))
+                channel.receive(channel.send(OpCode.CACHE_PUT_ALL, head, *views))
         except ServerError as found:
             return memory_full(self.job.client) or found
         except IgniteTFError as found:

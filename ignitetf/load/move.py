@@ -52,9 +52,9 @@ def copy_entries(client: Client, source: str, target: str, *, entry_bytes: int) 
             request = scan_request(cache_id(source), page_size, partition)
             for page in _pages(reading, request):
                 entries = unwrapped(page)
-                for count, view in entries.pieces(_REQUEST_BYTES):
+                for count, views in entries.pieces(_REQUEST_BYTES):
                     body = struct.pack("<ibi", *head, count)
-                    waiting.append(writing.send(OpCode.CACHE_PUT_ALL, body, view))
+                    waiting.append(writing.send(OpCode.CACHE_PUT_ALL, body, *views))
                     if len(waiting) > _IN_FLIGHT:
                         writing.receive(waiting.popleft())
                 copied += page.count

@@ -3,9 +3,9 @@
 source -> Batch -> **page of entries** -> cache
 
 The mirror of `columns`. Where every record takes the same number of bytes, a page is one matrix
-and each column is one assignment; elsewhere the objects are scattered over a flat buffer. Both
-ways give the same bytes as Ignite's own Java client: type id, schema id, hash code, smallest
-offsets that fit, compact footer.
+and each column is one assignment; elsewhere the objects are scattered over a flat buffer, without
+large values, which are sent from where they lie. All give the same bytes as Ignite's own Java
+client: type id, schema id, hash code, smallest offsets that fit, compact footer.
 
 Source: Apache Ignite 2.17.0, `BinaryWriterExImpl.postWrite`, `BinaryWriterSchemaHolder.write`,
 `BinaryArrayIdentityResolver`.
@@ -13,6 +13,7 @@ Source: Apache Ignite 2.17.0, `BinaryWriterExImpl.postWrite`, `BinaryWriterSchem
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -24,14 +25,16 @@ from ignitetf.errors import SchemaError
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.codes import BinaryFlag, TypeCode, java_hash_lower
 from ignitetf.wire.containers import CONTAINERS, container_part, enum_part
-from ignitetf.wire.fasthash import hash_rows, hash_runs
+from ignitetf.wire.fasthash import hash_joined, hash_rows, hash_runs
 from ignitetf.wire.parts import (
     Bytes,
     NullablePart,
     Part,
     Positions,
+    RunsPart,
     as_bytes,
     each,
+    large_runs,
     put_rows,
     value_part,
 )
@@ -58,16 +61,31 @@ _OFFSET_FLAG: Final = {1: BinaryFlag.OFFSET_ONE_BYTE, 2: BinaryFlag.OFFSET_TWO_B
 
 
 @dataclass(frozen=True)
+class Gap:
+    """One run of each entry that stands elsewhere.
+
+    Attributes:
+        at: Where it belongs in the page's own bytes, int64 [n].
+        runs: The runs; their heads stand in the page.
+    """
+
+    at: Positions
+    runs: RunsPart
+
+
+@dataclass(frozen=True)
 class EncodedPage:
     """Entries one behind the other: key object, value object.
 
     Attributes:
-        data: All bytes, uint8.
-        ends: Where each entry ends, int64 [n].
+        data: Their bytes but for those of the gaps, uint8.
+        ends: Where each entry ends, gaps included, int64 [n].
+        gaps: Large values, in the order in which they stand in an entry; views of the column.
     """
 
     data: Bytes
     ends: Positions
+    gaps: tuple[Gap, ...] = ()
 
     def __len__(self) -> int:
         """Number of entries."""
@@ -76,15 +94,25 @@ class EncodedPage:
     @property
     def nbytes(self) -> int:
         """Bytes of all entries."""
-        return len(self.data)
+        return int(self.ends[-1]) if len(self) else 0
 
-    def entries(self, start: int, stop: int) -> memoryview:
-        """The bytes of entries `start` to `stop`, a view."""
-        first = int(self.ends[start - 1]) if start else 0
-        last = int(self.ends[stop - 1]) if stop else 0
-        return self.data[first:last].data
+    def entries(self, start: int, stop: int) -> list[memoryview]:
+        """The bytes of entries `start` to `stop`, as views in their order."""
+        own, at, end = self.data.data, self._begin(start), self._begin(stop)
+        views = []
+        for i in range(start, stop) if self.gaps else ():
+            for gap in self.gaps:
+                where, first = int(gap.at[i]), int(gap.runs.starts[i])
+                views += [own[at:where], gap.runs.flat.data[first : first + gap.runs.lengths[i]]]
+                at = where
+        return [*views, own[at:end]]
 
-    def pieces(self, max_bytes: int) -> Iterator[tuple[int, memoryview]]:
+    def _begin(self, entry: int) -> int:
+        """Where an entry begins in `data`."""
+        before = sum(int(gap.runs.lengths[:entry].sum()) for gap in self.gaps)
+        return int(self.ends[entry - 1]) - before if entry else 0
+
+    def pieces(self, max_bytes: int) -> Iterator[tuple[int, list[memoryview]]]:
         """Count and bytes of groups of entries, each at most `max_bytes` or a single entry."""
         start, done = 0, 0
         while start < len(self):
@@ -114,6 +142,8 @@ def encode_entries(schema: Schema, batch: Batch, pool: BufferPool | None = None)
         value = _object(schema.type_name, schema.fields, batch.columns, len(batch))
     count = len(batch)
     pool = pool or BufferPool()
+    if isinstance(value, ObjectPart) and value.large:
+        return _page_with_gaps(key, value, count, pool)
     if isinstance(key.sizes, int) and isinstance(value.sizes, int):
         stride = key.sizes + value.sizes
         rows = pool.take(count * stride).reshape(count, stride)
@@ -127,6 +157,16 @@ def encode_entries(schema: Schema, batch: Batch, pool: BufferPool | None = None)
     key.scatter(data, ends - lengths)
     value.scatter(data, ends - lengths + key_sizes)
     return EncodedPage(data, ends)
+
+
+def _page_with_gaps(key: Part, value: ObjectPart, count: int, pool: BufferPool) -> EncodedPage:
+    key_sizes, sizes = each(key.sizes, count), each(value.sizes, count)
+    own = key_sizes + sizes - sum(runs.lengths for runs in value.large.values())
+    at = np.cumsum(own) - own
+    data = pool.take(int(own.sum()))
+    key.scatter(data, at)
+    gaps = value.scatter_around(data, at + key_sizes, value.large)
+    return EncodedPage(data, np.cumsum(key_sizes + sizes), tuple(gaps))
 
 
 def nested_type_name(outer: str | None, field: Field) -> str:
@@ -214,16 +254,40 @@ class ObjectPart:
         codes = hash_rows(out[:, _HEADER_BYTES : self.footer_at])
         out[:, _HASH_AT : _HASH_AT + 4] = as_bytes(codes.astype("<u4"))
 
+    @functools.cached_property
+    def large(self) -> dict[int, RunsPart]:
+        """The fields whose values are not to be copied, by their place."""
+        found = ((place, large_runs(part)) for place, part in enumerate(self.fields))
+        return {place: runs for place, runs in found if runs is not None}
+
     def scatter(self, out: Bytes, at: Positions) -> None:
         """See `Part`."""
+        self.scatter_around(out, at, {})
+
+    def scatter_around(self, out: Bytes, at: Positions, apart: dict[int, RunsPart]) -> list[Gap]:
+        """As `scatter`, but without the runs that stand `apart`, for which it leaves no room."""
         count = len(at)
-        for part, offset in zip(self.fields, self.offsets, strict=True):
-            part.scatter(out, at + offset)
+        gaps: list[Gap] = []
+        where = begin = at + _HEADER_BYTES
+        codes = np.ones(count, np.uint32)  # of nothing
+        for place, part in enumerate(self.fields):
+            if (runs := apart.get(place)) is None:
+                part.scatter(out, where)
+                where = where + part.sizes
+                continue
+            put_rows(out, where, runs.heads)
+            where = where + runs.heads.shape[1]
+            gaps.append(Gap(where, runs))
+            codes = hash_joined(codes, hash_runs(out, begin, where - begin), where - begin)
+            bodies = hash_runs(runs.flat, runs.starts, runs.lengths)
+            codes = hash_joined(codes, bodies, runs.lengths)
+            begin = where
+        last = hash_runs(out, begin, where - begin)
         header = self._headers(count)
-        body = each(self.footer_at, count) - _HEADER_BYTES
-        header["hash_code"] = hash_runs(out, at + _HEADER_BYTES, body)
+        header["hash_code"] = hash_joined(codes, last, where - begin) if gaps else last
         put_rows(out, at, as_bytes(header))
-        self._scatter_footers(out, at + self.footer_at)
+        self._scatter_footers(out, where)
+        return gaps
 
     def _scatter_footers(self, out: Bytes, at: Positions) -> None:
         count = len(at)

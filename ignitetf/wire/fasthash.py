@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from ignitetf.native import native_library
 from ignitetf.wire import hashing
 
-__all__ = ["hash_rows", "hash_runs", "row_hash_rows", "row_hash_runs"]
+__all__ = ["hash_joined", "hash_rows", "hash_runs", "row_hash_rows", "row_hash_runs"]
 
 _Bytes = NDArray[np.uint8]
 _Positions = NDArray[np.int64]
@@ -57,6 +57,14 @@ def hash_runs(flat: _Bytes, starts: _Positions, lengths: _Positions) -> NDArray[
     if (native := _native(int(lengths.sum()))) is None:
         return hashing.hash_runs(flat, starts, lengths)
     return native.java_hash(flat.ctypes.data, starts, lengths)
+
+
+def hash_joined(
+    first: NDArray[np.uint32], second: NDArray[np.uint32], lengths: _Positions
+) -> NDArray[np.uint32]:
+    """The hash codes of runs that are followed by others of such lengths, from those of both."""
+    power = np.array([pow(hashing.JAVA, n, 1 << 32) for n in lengths.tolist()], np.uint32)
+    return first * power + (second - power)
 
 
 def row_hash_rows(rows: _Bytes) -> NDArray[np.uint64]:

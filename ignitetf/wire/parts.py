@@ -25,7 +25,17 @@ from ignitetf.errors import SchemaError
 from ignitetf.wire.codes import ARRAY_ELEMENT, FIXED_DTYPE, TypeCode
 from ignitetf.wire.schema import Column, Field
 
-__all__ = ["Part", "as_bytes", "copy_runs", "each", "ordered_runs", "put_rows", "value_part"]
+__all__ = [
+    "Part",
+    "RunsPart",
+    "as_bytes",
+    "copy_runs",
+    "each",
+    "large_runs",
+    "ordered_runs",
+    "put_rows",
+    "value_part",
+]
 
 Bytes = NDArray[np.uint8]
 Positions = NDArray[np.int64]
@@ -33,6 +43,9 @@ Positions = NDArray[np.int64]
 _NS_PER_MS: Final = 1_000_000
 # A copy of one run costs a quarter of a microsecond, one group of equal lengths about five.
 _GROUP_COST: Final = 20
+# From this mean size on a value is not copied but sent from where it lies: two more buffers in a
+# request cost less than its bytes in another place.
+_LARGE_BYTES: Final = 64 << 10
 
 
 class Part(Protocol):
@@ -92,6 +105,23 @@ class RunsPart:
         """See `Part`."""
         put_rows(out, at, self.heads)
         copy_runs(out, at + self.heads.shape[1], self.flat, self.starts, self.lengths)
+
+
+def large_runs(part: Part) -> RunsPart | None:
+    """The objects as runs, where these are so large that they are not to be copied."""
+    if isinstance(part, FixedPart):
+        n, width = part.body.shape
+        if n == 0 or width < _LARGE_BYTES:
+            return None
+        heads = np.broadcast_to(part.head, (n, len(part.head)))
+        return RunsPart(heads, part.body.reshape(-1), np.arange(n) * width, np.full(n, width))
+    if not isinstance(part, RunsPart) or len(part.lengths) == 0:
+        return None
+    return part if part.lengths.mean() >= _LARGE_BYTES and _rising(part) else None
+
+
+def _rising(part: RunsPart) -> bool:
+    return bool((part.starts[1:] >= part.starts[:-1] + part.lengths[:-1]).all())
 
 
 class NullablePart:

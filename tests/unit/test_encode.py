@@ -45,7 +45,7 @@ from pyignite.datatypes import (
 from pyignite.stream import BinaryStream
 
 from ignitetf.errors import SchemaError
-from ignitetf.wire import fasthash, hashing
+from ignitetf.wire import fasthash, hashing, parts
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.encode import encode_entries
 from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
@@ -272,22 +272,65 @@ def tables(draw):
 ONE_BYTE_OFFSETS = 0x08  # of the flags, which follow the key (9 bytes) and two more
 
 
+@pytest.mark.parametrize("large", [64 << 10, 0], ids=["copied", "apart"])
 @settings(max_examples=300, deadline=None, print_blob=True)
-@given(tables())
-def test_bytes_are_those_of_pyignite(table):
+@given(table=tables())
+def test_bytes_are_those_of_pyignite(large, table):
     fields = tuple(Field(n, k[0], k[1], k[2], True, (*k[6:],)) for n, k, _ in table)
     columns = {name: kind[5](values) for name, kind, values in table}
     count = len(table[0][2])
     keys = np.arange(count) * 7 - 3
-    page = encode_entries(Schema("Row", KEY, fields), Batch(Column(keys), columns))
+    with patch.object(parts, "_LARGE_BYTES", large):
+        page = encode_entries(Schema("Row", KEY, fields), Batch(Column(keys), columns))
     for i in range(count):
         expected = pyignite_bytes(LongObject, int(keys[i])) + pyignite_object(
             "Row", {n: k[3] for n, k, _ in table}, {n: values[i] for n, _, values in table}
         )
-        found = bytes(page.entries(i, i + 1))
+        found = b"".join(page.entries(i, i + 1))
         if found[11] & ONE_BYTE_OFFSETS and found[-1] == 255:
             continue  # pyignite takes two bytes from an offset of 255 on, Java from 256 on
         assert found == expected
+
+
+@pytest.mark.parametrize("form", ["dense", "runs", "runs from behind", "with a null"])
+def test_large_values_are_sent_from_where_they_lie(form):
+    """The same bytes as of a copy; runs in another order and nulls are copied."""
+    width, n = 70_000, 4
+    images = np.random.default_rng(6).integers(0, 256, (n, width), dtype=np.uint8)
+    starts, lengths = np.arange(n) * width, width - np.arange(n)
+    column = {
+        "dense": Column(images),
+        "runs": Column(images.reshape(-1), starts, lengths),
+        "runs from behind": Column(images.reshape(-1), starts, lengths)[::-1],
+        "with a null": Column(images, valid=np.arange(n) != 2),
+    }[form]
+    fields = (
+        Field("BEFORE", TypeCode.STRING, BYTES),
+        Field("IMAGE", TypeCode.BYTE_ARRAY, np.dtype("u1"), (None,), True),
+        Field("AGAIN", TypeCode.BYTE_ARRAY, np.dtype("u1"), (None,), True),
+        Field("AFTER", TypeCode.INT, np.dtype("<i4")),
+    )
+    columns = {
+        "BEFORE": Column.from_bytes([b"a", b"", b"bcd", b"e"]),
+        "IMAGE": column,
+        "AGAIN": Column(images[:, ::-1].copy()),
+        "AFTER": Column(np.arange(n, dtype=np.int32)),
+    }
+
+    def page(large):
+        with patch.object(parts, "_LARGE_BYTES", large):
+            rows = Batch(Column(np.arange(n)), columns)
+            return encode_entries(Schema("T", KEY, fields), rows)
+
+    apart, copied = page(width // 2), page(1 << 40)
+    assert copied.gaps == () and len(copied.data) == copied.nbytes == apart.nbytes
+    for i in range(n):
+        for stop in range(i, n + 1):
+            assert b"".join(apart.entries(i, stop)) == b"".join(copied.entries(i, stop))
+    views = [np.frombuffer(view, np.uint8) for view in apart.entries(0, n)]
+    of_column = [view for view in views if np.shares_memory(view, images)]
+    assert len(of_column) == (n if form in ("dense", "runs") else 0)
+    assert len(apart.data) < copied.nbytes - n * width + n
 
 
 def test_fixed_rows_equal_the_general_path():
@@ -312,7 +355,7 @@ def test_fixed_rows_equal_the_general_path():
         return encode_entries(Schema("T", KEY, fields), Batch(Column(np.arange(count)), columns))
 
     fixed, general = page(n, names), page(n + 1, [*names, b"longer"])
-    assert bytes(fixed.entries(0, n)) == bytes(general.entries(0, n))
+    assert b"".join(fixed.entries(0, n)) == b"".join(general.entries(0, n))
     assert len(set(np.diff(fixed.ends).tolist())) == 1
 
 
@@ -330,7 +373,7 @@ def test_offsets_take_the_smallest_width_that_fits(length):
     page = encode_entries(Schema("T", KEY, fields), Batch(Column(np.arange(2)), columns))
     last_offset = 24 + 5 + length
     width = 1 if last_offset < 256 else 2 if last_offset < 65_536 else 4
-    value = bytes(page.entries(0, 1))[9:]
+    value = b"".join(page.entries(0, 1))[9:]
     assert len(value) == 24 + 5 + length + 5 + 2 * width
     assert value[-2 * width :] == (24).to_bytes(width, "little") + last_offset.to_bytes(
         width, "little"
@@ -355,7 +398,7 @@ def test_nested_objects_and_object_keys_carry_their_own_hash():
         values = {"A": int(numbers[i]), "B": texts[i].decode()}
         key = pyignite_object("Key", kinds, values)
         box = pyignite_object("Outer_BOX", kinds, values)
-        body = bytes(page.entries(i, i + 1))
+        body = b"".join(page.entries(i, i + 1))
         assert body.startswith(key)
         value = body[len(key) :]
         assert value[24 : 24 + len(box)] == box if valid[i] else value[24] == TypeCode.NULL
@@ -461,8 +504,8 @@ def test_pieces_hold_every_entry_once_and_keep_to_the_limit():
     )
     pieces = list(page.pieces(200))
     assert sum(count for count, _ in pieces) == 7
-    assert b"".join(bytes(view) for _, view in pieces) == bytes(page.data)
-    assert all(count == 1 or len(view) <= 200 for count, view in pieces)
+    assert b"".join(b"".join(views) for _, views in pieces) == bytes(page.data)
+    assert all(count == 1 or sum(map(len, views)) <= 200 for count, views in pieces)
 
 
 @pytest.mark.parametrize(
