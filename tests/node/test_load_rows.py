@@ -264,6 +264,22 @@ def test_the_checksum_is_that_of_the_source_and_of_no_other(client, cache_name):
     assert int(manifest.checksum, 16) != checksum(manifest.schema, other)
 
 
+@pytest.mark.parametrize("nulls", [False, True])
+def test_large_values_of_every_length_come_back(client, cache_name, nulls):
+    """Values that are sent from where they lie, and such that are not, in requests of many parts."""
+    rng = np.random.default_rng(8)
+    lengths = [0, 1, 65_535, 65_536, 3_000_000, *[100_000] * 300]
+    rows = [{"DATA": rng.bytes(n), "LABEL": i, "MORE": rng.bytes(n)} for i, n in enumerate(lengths)]
+    if nulls:
+        rows[3]["DATA"] = None
+    report = load_dataset(rows, cache_name, client=client, partitions=4)
+    assert report.rows == len(rows)
+    cache = client.cache(cache_name)
+    for key, row in enumerate(rows):
+        found = cache.get(key)
+        assert (found.DATA, found.LABEL, found.MORE) == (row["DATA"], row["LABEL"], row["MORE"])
+
+
 def test_a_catalog_entry_is_text_that_every_client_reads(client, cache_name):
     load_dataset({"X": np.arange(3)}, cache_name, client=client)
     text = client.cache("IGNITETF_CATALOG").get(cache_name)
