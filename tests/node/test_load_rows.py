@@ -277,7 +277,7 @@ def test_large_values_of_every_length_come_back(client, cache_name, nulls):
     cache = client.cache(cache_name)
     for key, row in enumerate(rows):
         found = cache.get(key)
-        assert (found.DATA, found.LABEL, found.MORE) == (row["DATA"], row["LABEL"], row["MORE"])
+        assert (row["DATA"], row["LABEL"], row["MORE"]) == (found.DATA, found.LABEL, found.MORE)
 
 
 def test_a_catalog_entry_is_text_that_every_client_reads(client, cache_name):
