@@ -111,11 +111,14 @@ class Writer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        stored = False
         try:
             if kind is None:
                 self.flush()
+                stored = True
         finally:
-            self._stop(clean=kind is None and self._job.failed is None)
+            # Ctrl-C may come in the middle of the flush, with half of the threads in wait for it.
+            self._stop(clean=stored)
 
     def write(self, work: Work | Batch) -> None:
         """Hand over rows; waits while the node is behind.

@@ -1,6 +1,7 @@
 """Ctrl-C while the node makes a cache: the cache is gone again, and one that was there stays."""
 
 import contextlib
+import threading
 import time
 
 import numpy as np
@@ -13,9 +14,11 @@ from ignitetf.load.caches import CacheSpec, create_cache, create_table, list_tab
 from ignitetf.load.journal import read_journal
 from ignitetf.load.loader import load_dataset
 from ignitetf.load.statements import create_tables
+from ignitetf.load.work import Flush
+from ignitetf.load.writer import Writer, register_types
 from ignitetf.transport import Channel
 from ignitetf.wire.codes import OpCode
-from ignitetf.wire.schema import Schema, field_for
+from ignitetf.wire.schema import Batch, Column, Schema, field_for
 
 pytestmark = pytest.mark.node
 
@@ -217,3 +220,32 @@ def test_a_replacement_that_was_making_a_cache_is_repeated(client, cache_name, k
     assert of_name(client, cache_name) == ([cache_name], [cache_name])
     found = client.sql(f'SELECT COUNT(*), MIN(LABEL) FROM "{cache_name}"').fetchall()
     assert found == [(ROWS, 1000)]
+
+
+@pytest.mark.parametrize("asked", [0, 1, 2])
+def test_an_interruption_of_the_last_flush_leaves_no_thread_in_wait(
+    client, cache_name, monkeypatch, asked
+):
+    """It comes when so many of the two connections have been asked for the flush."""
+    create_cache(client, CacheSpec(cache_name, 8))
+    of_rows = schema(cache_name)
+    register_types(client, of_rows)
+    put, puts = Writer._put, []
+
+    def interrupt(writer, item, line):
+        if isinstance(item, Flush):
+            if len(puts) == asked:
+                raise KeyboardInterrupt
+            puts.append(item)
+        put(writer, item, line)
+        if len(puts) == asked == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Writer, "_put", interrupt)
+    begin, before = time.monotonic(), set(threading.enumerate())
+    with pytest.raises(KeyboardInterrupt), Writer(client, cache_name, of_rows) as writer:
+        columns = {name: Column(values) for name, values in rows().items()}
+        writer.write(Batch(Column(np.arange(ROWS)), columns))
+    assert time.monotonic() - begin < 5
+    left = {t for t in set(threading.enumerate()) - before if t.name == "ignitetf-writer"}
+    assert left == set()
