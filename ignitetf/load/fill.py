@@ -36,7 +36,6 @@ __all__ = ["Filler", "Progress", "index_schema", "index_table"]
 
 Progress = Callable[[int, int], None]
 
-_BATCH_BYTES: Final = BATCH_BYTES
 # Between two notes in the journal the work of an interrupted load is lost; each costs a flush.
 _NOTE_S: Final = 2.0
 _FIRST_PAUSE_S: Final = 0.2
@@ -108,7 +107,7 @@ class Filler:
             if blocks is not None and not fresh:
                 trim(self.client, journal.cache, keys)
             rows, next_note = journal.rows, time.monotonic() + _NOTE_S
-            for read in self.source.batches(journal.position, max_bytes=_BATCH_BYTES):
+            for read in self.source.batches(journal.position, max_bytes=BATCH_BYTES):
                 batch = self._prepared(read, rows)
                 if len(batch):
                     (writer.write if blocks is None else blocks.add)(batch)

@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 
 from ignitetf.client import Client, cache_id
+from ignitetf.load.writer import IN_FLIGHT, REQUEST_BYTES
 from ignitetf.transport import Channel
 from ignitetf.wire.codes import OpCode, TypeCode
 from ignitetf.wire.encode import EncodedPage
@@ -25,9 +26,7 @@ from ignitetf.wire.parts import copy_runs
 
 __all__ = ["copy_entries"]
 
-_REQUEST_BYTES: Final = 1 << 20
 _PAGE_BYTES: Final = 4 << 20
-_IN_FLIGHT: Final = 3
 _OBJECT_LENGTH_AT: Final = 12
 
 
@@ -52,10 +51,10 @@ def copy_entries(client: Client, source: str, target: str, *, entry_bytes: int) 
             request = scan_request(cache_id(source), page_size, partition)
             for page in _pages(reading, request):
                 entries = unwrapped(page)
-                for count, views in entries.pieces(_REQUEST_BYTES):
+                for count, views in entries.pieces(REQUEST_BYTES):
                     body = struct.pack("<ibi", *head, count)
                     waiting.append(writing.send(OpCode.CACHE_PUT_ALL, body, *views))
-                    if len(waiting) > _IN_FLIGHT:
+                    if len(waiting) > IN_FLIGHT:
                         writing.receive(waiting.popleft())
                 copied += page.count
         while waiting:

@@ -28,6 +28,7 @@ from ignitetf.wire.schema import Batch, Schema
 
 __all__ = ["Totals", "Work", "Writer", "register_types"]
 
+# Smaller requests cost both sides more for the same rows.
 REQUEST_BYTES: Final = 4 << 20
 IN_FLIGHT: Final = 3
 CONNECTIONS: Final = 2
@@ -111,14 +112,13 @@ class Writer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
-        stored = False
         try:
             if kind is None:
                 self.flush()
-                stored = True
+                self._end()
         finally:
-            # Ctrl-C may come in the middle of the flush, with half of the threads in wait for it.
-            self._stop(clean=stored)
+            # Ctrl-C may have come in the middle of those, with a thread in wait for another.
+            self._give_up()
 
     def write(self, work: Work | Batch) -> None:
         """Hand over rows; waits while the node is behind.
@@ -168,20 +168,26 @@ class Writer:
             with contextlib.suppress(queue.Full):
                 return line.queue.put(item, timeout=POLL_S)
 
-    def _stop(self, *, clean: bool) -> None:
-        if clean:
-            for line in self._lines:
-                self._put(None, line)
-        else:
-            self._job.fail(IgniteTFError("the load was given up"))
-        deadline = time.monotonic() + (self._job.flush_timeout_s if clean else _GIVE_UP_S)
+    def _end(self) -> None:
+        """Let the threads end, which close their streams; raises what hinders them."""
+        for line in self._lines:
+            self._put(None, line)
+        self._join(self._job.flush_timeout_s)
+        self._job.check()
+
+    def _give_up(self) -> None:
+        """End the threads that are left, whatever they wait for; after `_end` there are none."""
+        self._job.fail(IgniteTFError("the load was given up"))
+        self._join(_GIVE_UP_S)
+
+    def _join(self, limit_s: float) -> None:
+        """Wait for the threads; those that take longer lose their connections."""
+        deadline = time.monotonic() + limit_s
         for line in self._lines:
             line.thread.join(max(0.0, deadline - time.monotonic()))
         for line in self._lines:
             line.abort()
             line.thread.join(_LAST_WAIT_S)
-        if clean:
-            self._job.check()
 
 
 def _targets(client: Client, connections: int) -> list[uuid.UUID | None]:

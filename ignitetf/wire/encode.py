@@ -13,7 +13,6 @@ Source: Apache Ignite 2.17.0, `BinaryWriterExImpl.postWrite`, `BinaryWriterSchem
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -97,7 +96,7 @@ class EncodedPage:
         return int(self.ends[-1]) if len(self) else 0
 
     def entries(self, start: int, stop: int) -> list[memoryview]:
-        """The bytes of entries `start` to `stop`, as views in their order."""
+        """The bytes of entries `start` to `stop`: uint8 views in their order, no copies."""
         own, at, end = self.data.data, self._begin(start), self._begin(stop)
         views = []
         for i in range(start, stop) if self.gaps else ():
@@ -113,7 +112,7 @@ class EncodedPage:
         return int(self.ends[entry - 1]) - before if entry else 0
 
     def pieces(self, max_bytes: int) -> Iterator[tuple[int, list[memoryview]]]:
-        """Count and bytes of groups of entries, each at most `max_bytes` or a single entry."""
+        """Count and views of groups of entries, each at most `max_bytes` or a single entry."""
         start, done = 0, 0
         while start < len(self):
             stop = int(np.searchsorted(self.ends, done + max_bytes, "right"))
@@ -142,9 +141,8 @@ def encode_entries(schema: Schema, batch: Batch, pool: BufferPool | None = None)
         value = _object(schema.type_name, schema.fields, batch.columns, len(batch))
     count = len(batch)
     pool = pool or BufferPool()
-    if isinstance(value, ObjectPart) and value.large:
-        return _page_with_gaps(key, value, count, pool)
-    if isinstance(key.sizes, int) and isinstance(value.sizes, int):
+    large = value.large() if isinstance(value, ObjectPart) else {}
+    if not large and isinstance(key.sizes, int) and isinstance(value.sizes, int):
         stride = key.sizes + value.sizes
         rows = pool.take(count * stride).reshape(count, stride)
         key.fill(rows[:, : key.sizes])
@@ -152,21 +150,15 @@ def encode_entries(schema: Schema, batch: Batch, pool: BufferPool | None = None)
         return EncodedPage(rows.reshape(-1), np.arange(1, count + 1, dtype=np.int64) * stride)
     key_sizes = each(key.sizes, count)
     lengths = key_sizes + value.sizes
-    ends = np.cumsum(lengths)
-    data = pool.take(int(ends[-1]) if count else 0)
-    key.scatter(data, ends - lengths)
-    value.scatter(data, ends - lengths + key_sizes)
-    return EncodedPage(data, ends)
-
-
-def _page_with_gaps(key: Part, value: ObjectPart, count: int, pool: BufferPool) -> EncodedPage:
-    key_sizes, sizes = each(key.sizes, count), each(value.sizes, count)
-    own = key_sizes + sizes - sum(runs.lengths for runs in value.large.values())
+    own = lengths - sum(runs.lengths for runs in large.values())
     at = np.cumsum(own) - own
     data = pool.take(int(own.sum()))
     key.scatter(data, at)
-    gaps = value.scatter_around(data, at + key_sizes, value.large)
-    return EncodedPage(data, np.cumsum(key_sizes + sizes), tuple(gaps))
+    if not isinstance(value, ObjectPart):
+        value.scatter(data, at + key_sizes)
+        return EncodedPage(data, np.cumsum(lengths))
+    gaps = value.scatter_around(data, at + key_sizes, large)
+    return EncodedPage(data, np.cumsum(lengths), gaps)
 
 
 def nested_type_name(outer: str | None, field: Field) -> str:
@@ -254,7 +246,6 @@ class ObjectPart:
         codes = hash_rows(out[:, _HEADER_BYTES : self.footer_at])
         out[:, _HASH_AT : _HASH_AT + 4] = as_bytes(codes.astype("<u4"))
 
-    @functools.cached_property
     def large(self) -> dict[int, RunsPart]:
         """The fields whose values are not to be copied, by their place."""
         found = ((place, large_runs(part)) for place, part in enumerate(self.fields))
@@ -264,12 +255,13 @@ class ObjectPart:
         """See `Part`."""
         self.scatter_around(out, at, {})
 
-    def scatter_around(self, out: Bytes, at: Positions, apart: dict[int, RunsPart]) -> list[Gap]:
-        """As `scatter`, but without the runs that stand `apart`, for which it leaves no room."""
-        count = len(at)
+    def scatter_around(
+        self, out: Bytes, at: Positions, apart: dict[int, RunsPart]
+    ) -> tuple[Gap, ...]:
+        """As `scatter`, but without the runs of the fields `apart`: `out` has no room for them."""
         gaps: list[Gap] = []
+        hashed = []
         where = begin = at + _HEADER_BYTES
-        codes = np.ones(count, np.uint32)  # of nothing
         for place, part in enumerate(self.fields):
             if (runs := apart.get(place)) is None:
                 part.scatter(out, where)
@@ -278,16 +270,15 @@ class ObjectPart:
             put_rows(out, where, runs.heads)
             where = where + runs.heads.shape[1]
             gaps.append(Gap(where, runs))
-            codes = hash_joined(codes, hash_runs(out, begin, where - begin), where - begin)
-            bodies = hash_runs(runs.flat, runs.starts, runs.lengths)
-            codes = hash_joined(codes, bodies, runs.lengths)
+            hashed.append((hash_runs(out, begin, where - begin), where - begin))
+            hashed.append((hash_runs(runs.flat, runs.starts, runs.lengths), runs.lengths))
             begin = where
-        last = hash_runs(out, begin, where - begin)
-        header = self._headers(count)
-        header["hash_code"] = hash_joined(codes, last, where - begin) if gaps else last
+        hashed.append((hash_runs(out, begin, where - begin), where - begin))
+        header = self._headers(len(at))
+        header["hash_code"] = hash_joined(hashed)
         put_rows(out, at, as_bytes(header))
         self._scatter_footers(out, where)
-        return gaps
+        return tuple(gaps)
 
     def _scatter_footers(self, out: Bytes, at: Positions) -> None:
         count = len(at)

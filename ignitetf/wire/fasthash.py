@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -59,12 +59,21 @@ def hash_runs(flat: _Bytes, starts: _Positions, lengths: _Positions) -> NDArray[
     return native.java_hash(flat.ctypes.data, starts, lengths)
 
 
-def hash_joined(
-    first: NDArray[np.uint32], second: NDArray[np.uint32], lengths: _Positions
-) -> NDArray[np.uint32]:
-    """The hash codes of runs that are followed by others of such lengths, from those of both."""
-    power = np.array([pow(hashing.JAVA, n, 1 << 32) for n in lengths.tolist()], np.uint32)
-    return first * power + (second - power)
+def hash_joined(pieces: Sequence[tuple[NDArray[np.uint32], _Positions]]) -> NDArray[np.uint32]:
+    """The hash codes of n rows that lie in pieces.
+
+    Args:
+        pieces: In their order, of each the hash codes as `hash_runs` gives them, uint32 [n], and
+            the lengths in bytes, int64 [n]. At least one.
+
+    Returns:
+        Shape [n].
+    """
+    (codes, _), *others = pieces
+    for more, lengths in others:
+        power = np.array([pow(hashing.JAVA, n, 1 << 32) for n in lengths.tolist()], np.uint32)
+        codes = codes * power + (more - power)
+    return codes
 
 
 def row_hash_rows(rows: _Bytes) -> NDArray[np.uint64]:

@@ -108,7 +108,10 @@ class RunsPart:
 
 
 def large_runs(part: Part) -> RunsPart | None:
-    """The objects as runs, where these are so large that they are not to be copied."""
+    """The objects as runs, a view, where these are so large that they are not to be copied.
+
+    None for smaller ones, and for runs that do not rise, whose hash codes need a copy in order.
+    """
     if isinstance(part, FixedPart):
         n, width = part.body.shape
         if n == 0 or width < _LARGE_BYTES:
@@ -117,11 +120,8 @@ def large_runs(part: Part) -> RunsPart | None:
         return RunsPart(heads, part.body.reshape(-1), np.arange(n) * width, np.full(n, width))
     if not isinstance(part, RunsPart) or len(part.lengths) == 0:
         return None
-    return part if part.lengths.mean() >= _LARGE_BYTES and _rising(part) else None
-
-
-def _rising(part: RunsPart) -> bool:
-    return bool((part.starts[1:] >= part.starts[:-1] + part.lengths[:-1]).all())
+    large = part.lengths.mean() >= _LARGE_BYTES
+    return part if large and _rising(part.starts, part.lengths) else None
 
 
 class NullablePart:
@@ -217,13 +217,18 @@ def ordered_runs(
     """Runs of elements as runs of bytes in rising order; copied only where they are not."""
     size = values.itemsize
     flat = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
-    if len(starts) < 2 or bool((starts[1:] >= starts[:-1] + lengths[:-1]).all()):
+    if _rising(starts, lengths):
         return flat, starts * size, lengths * size
     sizes = lengths * size
     begin = np.cumsum(sizes) - sizes
     out = np.empty(int(sizes.sum()), np.uint8)
     copy_runs(out, begin, flat, starts * size, sizes)
     return out, begin, sizes
+
+
+def _rising(starts: Positions, lengths: Positions) -> bool:
+    """Whether each run begins where the one before it ends, or later."""
+    return bool((starts[1:] >= starts[:-1] + lengths[:-1]).all())
 
 
 def _stored(field: Field, column: Column, code: TypeCode) -> NDArray[Any]:

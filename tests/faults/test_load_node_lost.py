@@ -65,7 +65,7 @@ def kill(node):
 @pytest.mark.parametrize("layout", ["rows", "blocks"])
 def test_a_persistent_node_killed_and_restarted_in_the_middle(persistent, layout, monkeypatch):
     monkeypatch.setattr(fill, "_NOTE_S", 0.2)
-    monkeypatch.setattr(fill, "_BATCH_BYTES", 200_000)
+    monkeypatch.setattr(fill, "BATCH_BYTES", 200_000)
     node = persistent()
     middle = threading.Event()
     name = f"RESTARTED_{layout.upper()}"
@@ -97,7 +97,7 @@ def test_a_persistent_node_killed_and_restarted_in_the_middle(persistent, layout
 @pytest.mark.timeout(300)
 def test_a_node_that_stays_away_is_told_with_the_sum(persistent, monkeypatch):
     monkeypatch.setattr(fill, "_NOTE_S", 0.2)
-    monkeypatch.setattr(fill, "_BATCH_BYTES", 200_000)
+    monkeypatch.setattr(fill, "BATCH_BYTES", 200_000)
     node = persistent()
     seen = []
 

@@ -67,7 +67,7 @@ def test_rows_go_to_the_nodes_that_own_them(cluster):
 @pytest.mark.parametrize("layout", ["rows", "blocks"])
 def test_a_node_that_dies_in_the_middle_costs_no_row(cluster, layout, monkeypatch):
     monkeypatch.setattr(fill, "_NOTE_S", 0.2)
-    monkeypatch.setattr(fill, "_BATCH_BYTES", 200_000)
+    monkeypatch.setattr(fill, "BATCH_BYTES", 200_000)
     name, written, killed = f"DIES_{layout.upper()}", [0], threading.Event()
 
     def progress(rows, nbytes):

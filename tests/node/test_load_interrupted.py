@@ -222,23 +222,21 @@ def test_a_replacement_that_was_making_a_cache_is_repeated(client, cache_name, k
     assert found == [(ROWS, 1000)]
 
 
-@pytest.mark.parametrize("asked", [0, 1, 2])
-def test_an_interruption_of_the_last_flush_leaves_no_thread_in_wait(
-    client, cache_name, monkeypatch, asked
-):
-    """It comes when so many of the two connections have been asked for the flush."""
+@pytest.mark.parametrize("asked", range(5))
+def test_an_interruption_of_a_writers_end_leaves_no_thread(client, cache_name, monkeypatch, asked):
+    """It comes when the two connections have been asked so often to flush, and then to end."""
     create_cache(client, CacheSpec(cache_name, 8))
     of_rows = schema(cache_name)
     register_types(client, of_rows)
     put, puts = Writer._put, []
 
     def interrupt(writer, item, line):
-        if isinstance(item, Flush):
-            if len(puts) == asked:
-                raise KeyboardInterrupt
-            puts.append(item)
+        ends = item is None or isinstance(item, Flush)
+        if ends and len(puts) == asked:
+            raise KeyboardInterrupt
         put(writer, item, line)
-        if len(puts) == asked == 2:
+        puts.extend([item] * ends)
+        if len(puts) == asked == 4:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(Writer, "_put", interrupt)
