@@ -34,7 +34,7 @@ __all__ = ["BLOCK_BYTES", "BlockKeys", "Blocks", "trim"]
 BLOCK_BYTES: Final = 512 << 10
 # Rows that wait for their block; with very many partitions blocks stay smaller instead.
 _MAX_WINDOW_BYTES: Final = 64 << 20
-_CHUNK_BYTES: Final = 4 << 20
+_CHUNK_BYTES: Final = 8 << 20
 _TRIM_STEP: Final = 64
 _TRIM_LIMIT: Final = 1 << 16
 # Longs whose partitions are looked up at first; more once these are used up.

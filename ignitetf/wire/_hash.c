@@ -1,5 +1,5 @@
-/* Hashes of many runs of bytes: Java's array hash, `31 * h + b` from 1 over signed bytes, and the
- * sums that the checksum of rows is made of.
+/* Hashes of many runs of bytes: Java's array hash, `31 * h + b` from 1 over signed bytes, and those
+ * that the checksum of rows is made of.
  *
  * fasthash.py (ctypes) -> this
  *
@@ -60,20 +60,57 @@ java_hash(const int8_t *data, const int64_t *starts, const int64_t *lengths, int
   }
 }
 
-/* Sums of the little-endian words of each run, the last one filled up with zeros, with the weights
- * 1, r, r^2, ...: `rising` are the first WORDS of them, `factor` is the next. */
+/* The last, `count` < 8 bytes as a word. By steps, as a copy of unknown length is a call. */
+INLINE uint64_t
+rest(const uint8_t *at, int64_t count)
+{
+  uint32_t four = 0;
+  uint16_t two = 0;
+  uint64_t last = 0;
+  if (count & 1)
+    last = at[count - 1];
+  if (count & 2) {
+    memcpy(&two, at + (count & 4), 2);
+    last = last << 16 | two;
+  }
+  if (count & 4) {
+    memcpy(&four, at, 4);
+    last = last << 32 | four;
+  }
+  return last;
+}
+
+/* The number with every bit spread over all bits. */
+INLINE uint64_t
+mixed(uint64_t value)
+{
+  value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9u;
+  value = (value ^ (value >> 27)) * 0x94D049BB133111EBu;
+  return value ^ (value >> 31);
+}
+
 EXPORT FOR_EACH_PROCESSOR void
-word_sums(const uint8_t *data, const int64_t *starts, const int64_t *lengths, int64_t count,
+mix(const uint64_t *values, int64_t count, uint64_t salt, uint64_t *out)
+{
+  for (int64_t i = 0; i < count; i++)
+    out[i] = mixed(values[i] ^ salt);
+}
+
+/* Of each run the mixed sum of its length and its little-endian words, the last one filled up with
+ * zeros, these with the weights 1, r, r^2, ...: `rising` are the first WORDS of them, `factor` is
+ * the next. */
+EXPORT FOR_EACH_PROCESSOR void
+row_hash(const uint8_t *data, const int64_t *starts, const int64_t *lengths, int64_t count,
           const uint64_t *rising, uint64_t factor, uint64_t *out)
 {
   for (int64_t i = 0; i < count; i++) {
     const uint8_t *at = data + starts[i];
     int64_t words = lengths[i] / 8, odd = lengths[i] % 8;
-    uint64_t total = 0, scale = 1, last = 0;
+    uint64_t total = 0, scale = 1;
     for (; words >= WORDS; words -= WORDS, at += 8 * WORDS, scale *= factor)
       total += scale * word_sum((const word *)at, rising, WORDS);
     total += scale * word_sum((const word *)at, rising, words);
-    memcpy(&last, at + 8 * words, odd);
-    out[i] = total + scale * rising[words] * last;
+    total += scale * rising[words] * rest(at + 8 * words, odd);
+    out[i] = mixed(total + (uint64_t)lengths[i]);
   }
 }

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.wire.codes import TypeCode, java_hash_lower
-from ignitetf.wire.fasthash import row_hash_rows, row_hash_runs
-from ignitetf.wire.hashing import mix
+from ignitetf.wire.fasthash import mix, row_hash_rows, row_hash_runs
 from ignitetf.wire.parts import as_bytes, ordered_runs
 from ignitetf.wire.schema import Batch, Column, Field, Schema
 
@@ -22,7 +21,7 @@ __all__ = ["batch_hashes", "checksum"]
 
 _MASK: Final = (1 << 64) - 1
 _SPREAD: Final = 0x9E3779B97F4A7C15
-_NULL: Final = np.uint64(0xD6E8FEB86659FD93)
+_NULL: Final = np.array([0xD6E8FEB86659FD93], np.uint64)
 _TEXTLESS_TIMES: Final = (TypeCode.DATE, TypeCode.TIME, TypeCode.TIMESTAMP)
 
 
@@ -37,15 +36,15 @@ def batch_hashes(schema: Schema, batch: Batch) -> NDArray[np.uint64]:
     total = _salted(schema.key, batch.key)
     for field in schema.fields:
         total = total + _salted(field, batch.columns[field.name])
-    return mix(total)
+    return mix(total, 0)
 
 
 def _salted(field: Field, column: Column) -> NDArray[np.uint64]:
     """Hashes of one field, spread so that values cannot change places with another field's."""
-    salt = np.uint64((java_hash_lower(field.name) * _SPREAD) & _MASK)
-    hashes = mix(_hashes(field, column) ^ salt)
+    salt = (java_hash_lower(field.name) * _SPREAD) & _MASK
+    hashes = mix(_hashes(field, column), salt)
     if column.valid is not None:
-        hashes = np.where(column.valid, hashes, mix(np.full(1, _NULL ^ salt)))
+        hashes = np.where(column.valid, hashes, mix(_NULL, salt))
     return hashes
 
 

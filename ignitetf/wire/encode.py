@@ -292,7 +292,7 @@ class ObjectPart:
         header = np.zeros(count, _HEADER)
         header["code"] = TypeCode.OBJECT
         header["version"] = 1
-        width = each(self.offset_bytes, 1) if count == 1 else each(self.offset_bytes, count)
+        width = each(self.offset_bytes, count)
         flags = np.zeros(5, np.int16)
         for size, flag in _OFFSET_FLAG.items():
             flags[size] = int(_FLAGS) | int(flag)

@@ -23,7 +23,14 @@ from numpy.typing import NDArray
 from ignitetf.native import native_library
 from ignitetf.wire import hashing
 
-__all__ = ["hash_joined", "hash_rows", "hash_runs", "row_hash_rows", "row_hash_runs"]
+__all__ = [
+    "hash_joined",
+    "hash_rows",
+    "hash_runs",
+    "mix",
+    "row_hash_rows",
+    "row_hash_runs",
+]
 
 _Bytes = NDArray[np.uint8]
 _Positions = NDArray[np.int64]
@@ -34,7 +41,7 @@ _SOURCE: Final = Path(__file__).with_name("_hash.c")
 # `WIDTH` and `WORDS` of the C file.
 _WIDTH: Final = 1024
 _WORDS: Final = 512
-# Less is hashed sooner than a library is loaded, let alone built.
+# Less is hashed sooner than a library is loaded, let alone built; once it is, all is hashed there.
 _WORTH_BYTES: Final = 256 << 10
 
 
@@ -71,7 +78,7 @@ def hash_joined(pieces: Sequence[tuple[NDArray[np.uint32], _Positions]]) -> NDAr
     """
     (codes, _), *others = pieces
     for more, lengths in others:
-        power = np.array([pow(hashing.JAVA, n, 1 << 32) for n in lengths.tolist()], np.uint32)
+        power = np.power(np.uint32(hashing.JAVA), lengths.astype(np.uint32))
         codes = codes * power + (more - power)
     return codes
 
@@ -80,16 +87,21 @@ def row_hash_rows(rows: _Bytes) -> NDArray[np.uint64]:
     """As `hashing.row_hash_rows`; rows as for `hash_rows`."""
     if (native := _native(rows.size)) is None:
         return hashing.row_hash_rows(rows)
-    sums = native.word_sums(rows.ctypes.data, *_runs_of(rows))
-    return hashing.mix(sums + np.uint64(rows.shape[1]))
+    return native.row_hash(rows.ctypes.data, *_runs_of(rows))
 
 
 def row_hash_runs(flat: _Bytes, starts: _Positions, lengths: _Positions) -> NDArray[np.uint64]:
     """As `row_hash_rows`, for runs as those of `hash_runs`."""
     if (native := _native(int(lengths.sum()))) is None:
         return hashing.row_hash_runs(flat, starts, lengths)
-    sums = native.word_sums(flat.ctypes.data, starts, lengths)
-    return hashing.mix(sums + lengths.astype(np.uint64))
+    return native.row_hash(flat.ctypes.data, starts, lengths)
+
+
+def mix(values: NDArray[np.uint64], salt: int) -> NDArray[np.uint64]:
+    """As `hashing.mix` of `values ^ salt`, shape [n]."""
+    if (native := _native(values.nbytes)) is None:
+        return hashing.mix(values ^ np.uint64(salt))
+    return native.mix(values, salt)
 
 
 def _runs_of(rows: _Bytes) -> tuple[_Positions, _Positions]:
@@ -110,7 +122,18 @@ class _Native:
         self.java_hash: _Hash = _bound(library.java_hash, falling, ctypes.c_uint32(factor))
         rising = hashing.row_powers(_WORDS + 1)
         factor = int(rising[_WORDS])
-        self.word_sums: _Hash = _bound(library.word_sums, rising, ctypes.c_uint64(factor))
+        self.row_hash: _Hash = _bound(library.row_hash, rising, ctypes.c_uint64(factor))
+        self._mix = library.mix
+        self._mix.restype = None
+        pointer, count, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64
+        self._mix.argtypes = [pointer, count, number, pointer]
+
+    def mix(self, values: NDArray[np.uint64], salt: int) -> NDArray[np.uint64]:
+        """See `mix`."""
+        given = np.ascontiguousarray(values, np.uint64)
+        out = np.empty(given.shape, np.uint64)
+        self._mix(given.ctypes.data, given.size, salt, out.ctypes.data)
+        return out
 
 
 def _bound(function: Any, weights: NDArray[Any], factor: Any) -> _Hash:
@@ -118,13 +141,15 @@ def _bound(function: Any, weights: NDArray[Any], factor: Any) -> _Hash:
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     function.restype = None
     function.argtypes = [pointer, pointer, pointer, number, pointer, type(factor), pointer]
+    # Asking an array for its address takes longer than a short run.
+    table = weights.ctypes.data
 
     def hashes(address: int, starts: _Positions, lengths: _Positions) -> NDArray[Any]:
         begin, size = (np.ascontiguousarray(a, np.int64) for a in (starts, lengths))
         out = np.empty(len(begin), weights.dtype)
         function(
             address, begin.ctypes.data, size.ctypes.data, len(begin),
-            weights.ctypes.data, factor, out.ctypes.data,
+            table, factor, out.ctypes.data,
         )  # fmt: skip
         return out
 
@@ -132,8 +157,9 @@ def _bound(function: Any, weights: NDArray[Any], factor: Any) -> _Hash:
 
 
 def _native(nbytes: int) -> _Native | None:
-    """The C functions, where they can be had and so many bytes are worth it."""
-    return _loaded() if nbytes >= _WORTH_BYTES else None
+    """The C functions, where they can be had; the first call of so many bytes looks for them."""
+    known = _loaded.cache_info().currsize > 0
+    return _loaded() if known or nbytes >= _WORTH_BYTES else None
 
 
 @functools.cache

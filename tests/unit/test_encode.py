@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import decimal
+import functools
 import uuid
 from collections import OrderedDict
 from unittest.mock import patch
@@ -416,9 +417,10 @@ def plain_hash(data: bytes) -> int:
 @contextlib.contextmanager
 def hashed_by(way):
     """All hashes by C, or none."""
-    if way == "C" and fasthash._loaded() is None:
+    native = fasthash._loaded() if way == "C" else None
+    if way == "C" and native is None:
         pytest.skip("no C compiler, and no native part that was built before")
-    with patch.object(fasthash, "_WORTH_BYTES", 0 if way == "C" else 1 << 60):
+    with patch.object(fasthash, "_native", lambda nbytes: native):
         yield
 
 
@@ -447,7 +449,7 @@ def test_without_a_compiler_hashes_come_from_numpy(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CC", "/no/such/compiler")
     assert fasthash._loaded.__wrapped__() is None
-    monkeypatch.setattr(fasthash, "_loaded", lambda: None)
+    monkeypatch.setattr(fasthash, "_loaded", functools.cache(lambda: None))
     rows = np.random.default_rng(3).integers(0, 256, (2, 1 << 20), dtype=np.uint8)
     assert fasthash.hash_rows(rows).tolist() == hashing.hash_rows(rows).tolist()
     assert fasthash.row_hash_rows(rows).tolist() == hashing.row_hash_rows(rows).tolist()
@@ -468,7 +470,11 @@ def plain_row_hash(data: bytes) -> int:
     for at in range(0, len(padded), 8):
         value += int.from_bytes(padded[at : at + 8], "little") * weight
         weight = weight * hashing._ROW & mask
-    value &= mask
+    return plain_mix(value & mask)
+
+
+def plain_mix(value: int) -> int:
+    mask = (1 << 64) - 1
     value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & mask
     value = (value ^ (value >> 27)) * 0x94D049BB133111EB & mask
     return value ^ (value >> 31)
@@ -487,12 +493,22 @@ def test_row_hashes_of_runs_and_rows_equal_plain_python(way, seed, longest, coun
 
 
 @pytest.mark.parametrize("way", ["C", "NumPy"])
-@pytest.mark.parametrize("width", [0, 1, 7, 8, 784, 4095, 4096, 4097, 4104, 40_963])
+@pytest.mark.parametrize("width", [*range(9), 784, 4095, 4096, 4097, 4104, 40_963])
 def test_rows_of_every_width_and_stride_have_the_plain_row_hash(way, width):
     table = np.random.default_rng(4).integers(0, 256, (5, width + 9), dtype=np.uint8)
     expected = [plain_row_hash(bytes(r)) for r in table[::2, 3 : 3 + width]]
     with hashed_by(way):
         assert fasthash.row_hash_rows(table[::2, 3 : 3 + width]).tolist() == expected
+
+
+@pytest.mark.parametrize("way", ["C", "NumPy"])
+@settings(max_examples=60, deadline=None, print_blob=True)
+@given(st.lists(st.integers(0, 2**64 - 1), max_size=40), st.integers(0, 2**64 - 1))
+def test_mixed_numbers_equal_plain_python(way, numbers, salt):
+    values = np.array([[n, 0] for n in numbers], np.uint64).reshape(-1, 2)[:, 0]
+    with hashed_by(way):
+        found = fasthash.mix(values, salt)
+    assert found.tolist() == [plain_mix(n ^ salt) for n in numbers]
 
 
 def test_pieces_hold_every_entry_once_and_keep_to_the_limit():
