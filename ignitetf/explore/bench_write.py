@@ -12,16 +12,16 @@ import functools
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ignitetf.client import Client, connect
 from ignitetf.explore.bench_layouts import BARE, read_ways
+from ignitetf.explore.bench_pyignite import PutAll, images_of, labels_of, put_all_seconds
 from ignitetf.explore.bench_rows import drop_rows
 from ignitetf.explore.bench_sent import Sent, blocks_to_send, rows_to_send
 from ignitetf.explore.turns import in_turn, median_ratio, rows_a_second
@@ -211,10 +211,7 @@ class _Bench:
         more: dict[str, Callable[[str, int], tuple[int, float]]],
     ) -> None:
         self.client, self.profile, self.partitions, self.more = client, profile, partitions, more
-        rng = np.random.default_rng(_SEED)
-        images = rng.integers(0, 256, (profile.rows, profile.row_bytes), dtype=np.uint8)
-        labels = np.arange(profile.rows, dtype=np.int32) % 10
-        self.arrays: dict[str, NDArray[Any]] = {"IMAGE": images, "LABEL": labels}
+        images, labels = images_of(profile.rows, profile.row_bytes), labels_of(profile.rows)
         key = Field("key", TypeCode.LONG, np.dtype("<i8"))
         self.schema = Schema(
             _CACHE,
@@ -224,7 +221,7 @@ class _Bench:
                 Field("LABEL", TypeCode.INT, np.dtype("<i4")),
             ),
         )
-        columns = {name: Column(values) for name, values in self.arrays.items()}
+        columns = {"IMAGE": Column(images), "LABEL": Column(labels)}
         self.rows = Batch(Column(np.arange(profile.rows)), columns)
         self.step = max(1, BATCH_BYTES // profile.row_bytes)
 
@@ -324,34 +321,15 @@ class _Bench:
         return report.rows_per_s
 
     def _pyignite(self) -> float:
-        row_bytes = int(self.arrays["IMAGE"].shape[1])
+        row_bytes = self.profile.row_bytes
         rows = max(1, min(_PYIGNITE_ROWS, len(self.rows), _PYIGNITE_BYTES // row_bytes))
         batch = max(1, min(_PYIGNITE_BATCH_ROWS, _PYIGNITE_BATCH_BYTES // row_bytes))
+        work = PutAll(self.client.settings, _CACHE, rows, row_bytes, batch)
         seconds = 1.0
 
         def write() -> None:
             nonlocal seconds
-            begin = time.perf_counter()
-            cache = self.client.cache(_CACHE)
-            for entries in _objects(self.arrays, rows, batch):
-                cache.put_all(entries)
-            seconds = time.perf_counter() - begin
+            seconds = put_all_seconds(work)
 
         self._timed(write)
         return rows / seconds
-
-
-def _objects(arrays: dict[str, NDArray[Any]], rows: int, batch: int) -> Iterator[dict[Any, Any]]:
-    """Rows as a user of pyignite has them: objects by key."""
-    from collections import OrderedDict
-
-    from pyignite import GenericObjectMeta
-    from pyignite.datatypes import ByteArrayObject, IntObject, LongObject
-
-    fields = OrderedDict(IMAGE=ByteArrayObject, LABEL=IntObject)
-    row: Any = GenericObjectMeta(_CACHE, (), {}, type_name=_CACHE, schema=fields)
-    for start in range(0, rows, batch):
-        yield {
-            (i, LongObject): row(IMAGE=arrays["IMAGE"][i].tobytes(), LABEL=int(arrays["LABEL"][i]))
-            for i in range(start, min(start + batch, rows))
-        }

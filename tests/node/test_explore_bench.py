@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ignitetf.errors import ConfigError
+from ignitetf.errors import ConfigError, IgniteTFError
 from ignitetf.explore.bench_bare import drain, new_buffer, owners_of
+from ignitetf.explore.bench_pyignite import PutAll, images_of, labels_of, put_all_seconds
 from ignitetf.explore.bench_read import bench_read
 from ignitetf.explore.bench_rows import PROFILES, drop_rows, fill_cache, make_rows, sized
 from ignitetf.explore.bench_sweep import bench_partitions
 from ignitetf.explore.bench_ways import Setup, make_ways
+from ignitetf.load.caches import CacheSpec, create_cache
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
 
@@ -130,3 +132,20 @@ def test_the_command_prints_json_and_draws(address, tmp_path):
     assert all(rate["rows_per_s"] > 0 and rate["rows"] == 40 for rate in rates)
     with Image.open(plot) as image:
         assert image.format == "PNG" and image.width > 500
+
+
+def test_pyignite_writes_the_same_rows_in_a_process_of_its_own(client, cache_name):
+    create_cache(client, CacheSpec(cache_name, partitions=2))
+    assert put_all_seconds(PutAll(client.settings, cache_name, 50, 100, 20)) > 0
+    images, labels = images_of(50, 100), labels_of(50)
+    assert (images_of(70, 100)[:50] == images).all()
+    # The first batch once more, under keys behind the others: it warms up.
+    rows = {i: (images[i % 50].tobytes(), int(labels[i % 50])) for i in range(70)}
+    found = {key: (row.IMAGE, row.LABEL) for key, row in client.cache(cache_name).scan()}
+    assert found == rows
+
+
+def test_what_stops_pyignites_process_is_told(client, cache_name):
+    with pytest.raises(IgniteTFError, match="pyignite's process failed: .*refused"):
+        nowhere = client.settings.replace(addresses=("127.0.0.1:1",), idle_timeout_s=1.0)
+        put_all_seconds(PutAll(nowhere, cache_name, 1, 1, 1))
