@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ignitetf.errors import ConfigError, IgniteTFError
+from ignitetf.errors import ConfigError, IgniteTFError, RequestTimeout
+from ignitetf.explore import bench_pyignite
 from ignitetf.explore.bench_bare import drain, new_buffer, owners_of
 from ignitetf.explore.bench_pyignite import PutAll, images_of, labels_of, put_all_seconds
 from ignitetf.explore.bench_read import bench_read
@@ -146,6 +147,12 @@ def test_pyignite_writes_the_same_rows_in_a_process_of_its_own(client, cache_nam
 
 
 def test_what_stops_pyignites_process_is_told(client, cache_name):
-    with pytest.raises(IgniteTFError, match="pyignite's process failed: .*refused"):
+    with pytest.raises(IgniteTFError, match=r"pyignite's process failed: .*refused"):
         nowhere = client.settings.replace(addresses=("127.0.0.1:1",), idle_timeout_s=1.0)
         put_all_seconds(PutAll(nowhere, cache_name, 1, 1, 1))
+
+
+def test_pyignites_process_has_a_time_limit(client, cache_name, monkeypatch):
+    monkeypatch.setattr(bench_pyignite, "_LIMIT_S", 0.01)
+    with pytest.raises(RequestTimeout, match=r"more than 0\.01 s"):
+        put_all_seconds(PutAll(client.settings, cache_name, 1, 1, 1))
