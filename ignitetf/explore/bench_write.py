@@ -21,8 +21,8 @@ import numpy as np
 
 from ignitetf.client import Client, connect
 from ignitetf.explore.bench_layouts import BARE, read_ways
-from ignitetf.explore.bench_pyignite import PutAll, images_of, labels_of, put_all_seconds
-from ignitetf.explore.bench_rows import drop_rows
+from ignitetf.explore.bench_pyignite import PutAll, put_all_seconds
+from ignitetf.explore.bench_rows import Profile, drop_rows, make_rows, schema_of
 from ignitetf.explore.bench_sent import Sent, blocks_to_send, rows_to_send
 from ignitetf.explore.turns import in_turn, median_ratio, rows_a_second
 from ignitetf.load.blocks import BlockKeys, Blocks
@@ -32,20 +32,16 @@ from ignitetf.load.sources import open_source
 from ignitetf.load.sources.base import BATCH_BYTES
 from ignitetf.load.writer import Writer, register_types
 from ignitetf.settings import Settings
-from ignitetf.wire.blocks import block_schema
-from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.schema import Batch, Column, Field, Schema
+from ignitetf.wire.blocks import block_schema, concat
 
 __all__ = ["PNG", "PROFILES", "WriteRate", "bench_write"]
 
 _CACHE: Final = "IGNITETF_BENCH_WRITE"
 _BLOCKS: Final = f"{_CACHE}_BLOCKS"
 _SEED: Final = 20
-# Rows that pyignite writes, and in how many bytes at once: more is slower, its rate is the same.
+# Rows that pyignite writes at most: more take longer, its rate is the same.
 _PYIGNITE_BYTES: Final = 100 << 20
 _PYIGNITE_ROWS: Final = 5_000
-_PYIGNITE_BATCH_BYTES: Final = 4 << 20
-_PYIGNITE_BATCH_ROWS: Final = 500
 _LIMIT: Final = "encoded requests, put_all"
 _STREAMER: Final = "encoded requests, streamer"
 _BLOCK_LIMIT: Final = "encoded blocks, put_all"
@@ -57,16 +53,9 @@ _PNG_FILES: Final = 70_000
 _PNG_SIDE: Final = 28
 
 
-@dataclass(frozen=True)
-class Profile:
-    """Rows to write: how many, of how many bytes."""
-
-    rows: int
-    row_bytes: int
-
-
-# So many rows that a load takes about 0.3 s: to begin and to end it takes some 17 ms.
-PROFILES: Final = {"mnist": Profile(300_000, 784), "1mb": Profile(400, 1_000_000)}
+# So many rows that a load takes about 0.3 s: to begin and to end it takes some 17 ms. Their
+# batches are those of pyignite: with larger ones it is no faster.
+PROFILES: Final = {"mnist": Profile(300_000, 784, 500), "1mb": Profile(400, 1_000_000, 4)}
 
 
 @dataclass(frozen=True)
@@ -211,18 +200,8 @@ class _Bench:
         more: dict[str, Callable[[str, int], tuple[int, float]]],
     ) -> None:
         self.client, self.profile, self.partitions, self.more = client, profile, partitions, more
-        images, labels = images_of(profile.rows, profile.row_bytes), labels_of(profile.rows)
-        key = Field("key", TypeCode.LONG, np.dtype("<i8"))
-        self.schema = Schema(
-            _CACHE,
-            key,
-            (
-                Field("IMAGE", TypeCode.BYTE_ARRAY, np.dtype("u1"), (profile.row_bytes,)),
-                Field("LABEL", TypeCode.INT, np.dtype("<i4")),
-            ),
-        )
-        columns = {"IMAGE": Column(images), "LABEL": Column(labels)}
-        self.rows = Batch(Column(np.arange(profile.rows)), columns)
+        self.schema = replace(schema_of(profile), type_name=_CACHE)
+        self.rows = concat(list(make_rows(profile)))
         self.step = max(1, BATCH_BYTES // profile.row_bytes)
 
     def ways(self) -> dict[str, Callable[[], float]]:
@@ -321,10 +300,9 @@ class _Bench:
         return report.rows_per_s
 
     def _pyignite(self) -> float:
-        row_bytes = self.profile.row_bytes
-        rows = max(1, min(_PYIGNITE_ROWS, len(self.rows), _PYIGNITE_BYTES // row_bytes))
-        batch = max(1, min(_PYIGNITE_BATCH_ROWS, _PYIGNITE_BATCH_BYTES // row_bytes))
-        work = PutAll(self.client.settings, _CACHE, rows, row_bytes, batch)
+        most = max(1, min(_PYIGNITE_ROWS, _PYIGNITE_BYTES // self.profile.row_bytes))
+        rows = min(most, self.profile.rows)
+        work = PutAll(self.client.settings, _CACHE, replace(self.profile, rows=rows))
         seconds = 1.0
 
         def write() -> None:

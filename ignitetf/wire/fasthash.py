@@ -3,7 +3,7 @@
 columns -> encode, checksum -> **hashes** -> cache, manifest
 
 They are most of the work of encoding large values and of their checksum. In C Java's hash codes
-take a fifth of the time that NumPy takes, the sums of the checksum two thirds, of a single row of
+take a fifth of the time that NumPy takes, those of the checksum two thirds, of a single row of
 1 MB a fifth. The first larger batch looks for the native part (`native`).
 
 Source of the hash code: Apache Ignite 2.17.0, `BinaryArrayIdentityResolver.hashCode0`.

@@ -1,4 +1,4 @@
-"""`bench read`: every way reads the rows that were made, and what is told of it is whole."""
+"""`bench`: every way reads or writes the rows that were made, and what is told of it is whole."""
 
 import json
 
@@ -9,9 +9,16 @@ from PIL import Image
 from ignitetf.errors import ConfigError, IgniteTFError, RequestTimeout
 from ignitetf.explore import bench_pyignite
 from ignitetf.explore.bench_bare import drain, new_buffer, owners_of
-from ignitetf.explore.bench_pyignite import PutAll, images_of, labels_of, put_all_seconds
+from ignitetf.explore.bench_pyignite import PutAll, put_all_seconds
 from ignitetf.explore.bench_read import bench_read
-from ignitetf.explore.bench_rows import PROFILES, drop_rows, fill_cache, make_rows, sized
+from ignitetf.explore.bench_rows import (
+    PROFILES,
+    Profile,
+    drop_rows,
+    fill_cache,
+    make_rows,
+    sized,
+)
 from ignitetf.explore.bench_sweep import bench_partitions
 from ignitetf.explore.bench_ways import Setup, make_ways
 from ignitetf.load.caches import CacheSpec, create_cache
@@ -137,9 +144,10 @@ def test_the_command_prints_json_and_draws(address, tmp_path):
 
 def test_pyignite_writes_the_same_rows_in_a_process_of_its_own(client, cache_name):
     create_cache(client, CacheSpec(cache_name, partitions=2))
-    assert put_all_seconds(PutAll(client.settings, cache_name, 50, 100, 20)) > 0
-    images, labels = images_of(50, 100), labels_of(50)
-    assert (images_of(70, 100)[:50] == images).all()
+    profile = Profile(50, 100, 20)
+    assert put_all_seconds(PutAll(client.settings, cache_name, profile)) > 0
+    (made,) = make_rows(profile)
+    images, labels = (made.columns[name].values for name in ("IMAGE", "LABEL"))
     # The first batch once more, under keys behind the others: it warms up.
     rows = {i: (images[i % 50].tobytes(), int(labels[i % 50])) for i in range(70)}
     found = {key: (row.IMAGE, row.LABEL) for key, row in client.cache(cache_name).scan()}
@@ -149,10 +157,10 @@ def test_pyignite_writes_the_same_rows_in_a_process_of_its_own(client, cache_nam
 def test_what_stops_pyignites_process_is_told(client, cache_name):
     with pytest.raises(IgniteTFError, match=r"pyignite's process failed: .*refused"):
         nowhere = client.settings.replace(addresses=("127.0.0.1:1",), idle_timeout_s=1.0)
-        put_all_seconds(PutAll(nowhere, cache_name, 1, 1, 1))
+        put_all_seconds(PutAll(nowhere, cache_name, Profile(1, 1, 1)))
 
 
 def test_pyignites_process_has_a_time_limit(client, cache_name, monkeypatch):
     monkeypatch.setattr(bench_pyignite, "_LIMIT_S", 0.01)
     with pytest.raises(RequestTimeout, match=r"more than 0\.01 s"):
-        put_all_seconds(PutAll(client.settings, cache_name, 1, 1, 1))
+        put_all_seconds(PutAll(client.settings, cache_name, Profile(1, 1, 1)))
