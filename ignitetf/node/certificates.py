@@ -99,6 +99,8 @@ def make_certificates(files: CertificateFiles, key_password: str, trust_password
     server = _certificate("ignitetf node", server_key, "ignitetf node CA", ca_key, "server")
     client = _certificate("ignitetf client", client_key, "ignitetf node CA", ca_key, "client")
     pem = serialization.Encoding.PEM
+    # The file that is written last goes first: cut off in between, the others count as missing.
+    files.trust_store.unlink(missing_ok=True)
     write_private(files.ca, ca.public_bytes(pem))
     write_private(files.client_cert, client.public_bytes(pem))
     write_private(

@@ -19,6 +19,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from filelock import FileLock, Timeout
+
 from ignitetf.errors import AuthenticationError, ConfigError, IgniteTFError, NodeError
 from ignitetf.node.certificates import CertificateFiles, expires_soon, make_certificates
 from ignitetf.node.config import TlsStores
@@ -36,6 +38,7 @@ ADMIN = "ignite"
 PROFILE_USER = "ignitetf"
 _KNOWN_TO_ALL = "ignite"  # the administrator's password in a new cluster
 _PASSWORD_BYTES = 24
+_PREPARE_TIMEOUT_S = 60.0
 _FILE = "secrets.json"
 _PROFILE_COPY = "profile.json"
 _TELLING = re.compile(r"UserManagementException: ([^\[\]]+?) \[")
@@ -70,8 +73,12 @@ class Security:
     def prepare(self) -> None:
         """Make what is missing: passwords once, certificates also when they are about to end.
 
+        Of several processes that come at once, one makes them and all have the same: a container
+        that sets up the users may start together with that of the node.
+
         Raises:
-            NodeError: A profile of this name exists that is not this node's.
+            NodeError: A profile of this name exists that is not this node's, or another process
+                has been at it for a minute.
         """
         private_directory(self._directory)
         profile = profile_path(self.name)
@@ -80,6 +87,16 @@ class Security:
                 f"profile {self.name!r} exists and was not made by this node",
                 hint=f"give another --name, or move {profile} away",
             )
+        try:
+            with FileLock(self._directory / "lock", timeout=_PREPARE_TIMEOUT_S, mode=0o600):
+                self._make_missing()
+        except Timeout as error:
+            raise NodeError(
+                f"another process has been preparing node {self.name!r} for {_PREPARE_TIMEOUT_S:g} s",
+                hint="wait for it, or end it",
+            ) from error
+
+    def _make_missing(self) -> None:
         passwords = self._read()
         if passwords is None:
             passwords = _Passwords()

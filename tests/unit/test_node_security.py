@@ -3,6 +3,8 @@
 import json
 import ssl
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from cryptography import x509
@@ -12,6 +14,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from ignitetf.errors import ConfigError, NodeError
 from ignitetf.handshake import tls_context
 from ignitetf.node.certificates import CertificateFiles, expires_soon, make_certificates
+from ignitetf.node.process import write_private
 from ignitetf.node.security import Security
 from ignitetf.node.state import node_directory
 from ignitetf.settings import Settings, profile_path
@@ -74,6 +77,42 @@ def test_client_and_server_trust_each_other_by_every_loopback_name(security, tmp
     settings = security.settings(["127.0.0.1:1"])
     peer = shake(server_context(security, tmp_path), tls_context(settings), host)
     assert peer["subject"] == ((("commonName", "ignitetf client"),),)
+
+
+def test_those_that_prepare_at_once_have_the_same(tmp_path):
+    """As the containers do when that for the users starts together with that of the node."""
+    node_directory("n").mkdir(parents=True)
+    together = threading.Barrier(8)
+
+    def prepared(_):
+        security = Security("n", node_directory("n"))
+        together.wait(30)
+        security.prepare()
+        files = security.files.directory.iterdir()
+        return security, {path.name: path.read_bytes() for path in files}
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(prepared, range(8)))
+    assert all(files == found[0][1] for _, files in found)
+    for security, _ in found:
+        client = tls_context(security.settings(["127.0.0.1:1"]))
+        assert shake(server_context(security, tmp_path), client, "localhost")
+
+
+@pytest.mark.parametrize("at", range(5))
+def test_certificates_cut_off_while_being_renewed_are_made_again(security, monkeypatch, at):
+    files, written = security.files, []
+
+    def cut(path, content):
+        if len(written) == at:
+            raise KeyboardInterrupt
+        written.append(path)
+        write_private(path, content)
+
+    monkeypatch.setattr("ignitetf.node.certificates.write_private", cut)
+    with pytest.raises(KeyboardInterrupt):
+        make_certificates(files, security.stores.key_password, security.stores.trust_password)
+    assert len(written) == at and not files.complete
 
 
 def test_another_name_and_another_authority_are_refused(security, tmp_path):
