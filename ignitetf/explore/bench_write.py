@@ -29,7 +29,7 @@ from ignitetf.load.blocks import BlockKeys, Blocks
 from ignitetf.load.caches import CacheSpec, create_cache, create_table
 from ignitetf.load.loader import load_dataset
 from ignitetf.load.sources import open_source
-from ignitetf.load.sources.base import BATCH_BYTES
+from ignitetf.load.sources.base import batch_bytes, rows_per_batch
 from ignitetf.load.writer import Writer, register_types
 from ignitetf.settings import Settings
 from ignitetf.wire.blocks import block_schema, concat
@@ -53,9 +53,9 @@ _PNG_FILES: Final = 70_000
 _PNG_SIDE: Final = 28
 
 
-# So many rows that a load takes about 0.3 s: to begin and to end it takes some 17 ms. Their
-# batches are those of pyignite: with larger ones it is no faster.
-PROFILES: Final = {"mnist": Profile(300_000, 784, 500), "1mb": Profile(400, 1_000_000, 4)}
+# So many rows that a load takes over half a second: to begin and to end it takes some 17 ms.
+# Their batches are those of pyignite: with larger ones it is no faster.
+PROFILES: Final = {"mnist": Profile(300_000, 784, 500), "1mb": Profile(1_000, 1_000_000, 4)}
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ class _Bench:
         self.client, self.profile, self.partitions, self.more = client, profile, partitions, more
         self.schema = replace(schema_of(profile), type_name=_CACHE)
         self.rows = concat(list(make_rows(profile)))
-        self.step = max(1, BATCH_BYTES // profile.row_bytes)
+        self.step = rows_per_batch(profile.row_bytes, batch_bytes(self.schema))
 
     def ways(self) -> dict[str, Callable[[], float]]:
         """Name -> a function that writes into a fresh cache and gives rows a second."""

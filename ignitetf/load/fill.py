@@ -27,7 +27,7 @@ from ignitetf.errors import (
 from ignitetf.failures import is_retryable
 from ignitetf.load.blocks import BlockKeys, Blocks, trim
 from ignitetf.load.journal import Journal, write_journal
-from ignitetf.load.sources.base import BATCH_BYTES, Source
+from ignitetf.load.sources.base import Source, batch_bytes
 from ignitetf.load.writer import Writer, register_types
 from ignitetf.wire.blocks import block_schema
 from ignitetf.wire.schema import Batch, Column, Schema
@@ -107,7 +107,8 @@ class Filler:
             if blocks is not None and not fresh:
                 trim(self.client, journal.cache, keys)
             rows, next_note = journal.rows, time.monotonic() + _NOTE_S
-            for read in self.source.batches(journal.position, max_bytes=BATCH_BYTES):
+            size = batch_bytes(journal.schema)
+            for read in self.source.batches(journal.position, max_bytes=size):
                 batch = self._prepared(read, rows)
                 if len(batch):
                     (writer.write if blocks is None else blocks.add)(batch)

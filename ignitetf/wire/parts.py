@@ -26,6 +26,7 @@ from ignitetf.wire.codes import ARRAY_ELEMENT, FIXED_DTYPE, TypeCode
 from ignitetf.wire.schema import Column, Field
 
 __all__ = [
+    "LARGE_BYTES",
     "Part",
     "RunsPart",
     "as_bytes",
@@ -45,7 +46,7 @@ _NS_PER_MS: Final = 1_000_000
 _GROUP_COST: Final = 20
 # From this mean size on a value is not copied but sent from where it lies: two more buffers in a
 # request cost less than its bytes in another place.
-_LARGE_BYTES: Final = 64 << 10
+LARGE_BYTES: Final = 64 << 10
 
 
 class Part(Protocol):
@@ -114,13 +115,13 @@ def large_runs(part: Part) -> RunsPart | None:
     """
     if isinstance(part, FixedPart):
         n, width = part.body.shape
-        if n == 0 or width < _LARGE_BYTES:
+        if n == 0 or width < LARGE_BYTES:
             return None
         heads = np.broadcast_to(part.head, (n, len(part.head)))
         return RunsPart(heads, part.body.reshape(-1), np.arange(n) * width, np.full(n, width))
     if not isinstance(part, RunsPart) or len(part.lengths) == 0:
         return None
-    large = part.lengths.mean() >= _LARGE_BYTES
+    large = part.lengths.mean() >= LARGE_BYTES
     return part if large and _rising(part.starts, part.lengths) else None
 
 

@@ -24,10 +24,11 @@ import sys, time
 import numpy as np
 from ignitetf.client import connect
 from ignitetf.load import blocks, fill
+from ignitetf.load.sources import base
 from ignitetf.load.loader import load_dataset
 
 address, cache, layout, mode, rows = sys.argv[1:]
-fill._NOTE_S, fill.BATCH_BYTES = 0.02, 200_000
+fill._NOTE_S, base.BATCH_BYTES = 0.02, 200_000
 blocks.BLOCK_BYTES, blocks._CHUNK_BYTES = 20_000, 100_000
 rng = np.random.default_rng(7)
 arrays = {

@@ -13,6 +13,7 @@ from ignitetf.client import connect
 from ignitetf.errors import ConnectError, LoadInterrupted
 from ignitetf.load import fill
 from ignitetf.load.loader import load_dataset
+from ignitetf.load.sources import base
 from ignitetf.load.sources.records import records
 from ignitetf.wire.checksum import checksum
 from ignitetf.wire.schema import Batch, Column
@@ -65,7 +66,7 @@ def kill(node):
 @pytest.mark.parametrize("layout", ["rows", "blocks"])
 def test_a_persistent_node_killed_and_restarted_in_the_middle(persistent, layout, monkeypatch):
     monkeypatch.setattr(fill, "_NOTE_S", 0.2)
-    monkeypatch.setattr(fill, "BATCH_BYTES", 200_000)
+    monkeypatch.setattr(base, "BATCH_BYTES", 200_000)
     node = persistent()
     middle = threading.Event()
     name = f"RESTARTED_{layout.upper()}"
@@ -97,7 +98,7 @@ def test_a_persistent_node_killed_and_restarted_in_the_middle(persistent, layout
 @pytest.mark.timeout(300)
 def test_a_node_that_stays_away_is_told_with_the_sum(persistent, monkeypatch):
     monkeypatch.setattr(fill, "_NOTE_S", 0.2)
-    monkeypatch.setattr(fill, "BATCH_BYTES", 200_000)
+    monkeypatch.setattr(base, "BATCH_BYTES", 200_000)
     node = persistent()
     seen = []
 

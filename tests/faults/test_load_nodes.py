@@ -13,6 +13,7 @@ from ignitetf.explore.verify import verify
 from ignitetf.load import fill
 from ignitetf.load.loader import load_dataset
 from ignitetf.load.route import find_route
+from ignitetf.load.sources import base
 from ignitetf.wire.affinity import partitions_of
 from ignitetf.wire.checksum import checksum
 from ignitetf.wire.codes import TypeCode
@@ -67,7 +68,7 @@ def test_rows_go_to_the_nodes_that_own_them(cluster):
 @pytest.mark.parametrize("layout", ["rows", "blocks"])
 def test_a_node_that_dies_in_the_middle_costs_no_row(cluster, layout, monkeypatch):
     monkeypatch.setattr(fill, "_NOTE_S", 0.2)
-    monkeypatch.setattr(fill, "BATCH_BYTES", 200_000)
+    monkeypatch.setattr(base, "BATCH_BYTES", 200_000)
     name, written, killed = f"DIES_{layout.upper()}", [0], threading.Event()
 
     def progress(rows, nbytes):

@@ -281,7 +281,7 @@ def test_bytes_are_those_of_pyignite(large, table):
     columns = {name: kind[5](values) for name, kind, values in table}
     count = len(table[0][2])
     keys = np.arange(count) * 7 - 3
-    with patch.object(parts, "_LARGE_BYTES", large):
+    with patch.object(parts, "LARGE_BYTES", large):
         page = encode_entries(Schema("Row", KEY, fields), Batch(Column(keys), columns))
     for i in range(count):
         expected = pyignite_bytes(LongObject, int(keys[i])) + pyignite_object(
@@ -319,7 +319,7 @@ def test_large_values_are_sent_from_where_they_lie(form):
     }
 
     def page(large):
-        with patch.object(parts, "_LARGE_BYTES", large):
+        with patch.object(parts, "LARGE_BYTES", large):
             rows = Batch(Column(np.arange(n)), columns)
             return encode_entries(Schema("T", KEY, fields), rows)
 

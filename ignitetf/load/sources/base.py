@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError, SourceError
 from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.schema import Batch, Column, Field, Schema
+from ignitetf.wire.parts import LARGE_BYTES
+from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
 
 __all__ = [
     "BATCH_BYTES",
@@ -37,6 +38,7 @@ __all__ = [
     "BadRecord",
     "OnBadRecord",
     "Source",
+    "batch_bytes",
     "check_record_size",
     "column_name",
     "keys_of",
@@ -48,6 +50,9 @@ __all__ = [
 
 # What Python does for a batch is a tenth of a load's work at half of this, with large rows.
 BATCH_BYTES = 8 << 20
+# Large values are not copied, so that more of them still cost no more. Arrays of over 32 MB would:
+# malloc gives those back each time.
+LARGE_BATCH_BYTES = 16 << 20
 # One record larger than this is damage or a mistake: Ignite keeps a record in memory as a whole.
 MAX_RECORD_BYTES = 256 << 20
 # Records from which types are inferred take no more memory than this, but for the first two.
@@ -164,6 +169,12 @@ class Source(ABC):
 def keys_of(numbers: NDArray[np.int64] | list[int]) -> Column:
     """Running keys of records with these numbers."""
     return Column(np.asarray(numbers, np.int64))
+
+
+def batch_bytes(schema: Schema) -> int:
+    """The size of batches with which records of this schema load fastest."""
+    sizes = (f.size * f.dtype.itemsize for f in schema.fields if not f.ragged and f.dtype != BYTES)
+    return LARGE_BATCH_BYTES if max(sizes, default=0) >= LARGE_BYTES else BATCH_BYTES
 
 
 def rows_per_batch(record_bytes: int, max_bytes: int) -> int:
