@@ -105,7 +105,7 @@ class Line:
     def _write(self, work: Work) -> None:
         entries_of = work.entries or (lambda rows: rows)
         page = encode_entries(self.job.entry_schema, entries_of(work.rows), self.buffers)
-        self.job.count(work.rows, page.nbytes)
+        self.job.count(work.rows, page)
         if self.job.streamer and self.stream is None:
             self._start(max(1, page.nbytes // max(1, len(page))))
         for count, views in page.pieces(self.job.request_bytes):

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ignitetf.client import Client
 from ignitetf.wire.affinity import partitions_of
 from ignitetf.wire.checksum import checksum
+from ignitetf.wire.encode import EncodedPage
 from ignitetf.wire.schema import Batch, Schema
 
 __all__ = ["POLL_S", "Flush", "Job", "Totals", "Work", "WorkQueue"]
@@ -106,17 +107,17 @@ class Job:
         self.flush_timeout_s = max(settings.idle_timeout_s, settings.request_timeout_s)
         self._lock = threading.Lock()
 
-    def count(self, rows: Batch, nbytes: int) -> None:
-        """Add rows to the totals; called by the connections' threads."""
+    def count(self, rows: Batch, page: EncodedPage) -> None:
+        """Add rows, which are encoded, to the totals; called by the connections' threads."""
         counts = None
         known = self.totals.partition_rows
         if known is not None and rows.key is not None:
             partitions = partitions_of(self.schema, rows.key, len(known))
             if partitions is not None:
                 counts = np.bincount(partitions, minlength=len(known))
-        total = checksum(self.schema, rows)
+        total = checksum(self.schema, rows, page.row_hashes)
         with self._lock:
-            self.totals.add(len(rows), nbytes, total, counts)
+            self.totals.add(len(rows), page.nbytes, total, counts)
 
     def take(self, waiting: WorkQueue) -> Work | Flush | None:
         """The next piece of work; waits for it. None ends the thread."""

@@ -44,20 +44,24 @@ word_sum(const word *words, const uint64_t *weights, int64_t count)
   return total;
 }
 
-/* `falling` are the WIDTH powers 31^(WIDTH-1) to 31^0, `factor` is 31^WIDTH. */
+/* Java's hash of some bytes, and of `count` more. `falling` are the WIDTH powers 31^(WIDTH-1) to
+ * 31^0, `factor` is 31^WIDTH. */
+INLINE uint32_t
+java_more(uint32_t hash, const uint8_t *more, int64_t count, const uint32_t *falling,
+          uint32_t factor)
+{
+  const int8_t *at = (const int8_t *)more;
+  for (; count >= WIDTH; at += WIDTH, count -= WIDTH)
+    hash = hash * factor + sum(at, falling, WIDTH);
+  return hash * falling[WIDTH - 1 - count] + sum(at, falling + WIDTH - count, count);
+}
+
 EXPORT FOR_EACH_PROCESSOR void
-java_hash(const int8_t *data, const int64_t *starts, const int64_t *lengths, int64_t count,
+java_hash(const uint8_t *data, const int64_t *starts, const int64_t *lengths, int64_t count,
           const uint32_t *falling, uint32_t factor, uint32_t *out)
 {
-  for (int64_t i = 0; i < count; i++) {
-    const int8_t *at = data + starts[i], *end = at + lengths[i];
-    int64_t odd = lengths[i] % WIDTH;
-    uint32_t hash = falling[WIDTH - 1 - odd];
-    hash += sum(at, falling + WIDTH - odd, odd);
-    for (at += odd; at < end; at += WIDTH)
-      hash = hash * factor + sum(at, falling, WIDTH);
-    out[i] = hash;
-  }
+  for (int64_t i = 0; i < count; i++)
+    out[i] = java_more(1, data + starts[i], lengths[i], falling, factor);
 }
 
 /* The last, `count` < 8 bytes as a word. By steps, as a copy of unknown length is a call. */
@@ -96,6 +100,15 @@ mix(const uint64_t *values, int64_t count, uint64_t salt, uint64_t *out)
     out[i] = mixed(values[i] ^ salt);
 }
 
+/* The last, less than 8 * WORDS bytes of a run, whose weights begin with `scale`. */
+INLINE uint64_t
+last_sum(const uint8_t *at, int64_t count, const uint64_t *rising, uint64_t scale)
+{
+  int64_t words = count / 8;
+  return scale * (word_sum((const word *)at, rising, words) +
+                  rising[words] * rest(at + 8 * words, count % 8));
+}
+
 /* Of each run the mixed sum of its length and its little-endian words, the last one filled up with
  * zeros, these with the weights 1, r, r^2, ...: `rising` are the first WORDS of them, `factor` is
  * the next. */
@@ -105,12 +118,41 @@ row_hash(const uint8_t *data, const int64_t *starts, const int64_t *lengths, int
 {
   for (int64_t i = 0; i < count; i++) {
     const uint8_t *at = data + starts[i];
-    int64_t words = lengths[i] / 8, odd = lengths[i] % 8;
-    uint64_t total = 0, scale = 1;
-    for (; words >= WORDS; words -= WORDS, at += 8 * WORDS, scale *= factor)
+    uint64_t total = (uint64_t)lengths[i], scale = 1;
+    int64_t left = lengths[i];
+    for (; left >= 8 * WORDS; left -= 8 * WORDS, at += 8 * WORDS, scale *= factor)
       total += scale * word_sum((const word *)at, rising, WORDS);
-    total += scale * word_sum((const word *)at, rising, words);
-    total += scale * rising[words] * rest(at + 8 * words, odd);
-    out[i] = mixed(total + (uint64_t)lengths[i]);
+    out[i] = mixed(total + last_sum(at, left, rising, scale));
+  }
+}
+
+/* Have 8 * WORDS bytes on their way from memory: processors look ahead within a page of 4 KB. */
+INLINE void
+ahead(const uint8_t *at)
+{
+#ifdef __GNUC__
+  for (int64_t i = 0; i < 8 * WORDS; i += 64)
+    __builtin_prefetch(at + i);
+#endif
+}
+
+/* Both of `count` rows that lie one behind the other: large ones come from memory once. */
+EXPORT FOR_EACH_PROCESSOR void
+both_hashes(const uint8_t *at, int64_t count, int64_t width, const uint32_t *falling,
+            uint32_t java_factor, const uint64_t *rising, uint64_t row_factor, uint32_t *codes,
+            uint64_t *out)
+{
+  for (int64_t i = 0; i < count; i++) {
+    uint64_t total = (uint64_t)width, scale = 1;
+    uint32_t code = 1;
+    int64_t left = width;
+    for (; left >= 8 * WORDS; left -= 8 * WORDS, at += 8 * WORDS, scale *= row_factor) {
+      ahead(at + 16 * WORDS);
+      total += scale * word_sum((const word *)at, rising, WORDS);
+      code = java_more(code, at, 8 * WORDS, falling, java_factor);
+    }
+    codes[i] = java_more(code, at, left, falling, java_factor);
+    out[i] = mixed(total + last_sum(at, left, rising, scale));
+    at += left;
   }
 }

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.wire.codes import TypeCode, java_hash_lower
-from ignitetf.wire.fasthash import mix, row_hash_rows, row_hash_runs
+from ignitetf.wire.fasthash import RowHashes, mix, row_hash_rows, row_hash_runs
 from ignitetf.wire.parts import as_bytes, ordered_runs
 from ignitetf.wire.schema import Batch, Column, Field, Schema
 
@@ -25,39 +25,49 @@ _NULL: Final = np.array([0xD6E8FEB86659FD93], np.uint64)
 _TEXTLESS_TIMES: Final = (TypeCode.DATE, TypeCode.TIME, TypeCode.TIMESTAMP)
 
 
-def checksum(schema: Schema, batch: Batch) -> int:
+def checksum(schema: Schema, batch: Batch, known: RowHashes | None = None) -> int:
     """Sum of the records' hashes modulo 2^64; sums of parts add up to that of the whole."""
-    return int(batch_hashes(schema, batch).sum(dtype=np.uint64))
+    return int(batch_hashes(schema, batch, known).sum(dtype=np.uint64))
 
 
-def batch_hashes(schema: Schema, batch: Batch) -> NDArray[np.uint64]:
-    """A 64-bit hash of each record: of its key and all fields of the schema."""
+def batch_hashes(
+    schema: Schema, batch: Batch, known: RowHashes | None = None
+) -> NDArray[np.uint64]:
+    """A 64-bit hash of each record: of its key and all fields of the schema.
+
+    Args:
+        schema: The fields.
+        batch: The records.
+        known: Hashes that were made before, of memory that was not given back since.
+    """
     assert batch.key is not None
-    total = _salted(schema.key, batch.key)
+    total = _salted(schema.key, batch.key, {})
     for field in schema.fields:
-        total = total + _salted(field, batch.columns[field.name])
+        total = total + _salted(field, batch.columns[field.name], known or {})
     return mix(total, 0)
 
 
-def _salted(field: Field, column: Column) -> NDArray[np.uint64]:
+def _salted(field: Field, column: Column, known: RowHashes) -> NDArray[np.uint64]:
     """Hashes of one field, spread so that values cannot change places with another field's."""
     salt = (java_hash_lower(field.name) * _SPREAD) & _MASK
-    hashes = mix(_hashes(field, column), salt)
+    hashes = mix(_hashes(field, column, known), salt)
     if column.valid is not None:
         hashes = np.where(column.valid, hashes, mix(_NULL, salt))
     return hashes
 
 
-def _hashes(field: Field, column: Column) -> NDArray[np.uint64]:
+def _hashes(field: Field, column: Column, known: RowHashes) -> NDArray[np.uint64]:
     values = column.values
     if isinstance(values, dict):
         total = np.zeros(len(column), np.uint64)
         for inner in field.fields:
-            total = total + _salted(inner, values[inner.name])
+            total = total + _salted(inner, values[inner.name], known)
         return total
     if column.starts is None:
         assert isinstance(values, np.ndarray)
-        return row_hash_rows(as_bytes(_canonical(field, values)))
+        rows = as_bytes(_canonical(field, values))
+        found = known.get((rows.ctypes.data, *rows.shape)) if known else None
+        return row_hash_rows(rows) if found is None else found
     assert column.lengths is not None
     if isinstance(values, Column):
         return _nested_hashes(field, column, values)
@@ -71,7 +81,7 @@ def _nested_hashes(field: Field, column: Column, inner: Column) -> NDArray[np.ui
     element = Field(field.name, TypeCode.STRING, field.dtype, (), True)
     if field.type is not TypeCode.STRING_ARRAY and field.fields:
         element = field.fields[0]
-    each = _salted(element, inner)
+    each = _salted(element, inner, {})
     flat, starts, lengths = ordered_runs(each, column.starts, column.lengths)
     return row_hash_runs(flat, starts, lengths)
 

@@ -24,7 +24,7 @@ from ignitetf.errors import SchemaError
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.codes import BinaryFlag, TypeCode, java_hash_lower
 from ignitetf.wire.containers import CONTAINERS, container_part, enum_part
-from ignitetf.wire.fasthash import hash_joined, hash_rows, hash_runs
+from ignitetf.wire.fasthash import RowHashes, both_hashes, hash_joined, hash_rows, hash_runs
 from ignitetf.wire.parts import (
     Bytes,
     NullablePart,
@@ -66,10 +66,12 @@ class Gap:
     Attributes:
         at: Where it belongs in the page's own bytes, int64 [n].
         runs: The runs; their heads stand in the page.
+        row_hashes: The runs' hashes for the checksum, where all have one length; uint64 [n].
     """
 
     at: Positions
     runs: RunsPart
+    row_hashes: NDArray[np.uint64] | None = None
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,16 @@ class EncodedPage:
     def nbytes(self) -> int:
         """Bytes of all entries."""
         return int(self.ends[-1]) if len(self) else 0
+
+    @property
+    def row_hashes(self) -> RowHashes:
+        """Hashes for the checksum that came with the hash codes; while the page is there."""
+        known: RowHashes = {}
+        for gap in self.gaps:
+            if gap.row_hashes is not None:
+                place = gap.runs.flat.ctypes.data, len(self), int(gap.runs.lengths[0])
+                known[place] = gap.row_hashes
+        return known
 
     def entries(self, start: int, stop: int) -> list[memoryview]:
         """The bytes of entries `start` to `stop`: uint8 views in their order, no copies."""
@@ -142,12 +154,8 @@ def encode_entries(schema: Schema, batch: Batch, pool: BufferPool | None = None)
     count = len(batch)
     pool = pool or BufferPool()
     large = value.large() if isinstance(value, ObjectPart) else {}
-    if not large and isinstance(key.sizes, int) and isinstance(value.sizes, int):
-        stride = key.sizes + value.sizes
-        rows = pool.take(count * stride).reshape(count, stride)
-        key.fill(rows[:, : key.sizes])
-        value.fill(rows[:, key.sizes :])
-        return EncodedPage(rows.reshape(-1), np.arange(1, count + 1, dtype=np.int64) * stride)
+    if isinstance(key.sizes, int) and isinstance(value.sizes, int):
+        return _matrix(key, value, large, count, pool)
     key_sizes = each(key.sizes, count)
     lengths = key_sizes + value.sizes
     own = lengths - sum(runs.lengths for runs in large.values())
@@ -159,6 +167,26 @@ def encode_entries(schema: Schema, batch: Batch, pool: BufferPool | None = None)
         return EncodedPage(data, np.cumsum(lengths))
     gaps = value.scatter_around(data, at + key_sizes, large)
     return EncodedPage(data, np.cumsum(lengths), gaps)
+
+
+def _matrix(
+    key: Part, value: Part, large: dict[int, RunsPart], count: int, pool: BufferPool
+) -> EncodedPage:
+    """The page of entries of equal size: one matrix, but for the values that are not copied."""
+    assert isinstance(key.sizes, int) and isinstance(value.sizes, int)
+    stride = key.sizes + value.sizes
+    own = stride - sum(int(runs.lengths[0]) for runs in large.values())
+    rows = pool.take(count * own).reshape(count, own)
+    key.fill(rows[:, : key.sizes])
+    gaps: list[Gap] = []
+    if isinstance(value, ObjectPart):
+        numbers = np.arange(count, dtype=np.int64) * own + key.sizes
+        found = value.fill_around(rows[:, key.sizes :], large)
+        gaps = [Gap(numbers + at, runs, hashes) for at, runs, hashes in found]
+    else:
+        value.fill(rows[:, key.sizes :])
+    ends = np.arange(1, count + 1, dtype=np.int64) * stride
+    return EncodedPage(rows.reshape(-1), ends, tuple(gaps))
 
 
 def nested_type_name(outer: str | None, field: Field) -> str:
@@ -236,15 +264,37 @@ class ObjectPart:
 
     def fill(self, out: Bytes) -> None:
         """See `Part`."""
-        assert isinstance(self.footer_at, int) and isinstance(self.offset_bytes, int)
-        bounds = [int(offset) for offset in self.offsets] + [self.footer_at]
-        for part, left, right in zip(self.fields, bounds, bounds[1:], strict=False):
-            part.fill(out[:, left:right])
-        offsets = np.array(bounds[:-1], f"<u{self.offset_bytes}")
-        out[:, self.footer_at :] = offsets.view(np.uint8)
+        self.fill_around(out, {})
+
+    def fill_around(
+        self, out: Bytes, apart: dict[int, RunsPart]
+    ) -> list[tuple[int, RunsPart, NDArray[np.uint64]]]:
+        """As `fill`, but without the runs of the fields `apart`: `out` has no room for them.
+
+        Returns:
+            Where in a row each of them belongs, the runs, and their hashes for the checksum.
+        """
+        gaps: list[tuple[int, RunsPart, NDArray[np.uint64]]] = []
+        hashed: list[tuple[NDArray[np.uint32], int]] = []
+        at = begin = _HEADER_BYTES
+        for place, part in enumerate(self.fields):
+            if (runs := apart.get(place)) is None:
+                assert isinstance(part.sizes, int)
+                part.fill(out[:, at : at + part.sizes])
+                at += part.sizes
+                continue
+            out[:, at : at + runs.heads.shape[1]] = runs.heads
+            at += runs.heads.shape[1]
+            width = int(runs.lengths[0])
+            codes, row_hashes = both_hashes(runs.flat.reshape(len(out), width))
+            gaps.append((at, runs, row_hashes))
+            hashed += [(hash_rows(out[:, begin:at]), at - begin), (codes, width)]
+            begin = at
+        hashed.append((hash_rows(out[:, begin:at]), at - begin))
         out[:, :_HEADER_BYTES] = as_bytes(self._headers(1))
-        codes = hash_rows(out[:, _HEADER_BYTES : self.footer_at])
-        out[:, _HASH_AT : _HASH_AT + 4] = as_bytes(codes.astype("<u4"))
+        out[:, _HASH_AT : _HASH_AT + 4] = as_bytes(hash_joined(hashed).astype("<u4"))
+        out[:, at:] = np.array(self.offsets, f"<u{self.offset_bytes}").view(np.uint8)
+        return gaps
 
     def large(self) -> dict[int, RunsPart]:
         """The fields whose values are not to be copied, by their place."""

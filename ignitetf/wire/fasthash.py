@@ -24,6 +24,8 @@ from ignitetf.native import native_library
 from ignitetf.wire import hashing
 
 __all__ = [
+    "RowHashes",
+    "both_hashes",
     "hash_joined",
     "hash_rows",
     "hash_runs",
@@ -34,6 +36,8 @@ __all__ = [
 
 _Bytes = NDArray[np.uint8]
 _Positions = NDArray[np.int64]
+# What is known of rows: their address, number and width -> their row hashes.
+RowHashes = dict[tuple[int, int, int], NDArray[np.uint64]]
 # Address, first bytes and lengths of runs -> a number of each.
 _Hash = Callable[[int, _Positions, _Positions], NDArray[Any]]
 
@@ -66,19 +70,21 @@ def hash_runs(flat: _Bytes, starts: _Positions, lengths: _Positions) -> NDArray[
     return native.java_hash(flat.ctypes.data, starts, lengths)
 
 
-def hash_joined(pieces: Sequence[tuple[NDArray[np.uint32], _Positions]]) -> NDArray[np.uint32]:
+def hash_joined(
+    pieces: Sequence[tuple[NDArray[np.uint32], int | _Positions]],
+) -> NDArray[np.uint32]:
     """The hash codes of n rows that lie in pieces.
 
     Args:
         pieces: In their order, of each the hash codes as `hash_runs` gives them, uint32 [n], and
-            the lengths in bytes, int64 [n]. At least one.
+            the length in bytes, of all or of each, int64 [n]. At least one.
 
     Returns:
         Shape [n].
     """
     (codes, _), *others = pieces
     for more, lengths in others:
-        power = np.power(np.uint32(hashing.JAVA), lengths.astype(np.uint32))
+        power = np.power(np.uint32(hashing.JAVA), np.uint32(lengths))
         codes = codes * power + (more - power)
     return codes
 
@@ -95,6 +101,13 @@ def row_hash_runs(flat: _Bytes, starts: _Positions, lengths: _Positions) -> NDAr
     if (native := _native(int(lengths.sum()))) is None:
         return hashing.row_hash_runs(flat, starts, lengths)
     return native.row_hash(flat.ctypes.data, starts, lengths)
+
+
+def both_hashes(rows: _Bytes) -> tuple[NDArray[np.uint32], NDArray[np.uint64]]:
+    """What `hash_rows` and `row_hash_rows` give for contiguous rows, in one pass over them."""
+    if (native := _native(rows.size)) is None:
+        return hashing.hash_rows(rows), hashing.row_hash_rows(rows)
+    return native.both_hashes(rows)
 
 
 def mix(values: NDArray[np.uint64], salt: int) -> NDArray[np.uint64]:
@@ -118,15 +131,28 @@ class _Native:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         falling = hashing.falling_powers(_WIDTH).view(np.uint32)
-        factor = pow(hashing.JAVA, _WIDTH, 1 << 32)
-        self.java_hash: _Hash = _bound(library.java_hash, falling, ctypes.c_uint32(factor))
+        java_factor = ctypes.c_uint32(pow(hashing.JAVA, _WIDTH, 1 << 32))
+        self.java_hash: _Hash = _bound(library.java_hash, falling, java_factor)
         rising = hashing.row_powers(_WORDS + 1)
-        factor = int(rising[_WORDS])
-        self.row_hash: _Hash = _bound(library.row_hash, rising, ctypes.c_uint64(factor))
-        self._mix = library.mix
-        self._mix.restype = None
+        row_factor = ctypes.c_uint64(int(rising[_WORDS]))
+        self.row_hash: _Hash = _bound(library.row_hash, rising, row_factor)
+        self._tables = falling, rising
+        self._weights = falling.ctypes.data, java_factor, rising.ctypes.data, row_factor
+        self._mix, self._both = library.mix, library.both_hashes
+        self._mix.restype = self._both.restype = None
         pointer, count, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64
         self._mix.argtypes = [pointer, count, number, pointer]
+        weights: list[Any] = [pointer, ctypes.c_uint32, pointer, ctypes.c_uint64]
+        self._both.argtypes = [pointer, count, count, *weights, pointer, pointer]
+
+    def both_hashes(self, rows: _Bytes) -> tuple[NDArray[np.uint32], NDArray[np.uint64]]:
+        """See `both_hashes`."""
+        rows = np.ascontiguousarray(rows)
+        codes, hashes = np.empty(len(rows), np.uint32), np.empty(len(rows), np.uint64)
+        self._both(
+            rows.ctypes.data, *rows.shape, *self._weights, codes.ctypes.data, hashes.ctypes.data
+        )
+        return codes, hashes
 
     def mix(self, values: NDArray[np.uint64], salt: int) -> NDArray[np.uint64]:
         """See `mix`."""

@@ -47,6 +47,7 @@ from pyignite.stream import BinaryStream
 
 from ignitetf.errors import SchemaError
 from ignitetf.wire import fasthash, hashing, parts
+from ignitetf.wire.checksum import checksum
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.encode import encode_entries
 from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
@@ -293,7 +294,7 @@ def test_bytes_are_those_of_pyignite(large, table):
         assert found == expected
 
 
-@pytest.mark.parametrize("form", ["dense", "runs", "runs from behind", "with a null"])
+@pytest.mark.parametrize("form", ["dense", "matrix", "runs", "runs from behind", "with a null"])
 def test_large_values_are_sent_from_where_they_lie(form):
     """The same bytes as of a copy; runs in another order and nulls are copied."""
     width, n = 70_000, 4
@@ -301,18 +302,22 @@ def test_large_values_are_sent_from_where_they_lie(form):
     starts, lengths = np.arange(n) * width, width - np.arange(n)
     column = {
         "dense": Column(images),
+        "matrix": Column(images),
         "runs": Column(images.reshape(-1), starts, lengths),
         "runs from behind": Column(images.reshape(-1), starts, lengths)[::-1],
         "with a null": Column(images, valid=np.arange(n) != 2),
     }[form]
+    before = Field("BEFORE", TypeCode.STRING, BYTES), Column.from_bytes([b"a", b"", b"bcd", b"e"])
+    if form == "matrix":
+        before = Field("BEFORE", TypeCode.SHORT, np.dtype("<i2")), Column(np.arange(n, dtype="<i2"))
     fields = (
-        Field("BEFORE", TypeCode.STRING, BYTES),
+        before[0],
         Field("IMAGE", TypeCode.BYTE_ARRAY, np.dtype("u1"), (None,), True),
         Field("AGAIN", TypeCode.BYTE_ARRAY, np.dtype("u1"), (None,), True),
         Field("AFTER", TypeCode.INT, np.dtype("<i4")),
     )
     columns = {
-        "BEFORE": Column.from_bytes([b"a", b"", b"bcd", b"e"]),
+        "BEFORE": before[1],
         "IMAGE": column,
         "AGAIN": Column(images[:, ::-1].copy()),
         "AFTER": Column(np.arange(n, dtype=np.int32)),
@@ -330,7 +335,7 @@ def test_large_values_are_sent_from_where_they_lie(form):
             assert b"".join(apart.entries(i, stop)) == b"".join(copied.entries(i, stop))
     views = [np.frombuffer(view, np.uint8) for view in apart.entries(0, n)]
     of_column = [view for view in views if np.shares_memory(view, images)]
-    assert len(of_column) == (n if form in ("dense", "runs") else 0)
+    assert len(of_column) == (n if form in ("dense", "matrix", "runs") else 0)
     assert len(apart.data) < copied.nbytes - n * width + n
 
 
@@ -443,6 +448,36 @@ def test_rows_of_every_width_and_stride_have_the_plain_hash(way, width):
     expected = [plain_hash(bytes(r)) for r in table[::2, 3 : 3 + width]]
     with hashed_by(way):
         assert fasthash.hash_rows(table[::2, 3 : 3 + width]).tolist() == expected
+
+
+@pytest.mark.parametrize("way", ["C", "NumPy"])
+@pytest.mark.parametrize("width", [1, 7, 1024, 4095, 4096, 4097, 5119, 8192, 150_001])
+def test_both_hashes_at_once_are_those_of_one_after_the_other(way, width):
+    rows = np.random.default_rng(5).integers(0, 256, (3, width), dtype=np.uint8)
+    with hashed_by(way):
+        codes, hashes = fasthash.both_hashes(rows)
+    assert codes.tolist() == [plain_hash(bytes(r)) for r in rows]
+    assert hashes.tolist() == [plain_row_hash(bytes(r)) for r in rows]
+
+
+def test_hashes_that_come_with_a_page_give_the_same_checksum():
+    width, n = 70_000, 3
+    images = np.random.default_rng(8).integers(0, 256, (n, width), dtype=np.uint8)
+    schema = Schema("T", KEY, (Field("IMAGE", TypeCode.BYTE_ARRAY, np.dtype("u1"), (width,)),))
+
+    def rows(values):
+        return Batch(Column(np.arange(n)), {"IMAGE": Column(values)})
+
+    page = encode_entries(schema, rows(images))
+    ((place, hashes),) = page.row_hashes.items()
+    expected = checksum(schema, rows(images))
+    assert checksum(schema, rows(images), page.row_hashes) == expected
+    assert checksum(schema, rows(images), {place: hashes + np.uint64(1)}) != expected  # it is used
+    # Of other rows than those of the page they are not.
+    others = images[::-1].copy()
+    assert checksum(schema, rows(others), page.row_hashes) == checksum(schema, rows(others))
+    part = rows(images)[:2]
+    assert checksum(schema, part, page.row_hashes) == checksum(schema, part)
 
 
 def test_without_a_compiler_hashes_come_from_numpy(tmp_path, monkeypatch):
