@@ -2,11 +2,14 @@
 
 import datetime as dt
 import decimal
+import socket
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from ignitetf import handshake
 from ignitetf.catalog import read_manifest
 from ignitetf.client import cache_id
 from ignitetf.errors import ConfigError, SourceError
@@ -38,6 +41,14 @@ def whole(source):
         name: np.concatenate([np.asarray(b.columns[name].values) for b in batches])
         for name in source.schema.names
     }
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other kernels count otherwise")
+def test_little_waits_in_the_kernel_for_a_node_on_this_machine(client):
+    """Linux doubles what is asked for; its own buffers grow to megabytes."""
+    with client.channel() as channel:
+        size = channel._sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+    assert size <= 2 * handshake._LOCAL_SEND_BYTES
 
 
 @pytest.mark.parametrize("partitions", [1, 8, 1024])
