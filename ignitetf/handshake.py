@@ -11,6 +11,7 @@ Source: Apache Ignite 2.17.0, `ClientListenerNioListener` (handshake); IEP-9, IE
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
 import struct
@@ -112,13 +113,19 @@ def _open_socket(address: str, settings: Settings, deadline: float) -> socket.so
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if sock.getsockname()[0] == sock.getpeername()[0]:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LOCAL_SEND_BYTES)
+        _limit_local_sends(sock)
         sock.settimeout(_left(deadline))
         return _wrap_tls(sock, host, address, settings) if settings.tls else sock
     except BaseException:
         sock.close()
         raise
+
+
+def _limit_local_sends(sock: socket.socket) -> None:
+    # A peer that is gone already has no name; the handshake will tell that it is.
+    with contextlib.suppress(OSError):
+        if sock.getsockname()[0] == sock.getpeername()[0]:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LOCAL_SEND_BYTES)
 
 
 def _wrap_tls(sock: socket.socket, host: str, address: str, settings: Settings) -> socket.socket:

@@ -53,7 +53,7 @@ _PNG_FILES: Final = 70_000
 _PNG_SIDE: Final = 28
 
 
-# So many rows that a load takes over half a second: to begin and to end it takes some 17 ms.
+# So many rows that a load takes about half a second: to begin and to end it takes some 17 ms.
 # Their batches are those of pyignite: with larger ones it is no faster.
 PROFILES: Final = {"mnist": Profile(300_000, 784, 500), "1mb": Profile(1_000, 1_000_000, 4)}
 
