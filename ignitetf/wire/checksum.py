@@ -39,6 +39,9 @@ def batch_hashes(
         schema: The fields.
         batch: The records.
         known: Hashes that were made before, of memory that was not given back since.
+
+    Returns:
+        Shape [n].
     """
     assert batch.key is not None
     total = _salted(schema.key, batch.key, {})

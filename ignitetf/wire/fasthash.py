@@ -104,7 +104,14 @@ def row_hash_runs(flat: _Bytes, starts: _Positions, lengths: _Positions) -> NDAr
 
 
 def both_hashes(rows: _Bytes) -> tuple[NDArray[np.uint32], NDArray[np.uint64]]:
-    """What `hash_rows` and `row_hash_rows` give for contiguous rows, in one pass over them."""
+    """What `hash_rows` and `row_hash_rows` give, in one pass over the rows.
+
+    Args:
+        rows: Shape [n, m]; copied where they are not contiguous.
+
+    Returns:
+        Hash codes and row hashes, each of shape [n].
+    """
     if (native := _native(rows.size)) is None:
         return hashing.hash_rows(rows), hashing.row_hash_rows(rows)
     return native.both_hashes(rows)

@@ -172,7 +172,7 @@ def keys_of(numbers: NDArray[np.int64] | list[int]) -> Column:
 
 
 def batch_bytes(schema: Schema) -> int:
-    """The size of batches with which records of this schema load fastest."""
+    """Bytes of the batches with which records of this schema load fastest."""
     sizes = (f.size * f.dtype.itemsize for f in schema.fields if not f.ragged and f.dtype != BYTES)
     return LARGE_BATCH_BYTES if max(sizes, default=0) >= LARGE_BYTES else BATCH_BYTES
 
