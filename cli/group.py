@@ -107,7 +107,12 @@ class LazyGroup(TyperGroup):
         """Run the command; its value is dropped, so that only `Exit` decides on the code."""
         try:
             super().invoke(ctx)
-        except KeyboardInterrupt as request:
+        except (KeyboardInterrupt, IgniteTFError) as error:
+            if (request := _interruption(error)) is None:
+                raise
+            if isinstance(error, IgniteTFError):
+                # The clean-up failed: that is told, but it was the user who ended the command.
+                _report(error)
             number = request.args[0] if request.args else signal.SIGINT
             _say("interrupted")
             raise typer.Exit(128 + number) from None
@@ -165,6 +170,13 @@ def end_at_request() -> None:
         # nohup and a shell's background jobs ignore signals on purpose.
         if number is not None and signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, end)
+
+
+def _interruption(error: BaseException | None) -> KeyboardInterrupt | None:
+    """The request to end while whose handling this was raised, or which it is."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error
 
 
 def _report(error: Exception) -> int:

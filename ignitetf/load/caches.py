@@ -189,7 +189,7 @@ def create_table(
 def drop_table(client: Client, name: str) -> None:
     """Drop a table, its cache and its manifest; raises CacheNotFound where there is none."""
     table = find_table(client, name)
-    client.sql(statement("drop_table", schema=table["schema"], table=table["table"])).close()
+    _drop(client, table["schema"], table["table"])
     _forget(client, table["cache"])
 
 
@@ -217,7 +217,17 @@ def remove_cache(client: Client, cache: str) -> None:
     if not own:
         client.destroy_cache(cache)
     for table in own:
-        client.sql(statement("drop_table", schema="PUBLIC", table=table)).close()
+        _drop(client, "PUBLIC", table)
+
+
+def _drop(client: Client, schema: str, table: str) -> None:
+    """Drop a table; raises CacheNotFound where another was faster: a call that Ctrl-C cut off."""
+    try:
+        client.sql(statement("drop_table", schema=schema, table=table)).close()
+    except SqlError as error:
+        if "Table doesn't exist" not in error.message:
+            raise
+        raise CacheNotFound(f"no table {table!r}", cache=table) from error
 
 
 def clear_cache(client: Client, name: str) -> None:
@@ -318,7 +328,8 @@ def _create(client: Client, spec: CacheSpec, text: str, table: str) -> None:
     except SqlError as error:
         raise creation_error(error, table, spec.partitions or DEFAULT_PARTITIONS) from error
     if spec.partitions is not None and not _has_partitions(client, spec.name, spec.partitions):
-        client.sql(statement("drop_table", schema="PUBLIC", table=table)).close()
+        with contextlib.suppress(CacheNotFound):
+            _drop(client, "PUBLIC", table)
         raise missing_template(spec.partitions)
 
 
@@ -344,15 +355,11 @@ def _unmade(client: Client, cache: str) -> contextlib.AbstractContextManager[Non
 
 def _require_absent(client: Client, name: str) -> None:
     if client.cache_exists(name):
-        raise _exists(name)
-
-
-def _exists(name: str) -> CacheExists:
-    return CacheExists(
-        f"cache {name!r} exists",
-        hint=f"choose another name, or remove it with 'ignitetf cache drop {name}'",
-        cache=name,
-    )
+        raise CacheExists(
+            f"cache {name!r} exists",
+            hint=f"choose another name, or remove it with 'ignitetf cache drop {name}'",
+            cache=name,
+        )
 
 
 def _create_plain(client: Client, spec: CacheSpec) -> None:

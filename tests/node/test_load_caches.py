@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -35,7 +37,7 @@ from pyignite.datatypes import (
     UUIDObject,
 )
 
-from ignitetf.client import Client
+from ignitetf.client import Client, connect
 from ignitetf.errors import CacheExists, CacheNotFound, ConfigError, SqlError
 from ignitetf.load.caches import (
     CacheSpec,
@@ -48,6 +50,7 @@ from ignitetf.load.caches import (
     find_table,
     list_caches,
     list_tables,
+    remove_cache,
 )
 from ignitetf.load.loader import load_dataset
 from ignitetf.load.statements import create_tables
@@ -307,6 +310,19 @@ def test_clear_and_drop(client, name):
     for gone in (drop_cache, clear_cache, describe):
         with pytest.raises(CacheNotFound):
             gone(client, name)
+
+
+@pytest.mark.parametrize("drop", [drop_cache, drop_table, remove_cache])
+def test_of_two_drops_at_once_the_slower_finds_none(client, name, drop, address):
+    with connect(address) as other, ThreadPoolExecutor(2) as pool:
+        for delay_s in np.linspace(0, 0.006, 40):
+            create_table(client, schema(name), name, CacheSpec(name, partitions=2))
+            first = pool.submit(drop, client, name)
+            time.sleep(delay_s)
+            second = pool.submit(drop, other, name)
+            failures = [first.exception(), second.exception()]
+            assert {e for e in failures if not isinstance(e, CacheNotFound)} == {None}
+            assert not client.cache_exists(name)
 
 
 def test_tables_are_found_in_any_case_and_dropped_with_their_cache(client, name):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ from typer.testing import CliRunner
 from ignitetf.cli import options
 from ignitetf.cli.group import LazyGroup, UsageError
 from ignitetf.cli.main import COMMANDS, app
-from ignitetf.errors import ConfigError
+from ignitetf.errors import ConfigError, ConnectError
 
 HEAVY = ("numpy", "tensorflow", "pyignite", "rich", "pyarrow", "prompt_toolkit", "pandas")
 COMMAND_PATHS = [path for path, _ in leaves(get_command(app))]
@@ -215,6 +216,22 @@ def test_interrupt_exits_130_with_one_line(group):
     result = group(act)
     assert result.exit_code == 130
     assert result.stderr == "interrupted\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_clean_up_that_fails_is_told_and_the_exit_code_still_says_interrupted(group, number):
+    def act() -> None:
+        try:
+            raise KeyboardInterrupt(number)
+        finally:
+            try:
+                raise OSError("cut")
+            except OSError as error:
+                raise ConnectError("the node is gone", hint="start it") from error
+
+    result = group(act)
+    assert result.exit_code == 128 + number
+    assert result.stderr == "error: the node is gone\nhint: start it\ninterrupted\n"
 
 
 def test_value_of_a_command_is_no_exit_code(group):
