@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from ignitetf.client import Client, cache_id
+from ignitetf.crc import crc32
 from ignitetf.errors import ServerError
 from ignitetf.failures import damaged
-from ignitetf.fs.checksum import crc32
 from ignitetf.fs.oserrors import is_full
 from ignitetf.fs.path import os_error
 from ignitetf.fs.pipeline import Pipeline

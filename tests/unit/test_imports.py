@@ -19,6 +19,7 @@ FOLDERS = {
 # What a part may import of the project, by the beginning of the name; itself is always allowed.
 ALLOWED = {
     "ignitetf.errors": (),
+    "ignitetf.crc": (),
     "ignitetf.native": (),
     "ignitetf.settings": ("errors", "node"),
     "ignitetf.wire": ("errors", "native"),
@@ -42,6 +43,7 @@ ALLOWED = {
     "ignitetf.catalog": ("errors", "client", "pyclient", "transport", "wire"),
     "ignitetf.node": ("errors", "settings", "client", "transport", "wire"),
     "ignitetf.load": (
+        "crc",
         "errors",
         "settings",
         "client",
@@ -64,6 +66,7 @@ ALLOWED = {
         "wire",
     ),
     "ignitetf.fs": (
+        "crc",
         "errors",
         "settings",
         "client",

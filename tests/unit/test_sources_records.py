@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 from source_helpers import batch_sizes, check_resume, everything, same
 
 from ignitetf.errors import ConfigError, SchemaError, SourceError
@@ -208,6 +209,30 @@ def test_fingerprints_follow_the_data():
     assert of(ROWS) != of(ROWS[:-1])
     assert of({"a": [1, 2]}) != of({"a": [1, 3]})
     assert open_source("records", ROWS, fingerprint="v1").fingerprint() != of(ROWS)
+
+
+@given(
+    hnp.arrays(np.uint8, hnp.array_shapes(min_dims=1, max_dims=3), elements=st.integers(0, 255)),
+    st.data(),
+)
+def test_a_changed_byte_of_an_array_changes_its_fingerprint(array, data):
+    def of(values):
+        return open_source("records", {"X": values}).fingerprint()
+
+    place = tuple(data.draw(st.integers(0, n - 1)) for n in array.shape)
+    other = array.copy()
+    other[place] ^= data.draw(st.integers(1, 255))
+    assert of(array) == of(np.asfortranarray(array)) != of(other)
+    assert of(array) != of(array[None])
+
+
+def test_of_a_large_array_pieces_of_every_part_count():
+    array = np.zeros((200, 1 << 20), np.uint8)
+    prints = set()
+    for row in range(0, 200, -(-200 // 64)):
+        array[row, row] ^= 1
+        prints.add(open_source("records", {"X": array}).fingerprint())
+    assert len(prints) == 50
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1), st.sampled_from(["i1", "u1", "i4"]))
