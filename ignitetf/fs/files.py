@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from ignitetf.errors import IgniteTFError
 from ignitetf.fs.chunks import ContentReader, ContentWriter
 from ignitetf.fs.meta import Transaction
-from ignitetf.fs.oserrors import is_full, os_errors
+from ignitetf.fs.oserrors import os_errors
 from ignitetf.fs.path import os_error
 from ignitetf.fs.records import (
     Entry,
@@ -222,8 +222,9 @@ class FileWriter:
         ours = present is not None and content in present.contents()
         if transaction.unsettled and ours and lease not in held and final:
             return None
-        if lease not in held and transaction.earlier is not None and is_full(transaction.earlier):
-            # Committed by half: for want of room the entry is not there, and the lease is gone.
+        if lease not in held and transaction.earlier is not None:
+            # Committed by half, as by a node that dies in it or has no room: the entry is not
+            # there, and the lease is gone.
             raise transaction.earlier
         if lease not in held or decode(held[lease]).get("dead"):
             raise os_error(

@@ -262,16 +262,19 @@ class MetaCache:
                 `transaction.unsettled` tells that its effect may be there already. An
                 exception from it rolls back.
         """
+        unsettled = False
 
         def once(earlier: IgniteTFError | None) -> T:
+            nonlocal unsettled
             channel = self.client.acquire()
             try:
-                transaction = Transaction(self, channel, earlier)
+                transaction = Transaction(self, channel, earlier if unsettled else None)
                 try:
                     result = work(transaction)
                 except BaseException:
                     transaction.end(commit=False)
                     raise
+                unsettled = True
                 transaction.end(commit=True)
             except (IgniteTFError, OSError):
                 # The answer to the roll-back came, or the channel is closed already.
@@ -302,7 +305,8 @@ class Transaction:
     """A transaction on one connection; see `MetaCache.transact`.
 
     Attributes:
-        earlier: What ended the try of the same work before this one; None at the first.
+        earlier: What ended the try of the same work before this one, where a try got as far as
+            its commit; else None.
         unsettled: Whether an earlier try may have been committed, as a whole or by half.
     """
 

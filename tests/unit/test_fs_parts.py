@@ -20,6 +20,7 @@ from ignitetf.errors import (
     ServerError,
     ServerOverloaded,
 )
+from ignitetf.fs import meta
 from ignitetf.fs.checkpoints import relative_state, state_paths, state_without
 from ignitetf.fs.chunks import _pieces
 from ignitetf.fs.files import FileWriter
@@ -237,16 +238,29 @@ def test_importing_the_file_system_takes_no_tensorflow():
     subprocess.run([sys.executable, "-c", program], check=True, env=dict(os.environ))
 
 
-@pytest.mark.parametrize("full", [True, False])
-def test_a_lease_that_a_commit_without_room_removed_is_told_as_no_room(full):
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (
+            ServerError(
+                "x", server_message="Committing a transaction has produced runtime exception"
+            ),
+            errno.ENOSPC,
+        ),
+        (ServerError("x", server_message="rolled back"), errno.EIO),
+        (ConnectError("the connection was lost"), errno.ECONNRESET),
+        (None, errno.ESTALE),
+    ],
+    ids=["full", "rolled back", "lost", "silent"],
+)
+def test_a_lease_that_half_a_commit_removed_is_told_by_what_ended_it(failure, code):
     """What the first try left half done must not read as a writer that was silent."""
-    message = "Committing a transaction has produced runtime exception" if full else "rolled back"
     tries = []
 
     def action(earlier):
         tries.append(earlier)
-        if earlier is None:
-            raise ServerError("x", server_message=message)
+        if earlier is None and failure is not None:
+            raise failure
         transaction = SimpleNamespace(
             earlier=earlier, unsettled=True, lock=lambda keys: {next(iter(keys)): b""}
         )
@@ -257,5 +271,40 @@ def test_a_lease_that_a_commit_without_room_removed_is_told_as_no_room(full):
     client = SimpleNamespace(settings=SimpleNamespace(idle_timeout_s=0.5))
     with pytest.raises(OSError) as caught, os_errors("/f"):
         retry(client, action)
-    assert tries[0] is None and len(tries) > 1
-    assert caught.value.errno == (errno.ENOSPC if full else errno.ESTALE)
+    assert tries[0] is None and (len(tries) > 1) == (failure is not None)
+    assert caught.value.errno == code
+
+
+@pytest.mark.parametrize("at", ["begin", "work", "commit"])
+def test_only_a_try_that_came_to_its_commit_leaves_a_transaction_unsettled(at, monkeypatch):
+    seen = []
+
+    class Cut(meta.Transaction):
+        def __init__(self, cache, channel, earlier):
+            self.earlier, self.unsettled, self._channel = earlier, earlier is not None, channel
+            if at == "begin" and not seen:
+                fail()
+
+        def end(self, *, commit):
+            if commit and at == "commit" and len(seen) == 1:
+                fail()
+
+    def fail():
+        seen.append(None)
+        raise ConnectError("the connection was lost")
+
+    def work(transaction):
+        if at == "work" and not seen:
+            fail()
+        seen.append(transaction.unsettled)
+        return "done"
+
+    monkeypatch.setattr(meta, "Transaction", Cut)
+    client = SimpleNamespace(
+        settings=SimpleNamespace(idle_timeout_s=5),
+        acquire=lambda: SimpleNamespace(closed=True),
+        release=lambda channel: None,
+    )
+    cache = SimpleNamespace(client=client)
+    assert meta.MetaCache.transact(cache, work) == "done"
+    assert seen[-1] is (at == "commit")
