@@ -27,6 +27,7 @@ RemoteArgument = Annotated[
 Delete = Annotated[
     bool, typer.Option("--delete", help="Remove remote files that are not here any more.")
 ]
+_NAMED = 5
 _COLUMNS = ("name", "complete", "latest", "bytes", "files", "modified")
 
 
@@ -42,13 +43,17 @@ def push(
 ) -> None:
     """Copy what changed into the cluster, the state file last.
 
+    The files of a checkpoint appear there at one moment. One that is not whole is not copied: the
+    command says what it lacks, and ends with exit code 1.
+
     Example: ignitetf checkpoint push checkpoints igfs:///run1
     """
-    from ignitetf.fs.sync import push as run
+    from ignitetf.fs.push import push as run
 
     store, path = _at(connect, remote, fs_name)
     report = run(store, local, path, delete=delete, on_file=_say)
     show(report.facts(), output)
+    _say_rest(report, "not pushed")
 
 
 @app.command()
@@ -62,13 +67,17 @@ def pull(
 ) -> None:
     """Copy what changed from the cluster, the state file last.
 
+    A checkpoint that is not whole there is not copied: the command says what it lacks, and ends
+    with exit code 1.
+
     Example: ignitetf checkpoint pull igfs:///run1 checkpoints
     """
-    from ignitetf.fs.sync import pull as run
+    from ignitetf.fs.pull import pull as run
 
     store, path = _at(connect, remote, fs_name)
     report = run(store, path, local, on_file=_say)
     show(report.facts(), output)
+    _say_rest(report, "not pulled")
 
 
 @app.command("ls")
@@ -142,12 +151,14 @@ def watch(
 ) -> None:
     """Push whatever a training run writes, until Ctrl-C or SIGTERM; then once more.
 
+    A checkpoint is pushed when it is whole. Exit code 1 says that one was not, to the end.
+
     Example: ignitetf checkpoint watch checkpoints igfs:///run1 --keep 5
     """
     import signal
     import threading
 
-    from ignitetf.fs.sync import watch as run
+    from ignitetf.fs.watch import watch as run
 
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -155,7 +166,7 @@ def watch(
             signal.signal(number, lambda *_: stop.set())
     store, path = _at(connect, remote, fs_name)
     note(f"watching {local}; Ctrl-C ends it")
-    run(
+    report = run(
         store,
         local,
         path,
@@ -165,6 +176,7 @@ def watch(
         stopped=stop.is_set,
         on_push=_say_push,
     )
+    _say_rest(report, "not pushed")
 
 
 def _at(connect: Connect, remote: str, name: str) -> tuple[Store, str]:
@@ -178,3 +190,24 @@ def _say(name: str, size: int) -> None:
 
 def _say_push(report: SyncReport) -> None:
     note(f"pushed {len(report.copied)} files, {report.size_bytes:,} bytes")
+    for one in report.incomplete:
+        note(f"waits until it is whole: {one}")
+
+
+def _say_rest(report: SyncReport, what: str) -> None:
+    """Say what was not copied, or not looked into; exit code 1 for a checkpoint."""
+    for one in report.left_out:
+        note(f"{what}: {one}")
+    for name in report.unsettled:
+        note(f"{what}: {name}: changed while it was read")
+    if report.unknown:
+        some = ", ".join(sorted(report.unknown)[:_NAMED])
+        more = ", ..." if len(report.unknown) > _NAMED else ""
+        note(
+            f"{len(report.unknown)} files are of no kind of checkpoint that is known, and were "
+            f"copied as they are: {some}{more}"
+        )
+    if report.incomplete:
+        for one in report.incomplete:
+            note(f"error: {what}, not whole: {one}")
+        raise typer.Exit(1)

@@ -38,10 +38,14 @@ def head(
     wanted = tuple(name.strip() for name in fields.split(",")) if fields else None
     with connect() as client:
         client.require_cache(cache)
-        rows = first_rows(client, cache, count, fields=wanted)
+        rows = first_rows(client, cache, count, fields=wanted, on_left_out=_note_left_out)
     if output == "table":
         rows = [{name: _brief(value) for name, value in row.items()} for row in rows]
     show(rows, output)
+
+
+def _note_left_out(name: str, reason: str) -> None:
+    note(f"left out {name}: {reason}")
 
 
 def _brief(value: Any) -> Any:
@@ -72,6 +76,8 @@ def stats(connect: Connect, cache: _CacheArgument, output: OutputOption = "table
         top = ", ".join(f"{value}: {count}" for value, count in list(column["top"].items())[:3])
         rows.append({**column, "shape": str(list(column["shape"])), "top": top})
     show(rows, output)
+    for name, reason in found.left_out.items():
+        _note_left_out(name, reason)
     note(
         f"{cache}: {found.rows:,} rows, {found.bytes / 1e6:,.1f} MB in {found.layout},"
         f" {found.partitions:,} partitions of {min(found.partition_rows):,} to"

@@ -48,7 +48,7 @@ class Command(TyperCommand):
     """A command whose help puts shared options into sections of their own."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Take `--debug` anywhere, and `--password` without a value."""
+        """Take `--debug` anywhere, and passwords without a value."""
         if not ctx.ignore_unknown_options:
             args, debug = _without_debug(args)
             if debug:
@@ -141,6 +141,8 @@ class LazyGroup(TyperGroup):
             if self.debug and not isinstance(error, typer.Abort):
                 import traceback
 
+                # The hint stands below, in the report.
+                error.__dict__.pop("__notes__", None)
                 traceback.print_exc()
             code = _report(error)
         sys.exit(code if isinstance(code, int) else 0)
@@ -261,12 +263,12 @@ def _without_debug(args: Sequence[str]) -> tuple[list[str], bool]:
 
 
 def _bare_password(args: Sequence[str]) -> list[str]:
-    """The arguments with an empty value after each `--password` that has none."""
+    """The arguments with an empty value after each option of a password that has none."""
     out: list[str] = []
     for index, arg in enumerate(args):
         if arg == "--":
             return [*out, *args[index:]]
         following = args[index + 1] if index + 1 < len(args) else "-"
-        bare = arg == "--password" and following.startswith("-")
-        out.append("--password=" if bare else arg)
+        bare = arg in ("--password", "--key-password") and following.startswith("-")
+        out.append(f"{arg}=" if bare else arg)
     return out

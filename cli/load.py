@@ -80,12 +80,25 @@ def images(
         str | None, typer.Option(metavar="HEIGHTxWIDTH", help="Scale all images; stores pixels.")
     ] = None,
     channels: Annotated[int, typer.Option(help="Of pixels: 1 grey, 3 RGB, 4 RGBA.")] = 3,
+    check_pixels: Annotated[
+        bool,
+        typer.Option(
+            "--check-pixels/--no-check-pixels",
+            help="Check that files decode to their last pixel, or headers (and CRCs of PNG) only.",
+        ),
+    ] = True,
 ) -> Iterable[Target]:
     """Load image files: a folder with a folder for each class, or a CSV of path and label.
 
     Example: ignitetf load images photos --cache PHOTOS --resize 224x224
     """
-    options = {"labels": labels, "decode": decode, "resize": resize, "channels": channels}
+    options = {
+        "labels": labels,
+        "decode": decode,
+        "resize": resize,
+        "channels": channels,
+        "check_pixels": check_pixels,
+    }
     return [_target("images", source, cache, options)]
 
 
@@ -140,7 +153,10 @@ def csv(
     key: KeyOption = None,
     types: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN:TYPE,...", help="Types that the first rows do not show."),
+        typer.Option(
+            metavar="COLUMN:TYPE,...",
+            help="Types, where the first 4 MB should not decide: varchar, double, decimal(10,2), ...",
+        ),
     ] = None,
     delimiter: Annotated[str, typer.Option(help="Between columns.")] = ",",
 ) -> Iterable[Target]:

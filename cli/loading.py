@@ -152,13 +152,22 @@ def _load(
                         on_progress=advance,
                         **options,
                     )
-                except KeyboardInterrupt:
-                    note(f"stopped; 'ignitetf load ... --if-exists resume' goes on with {cache}")
+                except KeyboardInterrupt as error:
+                    note(f"stopped; {_left(error, cache)}")
                     raise
             reports += [report, *report.parts]
+    for text in dict.fromkeys(text for report in reports for text in report.notes):
+        note(text)
     _tell_bad_records([bad for report in reports for bad in report.bad_records])
     rows_out = [report.as_dict() for report in reports]
     show(rows_out[0] if len(rows_out) == 1 else rows_out, output)
+
+
+def _left(error: KeyboardInterrupt, cache: str) -> str:
+    """What is left of a load that was interrupted, and the way on."""
+    if getattr(error, "kept", False):
+        return f"'ignitetf load ... --if-exists resume' goes on with {cache}"
+    return f"nothing of it is left in {cache}"
 
 
 def _tell_bad_records(records: list[BadRecord]) -> None:

@@ -159,18 +159,28 @@ def logs(
 def config(
     name: NameOption = "default",
     member: Annotated[int, typer.Option(min=1, help="Which member, counted from 1.")] = 1,
+    output: OutputOption = "table",
 ) -> None:
-    """Print the Spring XML of a running node.
+    """Print the Spring XML of a running node, its passwords as ***.
 
     Example: ignitetf node config > node.xml
     """
     from ignitetf.errors import ConfigError
     from ignitetf.node import Node
+    from ignitetf.node.spring import masked
 
     files = Node.attach(name).xml_files
     if member > len(files):
         raise ConfigError(f"--member {member}: node {name!r} has {len(files)}")
-    sys.stdout.write(files[member - 1].read_text(encoding="utf-8"))
+    path = files[member - 1]
+    text = path.read_text(encoding="utf-8")
+    shown = masked(text)
+    if shown != text:
+        note(f"passwords are shown as ***; the node reads {path}")
+    if output == "table":
+        sys.stdout.write(shown)
+    else:
+        show({"member": member, "path": str(path), "xml": shown}, output)
 
 
 UserArgument = Annotated[str, typer.Argument(metavar="USER", help="Name of the user.")]

@@ -37,7 +37,7 @@ class Connect:
         self._options = {k: v for k, v in options.items() if v is not None}
 
     def settings(self) -> Settings:
-        """The settings in force; asks for the password when `--password` came without one."""
+        """The settings in force; asks for a password whose option came without a value."""
         from ignitetf.settings import Settings
 
         return Settings.resolve(**self._given())
@@ -53,8 +53,9 @@ class Connect:
         for option, setting in _LIMITS.items():
             if (limit := given.pop(option, None)) is not None:
                 given[setting] = limit
-        if given.get("password") == "":
-            given["password"] = _ask_password(given.get("username"))
+        for option, whose in (("password", given.get("username")), ("key_password", "the key")):
+            if given.get(option) == "":
+                given[option] = _ask_password(option, whose)
         return given
 
 
@@ -68,13 +69,35 @@ _CONNECTION: dict[str, Any] = dict(
     [
         _option("--address", str, "Nodes, HOST:PORT[,HOST:PORT].", metavar="ADDRESS"),
         _option("--username", str, "User name.", metavar="NAME"),
-        _option("--password", str, "Password; asked for when no value follows.", metavar="TEXT"),
-        _option("--password-file", str, "File with the password.", metavar="FILE"),
+        _option(
+            "--password-file",
+            str,
+            "File with the password; or set IGNITETF_PASSWORD.",
+            metavar="FILE",
+        ),
+        _option(
+            "--password",
+            str,
+            "Password; asked for when no value follows, which is better: other users of this"
+            " machine see a value in the list of processes.",
+            metavar="[TEXT]",
+        ),
         _option("--tls/--no-tls", bool, "Encrypt, and verify the server."),
         _option("--ca", str, "Certificates to trust, PEM.", metavar="FILE"),
         _option("--cert", str, "Client certificate, PEM.", metavar="FILE"),
         _option("--key", str, "Key of the client certificate, PEM.", metavar="FILE"),
-        _option("--key-password", str, "Password of the key.", metavar="TEXT"),
+        _option(
+            "--key-password-file",
+            str,
+            "File with the password of the key; or set IGNITETF_KEY_PASSWORD.",
+            metavar="FILE",
+        ),
+        _option(
+            "--key-password",
+            str,
+            "Password of the key; asked for when no value follows, as with --password.",
+            metavar="[TEXT]",
+        ),
         _option("--tls-insecure", bool, "Do not verify the server."),
         _option("--profile", str, "Settings from this profile.", metavar="NAME"),
         _option("--timeout", float, "Limit of one request in seconds.", metavar="SECONDS"),
@@ -137,12 +160,13 @@ def confirm(question: str, yes: bool) -> None:
         typer.confirm(question, abort=True, err=True)
 
 
-def _ask_password(username: str | None) -> str:
+def _ask_password(option: str, whose: str | None) -> str:
     if not sys.stdin.isatty():
+        flag = f"--{option.replace('_', '-')}"
         raise ConfigError(
-            "--password has no value, and there is no terminal to ask on",
-            hint="use --password-file or IGNITETF_PASSWORD",
+            f"{flag} has no value, and there is no terminal to ask on",
+            hint=f"use {flag}-file or IGNITETF_{option.upper()}",
         )
     import getpass
 
-    return getpass.getpass(f"Password of {username}: " if username else "Password: ")
+    return getpass.getpass(f"Password of {whose}: " if whose else "Password: ")

@@ -57,14 +57,15 @@ def history_file() -> Path:
     return path
 
 
-def run(connect: Connect, **terminal: Any) -> None:
+def run(connect: Connect, statement_timeout: float | None = None, **terminal: Any) -> None:
     """Ask for statements and run them until the user leaves.
 
     Args:
         connect: Opens the client; again after a lost connection.
+        statement_timeout: Limit of a statement in seconds, None for none.
         **terminal: `input` and `output` of prompt_toolkit, for another terminal than this one.
     """
-    shell = _Shell(connect)
+    shell = _Shell(connect, statement_timeout)
     try:
         session = _session(shell, terminal)
         note("End a statement with ';'. \\d lists the tables, \\? shows help, \\q leaves.")
@@ -85,8 +86,9 @@ def run(connect: Connect, **terminal: Any) -> None:
 class _Shell:
     """Runs what was typed over a connection that is opened again when it was lost."""
 
-    def __init__(self, connect: Connect) -> None:
+    def __init__(self, connect: Connect, statement_timeout: float | None = None) -> None:
         self._connect = connect
+        self._statement_timeout = statement_timeout
         self._client: Client | None = connect()
         self.words: list[str] = []
         self._load_words()
@@ -119,7 +121,7 @@ class _Shell:
         return self._client
 
     def _statement(self, text: str) -> None:
-        with self.client.sql(text) as result:
+        with self.client.sql(text, timeout_s=self._statement_timeout) as result:
             if result.update_count is None:
                 show(result)
             else:

@@ -8,8 +8,9 @@ import math
 import os
 import sys
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -22,14 +23,13 @@ from ignitetf.cli.output import Rows, note, show, unique
 from ignitetf.errors import ConfigError, MissingExtra, SchemaError, SqlError
 
 if TYPE_CHECKING:
-    from ignitetf.client import Client, SqlResult
+    from ignitetf.client import SqlResult
 
 app = typer.Typer()
 
 PARQUET_ROWS = 8192  # rows of one row group
 _LONG = range(-(1 << 63), 1 << 63)
 _CHANGES = ("INSERT", "MERGE", "UPDATE", "DELETE")
-_QUERIES = ("SELECT", "WITH", "EXPLAIN", "SHOW", "VALUES", "TABLE", "(")
 
 
 # Form of the rows of a query.
@@ -60,6 +60,14 @@ def query(
     max_rows: Annotated[
         int | None, typer.Option("--max-rows", min=1, help="Stop after so many rows.")
     ] = None,
+    statement_timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--statement-timeout",
+            help="Seconds after which the node cancels a statement, with the reading of its rows."
+            "  [default: none; each answer has the limit of --timeout]",
+        ),
+    ] = None,
 ) -> None:
     """Run SQL: one statement, a file, standard input, or an interactive prompt.
 
@@ -74,7 +82,7 @@ def query(
     if sql is None and file is None and sys.stdin.isatty() and sys.stdout.isatty():
         from ignitetf.cli.prompt import run
 
-        run(connect)
+        run(connect, statement_timeout)
         return
     from ignitetf.sql import split
 
@@ -82,7 +90,10 @@ def query(
     values = [literal(text) for text in param or ()]
     _check(statements, values, output)
     with connect() as client:
-        _run(client, statements, values, output, to, max_rows)
+        _run(
+            partial(client.sql, timeout_s=statement_timeout),
+            statements, values, output, to, max_rows,
+        )  # fmt: skip
 
 
 def literal(text: str) -> Any:
@@ -117,42 +128,32 @@ def _read(file: Path | None) -> str:
         raise ConfigError(f"{where}: not UTF-8 text") from error
 
 
-def _first_word(statement: str) -> str:
-    from ignitetf.sql import bare
-
-    return bare(statement)[:10].upper()
-
-
-def _is_query(statement: str) -> bool:
-    return _first_word(statement).startswith(_QUERIES)
-
-
-def _is_change(statement: str) -> bool:
-    return _first_word(statement).startswith(_CHANGES)
-
-
 def _check(statements: Sequence[str], values: Sequence[Any], output: QueryOutput) -> None:
     if not statements:
         raise UsageError("there is no SQL statement")
     if values and len(statements) > 1:
         raise UsageError(f"--param goes with one statement, here are {len(statements)}")
-    queries = sum(map(_is_query, statements))
+    from ignitetf.sql.tokens import is_query
+
+    queries = sum(map(is_query, statements))
     if queries > 1 and output != "table":
         raise UsageError(f"{output} holds the rows of one query, here are {queries}")
 
 
 def _run(
-    client: Client,
+    sql: Callable[[str, Sequence[Any]], SqlResult],
     statements: Sequence[str],
     values: Sequence[Any],
     output: QueryOutput,
     to: Path | None,
     max_rows: int | None,
 ) -> None:
+    from ignitetf.sql.tokens import first_word, is_query
+
     changed: int | None = None
     for number, text in enumerate(statements, 1):
         try:
-            with client.sql(text, values) as result:
+            with sql(text, values) as result:
                 if result.update_count is None:
                     print_rows(result, output, to, max_rows)
                 else:
@@ -167,9 +168,9 @@ def _run(
             ) from error
     if changed is None:
         return
-    if output == "json" and not any(map(_is_query, statements)):
+    if output == "json" and not any(map(is_query, statements)):
         show({"updated": changed}, "json")
-    elif changed or any(map(_is_change, statements)):
+    elif changed or any(first_word(s) in _CHANGES for s in statements):
         note(f"{changed} rows changed")
     else:
         note("done")

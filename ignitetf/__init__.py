@@ -13,7 +13,15 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["Client", "IgniteDataset", "IgniteTFError", "Node", "connect", "load_dataset"]
+__all__ = [
+    "Client",
+    "IgniteDataset",
+    "IgniteTFError",
+    "Node",
+    "connect",
+    "load_dataset",
+    "own_errors",
+]
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
@@ -21,6 +29,7 @@ if TYPE_CHECKING:
     from ignitetf.errors import IgniteTFError
     from ignitetf.load.loader import load_dataset
     from ignitetf.node import Node
+    from ignitetf.read.causes import own_errors
     from ignitetf.read.dataset import IgniteDataset
 
 _HOME = {
@@ -30,6 +39,7 @@ _HOME = {
     "Node": "ignitetf.node",
     "connect": "ignitetf.client",
     "load_dataset": "ignitetf.load.loader",
+    "own_errors": "ignitetf.read.causes",
 }
 
 

@@ -22,22 +22,31 @@ from typing import Any, Final
 from ignitetf.client import Client, cache_id
 from ignitetf.errors import CacheNotFound, SchemaError, WireError
 from ignitetf.pyclient import translated
+from ignitetf.room import require_room
 from ignitetf.wire.codes import OpCode, TypeCode
 from ignitetf.wire.schema import Schema
 
 __all__ = [
     "CATALOG_CACHE",
+    "SEPARATOR",
     "Manifest",
+    "add_text",
     "delete_entry",
     "drop_manifest",
+    "json_text",
+    "list_entries",
     "list_manifests",
     "read_entry",
     "read_manifest",
+    "read_text",
+    "remove_text",
+    "replace_text",
     "write_entry",
     "write_manifest",
 ]
 
 CATALOG_CACHE: Final = "IGNITETF_CATALOG"
+_PARTITIONS: Final = 512  # of a replicated cache, by default
 _FORMAT: Final = 1
 # Entries beside the manifests have a name with this, which no cache of a data set has.
 SEPARATOR: Final = "\n"
@@ -131,17 +140,35 @@ def drop_manifest(client: Client, name: str) -> None:
 
 def list_manifests(client: Client) -> list[Manifest]:
     """The manifests of all data sets, by name."""
+    found = list_entries(client)
+    names = sorted(name for name in found if SEPARATOR not in name)
+    return [Manifest.from_json(json.loads(found[name])) for name in names]
+
+
+def list_entries(client: Client) -> dict[str, str]:
+    """All texts of the catalog by their names."""
     try:
         with translated(), client.cache(CATALOG_CACHE).scan(page_size=256) as cursor:
-            entries = dict(cursor)
+            return dict(cursor)
     except CacheNotFound:
-        return []
-    names = sorted(name for name in entries if SEPARATOR not in name)
-    return [Manifest.from_json(json.loads(entries[name])) for name in names]
+        return {}
 
 
 def read_entry(client: Client, name: str) -> dict[str, Any] | None:
     """The JSON object under a name of the catalog; None where there is none."""
+    if (text := read_text(client, name)) is None:
+        return None
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise SchemaError(f"{CATALOG_CACHE}: the entry {name!r} is no JSON") from error
+    if not isinstance(found, dict):
+        raise SchemaError(f"{CATALOG_CACHE}: the entry {name!r} is no JSON object")
+    return found
+
+
+def read_text(client: Client, name: str) -> str | None:
+    """The text under a name of the catalog, as it stands there; None where there is none."""
     try:
         body = client.call(OpCode.CACHE_GET, _request(name))
     except CacheNotFound:
@@ -154,23 +181,35 @@ def read_entry(client: Client, name: str) -> dict[str, Any] | None:
     if length != len(body) - 5:
         raise WireError(f"{CATALOG_CACHE}: the entry {name!r} is cut")
     try:
-        found = json.loads(bytes(body[5 : 5 + length]).decode("utf-8"))
-    except ValueError as error:
+        return bytes(body[5 : 5 + length]).decode("utf-8")
+    except UnicodeDecodeError as error:
         raise SchemaError(f"{CATALOG_CACHE}: the entry {name!r} is no JSON") from error
-    if not isinstance(found, dict):
-        raise SchemaError(f"{CATALOG_CACHE}: the entry {name!r} is no JSON object")
-    return found
 
 
 def write_entry(client: Client, name: str, entry: Mapping[str, Any]) -> None:
     """Store a JSON object under a name of the catalog, which is made when it is missing."""
-    text = json.dumps(entry, ensure_ascii=False, separators=(",", ":"))
+    _put(client, OpCode.CACHE_PUT, _request(name, json_text(entry)))
+
+
+def json_text(entry: Mapping[str, Any]) -> str:
+    """A JSON object as the catalog has it."""
+    return json.dumps(entry, ensure_ascii=False, separators=(",", ":"))
+
+
+def add_text(client: Client, name: str, text: str) -> bool:
+    """Store a text under a name that has none; False where it has one already."""
+    return _flag(_put(client, OpCode.CACHE_PUT_IF_ABSENT, _request(name, text)))
+
+
+def replace_text(client: Client, name: str, old: str, new: str) -> bool:
+    """Store a text in place of exactly this one; False where there is another or none."""
+    return _flag(_put(client, OpCode.CACHE_REPLACE_IF_EQUALS, _request(name, old, new)))
+
+
+def remove_text(client: Client, name: str, text: str, *, timeout_s: float | None = None) -> bool:
+    """Remove exactly this text; False where there is another or none."""
     request = _request(name, text)
-    try:
-        client.call(OpCode.CACHE_PUT, request)
-    except CacheNotFound:
-        _create(client)
-        client.call(OpCode.CACHE_PUT, request)
+    return _flag(client.call(OpCode.CACHE_REMOVE_IF_EQUALS, request, timeout_s=timeout_s))
 
 
 def delete_entry(client: Client, name: str) -> None:
@@ -179,6 +218,21 @@ def delete_entry(client: Client, name: str) -> None:
         client.call(OpCode.CACHE_REMOVE_KEY, _request(name))
     except CacheNotFound:
         return
+
+
+def _put(client: Client, op: OpCode, request: bytes) -> memoryview:
+    """Send a request that stores something; the catalog is made when it is missing."""
+    try:
+        return client.call(op, request)
+    except CacheNotFound:
+        _create(client)
+        return client.call(op, request)
+
+
+def _flag(body: memoryview) -> bool:
+    if len(body) != 1:
+        raise WireError(f"{CATALOG_CACHE}: an answer of {len(body)} bytes is neither yes nor no")
+    return body[0] != 0
 
 
 def _request(*texts: str) -> bytes:
@@ -203,5 +257,6 @@ def _create(client: Client) -> None:
         prop_codes.PROP_WRITE_SYNCHRONIZATION_MODE: WriteSynchronizationMode.FULL_SYNC,
         prop_codes.PROP_PARTITION_LOSS_POLICY: PartitionLossPolicy.READ_WRITE_SAFE,
     }
+    require_room(client, CATALOG_CACHE, _PARTITIONS)
     with translated():
         client.pyignite.get_or_create_cache(properties)

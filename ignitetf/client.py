@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import re
 import struct
 import threading
@@ -42,11 +43,15 @@ from ignitetf.errors import (
     SqlError,
 )
 from ignitetf.failures import damaged, is_retryable
-from ignitetf.pyclient import PyClient, translated
+from ignitetf.probe import explained
+from ignitetf.pyclient import PyClient, sql_arguments, translated
 from ignitetf.results import SqlResult
 from ignitetf.settings import Settings, is_loopback
+from ignitetf.sql.tokens import count_parameters
+from ignitetf.targets import run
 from ignitetf.transport import Channel
 from ignitetf.wire.codes import Feature, OpCode, java_hash
+from ignitetf.wire.parameters import parameter_list
 
 __all__ = ["Client", "NodeEndpoint", "PartitionMap", "SqlResult", "cache_id", "connect"]
 
@@ -54,6 +59,8 @@ __all__ = ["Client", "NodeEndpoint", "PartitionMap", "SqlResult", "cache_id", "c
 _POOL_SIZE = 8
 # How long a secured connection is kept for the next epoch, or the next request.
 _REST_S = 30.0
+# Milliseconds that Java's int holds.
+_LONGEST_STATEMENT_S = ((1 << 31) - 1) // 1000
 _PARTS = re.compile(r"\bparts=(\d+)")
 
 
@@ -99,6 +106,17 @@ def _close_idle(client: weakref.ref[Client]) -> None:
         found.close_idle()
 
 
+def _forget_connections() -> None:
+    """In a child process: what is said over a connection of its parent is not for the child."""
+    for client in list(_clients):
+        client._forget()
+
+
+_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_connections)
+
+
 class Client:
     """A connection to a cluster; see `connect`."""
 
@@ -116,8 +134,14 @@ class Client:
         if settings.password and not settings.tls and not is_loopback(settings.addresses):
             warnings.warn("the password is sent without TLS", stacklevel=3)
         self._py: PyClient | None = None
-        with self.channel():
-            pass
+        _clients.add(self)
+        try:
+            with self.channel():
+                pass
+        except ConnectError as error:
+            if (found := explained(error, settings)) is error:
+                raise
+            raise found from error
 
     def __repr__(self) -> str:
         return f"<Client {','.join(self.settings.addresses)}>"
@@ -146,6 +170,11 @@ class Client:
                 channel.close()
         if py is not None:
             py.close()
+
+    def _forget(self) -> None:
+        """Begin without connections. The old ones are not ended, which would end the parent's."""
+        self._lock = threading.Lock()
+        self._idle, self._py, self._resting = {}, None, None
 
     def rest(self) -> None:
         """Close the connections that nobody uses: now, or where new ones are costly after a while.
@@ -228,7 +257,7 @@ class Client:
             try:
                 return self.open_channel(address)
             except (ConnectError, RequestTimeout) as error:
-                causes.append(error)
+                causes.append(_of_ended_node(error, address))
         if len(causes) == 1:
             raise causes[0]
         kind = type(causes[0]) if len({type(c) for c in causes}) == 1 else ConnectError
@@ -271,26 +300,62 @@ class Client:
     ) -> SqlResult:
         """Run one SQL statement.
 
+        The rows come page by page, for as long as they are asked for; each page has the time limit
+        of a request. A statement that does not begin to answer within it is given up.
+
         Args:
             statement: One statement; `?` stands for a parameter.
-            params: Values for the parameters, sent apart from the text.
+            params: Values for the parameters, sent apart from the text; see `encode_parameter`.
             schema: SQL schema of names without one.
             page_size: Rows fetched at once.
-            timeout_s: Limit in seconds after which the node cancels the query.
+            timeout_s: Limit in seconds for the statement as a whole, with the reading of its rows;
+                the node cancels it then. Its first answer may take as long.
 
         Raises:
-            SqlError: The node refused the statement.
+            SqlError: The node refused the statement, or cancelled it after `timeout_s`.
+            RequestTimeout: No answer came; a query was given up with its connection, a statement
+                that changes something may go on.
+            ConfigError: The parameters are not those that the statement takes.
+
+        A statement that writes to a data set by its name is run on the table of that.
         """
-        limit = timeout_s if timeout_s is not None else self.settings.request_timeout_s
-        with translated(statement):
+        options = {"schema": schema, "page_size": page_size, "timeout_s": timeout_s}
+        return run(self._sql, self.cache_exists, statement, params, options)
+
+    def _sql(
+        self,
+        statement: str,
+        params: Sequence[Any],
+        *,
+        schema: str = "PUBLIC",
+        page_size: int = 1024,
+        timeout_s: float | None = None,
+    ) -> SqlResult:
+        """Run one SQL statement as it is."""
+        values = parameter_list(params)
+        expected = count_parameters(statement)
+        if expected is not None and expected != len(values):
+            raise ConfigError(
+                f"the statement takes {expected} parameters, {len(values)} are given",
+                hint="one value for each '?', in their order",
+            )
+        wait_s, milliseconds = self.settings.request_timeout_s, 0
+        if timeout_s is not None:
+            if not 0 < timeout_s <= _LONGEST_STATEMENT_S:
+                raise ConfigError(
+                    f"timeout_s={timeout_s}", hint=f"above 0, up to {_LONGEST_STATEMENT_S} seconds"
+                )
+            # The node is to tell that it cancelled the statement.
+            wait_s, milliseconds = wait_s + timeout_s, max(1, int(timeout_s * 1000))
+        with translated(statement), self.pyignite.waiting(wait_s):
             cursor = self.pyignite.sql(
                 statement,
                 page_size=page_size,
-                query_args=list(params) or None,
+                query_args=sql_arguments(values) or None,
                 schema=schema,
                 include_field_names=True,
                 lazy=True,
-                timeout=int(limit * 1000),
+                timeout=milliseconds,
             )
         return SqlResult(cursor, statement)
 
@@ -383,6 +448,25 @@ class Client:
             if ordered:
                 self._address_of.setdefault(node.node_id, ordered[0])
         return found
+
+
+def _of_ended_node(
+    error: ConnectError | RequestTimeout, address: str
+) -> ConnectError | RequestTimeout:
+    """The error of a connection, with what is known of an embedded node that has ended there."""
+    from ignitetf.node.ended import ended_at
+
+    if type(error) is not ConnectError or not isinstance(error.__cause__, ConnectionRefusedError):
+        return error
+    if (told := ended_at(address)) is None:
+        return error
+    found = ConnectError(
+        f"{error.message}: {told}",
+        hint="'ignitetf node logs' has its last words; start it again with 'ignitetf node start'",
+        **error.fields,
+    )
+    found.__cause__ = error.__cause__
+    return found
 
 
 @contextlib.contextmanager

@@ -17,16 +17,23 @@
     +-- SchemaError (ValueError, TypeError) an entry does not have the types that are expected
     +-- DataChanged                        keys were added or removed while they were read
     +-- LoadInterrupted                    a load stopped early; it can be resumed
+    +-- DataSetBusy                        another load, or a command that removes it, is at work on it
     +-- NodeError                          the embedded node; carries the tail of its log
     +-- MissingExtra (ImportError)         an optional dependency is not installed
 
 An error is split from another by who must act. Each has a message of one line, a hint of one
-line, and fields for programs; no message contains a password or the content of a key file.
+line, and fields for programs; no message contains a password or the content of a key file. The hint
+is a note of the exception too (PEP 678), so that tracebacks show it.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = [
     "AuthenticationError",
@@ -35,6 +42,7 @@ __all__ = [
     "ConfigError",
     "ConnectError",
     "DataChanged",
+    "DataSetBusy",
     "IgniteTFError",
     "LoadInterrupted",
     "MissingExtra",
@@ -51,6 +59,9 @@ __all__ = [
 ]
 
 
+E = TypeVar("E", bound="IgniteTFError")
+
+
 class IgniteTFError(Exception):
     """Base of every error that ignitetf raises on purpose.
 
@@ -65,6 +76,8 @@ class IgniteTFError(Exception):
         self.message = message
         self.hint = hint
         self.fields = fields
+        if hint is not None:
+            self.__notes__ = [f"hint: {hint}"]
 
     def __getattr__(self, name: str) -> Any:
         fields = self.__dict__.get("fields", {})
@@ -77,13 +90,51 @@ class IgniteTFError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exceptions pickle by their positional arguments alone; the hint and fields go beside them.
-        return (_rebuild, (type(self), self.message, self.hint, self.fields))
+        notes = self.__dict__.get("__notes__")
+        state = {} if notes is None else {"__notes__": list(notes)}
+        return (_rebuild, (type(self), self.message, self.hint, self.fields), state)
+
+    def at(self, place: str, **fields: Any) -> Self:
+        """The same error with a place before its message, to be raised from this one.
+
+        Args:
+            place: From the largest part to the smallest, such as "T, partition 3, entry 5". What
+                the message begins with already is not said again.
+            fields: More facts for programs.
+
+        Returns:
+            A new error, which has the hint: a traceback of both shows it once.
+        """
+        message = self.message
+        if not message.startswith((f"{place}: ", f"{place}, ")):
+            parts = place.split(", ")
+            heads = (", ".join(parts[:count]) + ": " for count in range(len(parts), 0, -1))
+            message = message.removeprefix(next(filter(message.startswith, heads), ""))
+            message = f"{place}: {message}"
+        self.__dict__.pop("__notes__", None)
+        return _rebuild(type(self), message, self.hint, {**self.fields, **fields})
+
+    def hinted(self, hint: str) -> Self:
+        """The same error with another hint, to be raised from this one."""
+        self.__dict__.pop("__notes__", None)
+        return _rebuild(type(self), self.message, hint, self.fields)
 
 
-def _rebuild(
-    cls: type[IgniteTFError], message: str, hint: str | None, fields: dict[str, Any]
-) -> IgniteTFError:
+def _rebuild(cls: type[E], message: str, hint: str | None, fields: dict[str, Any]) -> E:
     return cls(message, hint=hint, **fields)
+
+
+def _with_notes(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Python's own report of an error, and its notes, which Python 3.10 does not know."""
+    sys.__excepthook__(kind, error, trace)
+    for note in getattr(error, "__notes__", ()):
+        print(note, file=sys.stderr)
+
+
+if sys.version_info < (3, 11) and sys.excepthook is sys.__excepthook__:
+    sys.excepthook = _with_notes
 
 
 class ConfigError(IgniteTFError, ValueError):
@@ -148,6 +199,13 @@ class DataChanged(IgniteTFError):
 
 class LoadInterrupted(IgniteTFError):
     """A load stopped before its end; what was stored is kept and the load can be resumed."""
+
+
+class DataSetBusy(IgniteTFError):
+    """Another load, or a command that removes the data set, is at work on it.
+
+    `host`, `pid`, `since` and `work` say who and what.
+    """
 
 
 class NodeError(IgniteTFError):

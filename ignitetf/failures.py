@@ -6,9 +6,10 @@ transport, client -> **failures** -> errors
 from __future__ import annotations
 
 import contextlib
+import re
 import struct
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from ignitetf.errors import (
     AuthenticationError,
@@ -25,7 +26,15 @@ from ignitetf.errors import (
 )
 from ignitetf.wire.codes import Status
 
-__all__ = ["damaged", "is_retryable", "server_error"]
+__all__ = ["damaged", "is_retryable", "plain_text", "server_error"]
+
+_JAVA_CLASS: Final = re.compile(r"(?:class )?(?:[a-zA-Z_]\w*\.)+[A-Z][\w$]*(?:Exception|Error): ")
+_SQL_STATE: Final = re.compile(r"^[0-9A-Z]{5}: ")
+# The node that asked another one puts what that said between brackets.
+_FROM_OTHER_NODE: Final = re.compile(
+    r"Failed to execute \w+ query on remote node \[nodeId=.*errMsg=(.*)\]"
+)
+_H2_CODE: Final = re.compile(r" \[\d{5}-\d+\]")
 
 
 @contextlib.contextmanager
@@ -37,9 +46,18 @@ def damaged(what: str) -> Iterator[None]:
         raise WireError(f"damaged answer: {what}") from error
 
 
+def plain_text(message: str) -> str:
+    """What a node says, in one line without the names of Java classes, and nothing twice."""
+    text = message.strip().splitlines()[0] if message.strip() else ""
+    text = _SQL_STATE.sub("", text.split("; SQL statement:")[0])
+    text = _JAVA_CLASS.sub("", _FROM_OTHER_NODE.sub(r"\1", text))
+    text = _H2_CODE.sub("", text).removeprefix("Failed to parse query. ")
+    return ": ".join(dict.fromkeys(text.split(": ")))
+
+
 def server_error(status: int, message: str, *, address: str | None = None) -> ServerError:
     """The error of an answer, told apart by status and by the Java class named in its text."""
-    text = message.strip().splitlines()[0] if message.strip() else f"status {status}"
+    text = plain_text(message) or f"status {status}"
     facts: dict[str, Any] = {"status": status, "server_message": message, "address": address}
     if status == Status.CACHE_DOES_NOT_EXIST:
         return CacheNotFound(text, hint="'ignitetf cache ls' lists the caches", **facts)
@@ -49,12 +67,39 @@ def server_error(status: int, message: str, *, address: str | None = None) -> Se
         return PartitionLost(
             text, hint="start the nodes that hold it again, or reload the cache", **facts
         )
+    if "unsafe memory access operation" in message or "No space left on device" in message:
+        # Java says the first of a file in memory that the disk has no room for.
+        return ServerOverloaded(
+            "the node's disk is full",
+            hint="make room on the disk of its work directory and start it again: what it had"
+            " acknowledged is there",
+            **facts,
+        )
     if status == Status.TOO_MANY_CURSORS or any(
         sign in message
         for sign in ("Java heap space", "IgniteOutOfMemory", "Out of memory in data region")
     ):
-        return ServerOverloaded(text, hint="give the node more memory, or ask for less", **facts)
-    if any(sign in message for sign in ("IgniteSQLException", "Failed to parse query")):
+        return ServerOverloaded(
+            text, hint="give the node more memory (--memory), or ask for less", **facts
+        )
+    if "Schema change operation failed: B+Tree is corrupted" in message:
+        # The tree is that of the new index alone, which a full memory has cut off in the middle.
+        return ServerOverloaded(
+            "the index could not be made, most likely for want of memory; the table is as it was",
+            hint="give the node more memory (ignitetf node start --memory SIZE), or remove data",
+            **facts,
+        )
+    if "Failed to complete exchange process" in message:
+        # The answer to a cache that could not be made; the nodes' logs have the reason.
+        return ServerOverloaded(
+            "the cluster could not make the cache, most likely for want of memory, and has undone it",
+            hint="give the node more memory (ignitetf node start --memory SIZE), remove data, or"
+            " choose fewer partitions; the node's log says which cache found no room",
+            **facts,
+        )
+    if _H2_CODE.search(message) or any(
+        sign in message for sign in ("IgniteSQLException", "Failed to parse query")
+    ):
         return SqlError(text, hint=None, **facts)
     return ServerError(text, **facts)
 

@@ -22,24 +22,24 @@ from typing import Any, Final
 
 from ignitetf.errors import (
     AuthenticationError,
-    ConfigError,
     ConnectError,
     RequestTimeout,
     TlsError,
     WireError,
 )
+from ignitetf.refusals import LOST, cause, foreign, tls_failed, unverified
 from ignitetf.settings import Settings, split_address
+from ignitetf.tlsfiles import tls_context
 from ignitetf.wire.codes import Feature, Status, TypeCode
 
-__all__ = ["Peer", "cause", "open_connection", "read_uuid", "string_at", "tls_context"]
+__all__ = ["Peer", "open_connection", "read_uuid", "string_at"]
 
 # Within one machine the peer takes bytes at once; with the kernel's buffers of megabytes they have
 # left the processor's caches by then. Loads of large values and of blocks are a sixth faster so.
 _LOCAL_SEND_BYTES: Final = 128 << 10
 _MAX_HANDSHAKE_BYTES: Final = 1 << 16
+_ALERT_S: Final = 0.2  # for an alert that is here already
 _VERSIONS: Final = ((1, 7, 0), (1, 6, 0), (1, 5, 0), (1, 4, 0))
-# Ends of a handshake that was cut short, and may succeed another time.
-_LOST: Final = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
 _OUR_FEATURES: Final = (
     Feature.CLUSTER_STATES
     | Feature.CLUSTER_GROUP_GET_NODES_ENDPOINTS
@@ -96,6 +96,8 @@ def _left(deadline: float) -> float:
 
 def _open_socket(address: str, settings: Settings, deadline: float) -> socket.socket:
     host, port = split_address(address)
+    # First, so that what is wrong with a file is told whether a node answers or not.
+    context = tls_context(settings) if settings.tls else None
     try:
         sock = socket.create_connection((host, port), _left(deadline))
     except TimeoutError as error:
@@ -115,7 +117,7 @@ def _open_socket(address: str, settings: Settings, deadline: float) -> socket.so
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         _limit_local_sends(sock)
         sock.settimeout(_left(deadline))
-        return _wrap_tls(sock, host, address, settings) if settings.tls else sock
+        return _wrap_tls(context, sock, host, address, settings) if context else sock
     except BaseException:
         sock.close()
         raise
@@ -128,19 +130,13 @@ def _limit_local_sends(sock: socket.socket) -> None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LOCAL_SEND_BYTES)
 
 
-def _wrap_tls(sock: socket.socket, host: str, address: str, settings: Settings) -> socket.socket:
-    context = tls_context(settings)
+def _wrap_tls(
+    context: ssl.SSLContext, sock: socket.socket, host: str, address: str, settings: Settings
+) -> socket.socket:
     try:
         return context.wrap_socket(sock, server_hostname=host)
     except ssl.SSLCertVerificationError as error:
-        raise TlsError(
-            f"{address}: the certificate was refused: {error.verify_message}",
-            hint="give the CA file with --ca, and an address that the certificate names",
-            address=address,
-        ) from error
-    except (ssl.SSLError, ConnectionError) as error:
-        hint = "does this port speak TLS, and does it ask for a client certificate (--cert)?"
-        raise _tls_failed(address, error, hint) from error
+        raise unverified(address, error) from error
     except TimeoutError as error:
         raise TlsError(
             f"{address}: no TLS answer within {settings.connect_timeout_s:g} s",
@@ -148,39 +144,8 @@ def _wrap_tls(sock: socket.socket, host: str, address: str, settings: Settings) 
             address=address,
             lost=True,
         ) from error
-
-
-def _tls_failed(address: str, error: OSError, hint: str) -> TlsError:
-    reason = getattr(error, "reason", None) or cause(error)
-    return TlsError(
-        f"{address}: TLS failed: {reason}",
-        hint=hint,
-        address=address,
-        lost=isinstance(error, _LOST),
-    )
-
-
-def tls_context(settings: Settings) -> ssl.SSLContext:
-    """The TLS context of these settings; raises ConfigError for an unusable file."""
-    try:
-        context = ssl.create_default_context(cafile=settings.ca)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"CA file {settings.ca}: {cause(error)}") from error
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if settings.tls_insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    if settings.cert:
-        # A callable keeps OpenSSL from asking on the terminal for the password of a key.
-        password = settings.key_password if settings.key_password is not None else (lambda: "")
-        try:
-            context.load_cert_chain(settings.cert, settings.key, password)
-        except (OSError, ssl.SSLError, ValueError) as error:
-            raise ConfigError(
-                f"client certificate {settings.cert}: {cause(error)}",
-                hint="check --cert, --key and the password of the key",
-            ) from error
-    return context
+    except (ssl.SSLError, ConnectionError) as error:
+        raise tls_failed(address, error, settings) from error
 
 
 def _handshake(
@@ -205,29 +170,46 @@ def _handshake(
             else "is the node paused or overloaded?",
             address=address,
         ) from error
-    except ssl.SSLError as error:
-        # TLS 1.3 servers refuse a missing client certificate only after the client's Finished.
-        hint = "the node asks for a client certificate it trusts: give --cert and --key"
-        raise _tls_failed(address, error, hint) from error
     except OSError as error:
-        kind = TlsError if settings.tls else ConnectError
-        raise kind(
+        # A TLS 1.3 server refuses a client certificate only after the client's last word: its
+        # alert, or its end, comes in place of the answer.
+        if settings.tls:
+            raise tls_failed(address, _alert_of(sock, error), settings, agreed=True) from error
+        raise ConnectError(
             f"{address}: the handshake was cut: {cause(error)}",
             hint="is this the thin client port (10800) of an Ignite node? does it need TLS (--tls),"
             " or a client certificate (--cert)?",
             address=address,
-            lost=isinstance(error, _LOST),
+            lost=isinstance(error, LOST),
+            closed=True,
         ) from error
-    if answer is None:
-        raise ConnectError(
-            f"{address}: the answer is not that of an Ignite node",
-            hint="the thin client port is 10800 by default",
-            address=address,
-        )
+    if isinstance(answer, _Foreign):
+        raise foreign(address, answer.head)
     try:
         return _read_handshake(answer, address, version)
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise WireError(f"{address}: damaged handshake answer") from error
+
+
+def _alert_of(sock: socket.socket, error: OSError) -> OSError:
+    """The alert that came before the connection ended while something was sent; else the error."""
+    if isinstance(error, ssl.SSLError) and not isinstance(error, LOST):
+        return error
+    try:
+        sock.settimeout(_ALERT_S)
+        sock.recv(1)
+    except ssl.SSLError as alert:
+        return alert
+    except (OSError, ValueError):
+        return error
+    return error
+
+
+@dataclass(frozen=True)
+class _Foreign:
+    """The first bytes of an answer that no Ignite node gives."""
+
+    head: bytes
 
 
 def _handshake_request(
@@ -242,8 +224,8 @@ def _handshake_request(
     return struct.pack("<i", len(body)) + body
 
 
-def _handshake_answer(sock: socket.socket, deadline: float) -> bytes | None:
-    """The answer's bytes, or None when its length is none that an Ignite node would send."""
+def _handshake_answer(sock: socket.socket, deadline: float) -> bytes | _Foreign:
+    """The answer's bytes; or its head, when its length is none that an Ignite node would send."""
     data = bytearray()
     need = 4
     while len(data) < need:
@@ -255,7 +237,7 @@ def _handshake_answer(sock: socket.socket, deadline: float) -> bytes | None:
         if need == 4 and len(data) == 4:
             length = int.from_bytes(data, "little", signed=True)
             if not 1 <= length <= _MAX_HANDSHAKE_BYTES:
-                return None
+                return _Foreign(bytes(data))
             need += length
     return bytes(data[4:])
 
@@ -311,8 +293,3 @@ def string_at(buffer: Any, at: int) -> tuple[str | None, int]:
     if length < 0 or at + 5 + length > len(buffer):
         raise IndexError("string beyond the end of the frame")
     return bytes(buffer[at + 5 : at + 5 + length]).decode("utf-8"), at + 5 + length
-
-
-def cause(error: BaseException) -> str:
-    """What an error says, for the middle of a sentence."""
-    return (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()

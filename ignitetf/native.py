@@ -1,14 +1,17 @@
 """Small parts in C: where their shared objects come from.
 
-In this order: beside the source (a wheel built with a compiler), the user's cache folder, a C
-compiler on this machine (0.3 s, once for each version of the source). They need no Python header
-and link nothing but libc, so one build serves every Python.
+In this order: beside the source (a wheel that setup.py built where a compiler was), the user's
+cache folder, a C compiler (0.3 s, once for each version of the source): one of this machine, or
+Zig's, which is a wheel (the extra `native`). They need no Python header and link nothing but libc,
+so one build serves every Python. setup.py loads this module by its path: it imports nothing of the
+package.
 """
 
 from __future__ import annotations
 
 import ctypes
 import hashlib
+import importlib.util
 import logging
 import os
 import platform
@@ -20,11 +23,28 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-__all__ = ["NotBuilt", "native_library", "shared_object", "tensorflow_library"]
+__all__ = [
+    "PARTS",
+    "NotBuilt",
+    "build",
+    "compiler",
+    "native_library",
+    "shared_object",
+    "tensorflow_library",
+]
 
 log = logging.getLogger(__name__)
 
+# Every part below the package's folder, with its flag: the hashes are loops to be made vectors of.
+PARTS: Final = {
+    "wire/_hash.c": "-O3",
+    "wire/_walk.c": "-O2",
+    "read/_substr.c": "-O2",
+    "fs/_gfile.c": "-O2",
+}
 _FLAGS: Final = ("-std=c11", "-fPIC", "-shared", "-fvisibility=hidden")
+# Zig builds for this very processor unless told otherwise; a cache folder may be on a shared disk.
+_ZIG: Final = (sys.executable, "-m", "ziglang", "cc", "-mcpu=baseline", "-fno-sanitize=undefined")
 
 
 class NotBuilt(Exception):
@@ -35,32 +55,50 @@ class NotBuilt(Exception):
         self.hint = hint
 
 
-def shared_object(source: Path, optimize: str) -> Path:
+def shared_object(source: Path) -> Path:
     """The shared object of a C file for this machine, built when it has to be.
 
     Args:
-        source: The C file.
-        optimize: Flag for the compiler, such as `-O2`.
+        source: The C file, one of `PARTS`.
 
     Raises:
         NotBuilt: There is no compiler, it failed, or its work cannot be stored.
     """
     if (built := source.with_suffix(".so")).exists():
         return built
-    if sys.platform == "win32" or sys.byteorder == "big":
-        raise NotBuilt("native parts are for POSIX systems and little-endian processors")
-    words = " ".join((platform.machine(), *_FLAGS, optimize))
+    words = " ".join((platform.machine(), *_FLAGS, _optimize(source)))
     key = hashlib.sha256(source.read_bytes() + words.encode()).hexdigest()[:16]
     cached = _cache_folder() / f"{source.stem.lstrip('_')}-{key}.so"
     if not cached.exists():
-        _compile(source, cached, optimize)
+        build(source, cached)
     return cached
 
 
-def native_library(source: Path, optimize: str) -> ctypes.CDLL | None:
+def compiler() -> list[str]:
+    """The first words of the command that compiles C: `CC`, cc, gcc, clang, or Zig's.
+
+    Raises:
+        NotBuilt: There is none, or the parts are not for this system.
+    """
+    if sys.platform == "win32" or sys.byteorder == "big":
+        raise NotBuilt("native parts are for POSIX systems and little-endian processors")
+    if given := os.environ.get("CC"):
+        return shlex.split(given)
+    if found := next(filter(shutil.which, ("cc", "gcc", "clang")), None):
+        return [found]
+    if importlib.util.find_spec("ziglang") is not None:
+        return list(_ZIG)
+    raise NotBuilt(
+        "there is no C compiler (cc, gcc or clang) to build it",
+        hint="install one (for example 'apt install gcc libc6-dev'), "
+        "or the one that is a wheel: pip install 'ignitetf[native]'",
+    )
+
+
+def native_library(source: Path) -> ctypes.CDLL | None:
     """The loaded shared object of a C file, as `shared_object`; None where it cannot be had."""
     try:
-        return ctypes.CDLL(str(shared_object(source, optimize)))
+        return ctypes.CDLL(str(shared_object(source)))
     except (NotBuilt, OSError) as error:
         log.debug("%s is done without: %s", source.name, error)
         return None
@@ -86,13 +124,21 @@ def _cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "ignitetf"
 
 
-def _compile(source: Path, target: Path, optimize: str) -> None:
-    compiler = os.environ.get("CC") or next(filter(shutil.which, ("cc", "gcc", "clang")), None)
-    if compiler is None:
-        raise NotBuilt(
-            "there is no C compiler (cc, gcc or clang) to build it",
-            hint="install one (for example 'apt install gcc libc6-dev')",
-        )
+def _optimize(source: Path) -> str:
+    return PARTS[f"{source.parent.name}/{source.name}"]
+
+
+def build(source: Path, target: Path) -> None:
+    """Compile a C file of `PARTS`; the target is there whole or not at all.
+
+    Args:
+        source: The C file.
+        target: The shared object; its folder is made.
+
+    Raises:
+        NotBuilt: There is no compiler, it failed, or its work cannot be stored.
+    """
+    command = [*compiler(), *_FLAGS, _optimize(source)]
     try:
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         handle, temporary = tempfile.mkstemp(dir=target.parent, suffix=".so")
@@ -102,9 +148,13 @@ def _compile(source: Path, target: Path, optimize: str) -> None:
             hint="set XDG_CACHE_HOME to a folder that can be written",
         ) from error
     os.close(handle)
-    command = [*shlex.split(compiler), *_FLAGS, optimize, "-o", temporary, str(source)]
+    # Zig keeps what it made of its C library (50 MB), else in a home that may not be writable.
+    environment = {"ZIG_GLOBAL_CACHE_DIR": str(_cache_folder() / "zig"), **os.environ}
     try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        result = subprocess.run(
+            [*command, "-o", temporary, str(source)],
+            env=environment, capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
         if result.returncode != 0:
             reason = (result.stderr.strip().splitlines() or ["no message"])[0]
             raise NotBuilt(f"the C compiler failed: {reason}")

@@ -124,7 +124,7 @@ class Settings:
 
         Args:
             **given: The attributes of this class; besides `address` (a list separated by
-                commas, or a sequence) for `addresses`, and `password_file`.
+                commas, or a sequence) for `addresses`, `password_file` and `key_password_file`.
 
         Raises:
             ConfigError: A value is unusable, or a profile that was asked for does not exist.
@@ -166,7 +166,7 @@ class Settings:
         if self.username and self.password is None:
             raise ConfigError(
                 f"user {self.username!r} has no password",
-                hint="give --password, --password-file or IGNITETF_PASSWORD",
+                hint="give --password-file FILE, set IGNITETF_PASSWORD, or --password to be asked for it",
             )
         for name in _FILES:
             path = getattr(self, name)
@@ -204,8 +204,8 @@ def _normal(layer: Mapping[str, Any]) -> dict[str, Any]:
             continue
         if name in ("address", "addresses"):
             out["addresses"] = _addresses(name, value)
-        elif name == "password_file":
-            out["password"] = _read_secret(_text(name, value))
+        elif name in ("password_file", "key_password_file"):
+            out[name.removesuffix("_file")] = _read_secret(_text(name, value))
         elif name not in known:
             raise ConfigError(
                 f"unknown setting {name!r}", hint=f"known: {', '.join(sorted(known))}"
@@ -248,6 +248,7 @@ def _from_environment() -> dict[str, Any]:
         "cert": "IGNITETF_CERT",
         "key": "IGNITETF_KEY",
         "key_password": "IGNITETF_KEY_PASSWORD",
+        "key_password_file": "IGNITETF_KEY_PASSWORD_FILE",
         "tls_insecure": "IGNITETF_TLS_INSECURE",
         "connect_timeout_s": "IGNITETF_CONNECT_TIMEOUT",
         "request_timeout_s": "IGNITETF_REQUEST_TIMEOUT",

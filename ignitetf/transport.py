@@ -26,7 +26,8 @@ from ignitetf.errors import (
     WireError,
 )
 from ignitetf.failures import server_error
-from ignitetf.handshake import cause, open_connection, string_at
+from ignitetf.handshake import open_connection, string_at
+from ignitetf.refusals import cause
 from ignitetf.settings import Settings
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.codes import OpCode

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 
 from ignitetf.errors import ConfigError
+from ignitetf.sql.tokens import tokens
 
 __all__ = [
     "TABLES",
@@ -31,14 +32,6 @@ TABLES = ("images", "mnist", "voc")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_$.-]*\Z")
 _TYPE = re.compile(r"[A-Z]+(\([0-9]+(,[0-9]+)?\))?( NOT NULL)?\Z")
 _PLACE = re.compile(r"\{([a-z_]+)\}")
-_LEADING = re.compile(r"\A(\s|--[^\n]*(\n|\Z)|/\*.*?\*/)*", re.DOTALL)
-# What a semicolon does not end: quoted text, quoted names, comments.
-_TOKEN = re.compile(
-    r"""(?P<skip>'(?:[^']|'')*(?:'|\Z) | "(?:[^"]|"")*(?:"|\Z) | --[^\n]* | /\*.*?(?:\*/|\Z))
-      | (?P<end>;) | (?P<text>[^;'"/-]+|.)""",
-    re.DOTALL | re.VERBOSE,
-)
-
 Fill = str | int | Sequence[str] | Sequence[tuple[str, str]] | Mapping[str, "str | int | bool"]
 
 
@@ -57,7 +50,8 @@ def statement(name: str, /, **values: Fill) -> str:
     text = text_of(name)
     if missing := placeholders(text) - values.keys():
         raise ConfigError(f"{name}.sql needs {', '.join(sorted(missing))}")
-    return fill(text, **values)
+    # A view keeps its statement as it was sent.
+    return fill(text.strip(), **values)
 
 
 def text_of(name: str) -> str:
@@ -92,7 +86,10 @@ def placeholders(text: str) -> set[str]:
 
 def bare(text: str) -> str:
     """The text without the space and the comments it begins with."""
-    return _LEADING.sub("", text)
+    for token in tokens(text):
+        if token.kind not in ("space", "comment"):
+            return text[token.start :]
+    return ""
 
 
 def split(text: str) -> Iterator[str]:
@@ -102,14 +99,12 @@ def split(text: str) -> Iterator[str]:
         Each without its semicolon; none that is only space and comments.
     """
     start, content = 0, False
-    for token in _TOKEN.finditer(text):
-        if token["end"]:
+    for token in tokens(text):
+        if token.text == ";":
             if content:
-                yield text[start : token.start()].strip()
-            start, content = token.end(), False
-        elif token["text"]:
-            content = content or not token["text"].isspace()
-        elif token["skip"][0] in "'\"":
+                yield text[start : token.start].strip()
+            start, content = token.start + 1, False
+        elif token.kind not in ("space", "comment") and not token.text.startswith("/*"):
             content = True
     if content:
         yield text[start:].strip()

@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import os
 import random
+import re
 import shutil
 import socket
 import sys
@@ -16,6 +17,7 @@ SHARED_DATA = ROOT.parent / "shared" / "data"
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
 
 _numbers = itertools.count()
+_JAVA_EXCEPTION = re.compile(r"\b(?:java|javax|org)\.[\w.$]+(?:Exception|Error)\b")
 
 
 def missing(reason):
@@ -23,6 +25,50 @@ def missing(reason):
     if IN_CI:
         pytest.fail(reason)
     pytest.skip(reason)
+
+
+def without_native(reason):
+    """Skip a test whose subject is a native part, in CI as well, but where it could be built."""
+    from ignitetf.native import NotBuilt, compiler
+
+    try:
+        compiler()
+    except NotBuilt:
+        pytest.skip(reason)
+    if sys.platform == "linux":
+        missing(reason)
+    pytest.skip(reason)
+
+
+def needs_native_io():
+    """Skip a test whose programs have `igfs://` inside TensorFlow where that cannot be had."""
+    from ignitetf.fs.oserrors import NativeIOUnavailable
+    from ignitetf.fs.shim import shim_path
+
+    pytest.importorskip("tensorflow")
+    try:
+        shim_path()
+    except NativeIOUnavailable as error:
+        without_native(str(error))
+
+
+@pytest.fixture(autouse=True)
+def messages_say_their_place_once(monkeypatch):
+    """A law for the errors that any test makes: no part of a message comes twice."""
+    from ignitetf.errors import IgniteTFError, ServerError
+
+    make, faulty = IgniteTFError.__init__, []
+
+    def watched(self, message, **options):
+        make(self, message, **options)
+        parts = [part for part in message.split(": ") if len(part) > 2]
+        java = isinstance(self, ServerError) and _JAVA_EXCEPTION.search(message)
+        if len(set(parts)) < len(parts) or java:
+            faulty.append(message)
+
+    monkeypatch.setattr(IgniteTFError, "__init__", watched)
+    yield
+    assert faulty == []
 
 
 @pytest.fixture(scope="session")

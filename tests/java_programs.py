@@ -17,7 +17,15 @@ from conftest import missing
 
 COMPILER = "org/eclipse/jdt/ecj/3.44.0/ecj-3.44.0.jar"
 COMPILER_SHA256 = "14c46ddc2e511c46c998da728f6a80f13a689c920f3832402f7ad150f6a6188d"
-OPENS = ("java.base/java.lang", "java.base/java.math", "java.base/java.nio", "java.base/java.util")
+OPENS = (
+    "java.base/java.lang",
+    "java.base/java.math",
+    "java.base/java.net",
+    "java.base/java.nio",
+    "java.base/java.time",
+    "java.base/java.util",
+    "java.sql/java.sql",
+)
 
 
 def java_command(source, home, folder):
@@ -89,6 +97,7 @@ def secured(settings, folder):
 
 
 def run(*words, environment=None):
+    """What the program printed; it must succeed."""
     done = subprocess.run(
         [str(word) for word in words],
         env={**os.environ, **(environment or {})},
@@ -98,3 +107,4 @@ def run(*words, environment=None):
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

@@ -59,7 +59,7 @@ def put_all_seconds(work: PutAll) -> float:
     """Seconds that the rows take, without the start of the process and a first batch.
 
     Raises:
-        IgniteTFError: The process failed; the message is its last line.
+        IgniteTFError: The process failed; the message is the last line of its error.
         RequestTimeout: It took too long, and was ended.
     """
     try:
@@ -74,8 +74,10 @@ def put_all_seconds(work: PutAll) -> float:
     except subprocess.TimeoutExpired as error:
         raise RequestTimeout(f"pyignite took more than {_LIMIT_S:g} s") from error
     if ended.returncode:
-        lines = ended.stderr.decode(errors="replace").strip().splitlines()
-        raise IgniteTFError(f"pyignite's process failed: {(lines or ['no message'])[-1]}")
+        told = ended.stderr.decode(errors="replace").strip().splitlines()
+        # Notes of the error, such as its hint, stand below its message.
+        lines = [line for line in told if not line.startswith("hint: ")] or ["no message"]
+        raise IgniteTFError(f"pyignite's process failed: {lines[-1]}")
     return float(ended.stdout)
 
 

@@ -6,12 +6,13 @@ cache -> reader -> **records** -> people
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from ignitetf.client import Client
+from ignitetf.explore.readable import read_what_can_be
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
 from ignitetf.wire.codes import TypeCode
@@ -23,7 +24,12 @@ _PAGE_ENTRIES = 256
 
 
 def first_rows(
-    client: Client, cache: str, count: int = 10, *, fields: tuple[str, ...] | None = None
+    client: Client,
+    cache: str,
+    count: int = 10,
+    *,
+    fields: tuple[str, ...] | None = None,
+    on_left_out: Callable[[str, str], None] = lambda name, reason: None,
 ) -> list[dict[str, Any]]:
     """The first records in the order of partitions and of key hashes, as `IgniteDataset` reads.
 
@@ -31,7 +37,8 @@ def first_rows(
         client: The cluster.
         cache: Name of the cache or data set.
         count: Records at most.
-        fields: Value fields; None for all.
+        fields: Value fields; None for all that can be read.
+        on_left_out: Called with the name of each other field, and the reason.
 
     Returns:
         One mapping a record: `key`, then the fields; strings as text, blobs as `bytes`, arrays as
@@ -40,14 +47,20 @@ def first_rows(
     options = ReadOptions(
         fields=fields, raw_nulls=True, page_size=max(1, min(count, _PAGE_ENTRIES))
     )
-    reader = CacheReader(client, cache, options)
-    found: list[dict[str, Any]] = []
-    for batch in _batches(reader):
-        wanted = min(len(batch), count - len(found))
-        found += [_record(reader.schema, batch, index) for index in range(wanted)]
-        if len(found) >= count:
-            break
-    return found
+
+    def read(reader: CacheReader) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        for batch in _batches(reader):
+            wanted = min(len(batch), count - len(found))
+            found += [_record(reader.schema, batch, index) for index in range(wanted)]
+            if len(found) >= count:
+                break
+        return found
+
+    rows, left_out = read_what_can_be(client, cache, options, read)
+    for name, reason in left_out.items():
+        on_left_out(name, reason)
+    return rows
 
 
 def _batches(reader: CacheReader) -> Iterator[Batch]:

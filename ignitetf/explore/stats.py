@@ -10,6 +10,7 @@ text and blobs by their lengths.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -20,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.client import Client
+from ignitetf.explore.readable import read_what_can_be
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
 from ignitetf.wire.codes import TypeCode
@@ -78,6 +80,7 @@ class DatasetStats:
         partitions: Number of partitions.
         partition_rows: Records of each partition; by the rows' own partition for blocks too.
         columns: The columns, key first.
+        left_out: Fields that cannot be read, and why.
     """
 
     cache: str
@@ -87,6 +90,7 @@ class DatasetStats:
     partitions: int = 0
     partition_rows: list[int] = field(default_factory=list)
     columns: list[ColumnStats] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
 
     @property
     def skew(self) -> float:
@@ -111,10 +115,16 @@ def dataset_stats(
     Raises:
         SchemaError: The cache is empty and has no manifest, or its records fit no one schema.
     """
-    reader = CacheReader(client, cache, ReadOptions(raw_nulls=True))
+    read = functools.partial(_stats_of, on_progress=on_progress)
+    found, left_out = read_what_can_be(client, cache, ReadOptions(raw_nulls=True), read)
+    found.left_out = left_out
+    return found
+
+
+def _stats_of(reader: CacheReader, on_progress: Callable[[int], None]) -> DatasetStats:
     schema = reader.schema
     seen = {"key": _Column(schema.key), **{f.name: _Column(f) for f in schema.fields}}
-    found = DatasetStats(cache, "rows" if reader.block_rows == 1.0 else "blocks")
+    found = DatasetStats(reader.name, "rows" if reader.block_rows == 1.0 else "blocks")
     if reader.manifest is not None:
         found.layout = reader.manifest.layout
     found.partitions = reader.partition_count

@@ -1,43 +1,27 @@
 """The checkpoints of a directory in the cluster: which there are, and removing the older ones.
 
-sync -> **checkpoints** -> store
-
-A checkpoint is an index and its data; the state file `checkpoint`, TensorFlow's CheckpointState as
-text, names those that count. Needs no TensorFlow.
+push, watch -> **checkpoints** -> units, state -> store
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
+from ignitetf.fs.folders import RemoteFolder
 from ignitetf.fs.path import os_error
+from ignitetf.fs.push import remove_unit
+from ignitetf.fs.state import state_names, state_of
 from ignitetf.fs.store import Store
+from ignitetf.fs.sync import read_file, write_file
+from ignitetf.fs.units import STATE_FILE, Unit, units, what_is_wrong
 
-__all__ = [
-    "DIGEST",
-    "STATE_FILE",
-    "Checkpoint",
-    "checkpoints",
-    "prune",
-    "read_file",
-    "relative_state",
-    "state_paths",
-    "state_without",
-    "write_file",
-]
+__all__ = ["Checkpoint", "checkpoints", "prune"]
 
-STATE_FILE: Final = "checkpoint"
-DIGEST: Final = "sha256"
-_DATA = re.compile(r"(?P<prefix>.+)\.data-\d{5}-of-(?P<shards>\d{5})")
-_STATE_LINE = re.compile(
-    r'^(?P<field>model_checkpoint_path|all_model_checkpoint_paths): "(?P<path>(?:[^"\\]|\\.)*)"$'
-)
+_TRIES: Final = 5
 
 
 @dataclass(frozen=True)
@@ -49,7 +33,7 @@ class Checkpoint:
         files: Names of its files.
         size_bytes: Bytes of all its files.
         mtime_ns: Time of its newest file.
-        complete: Whether the index and all parts of the data are there.
+        complete: Whether the index and all the data that it needs are there.
         latest: Whether the state file names it as the latest.
     """
 
@@ -62,34 +46,43 @@ class Checkpoint:
 
 
 def checkpoints(store: Store, remote: str) -> list[Checkpoint]:
-    """The checkpoints of a remote directory, oldest first."""
-    base = remote.rstrip("/")
-    entries = {name: e for name, e in store.list(remote) if not e.is_directory}
-    latest, order = None, list[str]()
-    if STATE_FILE in entries:
-        latest, order = state_paths(read_file(store, f"{base}/{STATE_FILE}").decode())
-    groups: dict[str, list[str]] = {}
-    shards: dict[str, int] = {}
-    for name in entries:
-        if data := _DATA.fullmatch(name):
-            groups.setdefault(data["prefix"], []).append(name)
-            shards[data["prefix"]] = int(data["shards"])
-        elif name.endswith(".index"):
-            groups.setdefault(name[: -len(".index")], []).append(name)
-    found = [
-        Checkpoint(
-            name=prefix,
-            files=tuple(sorted(names)),
-            size_bytes=sum(entries[name].size for name in names),
-            mtime_ns=max(entries[name].mtime_ns for name in names),
-            complete=f"{prefix}.index" in names and len(names) == shards.get(prefix, 0) + 1 > 1,
-            latest=latest is not None and Path(latest).name == prefix,
-        )
-        for prefix, names in groups.items()
-    ]
+    """TensorFlow's checkpoints in a remote directory, oldest first."""
+    return [one for one, _ in _find(store, remote)[0]]
+
+
+def _find(store: Store, remote: str) -> tuple[list[tuple[Checkpoint, Unit]], str | None]:
+    """The checkpoints, and the text of the state."""
+    for _ in range(_TRIES):
+        # Somebody may prune at the same time.
+        with contextlib.suppress(FileNotFoundError):
+            return _look(store, remote)
+    return _look(store, remote)
+
+
+def _look(store: Store, remote: str) -> tuple[list[tuple[Checkpoint, Unit]], str | None]:
+    folder = RemoteFolder(store, remote)
+    text = None
+    if STATE_FILE in folder.sizes:
+        text = read_file(store, f"{folder.path}/{STATE_FILE}").decode("utf-8", "surrogateescape")
+    latest, order = state_names(text or "")
+    folder = folder.only([name for name in folder.sizes if "/" not in name])
+    found = []
+    for unit in units(folder, order):
+        if unit.kind == "checkpoint" and unit.files:
+            entries = [folder.entries[name] for name in unit.files]
+            one = Checkpoint(
+                name=unit.name,
+                files=unit.files,
+                size_bytes=sum(entry.size for entry in entries),
+                mtime_ns=max(entry.mtime_ns for entry in entries),
+                complete=what_is_wrong(folder, unit) is None,
+                latest=latest == unit.name,
+            )
+            found.append((one, unit))
     # The state knows the order; what it does not name is older, or nobody knows.
-    place = {Path(path).name: number for number, path in enumerate(order)}
-    return sorted(found, key=lambda one: (place.get(one.name, -1), _natural(one.name)))
+    place = {name: number for number, name in enumerate(order)}
+    found.sort(key=lambda pair: (place.get(pair[0].name, -1), _natural(pair[0].name)))
+    return found, text
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
@@ -99,92 +92,32 @@ def _natural(name: str) -> list[tuple[int, str]]:
 def prune(store: Store, remote: str, keep: int) -> list[Checkpoint]:
     """Remove all but the newest complete checkpoints; the latest always stays.
 
-    The state file forgets them first, so that no reader is led to one that goes.
+    The state file forgets them first, so that no reader is led to one that goes. All files of
+    one go at one moment.
 
     Returns:
         The checkpoints that were removed.
     """
     if keep < 1:
         raise os_error(errno.EINVAL, remote, "at least one checkpoint must be kept")
-    base = remote.rstrip("/")
-    complete = [one for one in checkpoints(store, remote) if one.complete]
-    gone = [one for one in complete[:-keep] if not one.latest]
-    if not gone:
-        return []
-    names = {one.name for one in gone}
-    if store.exists(f"{base}/{STATE_FILE}"):
-        text = read_file(store, f"{base}/{STATE_FILE}").decode()
-        write_file(store, f"{base}/{STATE_FILE}", state_without(text, names).encode())
-    for one in gone:
-        # The index first: without it the rest is no checkpoint.
-        for name in sorted(one.files, key=lambda n: not n.endswith(".index")):
-            with contextlib.suppress(FileNotFoundError):
-                store.remove(f"{base}/{name}")
-    return gone
+    found, text = _find(store, remote)
+    complete = [pair for pair in found if pair[0].complete]
+    gone = [pair for pair in complete[:-keep] if not pair[0].latest]
+    base, removed = remote.rstrip("/"), {one.name for one, _ in gone}
+    if gone:
+        _forget(store, f"{base}/{STATE_FILE}", text, removed)
+    for _, unit in gone:
+        remove_unit(store, base, unit)
+    if gone and text is not None:
+        # A push at the same time may have named them again before they went.
+        path = f"{base}/{STATE_FILE}"
+        _forget(store, path, read_file(store, path).decode("utf-8", "surrogateescape"), removed)
+    return [one for one, _ in gone]
 
 
-# The state file
-
-
-def state_paths(text: str) -> tuple[str | None, list[str]]:
-    """The latest checkpoint and all checkpoints that a state names."""
-    latest, every = None, []
-    for line in text.splitlines():
-        if found := _STATE_LINE.match(line):
-            if found["field"] == "model_checkpoint_path":
-                latest = found["path"]
-            else:
-                every.append(found["path"])
-    return latest, every
-
-
-def relative_state(text: str, folder: Path) -> str:
-    """The state with paths below its own folder made relative, so that it means the same there."""
-    lines = []
-    for line in text.splitlines():
-        found = _STATE_LINE.match(line)
-        if found and Path(found["path"]).is_absolute():
-            path = Path(found["path"])
-            if path.parent in (folder, folder.absolute(), folder.resolve()):
-                line = f'{found["field"]}: "{path.name}"'
-        lines.append(line)
-    return "\n".join(lines) + "\n"
-
-
-def state_without(text: str, names: set[str]) -> str:
-    """The state without some checkpoints and their time stamps."""
-    if not names:
-        return text
-    lines = text.splitlines()
-    paths = [m["path"] for m in map(_STATE_LINE.match, lines) if m and m["field"][0] == "a"]
-    kept = [Path(path).name not in names for path in paths]
-    counts: dict[str, int] = {}
-    out = []
-    for line in lines:
-        kind = line.partition(":")[0]
-        if kind in ("all_model_checkpoint_paths", "all_model_checkpoint_timestamps"):
-            number = counts.get(kind, 0)
-            counts[kind] = number + 1
-            if number < len(kept) and not kept[number]:
-                continue
-        out.append(line)
-    return "\n".join(out) + "\n"
-
-
-# Small files, whole
-
-
-def read_file(store: Store, path: str) -> bytes:
-    """The content of a remote file."""
-    with contextlib.closing(store.open_read(path)) as reader:
-        return reader.read(0, reader.size)
-
-
-def write_file(store: Store, remote: str, data: bytes) -> None:
-    """Replace a remote file; its SHA-256 is kept with it, as that of every pushed file."""
-    writer = store.open_write(remote)
-    try:
-        writer.write(memoryview(data))
-        writer.close({DIGEST: hashlib.sha256(data).hexdigest()})
-    finally:
-        writer.discard()
+def _forget(store: Store, path: str, text: str | None, removed: set[str]) -> None:
+    names = set(state_names(text or "")[1])
+    if text is not None and names & removed:
+        kept = state_of(text, "", names - removed)
+        if kept is not None:
+            write_file(store, path, kept.encode("utf-8", "surrogateescape"))

@@ -9,7 +9,8 @@ the last extent's place when that was short, having copied it), so that writers 
 same time all keep their bytes.
 
 A file that is renamed while it is written keeps its writer. One that is removed or replaced takes
-what its writer publishes later with it, as an open file that is unlinked would.
+what its writer publishes later with it, as an open file that is unlinked would; who appends to a
+file and has not published yet gets an error when it is gone.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ignitetf.errors import IgniteTFError
@@ -41,7 +42,7 @@ from ignitetf.fs.tree import Found, Stale
 if TYPE_CHECKING:
     from ignitetf.fs.store import Store
 
-__all__ = ["FileWriter"]
+__all__ = ["FileWriter", "close_together"]
 
 
 class FileWriter:
@@ -70,6 +71,7 @@ class FileWriter:
         self._absorbed: Extent | None = None
         self._replaced: dict[str, int] = {}  # contents the entry had before ours
         self._prefix = 0
+        self._appends = mode == "a" and found.entry is not None  # and makes no new file
         self._base = 0  # size of the file before ours, for `tell`
         content_id = new_id()
         self._content = ContentWriter(store.chunks, content_id, chunk_bytes)
@@ -277,6 +279,9 @@ class FileWriter:
             raise os_error(errno.EISDIR, self.path)
         if present is not None and self.mode == "x":
             raise os_error(errno.EEXIST, self.path)
+        if present is None and self._appends:
+            message = "the file was removed, or renamed, while it was appended to"
+            raise os_error(errno.ENOENT, self.path, message)
         if present is None or self.mode != "a":
             contents = present.contents() if present is not None else {}
             start = self._prefix if present is None else 0
@@ -301,3 +306,32 @@ class FileWriter:
 
     def _end(self) -> None:
         self._store.leases.writer_ended(self._lease)
+
+
+def close_together(store: Store, writers: Sequence[tuple[FileWriter, Mapping[str, str]]]) -> None:
+    """Close files, with the facts to keep with each, so that all of them appear at one moment.
+
+    Args:
+        store: Their file system.
+        writers: Open for replacing ("w"), with nothing published yet.
+
+    Raises:
+        OSError: None of them was published; they are still to be discarded.
+    """
+    # Locks on directories are taken in the order of their keys, as everywhere.
+    ordered = sorted(writers, key=lambda pair: (pair[0]._directory_id, pair[0]._key))
+
+    def show(transaction: Transaction) -> None:
+        for writer, attributes in ordered:
+            writer._show(transaction, True, dict(attributes))
+
+    with contextlib.ExitStack() as guards:
+        for writer, _ in ordered:
+            guards.enter_context(writer._guarded())
+            writer._reserve(max(1, writer._content.chunks))
+            writer._content.flush()
+        store.tree.settled((), lambda: store.meta.transact(show))
+    for writer, _ in ordered:
+        writer._published = writer._content.size
+        writer.closed = True
+        writer._end()

@@ -63,7 +63,7 @@ class IgniteFileSystem(AbstractFileSystem):  # type: ignore[misc]
         self._store_name = name
         self._store_options = {k: options.pop(k) for k in _STORE_OPTIONS if k in options}
         known = {f for f in Settings.__dataclass_fields__ if f != "origin"}
-        known |= {"address", "password_file"}
+        known |= {"address", "password_file", "key_password_file"}
         self._connection = {k: options.pop(k) for k in list(options) if k in known}
         if host is not None:
             self._connection["address"] = f"{host}:{port}" if port else host
@@ -157,11 +157,8 @@ class IgniteFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return self._is(path, directory=False)
 
     def _is(self, path: str, *, directory: bool) -> bool:
-        try:
-            entry = self.store.stat(self._strip_protocol(path))
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        return entry.is_directory is directory
+        entry = self.store.found(self._strip_protocol(path))
+        return entry is not None and entry.is_directory is directory
 
     def modified(self, path: str) -> datetime.datetime:
         """Time of the last change, UTC."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import io
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from fsspec.spec import AbstractBufferedFile
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from ignitetf.fs.filesystem import IgniteFileSystem
 
 __all__ = ["IgniteFile"]
+
+_MODES: Final = ("rb", "wb", "xb", "ab")
 
 
 class IgniteFile(AbstractBufferedFile):  # type: ignore[misc]
@@ -42,6 +44,11 @@ class IgniteFile(AbstractBufferedFile):  # type: ignore[misc]
         **kwargs: Any,
     ) -> None:
         self.closed: bool
+        if mode not in _MODES:
+            raise NotImplementedError(
+                f"{path}: mode {mode!r}: files of igfs:// are read, or written from their "
+                "beginning, or appended to; open them once for each"
+            )
         self._writer: FileWriter | None = None
         self._reader: FileReader | None = None
         self._direct = cache_type == "none"

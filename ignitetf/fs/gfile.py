@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import functools
 import os
 import threading
 import time
@@ -127,6 +128,31 @@ def register() -> None:
     from ignitetf.fs import keras_guard
 
     keras_guard.install()
+    _refuse_updates()
+
+
+def _refuse_updates() -> None:
+    """Refuse `r+`, `w+` and `a+` at open: TensorFlow tells its file systems nothing of them.
+
+    It would truncate for `r+`, and a read before the flush would give the content of before.
+    """
+    import tensorflow as tf
+    from tensorflow.python.lib.io import file_io
+
+    begin = file_io.FileIO.__init__
+
+    @functools.wraps(begin)
+    def checked(self: Any, name: Any, mode: str, *args: Any, **kwargs: Any) -> None:
+        if "+" in mode and os.fsdecode(name).startswith(f"{SCHEME}://"):
+            raise tf.errors.UnimplementedError(
+                None,
+                None,
+                f"{os.fsdecode(name)}: mode {mode!r}: files of {SCHEME}:// are read, or written "
+                "from their beginning, or appended to; open them once for each",
+            )
+        begin(self, name, mode, *args, **kwargs)
+
+    file_io.FileIO.__init__ = checked
 
 
 def tensorflow_gfile() -> Any:

@@ -8,12 +8,11 @@ because TensorFlow's threads lose their Python state between calls.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
-import os
 import re
 import threading
-from collections.abc import Callable
 
 from ignitetf.errors import IgniteTFError
 from ignitetf.fs.files import FileWriter
@@ -201,8 +200,9 @@ class Handles:
     # Paths
 
     def exists(self, uri: str) -> None:
-        """Return when something is there, else raise."""
-        self._entry(uri)
+        """Return when something is there, else raise ENOENT, also for a path that none can be at."""
+        if not self._is_there(uri):
+            raise os_error(errno.ENOENT, uri)
 
     def stat(self, uri: str) -> tuple[int, int, bool]:
         """Size, time of the last change in nanoseconds, whether it is a directory."""
@@ -210,14 +210,17 @@ class Handles:
         return entry.size, entry.mtime_ns, entry.is_directory
 
     def mkdir(self, uri: str) -> None:
-        """Make a directory and those on the way; raises EEXIST."""
+        """Make a directory; raises EEXIST, ENOENT."""
         store, path = self._at(uri)
-        store.make_directory(path, parents=True)
+        store.make_directory(path)
 
     def makedirs(self, uri: str) -> None:
-        """Make a directory and those on the way where they are missing."""
+        """Make a directory and those on the way where they are missing; raises ENOTDIR."""
         store, path = self._at(uri)
-        store.make_directory(path, parents=True, exist_ok=True)
+        try:
+            store.make_directory(path, parents=True, exist_ok=True)
+        except FileExistsError:
+            raise os_error(errno.ENOTDIR, uri) from None
 
     def unlink(self, uri: str) -> None:
         """Remove a file."""
@@ -230,7 +233,8 @@ class Handles:
         store.remove_directory(path)
 
     def rmtree(self, uri: str) -> None:
-        """Remove a directory with all that is in it, or a file."""
+        """Remove a directory with all that is in it, or a file; raises ENOENT."""
+        self.exists(uri)
         store, path = self._at(uri)
         try:
             store.remove_directory(path, recursive=True)
@@ -243,23 +247,15 @@ class Handles:
         other, goal = self._at(target)
         if other is not store:
             raise os_error(errno.EXDEV, source, "a rename cannot cross file systems; copy instead")
-        try:
-            store.rename(path, goal)
-        except FileNotFoundError:
-            if not store.exists(path) or (parent := _parent(goal)) == "/":
-                raise
-            store.make_directory(parent, parents=True, exist_ok=True)
-            store.rename(path, goal)
+        store.rename(path, goal)
 
     def copy(self, source: str, target: str) -> None:
-        """Copy a file, into the target where that is a directory."""
+        """Copy a file, over a file at the target; raises ENOENT, EISDIR."""
         store, path = self._at(source)
         other, goal = self._at(target)
         if other is not store:
             raise os_error(errno.EXDEV, source, "copy through a local file")
-        if store.exists(goal) and store.stat(goal).is_directory:
-            goal = f"{goal.rstrip('/')}/{path.rstrip('/').rsplit('/', 1)[-1]}"
-        store.copy(path, goal)
+        store.copy(path, goal, parents=False)
 
     def children(self, uri: str) -> list[str]:
         """Names in a directory."""
@@ -280,17 +276,17 @@ class Handles:
         return sorted(uri for uri in found if self._is_there(uri))
 
     def _names(self, uri: str) -> list[str]:
-        return self._or_nothing(lambda: self.children(uri)) or []
+        store, path = self._at(uri)
+        entry = store.found(path)
+        if entry is None or not entry.is_directory:
+            return []
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # replaced meanwhile
+            return [name for name, _ in store.list(path)]
+        return []
 
     def _is_there(self, uri: str) -> bool:
-        return self._or_nothing(lambda: [str(self._entry(uri).mtime_ns)]) is not None
-
-    @staticmethod
-    def _or_nothing(look: Callable[[], list[str]]) -> list[str] | None:
-        try:
-            return look()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        store, path = self._at(uri)
+        return store.found(path) is not None
 
     def _entry(self, uri: str) -> Entry:
         store, path = self._at(uri)
@@ -315,10 +311,6 @@ class Handles:
         addresses = tuple(part for part in address.split(",") if part)
         changed = {"addresses": addresses, **({"username": user} if user else {})}
         return self._default.replace(**changed)
-
-
-def _parent(path: str) -> str:
-    return os.path.normpath(path).rpartition("/")[0] or "/"
 
 
 def _pattern(part: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib.abc
 import importlib.machinery
+import json
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -62,13 +63,16 @@ def _refusing(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _through_a_file(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Save to a local folder, or load from one; both take the model and then the path."""
+    """Save to a local folder, or load from one; both take the model and then the path.
+
+    Weights cut into several files are all copied: Keras itself copies the index of them only.
+    """
     saves = function.__name__.startswith("save")
 
     @functools.wraps(function)
     def copying(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
         remote = str(filepath)
-        if not (remote.startswith("igfs://") and remote.endswith(".h5")):
+        if not (remote.startswith("igfs://") and remote.endswith((".h5", ".json"))):
             return function(model, filepath, *args, **kwargs)
         from ignitetf.fs.gfile import tensorflow_gfile
 
@@ -78,13 +82,25 @@ def _through_a_file(function: Callable[..., Any]) -> Callable[..., Any]:
             local = Path(folder, name)
             if not saves:
                 copy(remote, str(local))
+                for shard in _shards(local):
+                    copy(f"{where}/{shard}", str(local.with_name(shard)))
             result = function(model, str(local), *args, **kwargs)
-            # Weights cut into several files are all there.
-            for written in Path(folder).iterdir() if saves else ():
-                copy(str(written), f"{where}/{written.name}", overwrite=True)
+            # The index of several files comes last.
+            written = sorted(Path(folder).iterdir(), key=lambda path: path.suffix == ".json")
+            for path in written if saves else ():
+                copy(str(path), f"{where}/{path.name}", overwrite=True)
         return result
 
     return copying
+
+
+def _shards(index: Path) -> list[str]:
+    """Names of the files that an index of weights names; none for the weights themselves."""
+    if index.suffix != ".json":
+        return []
+    places = json.loads(index.read_bytes())["weight_map"].values()
+    every = {name for place in places for name in (place if isinstance(place, list) else [place])}
+    return sorted(Path(name).name for name in every)
 
 
 _WRAPPERS = {

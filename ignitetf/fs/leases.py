@@ -12,18 +12,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
 import secrets
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any, Final
 
 from ignitetf.errors import IgniteTFError
 from ignitetf.fs.meta import MetaCache
 from ignitetf.fs.records import encode, lease_key, reader_key
+from ignitetf.owner import has_ended, machine, started
 
 __all__ = ["GRACE_S", "LEASE_S", "Leases", "WriterLease", "is_dead", "is_here", "now_ms"]
 
@@ -41,37 +40,16 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _host() -> str:
-    """This machine since its start, and this process space in it."""
-    marks = [platform.node()]
-    with contextlib.suppress(OSError):
-        marks.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
-        marks.append(str(Path("/proc/self/ns/pid").stat().st_ino))
-    return "/".join(marks)
-
-
-def _started(pid: int) -> float | None:
-    """When the process started, None where there is none."""
-    import psutil
-
-    try:
-        return float(psutil.Process(pid).create_time())
-    except psutil.NoSuchProcess:
-        return None
-
-
 def is_dead(lease: dict[str, Any]) -> bool:
     """Whether the owner of a lease is gone: known at once on its own machine, else by its beat."""
-    if lease.get("h") == _host():
-        started = _started(int(lease["p"]))
-        if started is None or abs(started - lease["s"]) > 1.0:
-            return True
+    if has_ended(lease.get("h"), int(lease["p"]), lease["s"]):
+        return True
     return bool(now_ms() - lease["t"] > LEASE_S * 1000)
 
 
 def is_here(lease: dict[str, Any]) -> bool:
     """Whether the owner of a lease is a process of this machine; `is_dead` is sure of those."""
-    return bool(lease.get("h") == _host())
+    return bool(lease.get("h") == machine())
 
 
 class WriterLease:
@@ -89,7 +67,7 @@ class WriterLease:
         self._lock = threading.Lock()
         self._reserved = 0
         self._value = b""
-        self._facts = {"h": _host(), "p": os.getpid(), "s": _started(os.getpid()), "k": key}
+        self._facts = {"h": machine(), "p": os.getpid(), "s": started(), "k": key}
 
     @property
     def taken(self) -> bool:
@@ -226,7 +204,7 @@ class Leases:
                 for lease in self._readers.values()
                 if now - lease.since >= _READER_AFTER_S and now - lease.beaten >= _BEAT_S
             ]
-        value = encode({"t": now_ms(), "h": _host(), "p": os.getpid(), "s": _started(os.getpid())})
+        value = encode({"t": now_ms(), "h": machine(), "p": os.getpid(), "s": started()})
         self._meta.put_all({reader_key(c, self._reader): value for r in due for c in r.contents})
         for lease in due:
             lease.beaten = now

@@ -35,7 +35,8 @@ def rename(tree: Tree, source: Names, target: Names) -> None:
     if not source or not target:
         raise os_error(errno.EBUSY, "/", "the root directory cannot be renamed or replaced")
     if len(target) > len(source) and target[: len(source)] == source:
-        tree.entry(source)
+        if not tree.entry(source).is_directory:
+            raise os_error(errno.ENOTDIR, join(target))
         raise os_error(errno.EINVAL, join(source), "a directory cannot be moved into itself")
 
     def attempt() -> None:

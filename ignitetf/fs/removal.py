@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+from collections.abc import Sequence
 from typing import Final
 
 from ignitetf.errors import IgniteTFError
@@ -58,43 +59,51 @@ class Removal:
     def _remove_chunks(self, contents: dict[str, int]) -> None:
         self._chunks.remove_all((c, number) for c, n in contents.items() for number in range(n))
 
-    def file(self, names: Names) -> None:
-        """Remove a file; its content goes a while later, on a full node at once.
+    def files(self, every: Sequence[Names]) -> None:
+        """Remove files at one moment; their content goes a while later, on a full node at once.
 
         Raises:
-            OSError: ENOENT, EISDIR.
+            OSError: ENOENT, EISDIR; then nothing was removed.
         """
+        first = every[0]
         try:
-            self._tree.settled(names, lambda: self._file(names, noted=True))
+            self._tree.settled(first, lambda: self._files(every, noted=True))
         except IgniteTFError as error:
             if not is_full(error):
                 raise
             # Whoever dies between the two leaves chunks for `check` to find.
-            self._remove_chunks(self._tree.settled(names, lambda: self._file(names, noted=False)))
+            self._remove_chunks(self._tree.settled(first, lambda: self._files(every, noted=False)))
 
-    def _file(self, names: Names, noted: bool) -> dict[str, int]:
-        """One look and one transaction; gives the content that the name led to."""
-        found = self._tree.lookup(names)
-        if found.entry is None:
-            raise os_error(errno.ENOENT, found.path)
-        if found.entry.is_directory:
-            raise os_error(errno.EISDIR, found.path)
-        contents = found.entry.contents()
+    def _files(self, every: Sequence[Names], noted: bool) -> dict[str, int]:
+        """One look and one transaction; gives the content that the names led to."""
+        contents: dict[str, int] = {}
+        expected: dict[str, dict[str, int]] = {}
+        parents = set[str]()
+        for names in every:
+            found = self._tree.lookup(names)
+            if found.entry is None:
+                raise os_error(errno.ENOENT, found.path)
+            if found.entry.is_directory:
+                raise os_error(errno.EISDIR, found.path)
+            expected[found.key] = found.entry.contents()
+            contents.update(expected[found.key])
+            parents.add(directory_key(found.parent_id))
         notes = garbage(contents) if noted else {}
-        tried: list[Entry] = []
+        tried: list[dict[str, bytes]] = []
 
         def work(transaction: Transaction) -> None:
-            own = directory_key(found.parent_id)
             # What is locked first is written first: without room for a note the name stays.
-            held = transaction.lock([own, *notes, found.key])
-            there = Entry.from_bytes(held[found.key]) if found.key in held else None
+            held = transaction.lock([*sorted(parents), *notes, *sorted(expected)])
+            there = {key: held[key] for key in expected if key in held}
             if transaction.unsettled and tried and there != tried[-1]:
                 return
-            if there is None or there.is_directory or there.contents() != contents:
-                raise Stale
+            for key, kept in expected.items():
+                entry = Entry.from_bytes(there[key]) if key in there else None
+                if entry is None or entry.is_directory or entry.contents() != kept:
+                    raise Stale
             tried.append(there)
             transaction.put(notes)
-            transaction.remove([found.key])
+            transaction.remove(expected)
 
         self._meta.transact(work)
         return contents
@@ -123,7 +132,7 @@ class Removal:
         for name, entry in self._tree.entries(names):
             if not entry.is_directory:
                 with contextlib.suppress(FileNotFoundError):
-                    self.file((*names, name))
+                    self.files([(*names, name)])
                 return True
             if self._remove_one((*names, name)):
                 return True

@@ -30,7 +30,7 @@ def shim_path() -> Path:
             f"igfs:// inside TensorFlow needs Linux, this is {platform.system()}", hint=_HINT
         )
     try:
-        return shared_object(SOURCE, "-O2")
+        return shared_object(SOURCE)
     except NotBuilt as error:
         raise NativeIOUnavailable(
             f"igfs:// inside TensorFlow needs a small native part: {error}",

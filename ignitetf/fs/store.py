@@ -27,7 +27,13 @@ from dataclasses import replace as replace_fields
 from typing import Any, Final
 
 from ignitetf.client import Client
-from ignitetf.errors import CacheNotFound, ConfigError, IgniteTFError, ServerError
+from ignitetf.errors import (
+    CacheNotFound,
+    ConfigError,
+    IgniteTFError,
+    ServerError,
+    ServerOverloaded,
+)
 from ignitetf.fs import meta as meta_module
 from ignitetf.fs.chunks import CHUNK_BYTES, ChunkCache, ContentReader
 from ignitetf.fs.files import FileWriter
@@ -47,7 +53,9 @@ from ignitetf.fs.records import (
 )
 from ignitetf.fs.removal import Removal
 from ignitetf.fs.tree import Found, Names, Stale, Tree
+from ignitetf.load.caches import DEFAULT_PARTITIONS
 from ignitetf.pyclient import translated
+from ignitetf.room import require_room
 from ignitetf.settings import Settings
 
 __all__ = ["DEFAULT_NAME", "FileReader", "Store", "open_store"]
@@ -55,6 +63,7 @@ __all__ = ["DEFAULT_NAME", "FileReader", "Store", "open_store"]
 DEFAULT_NAME: Final = "IGFS"
 _NAME = re.compile(r"[A-Z][A-Z0-9_]{0,50}")
 _VERSION: Final = 1
+_NOTHING_THERE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EILSEQ)
 _SMALLEST_CHUNK: Final = 4096
 _LARGEST_CHUNK: Final = 64 << 20
 
@@ -178,11 +187,15 @@ class Store:
             prop_codes.PROP_NAME: self.chunks.name,
             prop_codes.PROP_CACHE_ATOMICITY_MODE: 1,
         }
+        # Two caches, each of as many partitions as Ignite gives by default.
+        require_room(self.client, self.chunks.name, 2 * DEFAULT_PARTITIONS)
         try:
             # The chunks first: whoever sees the metadata finds both.
             with translated():
                 self.client.pyignite.get_or_create_cache(chunks)
             meta_module.create(self.client, self.meta.name, properties)
+        except ServerOverloaded:
+            raise
         except ServerError as error:
             raise ConfigError(f"file system {self.name} cannot be made: {error}") from error
 
@@ -205,12 +218,19 @@ class Store:
             return self.tree.entry(self._names(path))
 
     def exists(self, path: str) -> bool:
-        """Whether a file or directory is at a path."""
+        """Whether a file or directory is at a path; False for a path that none can be at."""
+        return self.found(path) is not None
+
+    def found(self, path: str) -> Entry | None:
+        """What is at a path, None where nothing is or can be."""
+        if "\0" in path:
+            return None
         try:
-            self.stat(path)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        return True
+            return self.stat(path)
+        except OSError as error:
+            if error.errno in _NOTHING_THERE:
+                return None
+            raise
 
     def list(self, path: str) -> list[tuple[str, Entry]]:
         """Names and entries of a directory, sorted. Raises ENOENT, ENOTDIR."""
@@ -226,13 +246,13 @@ class Store:
             elif not exist_ok:
                 raise os_error(errno.EEXIST, "/")
 
-    def remove(self, path: str) -> None:
-        """Remove a file. Raises ENOENT, EISDIR."""
+    def remove(self, path: str, *more: str) -> None:
+        """Remove a file, or several at one moment. Raises ENOENT, EISDIR."""
         with os_errors(path):
-            names = self._names(path)
-            if not names:
+            every = [self._names(one) for one in (path, *more)]
+            if not all(every):
                 raise os_error(errno.EISDIR, "/")
-            self.removal.file(names)
+            self.removal.files(every)
             self.leases.garbage_made()
 
     def remove_directory(self, path: str, *, recursive: bool = False) -> None:

@@ -18,6 +18,7 @@ A listing is not a snapshot: an entry that comes, goes or moves meanwhile may sh
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import time
 from collections.abc import Callable, Iterable
@@ -204,16 +205,33 @@ class Tree:
         Raises:
             OSError: EEXIST, ENOENT, ENOTDIR.
         """
-        return self.settled(names, lambda: self._make_directory(names, parents, exist_ok))
+        for _ in range(_ATTEMPTS if parents else 0):
+            try:
+                return self.settled(names, lambda: self._make_directory(names, exist_ok))
+            except FileNotFoundError:
+                # Removed again meanwhile, or a name on the way is missing.
+                with contextlib.suppress(FileNotFoundError):
+                    for depth in range(self._depth(names) + 1, len(names)):
+                        self._make_one(names[:depth])
+        return self.settled(names, lambda: self._make_directory(names, exist_ok))
 
-    def _make_directory(self, names: Names, parents: bool, exist_ok: bool) -> str:
-        try:
-            found = self.lookup(names, sure=False)
-        except FileNotFoundError:
-            if not parents:
-                raise
-            self.make_directory(names[:-1], parents=True, exist_ok=True)
-            found = self.lookup(names, sure=False)
+    def _make_one(self, names: Names) -> None:
+        self.settled(names, lambda: self._make_directory(names, True))
+
+    def _depth(self, names: Names) -> int:
+        """How many of the names on the way to the last are there."""
+        there, missing = 0, len(names)
+        while there + 1 < missing:
+            depth = (there + missing) // 2
+            try:
+                found = self.lookup(names[:depth], sure=False).entry is not None
+            except FileNotFoundError:
+                found = False
+            there, missing = (depth, missing) if found else (there, depth)
+        return there
+
+    def _make_directory(self, names: Names, exist_ok: bool) -> str:
+        found = self.lookup(names, sure=False)
         if found.entry is not None:
             if exist_ok and found.entry.directory_id is not None:
                 return found.entry.directory_id

@@ -14,13 +14,11 @@ value gets a full-text index, without whose jar the table silently does not appe
 from __future__ import annotations
 
 import contextlib
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ignitetf.catalog import drop_manifest
-from ignitetf.client import Client, cache_id
+from ignitetf.client import Client
 from ignitetf.errors import (
     CacheExists,
     CacheNotFound,
@@ -34,13 +32,14 @@ from ignitetf.load.describe import (
     find_table,
     list_caches,
     list_tables,
-    manifest_of,
     resolve,
 )
+from ignitetf.load.removal import clear_cache, drop_cache, drop_sql_table, drop_table, remove_cache
 from ignitetf.load.unmade import unmade_if_interrupted
 from ignitetf.pyclient import translated
+from ignitetf.room import require_room
 from ignitetf.sql import statement
-from ignitetf.wire.codes import OpCode, TypeCode
+from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.schema import Field, Schema
 
 __all__ = [
@@ -57,6 +56,7 @@ __all__ = [
     "drop_cache",
     "drop_table",
     "find_table",
+    "has_table",
     "list_caches",
     "list_tables",
     "missing_template",
@@ -66,6 +66,7 @@ __all__ = [
 
 MAX_PARTITIONS: Final = 65_000  # CacheConfiguration.MAX_PARTITIONS_COUNT
 DEFAULT_PARTITIONS: Final = 1024  # RendezvousAffinityFunction's own
+_REPLICATED_PARTITIONS: Final = 512  # the same, of a replicated cache
 _MODES: Final = ("PARTITIONED", "REPLICATED")
 _ATOMICITIES: Final = ("ATOMIC", "TRANSACTIONAL")
 
@@ -140,14 +141,19 @@ def create_cache(client: Client, spec: CacheSpec) -> None:
     Raises:
         CacheExists: There is a cache or a table of this name.
         ConfigError: The cluster has no template for this number of partitions.
+        ServerOverloaded: The node's memory has no room for them.
     """
     _require_absent(client, spec.name)
+    _require_room(client, spec)
     with _unmade(client, spec.name):
         if spec.partitions is None:
             _create_plain(client, spec)
             return
-        text = statement("create_cache", cache=spec.name, options=_options(spec, spec.partitions))
-        _create(client, spec, text, spec.name)
+        # Under the cache's own name it would say that the cache is empty.
+        table = f"{spec.name}__CACHE"
+        options = _options(spec, spec.partitions)
+        text = statement("create_cache", table=table, cache=spec.name, options=options)
+        _create(client, spec, text, table)
 
 
 def create_table(
@@ -170,77 +176,29 @@ def create_table(
         CacheExists: There is a cache or a table of this name.
         ConfigError: A name cannot stand in SQL, or the cluster has no template for this number
             of partitions. Nothing is left behind.
+        ServerOverloaded: The node's memory has no room for them.
     """
     schema.check_identifiers()
     _require_absent(client, spec.name)
-    if schema.type_name is None and not _bare_value_fits(schema.fields[0]):
+    _require_room(client, spec)
+    if not has_table(schema):
         create_cache(client, spec)
         return
     with _unmade(client, spec.name):
         _create_from_template(client, schema, name, spec)
         try:
             for column in index:
-                _create_index(client, name, column.upper())
+                _create_index(client, spec.name, name, column.upper())
         except Exception:
-            drop_table(client, name)
+            remove_cache(client, spec.name)
             raise
 
 
-def drop_table(client: Client, name: str) -> None:
-    """Drop a table, its cache and its manifest; raises CacheNotFound where there is none."""
-    table = find_table(client, name)
-    _drop(client, table["schema"], table["table"])
-    _forget(client, table["cache"])
-
-
-def drop_cache(client: Client, name: str) -> None:
-    """Remove a data set: cache, table, slim table beside blocks, manifest.
-
-    Raises:
-        CacheNotFound: There is no such cache.
-    """
-    cache = resolve(client, name)
-    manifest = manifest_of(client, cache)
-    remove_cache(client, cache)
-    if manifest is not None and manifest.index is not None:
-        with contextlib.suppress(CacheNotFound):
-            remove_cache(client, manifest.index)
-    if manifest is not None:
-        drop_manifest(client, manifest.name)
-
-
-def remove_cache(client: Client, cache: str) -> None:
-    """Remove exactly this cache and its table; raises CacheNotFound where there is none."""
-    client.require_cache(cache)
-    rows = client.sql(statement("tables_of_cache"), (cache,)).fetchall()
-    own = [table for schema, table in rows if schema == "PUBLIC"]
-    if not own:
-        client.destroy_cache(cache)
-    for table in own:
-        _drop(client, "PUBLIC", table)
-
-
-def _drop(client: Client, schema: str, table: str) -> None:
-    """Drop a table; raises CacheNotFound where another was faster: a call that Ctrl-C cut off."""
-    try:
-        client.sql(statement("drop_table", schema=schema, table=table)).close()
-    except SqlError as error:
-        if "Table doesn't exist" not in error.message:
-            raise
-        raise CacheNotFound(f"no table {table!r}", cache=table) from error
-
-
-def clear_cache(client: Client, name: str) -> None:
-    """Remove all entries and the manifest of a cache; raises CacheNotFound where there is none."""
-    cache = resolve(client, name)
-    client.call(OpCode.CACHE_CLEAR, struct.pack("<ib", cache_id(cache), 0))
-    _forget(client, cache)
-
-
-def _forget(client: Client, cache: str) -> None:
-    """Remove the manifest of a data set that is no more."""
-    if (manifest := manifest_of(client, cache)) is not None:
-        drop_manifest(client, manifest.name)
+def has_table(schema: Schema) -> bool:
+    """Whether SQL can show these records: all but bare values of types that it has not."""
+    value = schema.fields[0]
+    bare = schema.type_name is None
+    return not bare or (value.type in _COLUMN and value.type is not TypeCode.STRING)
 
 
 def column_type(field: Field) -> str:
@@ -329,7 +287,7 @@ def _create(client: Client, spec: CacheSpec, text: str, table: str) -> None:
         raise creation_error(error, table, spec.partitions or DEFAULT_PARTITIONS) from error
     if spec.partitions is not None and not _has_partitions(client, spec.name, spec.partitions):
         with contextlib.suppress(CacheNotFound):
-            _drop(client, "PUBLIC", table)
+            drop_sql_table(client, "PUBLIC", table)
         raise missing_template(spec.partitions)
 
 
@@ -341,8 +299,8 @@ def _has_partitions(client: Client, cache: str, count: int) -> bool:
     return client.partition_map(cache).count == count or client.partition_count(cache) == count
 
 
-def _create_index(client: Client, table: str, column: str) -> None:
-    text = statement("create_index", index=f"{table}_{column}_IDX", table=table, columns=[column])
+def _create_index(client: Client, cache: str, table: str, column: str) -> None:
+    text = statement("create_index", index=f"{cache}_{column}_IDX", table=table, columns=[column])
     client.sql(text).close()
 
 
@@ -360,6 +318,12 @@ def _require_absent(client: Client, name: str) -> None:
             hint=f"choose another name, or remove it with 'ignitetf cache drop {name}'",
             cache=name,
         )
+
+
+def _require_room(client: Client, spec: CacheSpec) -> None:
+    replicated = spec.mode == "REPLICATED"
+    default = _REPLICATED_PARTITIONS if replicated else DEFAULT_PARTITIONS
+    require_room(client, spec.name, spec.partitions or default)
 
 
 def _create_plain(client: Client, spec: CacheSpec) -> None:
@@ -393,7 +357,3 @@ def _key_columns(schema: Schema) -> list[tuple[str, str]]:
     taken = {f.name.upper() for f in schema.fields}
     name = next(n for n in ("ID", "KEY", "KEY_ID", "CACHE_KEY", "ROW_KEY") if n not in taken)
     return [(name, column_type(schema.key))]
-
-
-def _bare_value_fits(field: Field) -> bool:
-    return field.type in _COLUMN and field.type is not TypeCode.STRING

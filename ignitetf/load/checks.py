@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from ignitetf.catalog import Manifest
-from ignitetf.errors import CacheExists, ConfigError, SchemaError
+from ignitetf.errors import (
+    CacheExists,
+    ConfigError,
+    IgniteTFError,
+    LoadInterrupted,
+    SchemaError,
+)
 from ignitetf.load.journal import Journal
 from ignitetf.load.tables import fits, told
 from ignitetf.wire.schema import Schema
@@ -14,6 +20,7 @@ from ignitetf.wire.schema import Schema
 __all__ = [
     "check_options",
     "exists_error",
+    "interrupted_error",
     "next_key",
     "require_alike",
     "require_same_options",
@@ -78,6 +85,17 @@ def next_key(old: Manifest) -> int:
             hint="append with --key, or load into another cache",
         )
     return int(found)
+
+
+def interrupted_error(journal: Journal, error: IgniteTFError) -> LoadInterrupted:
+    """The error for a load that stopped, and whose cache and journal are kept."""
+    return LoadInterrupted(
+        f"the load into {journal.name!r} stopped, {journal.rows:,} rows are known to be stored:"
+        f" {error.message.removeprefix(f'cache {journal.name!r}: ')}",
+        hint="when the cause is removed, go on with --if-exists resume",
+        rows=journal.rows,
+        cache=journal.name,
+    )
 
 
 def exists_error(name: str, journal: Journal | None) -> CacheExists:

@@ -14,12 +14,14 @@ from typing import Any, Final
 from ignitetf.catalog import Manifest, list_manifests
 from ignitetf.client import Client, cache_id
 from ignitetf.errors import CacheNotFound, ConfigError, SchemaError, SqlError
+from ignitetf.registry import with_types
 from ignitetf.sql import statement
 from ignitetf.wire.codes import OpCode
+from ignitetf.wire.evidence import Evidence, observe_page
 from ignitetf.wire.frames import Page, cursor_request, read_first_page, scan_request
-from ignitetf.wire.infer import Evidence, infer_schema, observe_page
+from ignitetf.wire.infer import infer_schema
 from ignitetf.wire.schema import BYTES, Field, Schema
-from ignitetf.wire.types import TypeRegistry, UnknownType, read_binary_type
+from ignitetf.wire.types import TypeRegistry
 
 __all__ = ["describe", "find_table", "list_caches", "list_tables", "manifest_of", "resolve"]
 
@@ -51,7 +53,12 @@ def list_caches(client: Client) -> list[dict[str, Any]]:
 
 
 def list_tables(client: Client) -> list[dict[str, Any]]:
-    """One mapping for each table: `schema`, `table`, `cache`, `rows`, `key_type`, `value_type`."""
+    """One mapping for each SQL name of rows.
+
+    Returns:
+        `schema`, `table` (the name: of a data set it is a view), `cache`, `rows`, `key_type`,
+        `value_type`, `affinity_key`, and `base_table` (the table that has the rows).
+    """
     return [{**table, "rows": client.cache_size(table["cache"])} for table in _tables(client)]
 
 
@@ -69,6 +76,9 @@ def find_table(client: Client, name: str) -> dict[str, Any]:
         for table in tables:
             if wanted in (table["table"], f"{table['schema']}.{table['table']}"):
                 return table
+    for table in tables:
+        if table["base_table"] in (name, name.upper()):
+            return table
     near = difflib.get_close_matches(name.upper(), [t["table"] for t in tables], 3)
     found = f"did you mean {' or '.join(near)}?" if near else "'ignitetf table ls' lists the tables"
     raise CacheNotFound(f"no table {name!r}", hint=found, cache=name)
@@ -115,7 +125,7 @@ def describe(client: Client, name: str) -> dict[str, Any]:
     schema = manifest.schema if manifest else None if table else _sample(client, cache)
     out["fields"] = _fields(client, table, schema)
     if table is not None:
-        found = client.sql(statement("indexes"), (table["schema"], table["table"])).fetchall()
+        found = client.sql(statement("indexes"), (table["schema"], table["base_table"])).fetchall()
         out["indexes"] = [{"name": n, "columns": c, "unique": u} for n, c, u in found]
     return out
 
@@ -132,7 +142,7 @@ def _cache_row(client: Client, row: Sequence[Any]) -> dict[str, Any]:
 
 
 def _tables(client: Client, cache: str | None = None) -> list[dict[str, Any]]:
-    names = ("schema", "table", "cache", "key_type", "value_type", "affinity_key")
+    names = ("schema", "table", "base_table", "cache", "key_type", "value_type", "affinity_key")
     rows: Iterable[tuple[Any, ...]] = client.sql(statement("tables"), (cache, cache)).fetchall()
     return [dict(zip(names, row, strict=True)) for row in rows]
 
@@ -147,7 +157,7 @@ def _fields(
 ) -> list[dict[str, Any]]:
     """Columns of the table with what the schema says about each; without a table, the schema's."""
     if schema is None:
-        return _columns(client, table["schema"], table["table"]) if table is not None else []
+        return _columns(client, table["schema"], table["base_table"]) if table is not None else []
     keys = schema.key.fields or (schema.key,)
     rows = [_schema_row(f, key=True) for f in keys]
     rows += [_schema_row(f, key=False) for f in schema.fields]
@@ -156,7 +166,7 @@ def _fields(
     known = {row["name"].upper(): row for row in rows}
     if not schema.key.fields:
         known["ID"] = known.get("ID", known[schema.key.name.upper()])
-    columns = _columns(client, table["schema"], table["table"])
+    columns = _columns(client, table["schema"], table["base_table"])
     for column in columns:
         if found := known.get(column["name"]):
             column.update(dtype=found["dtype"], shape=found["shape"])
@@ -196,23 +206,14 @@ def _columns(client: Client, schema: str, table: str) -> list[dict[str, Any]]:
 def _sample(client: Client, cache: str) -> Schema | None:
     """The schema of the first entries; None where there are none, or none that is clear."""
     page = _first_page(client, cache)
-    registry = TypeRegistry()
-    while page.count:
-        key, value = Evidence(), Evidence()
-        try:
-            observe_page(page, key, value, registry)
-            return infer_schema(key, value, registry)
-        except UnknownType as missing:
-            body = client.call(
-                OpCode.BINARY_TYPE_GET, missing.type_id.to_bytes(4, "little", signed=True)
-            )
-            found = read_binary_type(body)
-            if found is None or missing.schema_id not in found.schemas:
-                return None
-            registry.add(found)
-        except SchemaError:
-            return None
-    return None
+    if page.count == 0:
+        return None
+    registry, key, value = TypeRegistry(), Evidence(), Evidence()
+    try:
+        with_types(client, registry, observe_page, page, key, value, registry)
+        return infer_schema(key, value, registry, left_out={})
+    except SchemaError:
+        return None
 
 
 def _first_page(client: Client, cache: str) -> Page:

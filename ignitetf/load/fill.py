@@ -19,20 +19,21 @@ import numpy as np
 from ignitetf.client import Client
 from ignitetf.errors import (
     ConnectError,
-    IgniteTFError,
-    LoadInterrupted,
     RequestTimeout,
     ServerError,
 )
 from ignitetf.failures import is_retryable
 from ignitetf.load.blocks import BlockKeys, Blocks, trim
+from ignitetf.load.checks import interrupted_error
 from ignitetf.load.journal import Journal, write_journal
+from ignitetf.load.lease import Lease
+from ignitetf.load.removal import index_table
 from ignitetf.load.sources.base import Source, batch_bytes
 from ignitetf.load.writer import Writer, register_types
 from ignitetf.wire.blocks import block_schema
 from ignitetf.wire.schema import Batch, Column, Schema
 
-__all__ = ["Filler", "Progress", "index_schema", "index_table"]
+__all__ = ["Filler", "Progress", "index_schema"]
 
 Progress = Callable[[int, int], None]
 
@@ -49,6 +50,7 @@ class Filler:
         client: The connection.
         source: The records, read from the journal's position on.
         journal: What is stored; kept up to date.
+        lease: The lease of the data set, which is held.
         on_progress: Called with rows and bytes as they are handed to the node.
     """
 
@@ -57,12 +59,13 @@ class Filler:
         client: Client,
         source: Source,
         journal: Journal,
+        lease: Lease,
         on_progress: Progress,
         *,
         streamer: bool = False,
     ) -> None:
         self.client, self.source, self.journal = client, source, journal
-        self.streamer = streamer
+        self.lease, self.streamer = lease, streamer
         self.on_progress = on_progress
         self.layout: str = journal.options["layout"]
         self.limit: int | None = journal.options["limit"]
@@ -90,11 +93,15 @@ class Filler:
                 if self.journal.position > before:
                     deadline, pause = time.monotonic() + idle_s, _FIRST_PAUSE_S
                 left = deadline - time.monotonic()
-                if not is_retryable(error) or left <= 0:
-                    raise self._interrupted(error) from error
-                time.sleep(min(pause, left))
-                pause = min(2 * pause, _LAST_PAUSE_S)
-                fresh = False
+                if is_retryable(error) and left > 0:
+                    time.sleep(min(pause, left))
+                    pause = min(2 * pause, _LAST_PAUSE_S)
+                    fresh = False
+                    continue
+                if self.journal.rows == 0 and self.journal.mode != "append":
+                    # Nothing that is known to be stored; the caller decides what becomes of it.
+                    raise
+                raise interrupted_error(self.journal, error) from error
 
     def _fill(self, *, fresh: bool) -> None:
         journal = self.journal
@@ -105,6 +112,7 @@ class Filler:
             keys = BlockKeys(self._partitions, journal.state.get("blocks", ()))
             blocks = Blocks(writer, keys) if self.layout == "blocks" else None
             if blocks is not None and not fresh:
+                self.lease.check()
                 trim(self.client, journal.cache, keys)
             rows, next_note = journal.rows, time.monotonic() + _NOTE_S
             size = batch_bytes(journal.schema)
@@ -125,6 +133,7 @@ class Filler:
                 blocks.write()
             self._note(writer, slim, keys)
             if blocks is not None and not fresh:
+                self.lease.check()
                 trim(self.client, journal.cache, keys)
 
     def _note(self, writer: Writer, slim: Writer | None, keys: BlockKeys) -> None:
@@ -140,6 +149,7 @@ class Filler:
         journal.skipped = self._skipped_before + len(self.source.skipped)
         if self.layout == "blocks":
             journal.state = {"blocks": keys.used.tolist()}
+        self.lease.check()
         write_journal(self.client, journal)
 
     def _writer(self, *, overwrite: bool) -> Writer:
@@ -159,6 +169,7 @@ class Filler:
             partitions=self._partitions if known else None,
             overwrite=overwrite,
             streamer=self.streamer,
+            check_lease=self.lease.check,
         )
         writer.totals = journal.totals(self._partitions if known else None)
         return writer
@@ -166,7 +177,8 @@ class Filler:
     def _slim_writer(self) -> Writer:
         schema = index_schema(self.journal.schema, self.index)
         register_types(self.client, schema)
-        return Writer(self.client, index_table(self.journal.cache), schema, connections=1)
+        table = index_table(self.journal.cache)
+        return Writer(self.client, table, schema, connections=1, check_lease=self.lease.check)
 
     def _prepared(self, batch: Batch, rows: int) -> Batch:
         """The batch up to the limit, with its running keys moved behind those that are there."""
@@ -189,23 +201,6 @@ class Filler:
             assert name is not None
             return Column({**key.values, name: self._moved(key.values[name])})
         return Column(np.asarray(key.values) + self.journal.key_base)
-
-    def _interrupted(self, error: IgniteTFError) -> IgniteTFError:
-        journal = self.journal
-        if journal.rows == 0 and journal.mode != "append":
-            return error
-        return LoadInterrupted(
-            f"the load into {journal.name!r} stopped, {journal.rows:,} rows are stored:"
-            f" {error.message}",
-            hint="when the cause is removed, go on with --if-exists resume",
-            rows=journal.rows,
-            cache=journal.name,
-        )
-
-
-def index_table(cache: str) -> str:
-    """Name of the slim table beside a cache of blocks."""
-    return f"{cache}_INDEX"
 
 
 def index_schema(schema: Schema, index: list[str]) -> Schema:

@@ -9,8 +9,8 @@ from typing import Any
 from ignitetf.catalog import Manifest
 from ignitetf.client import Client
 from ignitetf.errors import LoadInterrupted, SourceError
-from ignitetf.load.fill import index_table
 from ignitetf.load.journal import Journal
+from ignitetf.load.removal import index_table
 from ignitetf.load.sources.base import Source
 from ignitetf.wire.codes import TypeCode
 

@@ -46,6 +46,7 @@ class Journal:
         backups: Copies of each partition.
         origin: How the source was opened, for commands that open it again.
         load: Name of this load, by which its manifest is known.
+        replaces: The caches whose place a replacement takes.
         state: What a layout has to remember beside this.
     """
 
@@ -67,6 +68,7 @@ class Journal:
     backups: int = 0
     origin: dict[str, Any] | None = None
     load: str = field(default_factory=lambda: uuid.uuid4().hex)
+    replaces: list[str] = field(default_factory=list)
     state: dict[str, Any] = field(default_factory=dict)
 
     def totals(self, partitions: int | None) -> Totals:

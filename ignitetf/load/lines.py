@@ -20,25 +20,23 @@ import uuid
 from collections import deque
 from typing import Final
 
-from ignitetf.client import Client, cache_id
-from ignitetf.errors import IgniteTFError, RequestTimeout, ServerError, ServerOverloaded
+from ignitetf.client import cache_id
+from ignitetf.errors import IgniteTFError, RequestTimeout, ServerError
 from ignitetf.failures import damaged
 from ignitetf.load.work import Job, Work, WorkQueue
-from ignitetf.sql import statement
+from ignitetf.room import memory_full
 from ignitetf.transport import Channel
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.codes import OpCode, Status, StreamerFlag, TypeCode
 from ignitetf.wire.encode import encode_entries
 
-__all__ = ["Line", "memory_full"]
+__all__ = ["Line"]
 
 # Bytes that the node collects for another node before it sends them on. The protocol counts
 # entries; a buffer of too many bytes costs more than one of too few.
 _NODE_BUFFER_BYTES: Final = 4 << 20
 _MIN_NODE_BUFFER: Final = 4
 _MAX_NODE_BUFFER: Final = 8192
-# Of a full data region Ignite leaves a few pages free.
-_FULL: Final = 0.9
 
 
 class Line:
@@ -142,6 +140,7 @@ class Line:
 
     def _send(self, count: int, views: list[memoryview]) -> None:
         assert self.channel is not None
+        self.job.check_lease()
         if self.stream is None:
             head = struct.pack("<ibi", cache_id(self.job.cache), 0, count)
             self.waiting.append(self.channel.send(OpCode.CACHE_PUT_ALL, head, *views))
@@ -185,24 +184,3 @@ class Line:
         )
         if flags & StreamerFlag.CLOSE:
             self.stream = None
-
-
-def memory_full(client: Client) -> ServerOverloaded | None:
-    """The error to tell when a data region of the node is full; None when none is.
-
-    A failed update answers with the keys alone, so that the reason must be looked for.
-    """
-    sizes: dict[str, dict[str, int]] = {}
-    with contextlib.suppress(IgniteTFError):
-        for name, value in client.sql(statement("memory")).fetchall():
-            region, _, kind = name.removeprefix("io.dataregion.").rpartition(".")
-            sizes.setdefault(region, {})[kind] = int(value)
-    for region, size in sizes.items():
-        used, most = size.get("TotalUsedSize", 0), size.get("MaxSize", 0)
-        if used > _FULL * most > 0:
-            return ServerOverloaded(
-                f"the node's memory is full: {used >> 20:,} of {most >> 20:,} MB of the data"
-                f" region {region!r} are in use",
-                hint="give the node more memory, or remove data",
-            )
-    return None

@@ -20,6 +20,7 @@ from ignitetf.client import Client, connect
 from ignitetf.load.checks import check_options, exists_error
 from ignitetf.load.fill import Progress
 from ignitetf.load.journal import read_journal
+from ignitetf.load.lease import is_held
 from ignitetf.load.options import IfExists, Layout, LoadOptions, LoadReport
 from ignitetf.load.single import Load
 from ignitetf.load.sources.base import Source
@@ -78,10 +79,13 @@ def load_dataset(
         CacheExists: There is such a cache, and `if_exists` is `error`.
         SourceError: The data are bad; a new cache is removed again.
         LoadInterrupted: The load stopped; what was stored is kept and can be resumed.
+        DataSetBusy: Another load, or a command that removes it, is at work on the data set; or
+            took it over when this process had stood still.
     """
     check_options(if_exists, layout, limit)
     opened = as_source(source, key, bad_records)
-    options = LoadOptions(partitions, backups, layout, tuple(index), limit, sql, origin, streamer)
+    columns = tuple(dict.fromkeys(index))
+    options = LoadOptions(partitions, backups, layout, columns, limit, sql, origin, streamer)
     with contextlib.nullcontext(client) if client is not None else connect() as connected:
         check_target(connected, opened, cache, if_exists)
         return _run(_loads(connected, opened, cache, options, on_progress), if_exists)
@@ -92,7 +96,8 @@ def check_target(client: Client, source: Source, cache: str, if_exists: IfExists
     names = [name for name, _ in tables_of(source, cache)]
     new = if_exists == "error" or (if_exists == "append" and not client.cache_exists(cache))
     for name in names if new else ():
-        if client.cache_exists(name):
+        # Of one that is just being loaded, its lease has more to say.
+        if client.cache_exists(name) and not is_held(client, name):
             raise exists_error(name, read_journal(client, name))
 
 
@@ -113,8 +118,16 @@ def _loads(
 
 def _run(loads: Sequence[Load], if_exists: IfExists) -> LoadReport:
     """Fill the tables of a source one after another; the report of the first names the others."""
-    begin = _begin(loads, if_exists)
-    main, *others = [load.run(begin) for load in loads]
+    with contextlib.ExitStack() as leases:
+        for load in loads:
+            leases.enter_context(load.lease)
+        try:
+            begin = _begin(loads, if_exists)
+            main, *others = [load.run(begin) for load in loads]
+        except KeyboardInterrupt as error:
+            # For who tells the user whether there is something to go on with.
+            error.kept = any(load.unfinished for load in loads)  # type: ignore[attr-defined]
+            raise
     return replace(main, parts=tuple(others))
 
 

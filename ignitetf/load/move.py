@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
@@ -30,7 +30,14 @@ _PAGE_BYTES: Final = 4 << 20
 _OBJECT_LENGTH_AT: Final = 12
 
 
-def copy_entries(client: Client, source: str, target: str, *, entry_bytes: int) -> int:
+def copy_entries(
+    client: Client,
+    source: str,
+    target: str,
+    *,
+    entry_bytes: int,
+    check_lease: Callable[[], None] = lambda: None,
+) -> int:
     """Put every entry of one cache into another.
 
     Args:
@@ -38,6 +45,7 @@ def copy_entries(client: Client, source: str, target: str, *, entry_bytes: int) 
         source: The cache to read.
         target: The cache to write; entries of equal keys are replaced.
         entry_bytes: About the size of an entry, for the size of pages.
+        check_lease: Called before each request; raises where the target is somebody else's.
 
     Returns:
         Number of entries.
@@ -52,6 +60,7 @@ def copy_entries(client: Client, source: str, target: str, *, entry_bytes: int) 
             for page in _pages(reading, request):
                 entries = unwrapped(page)
                 for count, views in entries.pieces(REQUEST_BYTES):
+                    check_lease()
                     body = struct.pack("<ibi", *head, count)
                     waiting.append(writing.send(OpCode.CACHE_PUT_ALL, body, *views))
                     if len(waiting) > IN_FLIGHT:

@@ -3,17 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from ignitetf.errors import ConfigError
 from ignitetf.load.sources.base import BadRecord, Source
 from ignitetf.wire.blocks import block_schema
+from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.schema import Schema
 
 __all__ = ["IfExists", "Layout", "LoadOptions", "LoadReport"]
 
 IfExists = Literal["error", "append", "replace", "resume"]
 Layout = Literal["rows", "blocks"]
+
+# The types that SQL compares; of others an index holds whole Java objects.
+_INDEXED: Final = frozenset(
+    {
+        TypeCode.BYTE,
+        TypeCode.SHORT,
+        TypeCode.INT,
+        TypeCode.LONG,
+        TypeCode.FLOAT,
+        TypeCode.DOUBLE,
+        TypeCode.CHAR,
+        TypeCode.BOOL,
+        TypeCode.STRING,
+        TypeCode.UUID,
+        TypeCode.DATE,
+        TypeCode.TIMESTAMP,
+        TypeCode.TIME,
+        TypeCode.DECIMAL,
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -30,6 +51,7 @@ class LoadReport:
         mb_per_s: Megabytes (10^6) written by this call, by its time.
         resumed_rows: Rows that an earlier call had stored.
         bad_records: Names and reasons of the bad records of this call.
+        notes: What to know about how the data were taken, such as columns that became text.
         parts: Reports of further tables that the source filled (annotations).
     """
 
@@ -42,12 +64,13 @@ class LoadReport:
     mb_per_s: float
     resumed_rows: int = 0
     bad_records: tuple[BadRecord, ...] = ()
+    notes: tuple[str, ...] = ()
     parts: tuple[LoadReport, ...] = field(default=())
 
     def as_dict(self) -> dict[str, Any]:
         """The figures, without the lists: what commands print."""
         out = asdict(self)
-        del out["bad_records"], out["parts"]
+        del out["bad_records"], out["notes"], out["parts"]
         return out
 
 
@@ -70,6 +93,13 @@ class LoadOptions:
             raise ConfigError(
                 f"no column {unknown[0]!r} to index", hint=f"columns: {', '.join(schema.names)}"
             )
+        for name in self.index:
+            if schema[name].type not in _INDEXED:
+                raise ConfigError(
+                    f"column {name!r} holds {schema[name].type.name.lower()}, which no index helps"
+                    " to find",
+                    hint="index numbers, texts, times or UUIDs",
+                )
         if self.layout == "blocks":
             block_schema(schema)
 

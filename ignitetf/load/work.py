@@ -83,6 +83,7 @@ class Job:
         streamer: Whether to take the data streamer, where the server has it.
         in_flight: Requests of one connection that wait for their answer.
         request_bytes: Size of a request, if one row is not larger.
+        check_lease: Called before each request; raises what stands against it.
         totals: What was handed to the node.
         failed: The first error of a connection.
         flushing: The flush that is under way, or the last.
@@ -96,6 +97,7 @@ class Job:
     streamer: bool
     in_flight: int
     request_bytes: int
+    check_lease: Callable[[], None]
     totals: Totals = field(default_factory=Totals)
     failed: BaseException | None = None
     flushing: Flush | None = None

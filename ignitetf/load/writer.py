@@ -13,6 +13,7 @@ import queue
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -36,6 +37,7 @@ _QUEUED_BATCHES: Final = 2
 # A load that is given up waits so long for the node to be done with what it has.
 _GIVE_UP_S: Final = 15.0
 _LAST_WAIT_S: Final = 5.0
+_AT_ONCE_S: Final = 0.5
 
 
 def register_types(client: Client, schema: Schema) -> None:
@@ -47,8 +49,9 @@ def register_types(client: Client, schema: Schema) -> None:
 class Writer:
     """Writes batches of one schema into one cache; a context manager, for one thread.
 
-    Leaving the block normally stores everything; leaving it by an exception (Ctrl-C too) gives
-    up what was not sent, and waits until the node is done with the rest.
+    Leaving the block normally stores everything. Leaving it by an error gives up what was not
+    sent, and waits until the node is done with the rest; by Ctrl-C or a signal, it does not wait
+    either, unless there is a data streamer, whose end a node has to see.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class Writer:
         in_flight: int = IN_FLIGHT,
         request_bytes: int = REQUEST_BYTES,
         streamer: bool = False,
+        check_lease: Callable[[], None] = lambda: None,
     ) -> None:
         """Open the connections.
 
@@ -80,6 +84,7 @@ class Writer:
             request_bytes: Size of a request, if one row is not larger.
             streamer: Whether to take the data streamer instead of `put_all`, where the server
                 has it; see `lines` for what it costs.
+            check_lease: Called before each request; raises where the cache is somebody else's.
         """
         self.client, self.cache, self.schema = client, cache, schema
         self._job = Job(
@@ -91,6 +96,7 @@ class Writer:
             streamer=streamer,
             in_flight=in_flight,
             request_bytes=request_bytes,
+            check_lease=check_lease,
         )
         if partitions is not None:
             self.totals.partition_rows = np.zeros(partitions, np.int64)
@@ -112,13 +118,19 @@ class Writer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        at_once = kind is not None and not issubclass(kind, Exception)
         try:
             if kind is None:
                 self.flush()
                 self._end()
+        except Exception:
+            raise
+        except BaseException:
+            # Ctrl-C in the middle of those, with a thread in wait for another.
+            at_once = True
+            raise
         finally:
-            # Ctrl-C may have come in the middle of those, with a thread in wait for another.
-            self._give_up()
+            self._give_up(at_once=at_once)
 
     def write(self, work: Work | Batch) -> None:
         """Hand over rows; waits while the node is behind.
@@ -175,19 +187,25 @@ class Writer:
         self._join(self._job.flush_timeout_s)
         self._job.check()
 
-    def _give_up(self) -> None:
+    def _give_up(self, *, at_once: bool) -> None:
         """End the threads that are left, whatever they wait for; after `_end` there are none."""
         self._job.fail(IgniteTFError("the load was given up"))
-        self._join(_GIVE_UP_S)
+        if at_once and not self._job.streamer:
+            self._join(0.0, _AT_ONCE_S)
+        else:
+            self._join(_GIVE_UP_S)
 
-    def _join(self, limit_s: float) -> None:
+    def _join(self, limit_s: float, last_s: float = _LAST_WAIT_S) -> None:
         """Wait for the threads; those that take longer lose their connections."""
+        self._wait(limit_s)
+        for line in self._lines:
+            line.abort()
+        self._wait(last_s)
+
+    def _wait(self, limit_s: float) -> None:
         deadline = time.monotonic() + limit_s
         for line in self._lines:
             line.thread.join(max(0.0, deadline - time.monotonic()))
-        for line in self._lines:
-            line.abort()
-            line.thread.join(_LAST_WAIT_S)
 
 
 def _targets(client: Client, connections: int) -> list[uuid.UUID | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
@@ -9,7 +10,30 @@ from ignitetf.errors import NodeError
 from ignitetf.node.config import DEFAULT_PARTITION_COUNTS
 from ignitetf.node.state import NodeOptions, NodeState, node_directory, read_store
 
-__all__ = ["check_same", "check_store"]
+__all__ = ["check_disk", "check_same", "check_store"]
+
+# Two segments of the log and the first pages of a new store; a store that is there writes one.
+_NEW_STORE_BYTES = 256 << 20
+_STORE_BYTES = 80 << 20
+_FILES_BYTES = 16 << 20  # logs, of a node in memory
+
+
+def check_disk(options: NodeOptions, name: str) -> None:
+    """Raise NodeError when there is no room on disk for the node's files.
+
+    One that keeps its data there ends itself as soon as the disk is full.
+    """
+    need = _FILES_BYTES * options.nodes
+    if options.persist:
+        need = (_NEW_STORE_BYTES if read_store(name) is None else _STORE_BYTES) * options.nodes
+    directory = node_directory(name)
+    free = shutil.disk_usage(directory).free
+    if free < need:
+        raise NodeError(
+            f"the disk of {directory} has {free / 1e6:,.0f} MB free, node {name!r} needs"
+            f" {need / 1e6:,.0f} MB there",
+            hint="make room on that disk, or set IGNITETF_HOME to a folder on another one",
+        )
 
 
 def check_same(

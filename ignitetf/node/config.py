@@ -26,13 +26,13 @@ trying them on Ignite 2.17.0, with the templates in rising and in falling order:
 
 from __future__ import annotations
 
-import html
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 from ignitetf.errors import ConfigError
+from ignitetf.node.guard import PROVIDER, guard_beans
+from ignitetf.node.spring import Element, bean, document, item, prop, text_of, value
 
 __all__ = [
     "DEFAULT_PARTITION_COUNTS",
@@ -46,15 +46,6 @@ __all__ = [
 MIB: Final = 1 << 20
 MAX_PARTITION_COUNT: Final = 65_000  # CacheConfiguration.MAX_PARTITIONS_COUNT
 DEFAULT_PARTITION_COUNTS: Final = tuple(1 << power for power in range(11))
-
-_HEAD: Final = (
-    '<?xml version="1.0" encoding="UTF-8"?>\n'
-    '<beans xmlns="http://www.springframework.org/schema/beans"\n'
-    '       xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"\n'
-    '       xsi:schemaLocation="http://www.springframework.org/schema/beans\n'
-    '                           http://www.springframework.org/schema/beans/spring-beans.xsd">\n'
-)
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True)
@@ -115,7 +106,8 @@ def spring_xml(config: NodeConfig) -> str:
             "login needs a node that keeps its data on disk",
             hint="give --persist as well, or --secure, which includes it",
         )
-    return _HEAD + "\n".join(_indented(_ignite(config), 1)) + "\n</beans>\n"
+    guard = [] if config.persist else guard_beans()
+    return document([*guard, _ignite(config)])
 
 
 def template_xml(partition_counts: Iterable[int]) -> str:
@@ -124,32 +116,29 @@ def template_xml(partition_counts: Iterable[int]) -> str:
     Returns:
         A `<property name="cacheConfiguration">` element to put into the `IgniteConfiguration` bean.
     """
-    return "\n".join(_indented(_templates(partition_counts), 0))
+    return text_of(_templates(partition_counts))
 
 
-# Elements are (opening tag without brackets, children); a child is an element or text.
-_Element = tuple[str, list["_Element"]]
-
-
-def _ignite(config: NodeConfig) -> _Element:
+def _ignite(config: NodeConfig) -> Element:
     properties = [
-        _value("igniteInstanceName", config.name),
-        _value("consistentId", config.name),
-        _value("workDirectory", config.work_directory),
-        *([_value("localHost", config.local_host)] if config.local_host else []),
-        _value("metricsLogFrequency", 0),
-        _value("peerClassLoadingEnabled", False),
-        _value("clusterStateOnStart", "ACTIVE"),
+        value("igniteInstanceName", config.name),
+        value("consistentId", config.name),
+        value("workDirectory", config.work_directory),
+        *([value("localHost", config.local_host)] if config.local_host else []),
+        value("metricsLogFrequency", 0),
+        value("peerClassLoadingEnabled", False),
+        value("clusterStateOnStart", "ACTIVE"),
         # Without this the node opens a second, unauthenticated port (11211) for its old REST.
-        _property("connectorConfiguration", ("null", [])),
+        prop("connectorConfiguration", ("null", [])),
+        *([] if config.persist else [PROVIDER]),
         _failure_handler(config),
         _discovery(config),
-        _property(
+        prop(
             "communicationSpi",
-            _bean(
+            bean(
                 "spi.communication.tcp.TcpCommunicationSpi",
-                _value("localPort", config.communication_port),
-                _value("localPortRange", 0),
+                value("localPort", config.communication_port),
+                value("localPortRange", 0),
             ),
         ),
         _storage(config),
@@ -158,17 +147,17 @@ def _ignite(config: NodeConfig) -> _Element:
     ]
     if config.authentication:
         # The history of statements, which every user can read, would show passwords of users.
-        no_history = _bean("configuration.SqlConfiguration", _value("sqlQueryHistorySize", 0))
+        no_history = bean("configuration.SqlConfiguration", value("sqlQueryHistorySize", 0))
         properties += [
-            _value("authenticationEnabled", True),
-            _property("sqlConfiguration", no_history),
+            value("authenticationEnabled", True),
+            prop("sqlConfiguration", no_history),
         ]
     if config.tls:
-        properties.append(_property("sslContextFactory", _ssl_factory(config.tls)))
-    return _bean("configuration.IgniteConfiguration", *properties)
+        properties.append(prop("sslContextFactory", _ssl_factory(config.tls)))
+    return bean("configuration.IgniteConfiguration", *properties)
 
 
-def _failure_handler(config: NodeConfig) -> _Element:
+def _failure_handler(config: NodeConfig) -> Element:
     """A full memory region is a CRITICAL_ERROR, on which Ignite's handler halts the JVM.
 
     In memory that loses all data, so it is ignored and the client gets the error instead. With
@@ -177,95 +166,95 @@ def _failure_handler(config: NodeConfig) -> _Element:
     ignored = ["SYSTEM_WORKER_BLOCKED", "SYSTEM_CRITICAL_OPERATION_TIMEOUT"]
     if not config.persist:
         ignored.append("CRITICAL_ERROR")
-    types = _property("ignoredFailureTypes", ("set", [_text(name) for name in ignored]))
-    return _property("failureHandler", _bean("failure.StopNodeOrHaltFailureHandler", types))
+    types = prop("ignoredFailureTypes", ("set", [item(name) for name in ignored]))
+    return prop("failureHandler", bean("failure.StopNodeOrHaltFailureHandler", types))
 
 
-def _discovery(config: NodeConfig) -> _Element:
+def _discovery(config: NodeConfig) -> Element:
     own = f"{config.local_host or '127.0.0.1'}:{config.discovery_port}"
     addresses = config.discovery_addresses or (own,)
-    finder = _bean(
+    finder = bean(
         "spi.discovery.tcp.ipfinder.vm.TcpDiscoveryVmIpFinder",
-        _property("addresses", ("list", [_text(address) for address in addresses])),
+        prop("addresses", ("list", [item(address) for address in addresses])),
     )
-    return _property(
+    return prop(
         "discoverySpi",
-        _bean(
+        bean(
             "spi.discovery.tcp.TcpDiscoverySpi",
-            _value("localPort", config.discovery_port),
-            _value("localPortRange", 0),
-            _value("joinTimeout", 30_000),
-            _property("ipFinder", finder),
+            value("localPort", config.discovery_port),
+            value("localPortRange", 0),
+            value("joinTimeout", 30_000),
+            prop("ipFinder", finder),
         ),
     )
 
 
-def _storage(config: NodeConfig) -> _Element:
+def _storage(config: NodeConfig) -> Element:
     region = [
-        _value("name", "default"),
-        _value("initialSize", min(config.region_bytes, 64 * MIB)),
-        _value("maxSize", config.region_bytes),
-        _value("persistenceEnabled", config.persist),
+        value("name", "default"),
+        value("initialSize", min(config.region_bytes, 64 * MIB)),
+        value("maxSize", config.region_bytes),
+        value("persistenceEnabled", config.persist),
     ]
-    storage = [_value("pageSize", 4096), _value("metricsEnabled", True)]
+    storage = [value("pageSize", 4096), value("metricsEnabled", True)]
     if config.persist:
         buffer = max(min(config.region_bytes // 4, 1 << 30), 64 * MIB)
-        region.append(_value("checkpointPageBufferSize", buffer))
+        region.append(value("checkpointPageBufferSize", buffer))
         # Equal paths mean no archive: segments are not copied, and take far less room.
         log = "db/wal"
         storage += [
-            _value("walMode", "LOG_ONLY"),
-            _value("walSegmentSize", 64 * MIB),
-            _value("walPath", log),
-            _value("walArchivePath", log),
-            _value("maxWalArchiveSize", 512 * MIB),
+            value("walMode", "LOG_ONLY"),
+            value("walSegmentSize", 64 * MIB),
+            value("walPath", log),
+            value("walArchivePath", log),
+            value("maxWalArchiveSize", 512 * MIB),
         ]
-    region_bean = _bean("configuration.DataRegionConfiguration", *region)
-    storage.append(_property("defaultDataRegionConfiguration", region_bean))
-    return _property(
-        "dataStorageConfiguration", _bean("configuration.DataStorageConfiguration", *storage)
+    region_bean = bean("configuration.DataRegionConfiguration", *region)
+    storage.append(prop("defaultDataRegionConfiguration", region_bean))
+    return prop(
+        "dataStorageConfiguration", bean("configuration.DataStorageConfiguration", *storage)
     )
 
 
-def _client_connector(config: NodeConfig) -> _Element:
+def _client_connector(config: NodeConfig) -> Element:
     properties = [
-        *([_value("host", config.local_host)] if config.local_host else []),
-        _value("port", config.client_port),
-        _value("portRange", 0),
-        _value("jdbcEnabled", False),
-        _value("odbcEnabled", False),
+        *([value("host", config.local_host)] if config.local_host else []),
+        value("port", config.client_port),
+        value("portRange", 0),
+        value("jdbcEnabled", False),
+        value("odbcEnabled", False),
         # Each connection keeps as much direct memory: 1 MiB would end the node at 256 of them.
-        _value("socketSendBufferSize", MIB // 4),
-        _value("socketReceiveBufferSize", MIB // 4),
+        value("socketSendBufferSize", MIB // 4),
+        value("socketReceiveBufferSize", MIB // 4),
     ]
     if config.tls:
         properties += [
-            _value("sslEnabled", True),
-            _value("sslClientAuth", True),
-            _value("useIgniteSslContextFactory", False),
-            _property("sslContextFactory", _ssl_factory(config.tls)),
+            value("sslEnabled", True),
+            value("sslClientAuth", True),
+            value("useIgniteSslContextFactory", False),
+            prop("sslContextFactory", _ssl_factory(config.tls)),
         ]
-    return _property(
+    return prop(
         "clientConnectorConfiguration",
-        _bean("configuration.ClientConnectorConfiguration", *properties),
+        bean("configuration.ClientConnectorConfiguration", *properties),
     )
 
 
-def _ssl_factory(stores: TlsStores) -> _Element:
-    return _bean(
+def _ssl_factory(stores: TlsStores) -> Element:
+    return bean(
         "ssl.SslContextFactory",
-        _value("keyStoreFilePath", stores.key_store),
-        _value("keyStorePassword", stores.key_password),
-        _value("keyStoreType", "PKCS12"),
-        _value("trustStoreFilePath", stores.trust_store),
-        _value("trustStorePassword", stores.trust_password),
-        _value("trustStoreType", "PKCS12"),
-        _value("protocol", "TLS"),
-        _property("protocols", ("array", [_text("TLSv1.2"), _text("TLSv1.3")])),
+        value("keyStoreFilePath", stores.key_store),
+        value("keyStorePassword", stores.key_password),
+        value("keyStoreType", "PKCS12"),
+        value("trustStoreFilePath", stores.trust_store),
+        value("trustStorePassword", stores.trust_password),
+        value("trustStoreType", "PKCS12"),
+        value("protocol", "TLS"),
+        prop("protocols", ("array", [item("TLSv1.2"), item("TLSv1.3")])),
     )
 
 
-def _templates(partition_counts: Iterable[int]) -> _Element:
+def _templates(partition_counts: Iterable[int]) -> Element:
     counts = sorted(set(partition_counts))
     for count in counts:
         if not 1 <= count <= MAX_PARTITION_COUNT:
@@ -273,62 +262,17 @@ def _templates(partition_counts: Iterable[int]) -> _Element:
                 f"a cache cannot have {count} partitions, expected 1 to {MAX_PARTITION_COUNT}",
                 hint="give --template-partitions a number in that range",
             )
-    return _property("cacheConfiguration", ("list", [_template(count) for count in counts]))
+    return prop("cacheConfiguration", ("list", [_template(count) for count in counts]))
 
 
-def _template(count: int) -> _Element:
-    affinity = _bean(
-        "cache.affinity.rendezvous.RendezvousAffinityFunction", _value("partitions", count)
+def _template(count: int) -> Element:
+    affinity = bean(
+        "cache.affinity.rendezvous.RendezvousAffinityFunction", value("partitions", count)
     )
-    return _bean(
+    return bean(
         "configuration.CacheConfiguration",
-        _value("name", f"p{count}*"),
+        value("name", f"p{count}*"),
         # Ignite's default answers reads of a lost partition with silence; this one with an error.
-        _value("partitionLossPolicy", "READ_WRITE_SAFE"),
-        _property("affinity", affinity),
+        value("partitionLossPolicy", "READ_WRITE_SAFE"),
+        prop("affinity", affinity),
     )
-
-
-def _bean(name: str, *children: _Element) -> _Element:
-    return (f'bean class="org.apache.ignite.{name}"', list(children))
-
-
-def _property(name: str, child: _Element) -> _Element:
-    return (f'property name="{name}"', [child])
-
-
-def _value(name: str, value: str | int | bool) -> _Element:
-    return (f'property name="{name}" value="{_literal(value)}"', [])
-
-
-_TEXT: Final = "#"  # opening tag of an element that is text in <value>
-
-
-def _text(value: str) -> _Element:
-    return (_TEXT + _literal(value), [])
-
-
-def _literal(value: str | int | bool) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    text = str(value)
-    if "${" in text or "#{" in text or _CONTROL.search(text):
-        raise ConfigError(
-            f"a name or path of a node may not contain '${{', '#{{' or control characters: {text!r}",
-            hint="choose another name, or another folder with IGNITETF_HOME",
-        )
-    return html.escape(text, quote=True)
-
-
-def _indented(element: _Element, depth: int) -> Iterator[str]:
-    tag, children = element
-    space = "  " * depth
-    if tag.startswith(_TEXT):
-        yield f"{space}<value>{tag[1:]}</value>"
-    elif not children:
-        yield f"{space}<{tag}/>"
-    else:
-        yield f"{space}<{tag}>"
-        for child in children:
-            yield from _indented(child, depth + 1)
-        yield f"{space}</{tag.split(' ', 1)[0]}>"

@@ -15,7 +15,7 @@ from types import TracebackType
 from filelock import FileLock, Timeout
 
 from ignitetf.errors import ConfigError, NodeError
-from ignitetf.node.checks import check_same, check_store
+from ignitetf.node.checks import check_disk, check_same, check_store
 from ignitetf.node.config import MAX_PARTITION_COUNT
 from ignitetf.node.jars import Progress, ensure_jars
 from ignitetf.node.java import find_java
@@ -125,10 +125,17 @@ class Node:
                     return cls(_completed(state, timeout_s, note), already_running=True)
                 _clear(state, note)
             check_store(options, name)
+            check_disk(options, name)
             check_memory(options.memory_bytes, options.nodes)
             java = find_java()
             found = ensure_jars(ignitetf_home(), Path(jars) if jars else None, progress)
-            return cls(Launch(name, options, java, found, timeout_s).run(), already_running=False)
+            node = cls(Launch(name, options, java, found, timeout_s).run(), already_running=False)
+        if not options.secure:
+            note(
+                f"node {name!r} has no login: every user of this machine may read and change its"
+                " data; --secure starts one with a login"
+            )
+        return node
 
     @classmethod
     def attach(cls, name: str = "default") -> Node:

@@ -13,6 +13,9 @@ __all__ = ["failure_cause", "follow", "last_lines", "log_tail", "main_log", "mem
 
 _TAIL_BYTES = 256 << 10
 _FOLLOW_POLL_S = 0.2
+_FULL_DISK = re.compile(
+    r"No space left on device|a fault occurred in an unsafe memory access operation"
+)
 _CAUSES = tuple(
     re.compile(rf"(?:{pattern})[^\n]*")
     for pattern in (
@@ -62,6 +65,9 @@ def member_directories(node: Path) -> list[Path]:
 def failure_cause(directory: Path) -> str:
     """One line that says best why a member ended; empty when nothing was written."""
     text = _end(directory / "out.log") + "\n" + _end(main_log(directory))
+    if _FULL_DISK.search(text):
+        # The second is what Java says of a file in memory that the disk has no room for.
+        return f"the disk of {directory} was full"
     for pattern in _CAUSES:
         if found := pattern.search(text):
             return found[0].strip()

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
-from ignitetf.errors import AuthenticationError, ConfigError, IgniteTFError, NodeError
+from ignitetf.errors import AuthenticationError, ConfigError, IgniteTFError, NodeError, SqlError
 from ignitetf.node.certificates import CertificateFiles, expires_soon, make_certificates
 from ignitetf.node.config import TlsStores
 from ignitetf.node.process import private_directory, write_private
@@ -228,7 +228,8 @@ class Security:
         try:
             client.sql(statement)
         except IgniteTFError as error:
-            reason = _reason(error.message, password)
+            said = error.__cause__ if isinstance(error, SqlError) else error
+            reason = _reason(str(said), password)
         if reason is not None:
             raise NodeError(f"{verb.lower()} user {user!r}: {reason}")
 

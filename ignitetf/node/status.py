@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from ignitetf.errors import IgniteTFError
+from ignitetf.node.ended import cause_of_end
 from ignitetf.node.jars import IGNITE_VERSION
 from ignitetf.node.readiness import answers
 from ignitetf.node.security import Security
@@ -32,6 +33,8 @@ class NodeStatus:
         java: The Java program; None when stopped.
         started: Time of the start, ISO 8601; None when stopped.
         directory: Folder of its files.
+        cause: Why the first member that is gone ended, as far as its log and disk tell; None when
+            none is gone.
     """
 
     name: str
@@ -45,6 +48,7 @@ class NodeStatus:
     java: str | None
     started: str | None
     directory: str
+    cause: str | None = None
 
     def as_dict(self) -> dict[str, object]:
         """The attributes by name."""
@@ -56,6 +60,7 @@ def node_status(name: str = "default") -> NodeStatus:
     state = read_state(name)
     stored = read_store(name)
     running = [member for member in state.members if member.alive] if state else []
+    gone = [member for member in state.members if member not in running] if state else []
     return NodeStatus(
         name=name,
         state=_word(state, len(running)),
@@ -68,6 +73,7 @@ def node_status(name: str = "default") -> NodeStatus:
         java=state.java if state else None,
         started=state.started if state else None,
         directory=str(node_directory(name)),
+        cause=(cause_of_end(gone[0]) or None) if gone else None,
     )
 
 

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import psutil
 
 from ignitetf.client import Client
 from ignitetf.errors import ConfigError
 from ignitetf.read.options import LARGE_ROW_BYTES, ReadOptions
-from ignitetf.read.plan import Order, check_shard
+from ignitetf.read.plan import Order, check_shard, whole_argument
 from ignitetf.read.reader import CacheReader
 from ignitetf.settings import Settings
 
@@ -24,9 +25,11 @@ __all__ = [
     "DEFAULT_HOST",
     "DEFAULT_PORT",
     "chosen_partitions",
+    "flag",
     "label_of",
     "open_reader",
     "order_of",
+    "page_rows",
     "reader_count",
     "retry_seconds",
     "settings_of",
@@ -106,6 +109,11 @@ def retry_seconds(on_node_loss: str) -> float | None:
     return None if on_node_loss == "retry" else 0.0
 
 
+def page_rows(page_size: Any) -> int | None:
+    """Entries in a page; None and 0 leave it open."""
+    return whole_argument("page_size", page_size or 0, 0, (1 << 31) - 1) or None
+
+
 def shard_of(shard: Any) -> tuple[int, int]:
     """(index, count) of a shard argument; None asks TF_CONFIG."""
     if shard is None:
@@ -132,9 +140,17 @@ def _shard_of_config(text: str | None) -> tuple[int, int]:
         raise ConfigError("TF_CONFIG is not what TensorFlow expects") from error
 
 
+def flag(name: str, value: Any) -> bool:
+    """An argument that is yes or no; a text, which is always true in Python, is neither."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise ConfigError(f"{name}={value!r}", hint="True or False")
+    return bool(value)
+
+
 def chosen_partitions(reader: CacheReader, part: int, local: bool) -> list[int]:
     """The partitions that `part` and `local` leave, ascending."""
     count = reader.partition_count
+    part = whole_argument("part", part, -1)
     if part >= count:
         raise ConfigError(f"{reader.name}: partition {part} of {count}", hint="they count from 0")
     chosen = list(range(count)) if part < 0 else [part]
@@ -157,12 +173,9 @@ def order_of(
     """The order of the rows of these partitions."""
     if even not in (None, "pad", "drop"):
         raise ConfigError(f"even={even!r}", hint="one of pad, drop, None")
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
-        raise ConfigError(f"shuffle={seed!r}", hint="a seed, 0 or above, or None")
-    if window_bytes <= 0 or window_bytes > psutil.virtual_memory().total:
-        raise ConfigError(
-            f"window_bytes={window_bytes}", hint="above zero, and below the machine's memory"
-        )
+    if seed is not None:
+        seed = whole_argument("shuffle", seed, 0, (1 << 128) - 1)
+    window_bytes = whole_argument("window_bytes", window_bytes, 1, psutil.virtual_memory().total)
     if even is not None and not reader.counts_are_exact:
         raise ConfigError(
             f"even={even!r} needs the number of rows, which where= and nulls='drop' leave open"
@@ -176,7 +189,7 @@ def order_of(
         reader.entry_bytes,
         seed,
         even,
-        int(window_bytes),
+        window_bytes,
         known,
     )
 

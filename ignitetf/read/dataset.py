@@ -9,7 +9,6 @@ batches are cut from them there, in C++. Nothing of Python runs for a row.
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any
@@ -17,27 +16,33 @@ from typing import Any
 import tensorflow as tf
 
 from ignitetf.client import Client
-from ignitetf.errors import ConfigError, DataChanged
+from ignitetf.errors import ConfigError, IgniteTFError
 from ignitetf.read.arguments import (
     DEFAULT_HOST,
     DEFAULT_PORT,
     chosen_partitions,
+    flag,
     open_reader,
     order_of,
+    page_rows,
     retry_seconds,
     settings_of,
     shard_of,
     with_environment,
 )
+from ignitetf.read.causes import for_tensorflow
 from ignitetf.read.export import to_arrow, to_numpy
-from ignitetf.read.form import Form, counted, page_options
+from ignitetf.read.form import Form, counted, page_options, rebatched
+from ignitetf.read.iteration import OwnDataset, Steps
 from ignitetf.read.options import ReadOptions
-from ignitetf.read.plan import WINDOW_BYTES, Position
+from ignitetf.read.plan import MOST_ROWS, WINDOW_BYTES, Order, Position, whole_argument
 from ignitetf.read.shuffled import piece_rows
+from ignitetf.read.state import identity_of, placed
 from ignitetf.read.substr import Sharing
 from ignitetf.read.windows import batch_count, closing_batches, join_batches, read_pieces
 from ignitetf.settings import Settings
 from ignitetf.wire.buffers import BufferPool
+from ignitetf.wire.parameters import parameter_list
 from ignitetf.wire.schema import Batch
 
 __all__ = ["IgniteDataset"]
@@ -45,7 +50,7 @@ __all__ = ["IgniteDataset"]
 _LARGE_BATCH_BYTES = 1 << 20
 
 
-class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
+class IgniteDataset(OwnDataset):
     """The entries of an Apache Ignite cache as a `tf.data.Dataset`.
 
     Elements are `{"key": ..., "val": {FIELD: ...}}` with the fields sorted by name, or `val`
@@ -78,8 +83,9 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
         ca_certfile: Trusted certificates (PEM) to check the node's by.
         tls: Use TLS; implied by the certificate arguments.
         fields: Value fields to read; None for all.
-        where: SQL condition that the node evaluates; only matching entries are sent.
+        where: SQL condition on the rows, as it stands after WHERE; those that match are read.
         where_params: Values for the `?` in it.
+        table: SQL table whose rows are read, where the cache has several.
         schema: Declared fields, `{name: dtype | (dtype, shape) | tf.TensorSpec}`.
         nulls: `error`, `default`, `mask` (adds `FIELD_valid`) or `drop`.
         as_supervised: Elements are `(features, label)`, the label being the field LABEL.
@@ -127,6 +133,7 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
         fields: Sequence[str] | None = None,
         where: str | None = None,
         where_params: Sequence[Any] = (),
+        table: str | None = None,
         schema: Any = None,
         nulls: Any = "error",
         as_supervised: bool = False,
@@ -150,17 +157,20 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
         if settings is None:
             settings = settings_of(given, addresses, ca_certfile, tls)
         options = ReadOptions(
-            fields=fields, where=where, where_params=tuple(where_params), schema=schema,
-            nulls=nulls, page_size=given["page_size"] or None,
-            retry_s=retry_seconds(on_node_loss), version=version, on_change=on_change,
+            fields=fields, where=where, where_params=parameter_list(where_params, "where_params"),
+            table=table, schema=schema, nulls=nulls, page_size=page_rows(given["page_size"]),
+            retry_s=retry_seconds(on_node_loss), on_change=on_change,
+            version=None if version is None else whole_argument("version", version, 0),
         )  # fmt: skip
-        self._reader = open_reader(Client(settings), given["cache_name"], options, readers)
-        partitions = chosen_partitions(self._reader, given["part"], given["local"])
+        local, as_supervised = flag("local", given["local"]), flag("as_supervised", as_supervised)
+        begin = Position(whole_argument("epoch", epoch, 0), ())
         self._shard = shard_of(shard)
+        self._reader = open_reader(Client(settings), given["cache_name"], options, readers)
+        partitions = chosen_partitions(self._reader, given["part"], local)
         self._order = order_of(self._reader, partitions, shuffle, even, self._shard, window_bytes)
         self._form = Form(self._reader, as_supervised)
         self._rows_after: dict[tuple[tuple[int, int], ...], int] = {}
-        self._start_at(Position(int(epoch), ()))
+        self._start_at(begin)
         self._reader.client.rest()
 
     def _start_at(self, position: Position) -> None:
@@ -207,18 +217,16 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
         Arrays of different length come as `tf.RaggedTensor`. `num_parallel_calls` and
         `deterministic` are accepted and have no effect.
         """
-        size = int(batch_size)
-        if size <= 0:
-            raise ValueError(f"batch_size must be above zero, not {size}")
+        size = whole_argument("batch_size", batch_size, 1)
         form = self._form
         if form.has_runs or size * self._reader.entry_bytes >= _LARGE_BATCH_BYTES:
             # Ragged batches cannot be cut in TensorFlow, and large ones are cheaper to pack at
             # once than to copy again.
             dataset = self._pages(Sharing.PAGE, size, drop_remainder)
         else:
-            dataset = self._pages(Sharing.PAGE).rebatch(size, drop_remainder=drop_remainder)
+            dataset = rebatched(self._pages(Sharing.PAGE), size, drop_remainder)
         dataset = dataset.with_options(page_options(sharded=self._shard[1] > 1))
-        return counted(dataset, batch_count(self._length, size, drop_remainder))
+        return Steps(counted(dataset, batch_count(self._length, size, drop_remainder)))
 
     def numpy(self) -> Iterator[dict[str, Any]]:
         """The same records, a page at a time, as NumPy columns; see `export.to_numpy`.
@@ -270,19 +278,17 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
             A JSON object of less than 1 KB that `resume` takes, also on another number of
             workers.
         """
-        number = self._position.epoch if epoch is None else int(epoch)
+        number = self._position.epoch if epoch is None else whole_argument("epoch", epoch, 0)
         chain = list(self._position.chain) if number == self._position.epoch else []
         count = self._shard[1]
-        limit = self._epoch_rows(chain) if self._order.known else rows_consumed
-        if not 0 <= rows_consumed <= limit:
-            raise ConfigError(
-                f"rows_consumed={rows_consumed}", hint=f"the epoch has {limit} rows for each worker"
-            )
+        limit = self._epoch_rows(chain) if self._order.known else MOST_ROWS
+        rows = whole_argument("rows_consumed", rows_consumed, 0, limit)
         if chain and chain[-1][0] == count:
-            chain[-1] = (count, chain[-1][1] + int(rows_consumed))
+            chain[-1] = (count, chain[-1][1] + rows)
         else:
-            chain.append((count, int(rows_consumed)))
-        return {"epoch": number, "chain": [list(link) for link in chain], **self._identity()}
+            chain.append((count, rows))
+        identity = identity_of(self._reader, self._order)
+        return {"epoch": number, "chain": [list(link) for link in chain], **identity}
 
     def resume(self, state: dict[str, Any]) -> IgniteDataset:
         """This dataset from the place where `state` was taken, then the epochs that follow.
@@ -291,12 +297,10 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
         cardinality is unknown.
 
         Raises:
-            ConfigError: The state is of another cache, seed or way of reading.
+            ConfigError: The state is of another cache or way of reading, or is none.
             DataChanged: The data were loaded again since.
         """
-        resumed = copy.copy(self)
-        resumed._start_at(self._position_of(state))
-        return resumed
+        return self._moved(*placed(state, self._reader, self._order, self._shard))
 
     def seek(self, state: dict[str, Any]) -> None:
         """Let the next iteration begin where `state` was taken, also of pipelines built on this.
@@ -309,40 +313,24 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
         """
         if self._length is not None:
             raise ConfigError("its length is promised", hint="seek in what resume() gives")
-        self._move_to(self._position_of(state))
+        position, self._order = placed(state, self._reader, self._order, self._shard)
+        self._move_to(position)
 
-    def _position_of(self, state: dict[str, Any]) -> Position:
-        position = Position.from_state(state)
-        chain = position.chain
-        self._check_identity(state)
-        if not self._order.known and any(n != self._shard[1] for n, _ in chain):
-            raise ConfigError(
-                "the rows of each partition are not known (where=, nulls='drop', no manifest):"
-                " a state fits the same number of workers only"
-            )
-        return position
+    def _moved(self, position: Position, order: Order) -> IgniteDataset:
+        """Another dataset over the same connections."""
+        moved = object.__new__(type(self))
+        moved.__dict__.update(self.__dict__)
+        moved._order = order
+        moved._start_at(position)
+        return moved
 
-    def _identity(self) -> dict[str, Any]:
-        manifest = self._reader.manifest
-        return {
-            "cache": self._reader.name,
-            "seed": self._order.seed,
-            "rows": sum(self._order.counts) if self._order.known else None,
-            "version": None if manifest is None else manifest.version,
-            "even": self._order.even,
-            "where": self._reader.options.where,
-        }
+    def __copy__(self) -> IgniteDataset:
+        """A dataset that counts its own epochs, from the same one on."""
+        return self._moved(self._position, self._order)
 
-    def _check_identity(self, state: dict[str, Any]) -> None:
-        for name, mine in self._identity().items():
-            theirs = state.get(name)
-            if theirs == mine:
-                continue
-            kind = DataChanged if name in ("rows", "version") else ConfigError
-            raise kind(
-                f"the state is of {name} {theirs!r}, this dataset has {mine!r}",
-                hint="resume with the arguments, and the data, that the state was taken with",
-            )
+    def __deepcopy__(self, memo: Any) -> IgniteDataset:
+        """As `__copy__`: connections and what is known of the cache are shared."""
+        return self.__copy__()
 
     # Building
 
@@ -380,6 +368,8 @@ class IgniteDataset(tf.data.Dataset):  # type: ignore[misc]
                 for parts in chunks:
                     leaves = form.pack(parts, pool)
                     yield leaves if form.assembles else form.assemble(*leaves)
+            except IgniteTFError as error:
+                raise for_tensorflow(error) from None
             finally:
                 chunks.close()
                 self._reader.client.rest()

@@ -1,8 +1,9 @@
 """`schema=`: what the user declares about the fields, joined with what is stored.
 
 A declaration is a mapping of field names to dtypes, `(dtype, shape)` pairs, `tf.TensorSpec`s
-(anything with `dtype` and `shape`) or `Field`s; or a whole `Schema`; or such a mapping under
-`val`, with the key's under `key`. The fields it names are the ones that are read.
+(anything with `dtype` and `shape`) or `Field`s; `datetime64[us]` or `[ms]` is the unit of a
+timestamp. Or it is a whole `Schema`; or such a mapping under `val`, with the key's under `key`.
+The fields it names are the ones that are read.
 """
 
 from __future__ import annotations
@@ -15,32 +16,42 @@ from typing import Any
 import numpy as np
 
 from ignitetf.errors import ConfigError, SchemaError
-from ignitetf.wire.codes import ARRAY_ELEMENT, FIXED_DTYPE, TypeCode
+from ignitetf.wire.codes import ARRAY_ELEMENT, FIXED_DTYPE, TIMESTAMP_UNITS, TypeCode
+from ignitetf.wire.evidence import LISTS, Evidence
 from ignitetf.wire.schema import BYTES, Field, Schema, Shape, field_for
+from ignitetf.wire.types import TypeRegistry
 
-__all__ = ["Declaration", "choose_fields", "declared_schema", "parse_declaration"]
+__all__ = [
+    "Declaration",
+    "check_names",
+    "choose_fields",
+    "declared_schema",
+    "merge",
+    "parse_declaration",
+    "seen_names",
+    "with_unseen",
+]
 
-_RAGGED_LISTS = (TypeCode.OBJECT_ARRAY, TypeCode.COLLECTION)
+# What is declared of a field: the field itself, or its dtype and shape.
+Form = Field | tuple[np.dtype[Any], Shape]
+
+_ENUMS = {TypeCode.ENUM, TypeCode.BINARY_ENUM}
 
 
 class Declaration:
     """A parsed `schema=`: the key's form and the fields' forms, by name."""
 
-    def __init__(
-        self,
-        key: tuple[np.dtype[Any], Shape] | None,
-        fields: Mapping[str, Field | tuple[np.dtype[Any], Shape]],
-        plain: bool,
-    ) -> None:
+    def __init__(self, key: Form | None, fields: Mapping[str, Form], plain: bool) -> None:
         self.key = key
         self.fields = dict(fields)
         self.plain = plain
 
 
-def parse_declaration(schema: Any) -> Declaration | Schema:
+def parse_declaration(schema: Any) -> Declaration:
     """A user's `schema=` in one form; raises ConfigError when it is unusable."""
     if isinstance(schema, Schema):
-        return schema
+        plain = schema.type_name is None
+        return Declaration(schema.key, {f.name: f for f in schema.fields}, plain)
     if not isinstance(schema, Mapping) or not schema:
         raise ConfigError(
             "schema= must map field names to dtypes, (dtype, shape) pairs or tf.TensorSpecs"
@@ -51,17 +62,13 @@ def parse_declaration(schema: Any) -> Declaration | Schema:
         fields = schema["val"]
         if not isinstance(fields, Mapping):
             return Declaration(key, {"val": _form("val", fields)}, plain=True)
-    parsed = {str(n): s if isinstance(s, Field) else _form(str(n), s) for n, s in fields.items()}
-    return Declaration(key, parsed, plain=False)
+    return Declaration(key, {str(n): _form(str(n), s) for n, s in fields.items()}, plain=False)
 
 
 def declared_schema(declaration: Declaration) -> Schema:
     """The schema of an empty cache, from the declaration alone."""
-    fields = tuple(
-        item if isinstance(item, Field) else _new_field(name, *item)
-        for name, item in sorted(declaration.fields.items())
-    )
-    key = _new_field("key", *(declaration.key or (np.dtype("<i8"), ())))
+    fields = tuple(_declared_field(n, form) for n, form in sorted(declaration.fields.items()))
+    key = _declared_field("key", declaration.key or (np.dtype("<i8"), ()))
     return Schema(None if declaration.plain else "", key, fields)
 
 
@@ -72,11 +79,42 @@ def merge(declaration: Declaration, found: Schema) -> Schema:
         raise SchemaError(f"the cache holds {stored}, which schema= does not describe")
     chosen = choose_fields(found, list(declaration.fields))
     fields = tuple(
-        item if isinstance(item, Field) else _reform(stored, *item)
-        for stored, item in zip(chosen, declaration.fields.values(), strict=True)
+        _in_form(stored, form)
+        for stored, form in zip(chosen, declaration.fields.values(), strict=True)
     )
-    key = _reform(found.key, *declaration.key) if declaration.key is not None else found.key
+    key = found.key if declaration.key is None else _in_form(found.key, declaration.key)
     return replace(found, key=key, fields=fields)
+
+
+def check_names(names: Sequence[str], value: Evidence, registry: TypeRegistry) -> None:
+    """Raise SchemaError, with the nearest names, for one that no type of the values has."""
+    if not value.types:
+        return
+    known = set(value.inside)
+    for type_id in value.types:
+        known |= set(registry.type(type_id).ids)
+    for name in names:
+        if name not in known:
+            raise unknown_field(name, sorted(known))
+        # Of a type, but in none of the records that were looked at.
+        value.child(name).null = True
+
+
+def with_unseen(declaration: Declaration, found: Schema, value: Evidence) -> Schema:
+    """The schema with the declared fields of which nothing but nulls was seen."""
+    if declaration.plain or not value.types:
+        return found
+    names = sorted(set(declaration.fields) - set(seen_names(declaration, value) or ()))
+    fields = tuple(_declared_field(n, declaration.fields[n]) for n in names)
+    return replace(found, fields=(*found.fields, *fields))
+
+
+def seen_names(declaration: Declaration, value: Evidence) -> list[str] | None:
+    """Names of the declared fields of which anything was seen; None for plain values."""
+    if declaration.plain:
+        return None
+    nothing = {n for n, seen in value.inside.items() if not (seen.codes or seen.unreadable)}
+    return [name for name in declaration.fields if name not in nothing]
 
 
 def choose_fields(schema: Schema, names: Sequence[str] | None) -> tuple[Field, ...]:
@@ -104,7 +142,9 @@ def unknown_field(name: str, names: Iterable[str]) -> SchemaError:
     return SchemaError(f"no field {name!r}", hint=hint, field=name)
 
 
-def _form(name: str, spec: Any) -> tuple[np.dtype[Any], Shape]:
+def _form(name: str, spec: Any) -> Form:
+    if isinstance(spec, Field):
+        return spec
     shape: Any = ()
     if hasattr(spec, "dtype") and hasattr(spec, "shape") and not isinstance(spec, np.dtype):
         shape = spec.shape.as_list() if hasattr(spec.shape, "as_list") else spec.shape
@@ -127,53 +167,111 @@ def _form(name: str, spec: Any) -> tuple[np.dtype[Any], Shape]:
         raise ConfigError(
             f"schema: field {name!r}: only the first dimension may differ between records"
         )
+    if any(n is not None and n < 0 for n in dims) or (None in dims and 0 in dims):
+        raise ConfigError(f"schema: field {name!r}: {list(dims)} is no shape")
     return (BYTES if dtype.kind in "OSU" else dtype), dims
 
 
-def _new_field(name: str, dtype: np.dtype[Any], shape: Shape) -> Field:
+def _declared_field(name: str, form: Form) -> Field:
+    """The field of a declaration, where nothing is stored that says its type."""
+    if isinstance(form, Field):
+        return _in_form(form, form)
+    dtype, shape = form
+    if dtype.kind == "M":
+        stored = Field(name, TypeCode.TIMESTAMP, np.dtype("<i8"), (), True)
+        return _reform(stored, dtype, shape)
     return field_for(name, dtype, shape, nullable=True)
+
+
+def _in_form(stored: Field, form: Form) -> Field:
+    """The stored field as declared; raises SchemaError where that is not what is stored."""
+    if not isinstance(form, Field):
+        return _reform(stored, *form)
+    if form.type != stored.type and not {form.type, stored.type} <= _ENUMS:
+        raise _contradiction(stored, form.type.name)
+    if form.fields and stored.fields:
+        inner = {f.name: f for f in stored.fields}
+        if missing := [f.name for f in form.fields if f.name not in inner]:
+            raise unknown_field(missing[0], list(inner))
+        return replace(form, fields=tuple(_in_form(inner[f.name], f) for f in form.fields))
+    if stored.fields:
+        return stored
+    return replace(_reform(stored, form.dtype, form.shape), nullable=form.nullable)
 
 
 def _reform(stored: Field, dtype: np.dtype[Any], shape: Shape) -> Field:
     """The stored field with a declared dtype and shape."""
-    stored_dtype = _stored_dtype(stored)
-    if stored_dtype is not None and dtype != BYTES and not _same_width(stored_dtype, dtype):
-        raise SchemaError(
-            f"field {stored.name!r} is stored as {stored.type.name}, schema= says {dtype.name}",
-            hint="declare the stored type, and convert with Dataset.map",
-            field=stored.name,
-        )
-    texts = (TypeCode.STRING, TypeCode.BYTE_ARRAY, TypeCode.UUID, TypeCode.DECIMAL)
-    if dtype == BYTES and stored_dtype is not None and stored.type not in texts:
-        raise SchemaError(
-            f"field {stored.name!r} is stored as {stored.type.name}, schema= says string",
-            field=stored.name,
-        )
-    scalar = stored.type not in ARRAY_ELEMENT and not stored.shape
-    if scalar and shape and stored.type != TypeCode.UUID:
-        raise SchemaError(
-            f"field {stored.name!r} is one {stored.type.name}, schema= says shape {list(shape)}",
-            field=stored.name,
-        )
-    return replace(stored, dtype=dtype, shape=shape)
-
-
-def _stored_dtype(stored: Field) -> np.dtype[Any] | None:
+    declared = "string" if dtype == BYTES else dtype.name
+    if shape:
+        declared += f" {list(shape)}"
     if stored.type in ARRAY_ELEMENT:
-        return ARRAY_ELEMENT[stored.type]
-    if stored.type in (TypeCode.DATE, TypeCode.TIME, TypeCode.TIMESTAMP):
-        return np.dtype("<i8")
-    if stored.type in (TypeCode.ENUM, TypeCode.BINARY_ENUM):
-        return np.dtype("<i4")
-    if stored.type == TypeCode.UUID:
-        return np.dtype("<u8")
-    if stored.type == TypeCode.DECIMAL:
-        return np.dtype("<f8")
-    if stored.type in _RAGGED_LISTS:
-        return None
-    return FIXED_DTYPE.get(stored.type)
+        blob = stored.type == TypeCode.BYTE_ARRAY and dtype == BYTES and not shape
+        if not blob and not (shape and _same_width(ARRAY_ELEMENT[stored.type], dtype)):
+            raise _contradiction(stored, declared)
+        return replace(stored, dtype=dtype, shape=shape)
+    if stored.type in (TypeCode.OBJECT, TypeCode.MAP):
+        raise _contradiction(
+            stored, declared, "leave schema= out to read it as it is stored, or pass a Field"
+        )
+    if (element := _element_of(stored)) is not None:
+        if len(shape) != 1:
+            raise _contradiction(stored, declared)
+        try:
+            item = _reform(element, dtype, ())
+        except SchemaError as error:
+            raise _contradiction(stored, declared) from error
+        return replace(stored, dtype=item.dtype, shape=shape, fields=(item,))
+    if stored.type == TypeCode.UUID and shape == (2,) and dtype == np.dtype("u8"):
+        return replace(stored, dtype=dtype, shape=shape)
+    if shape or not _scalar_fits(stored.type, dtype):
+        raise _contradiction(stored, declared)
+    if dtype.kind == "M":
+        # Nanoseconds, and milliseconds of dates and times, are what int64 stands for.
+        plain = stored.type != TypeCode.TIMESTAMP or np.datetime_data(dtype)[0] == "ns"
+        dtype = np.dtype("<i8") if plain else dtype
+    return replace(stored, dtype=dtype, shape=())
+
+
+def _scalar_fits(code: TypeCode, dtype: np.dtype[Any]) -> bool:
+    """Whether single values of a type can be given in a dtype without a change of their bits."""
+    if code in (TypeCode.STRING, TypeCode.UUID):
+        return dtype == BYTES
+    if code == TypeCode.DECIMAL:
+        return dtype == BYTES or dtype == np.dtype("f8")
+    if dtype.kind == "M":
+        units = {TypeCode.TIMESTAMP: tuple(TIMESTAMP_UNITS)}.get(code, ("ms",))
+        times = (TypeCode.DATE, TypeCode.TIME, TypeCode.TIMESTAMP)
+        return code in times and np.datetime_data(dtype) in [(unit, 1) for unit in units]
+    if code == TypeCode.TIMESTAMP:
+        return dtype == np.dtype("i8")
+    stored = np.dtype("<i4") if code in _ENUMS else FIXED_DTYPE.get(code)
+    return stored is not None and _same_width(stored, dtype)
+
+
+def _element_of(stored: Field) -> Field | None:
+    """The field of the elements of a list; None where it is none."""
+    if stored.fields:
+        return stored.fields[0]
+    if (code := LISTS.get(stored.type)) is not None:
+        return Field("item", code, stored.dtype, (), True)
+    if stored.type in (TypeCode.OBJECT_ARRAY, TypeCode.COLLECTION):
+        raise SchemaError(
+            f"field {stored.name!r}: schema= does not say what its elements are",
+            hint="pass a Field with the field of the elements",
+            field=stored.name,
+        )
+    return None
 
 
 def _same_width(stored: np.dtype[Any], declared: np.dtype[Any]) -> bool:
     kinds = {"i": "iu", "u": "iu", "f": "f", "b": "b"}
     return declared.itemsize == stored.itemsize and declared.kind in kinds.get(stored.kind, "")
+
+
+def _contradiction(stored: Field, declared: str, hint: str | None = None) -> SchemaError:
+    own = stored.type.name + (f" {list(stored.shape)}" if stored.shape else "")
+    return SchemaError(
+        f"field {stored.name!r} is stored as {own}, schema= says {declared}",
+        hint=hint or "declare the stored type, and convert with Dataset.map",
+        field=stored.name,
+    )

@@ -21,7 +21,7 @@ from ignitetf.wire.buffers import ALIGNMENT, BufferPool
 from ignitetf.wire.codes import ARRAY_ELEMENT, TypeCode
 from ignitetf.wire.schema import BYTES, Column, Field, Schema
 
-__all__ = ["Dense", "Node", "Runs", "Struct", "Text", "TextStore", "element_tree", "node_for"]
+__all__ = ["Dense", "Node", "Runs", "Struct", "Text", "TextStore", "element_tree", "key_tree"]
 
 # A range with at least this share of wanted bytes is copied whole rather than by the value.
 _LEAST_SHARE = 1 / 32
@@ -217,6 +217,8 @@ def node_for(field: Field) -> Node:
     if field.type == TypeCode.UUID and field.dtype != BYTES:
         return Dense(np.dtype("<u8"), (2,))
     rest = tuple(n for n in field.shape[1:] if n is not None)
+    if field.dtype.kind == "M":
+        return Dense(np.dtype("<i8"), ())  # a timestamp in the unit that was declared
     if field.dtype == BYTES:
         return Runs(Text()) if field.shape else Text()
     if field.ragged:
@@ -224,6 +226,15 @@ def node_for(field: Field) -> Node:
     if field.shape and field.type not in ARRAY_ELEMENT:
         return Runs(Dense(field.dtype, rest))
     return Dense(field.dtype, tuple(n for n in field.shape if n is not None))
+
+
+def key_tree(schema: Schema, nulls: NullPolicy) -> Node:
+    """The node of the keys; composite ones have the masks of their fields under `mask`."""
+    node = node_for(schema.key)
+    if nulls != "mask" or not isinstance(node, Struct):
+        return node
+    masks = ((name + MASK_SUFFIX, Dense(np.dtype("?"), ())) for name, _ in node.fields)
+    return Struct(tuple(sorted((*node.fields, *masks), key=lambda item: item[0])))
 
 
 def element_tree(schema: Schema, nulls: NullPolicy) -> dict[str, Node]:

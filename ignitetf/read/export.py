@@ -59,25 +59,32 @@ def to_arrow(batch: Batch, key: Node, nodes: dict[str, Node]) -> Any:
         import pyarrow as pa
     except ImportError as error:
         raise MissingExtra.of("arrow() needs pyarrow", "arrow", error) from error
-    columns = {"key": _arrow(pa, batch.key, key)} if batch.key is not None else {}
-    columns |= {name: _arrow(pa, batch.columns[name], node) for name, node in nodes.items()}
+    rows = len(batch)
+    columns = {"key": _arrow(pa, batch.key, key, rows)} if batch.key is not None else {}
+    columns |= {name: _arrow(pa, batch.columns[name], node, rows) for name, node in nodes.items()}
     return pa.record_batch(list(columns.values()), names=list(columns))
 
 
-def _arrow(pa: Any, column: Column, node: Node) -> Any:
+def _arrow(pa: Any, column: Column, node: Node, rows: int) -> Any:
     if isinstance(node, Dense):
         assert isinstance(column.values, np.ndarray)
-        flat = pa.array(np.ascontiguousarray(column.values).reshape(-1))
-        for size in reversed(node.shape):
-            flat = pa.FixedSizeListArray.from_arrays(flat, size)
-        return flat
+        array = pa.array(np.ascontiguousarray(column.values).reshape(-1))
+        for axis in reversed(range(len(node.shape))):
+            kind = pa.list_(array.type, node.shape[axis])
+            count = rows * int(np.prod(node.shape[:axis], dtype=np.int64))
+            # `from_arrays` cannot tell how many lists of length 0 there are.
+            array = pa.Array.from_buffers(kind, count, [None], children=[array])
+        return array
     if isinstance(node, Struct):
         assert isinstance(column.values, dict)
-        parts = [_arrow(pa, column.values[name], inner) for name, inner in node.fields]
-        return pa.StructArray.from_arrays(parts, [name for name, _ in node.fields])
+        parts = [_arrow(pa, column.values[name], inner, rows) for name, inner in node.fields]
+        fields = [
+            pa.field(name, part.type) for (name, _), part in zip(node.fields, parts, strict=True)
+        ]
+        return pa.Array.from_buffers(pa.struct(fields), rows, [None], children=parts)
     if isinstance(node, Runs):
         values, offsets = _items(column, node)
-        inner = _arrow(pa, values, node.item)
+        inner = _arrow(pa, values, node.item, int(offsets[-1]))
         return pa.LargeListArray.from_arrays(pa.array(offsets), inner)
     values_, offsets = column.compact()
     assert isinstance(values_, np.ndarray)

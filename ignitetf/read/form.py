@@ -23,7 +23,7 @@ from ignitetf.read.elements import (
     Text,
     TextStore,
     element_tree,
-    node_for,
+    key_tree,
 )
 from ignitetf.read.reader import CacheReader
 from ignitetf.read.shuffled import ALIGNED_ROWS
@@ -31,7 +31,7 @@ from ignitetf.read.substr import Sharing, substr_op
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.schema import Batch
 
-__all__ = ["Form", "counted", "page_options"]
+__all__ = ["Form", "counted", "page_options", "rebatched"]
 
 # Without the op, longer values cost one copy less as objects of their own.
 _SHORT_ENTRY_BYTES = 512
@@ -57,7 +57,7 @@ class Form:
     """
 
     def __init__(self, reader: CacheReader, as_supervised: bool) -> None:
-        self.key = node_for(reader.schema.key)
+        self.key = key_tree(reader.schema, reader.options.nulls)
         self.values = element_tree(reader.schema, reader.options.nulls)
         self.plain = reader.schema.type_name is None
         self.label = label_of(list(self.values), reader.name) if as_supervised else None
@@ -171,6 +171,16 @@ def counted(dataset: tf.data.Dataset, count: int | None) -> tf.data.Dataset:
     if count is None:
         return dataset
     return dataset.apply(tf.data.experimental.assert_cardinality(count))
+
+
+def rebatched(dataset: tf.data.Dataset, size: int, drop_remainder: bool) -> tf.data.Dataset:
+    """Pages cut to batches, which stay what they are under every `tf.distribute` strategy.
+
+    A strategy takes the `rebatch` that a pipeline ends with, be it before options, a prefetch or an
+    asserted cardinality, for its own one, and has it divide what comes by the number of replicas.
+    So another step follows, which gives all that it is given.
+    """
+    return dataset.rebatch(size, drop_remainder=drop_remainder).take(-1)
 
 
 def page_options(*, sharded: bool) -> tf.data.Options:

@@ -5,15 +5,23 @@ A field that a record's schema version does not have counts as null.
 
 from __future__ import annotations
 
-from typing import Final, Literal, get_args
+from collections.abc import Mapping
+from typing import Final, Literal, NoReturn, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError, SchemaError
-from ignitetf.wire.schema import Batch, Column
+from ignitetf.wire.schema import Batch, Column, Schema
 
-__all__ = ["MASK_SUFFIX", "NullPolicy", "apply_nulls", "check_policy", "record_valid"]
+__all__ = [
+    "MASK_SUFFIX",
+    "NullPolicy",
+    "apply_nulls",
+    "check_masks",
+    "check_policy",
+    "record_valid",
+]
 
 NullPolicy = Literal["error", "default", "mask", "drop"]
 MASK_SUFFIX: Final = "_valid"
@@ -27,6 +35,19 @@ def check_policy(policy: str) -> NullPolicy:
     raise ConfigError(f"nulls={policy!r}", hint=f"one of {', '.join(get_args(NullPolicy))}")
 
 
+def check_masks(schema: Schema) -> None:
+    """Raise ConfigError where a mask would take the name of a field."""
+    for where, fields in (("", schema.fields), ("the key's ", schema.key.fields)):
+        names = {f.name for f in fields}
+        for name in sorted(names):
+            if name + MASK_SUFFIX in names:
+                raise ConfigError(
+                    f"nulls='mask' adds {name + MASK_SUFFIX!r} to tell the nulls of {where}"
+                    f"{name!r}, but there is a field of that name",
+                    hint="take one of the two with fields=[...], or another nulls=",
+                )
+
+
 def apply_nulls(batch: Batch, policy: NullPolicy) -> tuple[Batch, int]:
     """The batch without nulls, and how many records were dropped.
 
@@ -34,32 +55,67 @@ def apply_nulls(batch: Batch, policy: NullPolicy) -> tuple[Batch, int]:
     - `default` leaves zeros, empty strings and empty runs;
     - `mask` does too, and adds a bool column `FIELD_valid` for every field;
     - `drop` leaves the record out.
+
+    Fields of composite keys count as those of values do.
     """
-    found = {name: record_valid(column) for name, column in batch.columns.items()}
-    masks = {name: valid for name, valid in found.items() if valid is not None}
+    masks = _masks(batch.columns)
+    key_masks: dict[str, NDArray[np.bool_]] = {}
+    if batch.key is not None and isinstance(batch.key.values, dict):
+        key_masks = _masks(batch.key.values)
     if policy == "mask":
-        every = np.ones(len(batch), np.bool_)
-        columns = {name: Column(c.values, c.starts, c.lengths) for name, c in batch.columns.items()}
-        for name in batch.columns:
-            columns[name + MASK_SUFFIX] = Column(masks.get(name, every))
-        return Batch(batch.key, columns), 0
-    if not masks:
+        key = batch.key
+        if key is not None and isinstance(key.values, dict):
+            key = Column(_masked(key.values, key_masks, len(batch)))
+        return Batch(key, _masked(batch.columns, masks, len(batch))), 0
+    if not masks and not key_masks:
         return batch, 0
     if policy == "error":
-        name, valid = min(masks.items(), key=lambda item: int(np.argmin(item[1])))
-        raise SchemaError(
-            f"field {name!r} is null",
-            hint="nulls='default', 'mask' or 'drop' reads such records; fields=[...] leaves the"
-            " field out",
-            field=name,
-            record=int(np.argmin(valid)),
-        )
-    columns = {name: Column(c.values, c.starts, c.lengths) for name, c in batch.columns.items()}
-    whole = Batch(batch.key, columns)
+        _refuse(masks, key_masks)
+    key = batch.key
+    if key is not None and isinstance(key.values, dict):
+        key = Column(_filled(key.values))
+    whole = Batch(key, _filled(batch.columns))
     if policy == "default":
         return whole, 0
-    keep = np.logical_and.reduce(list(masks.values()))
+    keep = np.logical_and.reduce([*masks.values(), *key_masks.values()])
     return whole[np.flatnonzero(keep)], int(len(batch) - keep.sum())
+
+
+def _masks(columns: Mapping[str, Column]) -> dict[str, NDArray[np.bool_]]:
+    """Which records have no null, of the columns where some have."""
+    found = {name: record_valid(column) for name, column in columns.items()}
+    return {name: valid for name, valid in found.items() if valid is not None}
+
+
+def _filled(columns: Mapping[str, Column]) -> dict[str, Column]:
+    """The columns without marks of nulls; objects without fields need theirs for their number."""
+    return {
+        name: Column(c.values, c.starts, c.lengths)
+        if not isinstance(c.values, dict) or c.values
+        else Column({}, valid=np.ones(len(c), np.bool_))
+        for name, c in columns.items()
+    }
+
+
+def _masked(
+    columns: Mapping[str, Column], masks: dict[str, NDArray[np.bool_]], rows: int
+) -> dict[str, Column]:
+    every = np.ones(rows, np.bool_)
+    valid = {name + MASK_SUFFIX: Column(masks.get(name, every)) for name in columns}
+    return {**_filled(columns), **valid}
+
+
+def _refuse(
+    masks: dict[str, NDArray[np.bool_]], key_masks: dict[str, NDArray[np.bool_]]
+) -> NoReturn:
+    """Raise SchemaError for the first null."""
+    found = [(int(np.argmin(valid)), "key." + name) for name, valid in key_masks.items()]
+    found += [(int(np.argmin(valid)), name) for name, valid in masks.items()]
+    record, name = min(found, key=lambda item: item[0])
+    hint = "nulls='default', 'mask' or 'drop' reads such records"
+    if name in masks:
+        hint += "; fields=[...] leaves the field out"
+    raise SchemaError(f"field {name!r} is null", hint=hint, field=name, record=record)
 
 
 def record_valid(column: Column) -> NDArray[np.bool_] | None:

@@ -28,9 +28,11 @@ class ReadOptions:
         fields: Names of value fields, None for all.
         where: SQL condition that the node evaluates, None for all entries.
         where_params: Values for the `?` in it.
+        table: The SQL table whose rows are read, where the cache has several; None for its one.
         schema: Declared schema, see `declared`.
         nulls: Policy for nulls.
         raw_nulls: Leave nulls in the columns, marked by `valid`; no policy is applied.
+        skip_unreadable: Leave out the fields that cannot be read, instead of raising.
         page_size: Entries in a page, None for about `PAGE_BYTES`.
         readers: Connections at once.
         retry_s: Seconds that a lost connection may take to be replaced, None for the
@@ -43,14 +45,21 @@ class ReadOptions:
     fields: Sequence[str] | None = None
     where: str | None = None
     where_params: tuple[Any, ...] = ()
+    table: str | None = None
     schema: Any = None
     nulls: NullPolicy = "error"
     raw_nulls: bool = False
+    skip_unreadable: bool = False
     page_size: int | None = None
     readers: int = 1
     retry_s: float | None = None
     version: int | None = None
     on_change: str = "error"
+
+    @property
+    def selects(self) -> bool:
+        """Whether only some entries are read."""
+        return self.where is not None or self.table is not None
 
     def check(self) -> None:
         """Raise ConfigError for an unusable value."""

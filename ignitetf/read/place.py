@@ -12,7 +12,7 @@ import numpy as np
 from ignitetf.errors import SchemaError, WireError
 from ignitetf.wire.schema import Batch, Column
 
-__all__ = ["Place"]
+__all__ = ["Place", "key_of"]
 
 
 class Place:
@@ -31,14 +31,16 @@ class Place:
             return
         record = error.fields.get("record")
         where = self._where if record is None else f"{self._where}, entry {record}"
-        facts = {**error.fields, **self._facts}
-        if record is not None and self._batch is not None and self._batch.key is not None:
-            facts["key"] = key = _key_of(self._batch.key, record)
+        facts = dict(self._facts)
+        keys = error.fields.pop("keys", None if self._batch is None else self._batch.key)
+        if record is not None and keys is not None:
+            facts["key"] = key = key_of(keys, record)
             where += f", key {key}"
-        raise type(error)(f"{where}: {error.message}", hint=error.hint, **facts) from error
+        raise error.at(where, **facts) from error
 
 
-def _key_of(key: Column, record: int) -> Any:
+def key_of(key: Column, record: int) -> Any:
+    """The key of a record, for a message and for programs."""
     if key.starts is not None and key.lengths is not None and isinstance(key.values, np.ndarray):
         first = int(key.starts[record])
         text = bytes(key.values[first : first + int(key.lengths[record])])
@@ -46,7 +48,7 @@ def _key_of(key: Column, record: int) -> Any:
     if isinstance(key.values, np.ndarray):
         return key.values[record].tolist()
     return (
-        {n: _key_of(c, record) for n, c in key.values.items()}
+        {n: key_of(c, record) for n, c in key.values.items()}
         if isinstance(key.values, dict)
         else "?"
     )

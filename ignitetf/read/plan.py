@@ -29,11 +29,22 @@ from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError
 
-__all__ = ["WINDOW_BYTES", "Order", "Piece", "Position", "Window"]
+__all__ = [
+    "MOST_ROWS",
+    "WINDOW_BYTES",
+    "Order",
+    "Piece",
+    "Position",
+    "Window",
+    "check_shard",
+    "whole",
+    "whole_argument",
+]
 
 WINDOW_BYTES: Final = 256 << 20
 Even = Literal["pad", "drop"]
 _UNBOUNDED: Final = 1 << 62
+MOST_ROWS: Final = _UNBOUNDED - 1
 # A state with more is none that training ever wrote.
 _MOST_SHARDS: Final = 4096
 _MOST_LINKS: Final = 1000
@@ -80,14 +91,19 @@ class Position:
     @classmethod
     def from_state(cls, state: Any) -> Position:
         """The place that a state names; raises ConfigError where it names none."""
+        hint = "pass what state() gave, as it is"
         try:
-            epoch = operator.index(state["epoch"])
-            chain = tuple((operator.index(n), operator.index(k)) for n, k in state["chain"])
+            epoch, links = whole(state["epoch"]), state["chain"]
+            if not isinstance(state, dict) or not isinstance(links, (list, tuple)):
+                raise TypeError("neither an object nor a list")
+            chain = tuple((whole(n), whole(k)) for n, k in links)
         except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError("not a state of a dataset", hint="pass what state() gave") from error
+            raise ConfigError("not a state of a dataset", hint=hint) from error
         sound = 0 <= epoch < _UNBOUNDED and len(chain) <= _MOST_LINKS
         if not sound or any(not 0 < n <= _MOST_SHARDS or not 0 <= k < _UNBOUNDED for n, k in chain):
-            raise ConfigError("a state with impossible numbers", hint="pass what state() gave")
+            raise ConfigError("a state with impossible numbers", hint=hint)
+        if any(a[0] == b[0] for a, b in itertools.pairwise(chain)):
+            raise ConfigError("a state with two links of one number of workers", hint=hint)
         return cls(epoch, chain)
 
 
@@ -176,10 +192,20 @@ class Order:
         return rng.permutation(window.rows)
 
     def pieces(self, chain: Sequence[tuple[int, int]], shard: int, count: int) -> list[Piece]:
-        """What shard `shard` of `count` has to read after the links of `chain`."""
+        """What shard `shard` of `count` has to read after the links of `chain`.
+
+        Raises:
+            ConfigError: A link consumes more rows than any of its shards has.
+        """
         shares = [[Piece(i, 1, 0, self.rows(0, 1))] for i in range(1)]
         for number, (links, consumed) in enumerate(chain):
             shares = self._dealt(shares, links, fresh=number == 0)
+            if consumed > (longest := max(map(_length, shares))):
+                raise ConfigError(
+                    f"a state after {consumed} rows for each of {links} workers, which had"
+                    f" {longest} at the most",
+                    hint="pass what state() gave, as it is",
+                )
             shares = [_tail(pieces, consumed) for pieces in shares]
         fresh = not chain
         if chain and chain[-1][0] == count:
@@ -256,10 +282,29 @@ def _head(pieces: Sequence[Piece], rows: int) -> list[Piece]:
     return out
 
 
+def whole(value: Any) -> int:
+    """A whole number, of any type for such; raises TypeError for all else, booleans too."""
+    if isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{value!r} is no number")
+    return operator.index(value)
+
+
+def whole_argument(name: str, value: Any, least: int, most: int = MOST_ROWS) -> int:
+    """An argument that is a whole number between two; raises ConfigError for all else."""
+    try:
+        number = whole(value)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{name}={value!r}", hint="a whole number") from error
+    if not least <= number <= most:
+        bounds = f"{least} or above" if number < least else f"{most} or below"
+        raise ConfigError(f"{name}={number}", hint=f"a whole number, {bounds}")
+    return number
+
+
 def check_shard(shard: Any) -> tuple[int, int]:
     """A shard as (index, count); raises ConfigError where it is none."""
     try:
-        index, count = (int(n) for n in shard)
+        index, count = map(whole, shard)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"shard={shard!r}", hint="write shard=(index, count)") from error
     if count < 1 or not 0 <= index < count:

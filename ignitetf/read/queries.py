@@ -1,19 +1,33 @@
 """How the partitions of a cache are asked for: by scan, or by SQL where `where=` is given.
 
-reader -> **queries** -> scan
+conditions -> **queries** -> scan -> reader
+
+A condition on single rows goes to each partition. Any other is evaluated by one statement over the
+whole table, which gives the keys; each partition is then scanned, and the entries that have one of
+these keys are kept. So the order within a partition is the same either way.
 """
 
 from __future__ import annotations
 
-from ignitetf.client import cache_id
-from ignitetf.errors import ConfigError
-from ignitetf.read.options import PAGE_BYTES, ReadOptions
-from ignitetf.read.scan import Query, pipeline_depth
-from ignitetf.transport import Channel
-from ignitetf.wire.codes import Feature, OpCode
-from ignitetf.wire.frames import encode_parameter, scan_request, sql_request
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
-__all__ = ["scan_query", "sql_query"]
+from ignitetf.client import Client, cache_id
+from ignitetf.errors import ConfigError
+from ignitetf.read.conditions import Condition, Table, parse_condition
+from ignitetf.read.options import PAGE_BYTES, ReadOptions
+from ignitetf.read.scan import Query, RetryPolicy, pipeline_depth, scan_units
+from ignitetf.sql import statement
+from ignitetf.sql.tokens import tokens
+from ignitetf.wire.codes import Feature, OpCode
+from ignitetf.wire.frames import scan_request, sql_request
+from ignitetf.wire.keysets import KeySet
+
+__all__ = ["Selection", "find_selection", "scan_query"]
+
+_KEYS_IN_PAGE: Final = 32_768
 
 
 def scan_query(cache: str, page_size: int, unit_bytes: float | None, page_bytes: int) -> Query:
@@ -36,34 +50,147 @@ def scan_query(cache: str, page_size: int, unit_bytes: float | None, page_bytes:
     )
 
 
-def sql_query(
-    cache: str, table: str, options: ReadOptions, page_size: int, channel: Channel
-) -> Query:
-    """The entries of a partition for which the condition of `where=` holds.
+@dataclass(frozen=True)
+class Selection:
+    """The entries of a cache that a condition chooses.
+
+    Attributes:
+        cache: Its name.
+        table: The SQL table whose rows are meant.
+        condition: The condition.
+    """
+
+    cache: str
+    table: Table
+    condition: Condition
+
+    def query(self, page_size: int) -> Query:
+        """The entries of a partition for which the condition holds; only for one `by_row`."""
+        return self._entries(page_size, self.condition.text, self.condition.params)
+
+    def sample(self, page_size: int) -> tuple[Query, Query]:
+        """Rows of the table, whatever the condition says: of a partition, and of all of them."""
+        found = self._entries(page_size, "TRUE", ())
+        body = sql_request(self.table.schema, self._select("_KEY, _VAL", "TRUE"), (), page_size)
+        return found, replace(found, body=lambda _: body)
+
+    def _entries(self, page_size: int, condition: str, params: Sequence[bytes]) -> Query:
+        schema, sql = self.table.schema, self._select("_KEY, _VAL", condition)
+        return Query(
+            OpCode.QUERY_SQL_FIELDS,
+            lambda partition: sql_request(schema, sql, params, page_size, partitions=[partition]),
+            self.cache,
+            page_size,
+            pipelined=1,
+            buffer_bytes=PAGE_BYTES // 2,
+        )
+
+    def _select(self, what: str, condition: str) -> str:
+        # The condition is the user's own SQL, proven to be one; values go beside it.
+        return f"SELECT {what} FROM {self.table.source} WHERE ({condition})"  # nosec B608
+
+    def keys(self, client: Client, retry: RetryPolicy) -> KeySet:
+        """The keys of the rows for which the condition holds, by one statement over all of them.
+
+        Raises:
+            ConfigError: As `check_whole`; the cluster may have grown.
+        """
+        self.check_whole(client)
+        sql = self._select("_KEY", self.condition.text)
+        body = sql_request(self.table.schema, sql, self.condition.params, _KEYS_IN_PAGE)
+        query = Query(OpCode.QUERY_SQL_FIELDS, lambda _: body, self.cache, _KEYS_IN_PAGE)
+        found = KeySet()
+        with contextlib.closing(scan_units(client, query, [0], retry=retry)) as pages:
+            for item in pages:
+                if item.replay == 0:
+                    found = KeySet()  # after a lost connection the statement begins again
+                if item.page is not None:
+                    found.add(item.page)
+        self.check_whole(client)
+        return found
+
+    def check(self, client: Client, params: Sequence[Any]) -> None:
+        """Raise ConfigError, or SqlError, where the cluster cannot evaluate the condition."""
+        if self.condition.by_row:
+            with client.channel() as channel:
+                can = channel.features & Feature.QUERY_PARTITIONS_BATCH_SIZE
+            if not can:
+                raise ConfigError(
+                    "the cluster does not take SQL by partition, where= cannot be used",
+                    hint="Apache Ignite 2.13 or newer is needed for where=",
+                )
+        else:
+            self.check_whole(client)
+        # A condition that the node refuses is better known now than when the epoch begins.
+        sql = self._select("1", self.condition.text) + " LIMIT 0"
+        client.sql(sql, params, schema=self.table.schema).close()
+
+    def check_whole(self, client: Client) -> None:
+        """Raise ConfigError where one statement does not see the whole of what it compares with.
+
+        Ignite evaluates a subquery on each node, over what that node holds.
+        """
+        spread = {name for (name,) in client.sql(statement("spread"))}
+        if names := sorted(spread & self.condition.names):
+            raise ConfigError(
+                f"where= compares with rows of {', '.join(names)}, and the rows are spread over"
+                " the cluster: each node would compare with its own",
+                hint="run the subquery first and pass its values as where_params, or keep that"
+                " table in a REPLICATED cache",
+            )
+
+
+def find_selection(
+    client: Client, cache: str, options: ReadOptions, data_set: str | None = None
+) -> Selection:
+    """The entries that `where=` and `table=` choose.
 
     Args:
-        cache: Its name.
-        table: The cache's table, with its schema.
-        options: `where` and its parameters, which are bound.
-        page_size: Entries in a page.
-        channel: A connection, which tells what the cluster can do.
+        client: The connection.
+        cache: Name of the cache.
+        options: The condition, its parameters and the table.
+        data_set: Name of the data set in the cache, by which a condition may call its table.
 
     Raises:
-        ConfigError: The cluster does not take SQL by partition.
+        ConfigError: The cache has no SQL table, or several; or the condition cannot be used.
+        SqlError: The node refuses the condition.
     """
-    if not channel.features & Feature.QUERY_PARTITIONS_BATCH_SIZE:
+    table = _find_table(client, cache, options.table, data_set)
+    rows = client.sql(statement("columns"), (table.schema, table.name))
+    columns = frozenset(str(row[0]) for row in rows) | {"_KEY", "_VAL"}
+    table = replace(table, columns=columns)
+    text: Any = "TRUE" if options.where is None else options.where
+    found = Selection(cache, table, parse_condition(text, options.where_params, table))
+    found.check(client, options.where_params)
+    return found
+
+
+def _find_table(client: Client, cache: str, wanted: str | None, data_set: str | None) -> Table:
+    rows = client.sql(statement("row_tables"), (cache,)).fetchall()
+    tables = [Table(str(schema), str(name)) for schema, name in rows]
+    if len(tables) == 1 and data_set is not None and tables[0].name != data_set:
+        tables = [replace(tables[0], alias=data_set)]
+    if not tables:
         raise ConfigError(
-            "the cluster does not take SQL by partition, where= cannot be used",
-            hint="Apache Ignite 2.13 or newer is needed for where=",
+            f"cache {cache!r} is no SQL table, where= cannot be evaluated on the node",
+            hint="load it with a table (the default of 'ignitetf load'), or use Dataset.filter",
+            cache=cache,
         )
-    schema = table.partition(".")[0].strip('"')
-    statement = f"SELECT _KEY, _VAL FROM {table} WHERE ({options.where})"  # nosec B608
-    params = [encode_parameter(v) for v in options.where_params]
-    return Query(
-        OpCode.QUERY_SQL_FIELDS,
-        lambda p: sql_request(schema, statement, params, page_size, partitions=[p]),
-        cache,
-        page_size,
-        pipelined=1,
-        buffer_bytes=PAGE_BYTES // 2,
+    fitting = tables if wanted is None else [t for t in tables if wanted in _spellings(t)]
+    if wanted is not None and not fitting:
+        name = [t.identifier for t in tokens(wanted) if t.identifier is not None]
+        fitting = [t for t in tables if name in ([t.name], [t.schema, t.name])]
+    if len(fitting) == 1:
+        return fitting[0]
+    names = ", ".join(t.sql for t in fitting or tables)
+    if not fitting:
+        raise ConfigError(f"cache {cache!r} has no table {wanted!r}", hint=f"it has {names}")
+    raise ConfigError(
+        f"cache {cache!r} has {len(fitting)} SQL tables: which one does where= mean?",
+        hint=f"pass table=, one of {names}",
+        cache=cache,
     )
+
+
+def _spellings(table: Table) -> Sequence[str | None]:
+    return table.alias, table.name, f"{table.schema}.{table.name}", table.sql

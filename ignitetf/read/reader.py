@@ -10,10 +10,10 @@ that had to be fetched again with those delivered before.
 from __future__ import annotations
 
 import contextlib
-import struct
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Any, Final
 
 from ignitetf.catalog import Manifest, read_manifest
 from ignitetf.client import Client, cache_id
@@ -27,28 +27,31 @@ from ignitetf.read.changes import Changes, fingerprint, with_lost_partitions
 from ignitetf.read.cursor import Times
 from ignitetf.read.declared import (
     Declaration,
+    check_names,
     choose_fields,
     declared_schema,
     merge,
     parse_declaration,
+    seen_names,
+    with_unseen,
 )
-from ignitetf.read.nulls import apply_nulls
+from ignitetf.read.nulls import apply_nulls, check_masks
 from ignitetf.read.options import LARGE_ROW_BYTES, PAGE_BYTES, ReadOptions
-from ignitetf.read.place import Place
-from ignitetf.read.queries import scan_query, sql_query
+from ignitetf.read.place import Place, key_of
+from ignitetf.read.queries import Selection, find_selection, scan_query
 from ignitetf.read.scan import Query, RetryPolicy, scan_units
+from ignitetf.registry import with_types
 from ignitetf.wire.blocks import BlockDecoder
 from ignitetf.wire.buffers import BufferPool
-from ignitetf.wire.codes import OpCode
 from ignitetf.wire.decoder import Decoder
+from ignitetf.wire.evidence import Evidence, Where, observe_page
 from ignitetf.wire.frames import Page, scan_request
-from ignitetf.wire.infer import Evidence, infer_schema, observe_page
+from ignitetf.wire.infer import infer_schema, key_column
+from ignitetf.wire.keysets import KeySet
 from ignitetf.wire.schema import Batch, Schema
-from ignitetf.wire.types import TypeRegistry, UnknownType, read_binary_type
+from ignitetf.wire.types import TypeRegistry
 
 __all__ = ["CacheReader", "UnitBatch"]
-
-T = TypeVar("T")
 
 _LARGE_PAGE_BYTES: Final = 16 << 20
 _MAX_PAGE_ENTRIES: Final = 65_536
@@ -101,10 +104,11 @@ class CacheReader:
         self.entry_bytes = 0.0  # of a record, as it is stored
         self.block_rows = 1.0  # records in an entry of the cache
         self.dropped = 0
+        self.left_out: dict[str, SchemaError] = {}  # fields that cannot be read, and why
         self.times = Times()  # of all batches that were read
         self.window_pools: list[BufferPool] = []  # memory of shuffled windows, kept between epochs
+        self._selection = self._find_selection()
         self.schema = self._open_schema()
-        self._table = self._find_table() if options.where is not None else None
 
     # Opening
 
@@ -130,16 +134,20 @@ class CacheReader:
                 self.entry_bytes = self.manifest.nbytes / self.manifest.rows
             if self._is_blocks:
                 self.block_rows = self.manifest.rows / max(1, self._size())
-        elif isinstance(declared, Schema):
-            schema = declared
         else:
             schema = self._probe(declared)
-        if isinstance(declared, Declaration) and schema.fields:
+        if declared is not None:
             schema = merge(declared, schema)
         fields = choose_fields(schema, self.options.fields)
         if not fields:
-            raise SchemaError(f"{self.name}: no field is left to read")
-        return replace(schema, fields=fields)
+            raise next(
+                iter(self.left_out.values()),
+                SchemaError(f"{self.name}: no field is left to read"),
+            )
+        schema = replace(schema, fields=fields)
+        if self.options.nulls == "mask":
+            check_masks(schema)
+        return schema
 
     def _probe(self, declared: Declaration | None) -> Schema:
         """The schema seen in the first pages of some partitions, and of the whole cache.
@@ -148,17 +156,30 @@ class CacheReader:
         """
         key, value = Evidence(), Evidence()
         partitions = _spread_out(self.partition_count, _PROBE_PARTITIONS)
-        query = self._scan_query(self.options.page_size or _PROBE_ENTRIES)
+        page = self.options.page_size or _PROBE_ENTRIES
+        if self._selection is None:
+            query, request = self._scan_query(page), scan_request(cache_id(self.cache), page)
+            whole = replace(query, body=lambda _: request)
+        else:
+            query, whole = self._selection.sample(page)
         rows = self._observe(query, partitions, key, value)
         if rows < _PROBE_ROWS // 4 and len(partitions) < self.partition_count:
-            request = scan_request(cache_id(self.cache), self.options.page_size or _PROBE_ENTRIES)
-            rows = self._observe(replace(query, body=lambda _: request), [0], key, value)
+            rows = self._observe(whole, [-1], key, value)
         if rows == 0:
             return self._empty(declared)
         only: Sequence[str] | None = self.options.fields
         if declared is not None:
             only = None if declared.plain else list(declared.fields)
-        return infer_schema(key, value, self.registry, only)
+        if only is not None and not isinstance(only, str):
+            check_names(only, value, self.registry)
+        if declared is not None:
+            only = seen_names(declared, value)
+        left_out = self.left_out if self.options.skip_unreadable else None
+        try:
+            found = infer_schema(key, value, self.registry, only, left_out)
+        except SchemaError as error:
+            raise error.at(self.name, cache=self.name) from error
+        return found if declared is None else with_unseen(declared, found, value)
 
     def _observe(
         self, query: Query, partitions: Sequence[int], key: Evidence, value: Evidence
@@ -171,13 +192,28 @@ class CacheReader:
             for item in pages:
                 if (page := item.page) is None or page.count == 0:
                     continue
-                self._with_types(observe_page, page, key, value, self.registry)
+                where = self._where(page, partitions[item.unit])
+                with_types(
+                    self.client, self.registry, observe_page, page, key, value, self.registry, where
+                )
                 rows += page.count
                 nbytes += page.data.nbytes
                 if nbytes > _PROBE_BYTES or rows >= _PROBE_ROWS:
                     break
         self.entry_bytes = nbytes / rows if rows else 0.0
         return rows
+
+    def _where(self, page: Page, partition: int) -> Where:
+        """Tells where the records of a page are, to an error about one of them."""
+
+        def where(row: int) -> dict[str, Any]:
+            facts: dict[str, Any] = {"cache": self.name}
+            if partition >= 0:
+                facts["partition"] = partition
+            key = key_column(page, row, self.registry)
+            return facts if key is None else {**facts, "key": key_of(key, 0)}
+
+        return where
 
     def _empty(self, declared: Declaration | None) -> Schema:
         if declared is None:
@@ -192,30 +228,17 @@ class CacheReader:
     def _is_blocks(self) -> bool:
         return self.manifest is not None and self.manifest.layout == "blocks"
 
-    def _find_table(self) -> str:
+    def _find_selection(self) -> Selection | None:
+        if not self.options.selects:
+            return None
         if self._is_blocks:
             raise ConfigError(
                 f"cache {self.name!r} has the block layout: the node cannot look into its rows",
                 hint="load it with --layout rows, or use Dataset.filter",
                 cache=self.name,
             )
-        rows = self.client.sql(
-            "SELECT SCHEMA_NAME, TABLE_NAME FROM SYS.TABLES WHERE CACHE_NAME = ?", (self.cache,)
-        ).fetchall()
-        if not rows:
-            raise ConfigError(
-                f"cache {self.name!r} is no SQL table, where= cannot be evaluated on the node",
-                hint="load it with a table (the default of 'ignitetf load'), or use Dataset.filter",
-                cache=self.name,
-            )
-        table = f'"{rows[0][0]}"."{rows[0][1]}"'
-        # A condition that the node refuses is better known now than when the epoch begins.
-        self.client.sql(
-            # The condition is the user's own SQL; values are bound, never pasted.
-            f"SELECT 1 FROM {table} WHERE ({self.options.where}) LIMIT 0",  # nosec B608
-            self.options.where_params,
-        ).close()
-        return table
+        data_set = None if self.manifest is None else self.manifest.name
+        return find_selection(self.client, self.cache, self.options, data_set)
 
     # Sizes
 
@@ -224,7 +247,7 @@ class CacheReader:
 
     def row_count(self, partitions: Sequence[int]) -> int | None:
         """Records in these partitions, None where only reading them would tell."""
-        if self.options.where is not None or self.options.nulls == "drop":
+        if not self.counts_are_exact:
             return None
         if len(partitions) == self.partition_count:
             if self.manifest is not None and self._is_blocks:
@@ -237,7 +260,7 @@ class CacheReader:
     @property
     def counts_are_exact(self) -> bool:
         """Whether every entry of a partition is given as a row."""
-        return self.options.where is None and self.options.nulls != "drop"
+        return not self.options.selects and self.options.nulls != "drop"
 
     def estimated_counts(self, partitions: Sequence[int]) -> list[int]:
         """About how many entries each partition has, at least one."""
@@ -284,10 +307,6 @@ class CacheReader:
         known = unit_bytes if self.entry_bytes else None
         return scan_query(self.cache, page_size, known, self._page_bytes)
 
-    def _sql_query(self, page_size: int) -> Query:
-        with self.client.channel() as channel:
-            return sql_query(self.cache, self._table or "", self.options, page_size, channel)
-
     def batches(self, partitions: Sequence[int]) -> Generator[UnitBatch, None, None]:
         """The records of the partitions, in the order given and by key hash within each.
 
@@ -297,15 +316,22 @@ class CacheReader:
             SchemaError: A record does not fit; cache, partition, key and field are named.
             DataChanged: A page fetched again has other keys than before.
         """
-        page = self.page_size()
-        query = self._scan_query(page) if self._table is None else self._sql_query(page)
-        query = replace(query, decoder=self._decoder, times=self.times)
+        page, selection = self.page_size(), self._selection
+        keys: KeySet | None = None
+        if selection is None or not selection.condition.by_row:
+            query = self._scan_query(page)
+            keys = None if selection is None else selection.keys(self.client, self._retry)
+        else:
+            query = selection.query(page)
+        query = replace(query, decoder=partial(self._decoder, keys), times=self.times)
         changes = self.changes
         seen: list[int] = []
         unit, first, again, rows = -1, 0, 0, 0
-        every = len(partitions) == self.partition_count and self._table is None
+        every = len(partitions) == self.partition_count
+        size = len(keys) if every and keys is not None else None
         # Of blocks only the manifest tells the rows.
-        size = self._size() if every and not (changes.counts or self._is_blocks) else None
+        if every and selection is None and not (changes.counts or self._is_blocks):
+            size = self._size()
         pages = scan_units(
             self.client, query, partitions, readers=self.options.readers, retry=self._retry
         )
@@ -317,7 +343,7 @@ class CacheReader:
                 if item.page is None:
                     if 0 < again < len(seen):
                         changes.check_again(partition, seen, len(seen), 0)
-                    if self._table is None:
+                    if selection is None:
                         changes.check_count(partition, first)
                         changes.check_keys(partition, seen)
                     rows += first
@@ -344,8 +370,12 @@ class CacheReader:
         finally:
             pages.close()
 
-    def _decoder(self) -> Callable[[int, Page], tuple[list[Batch], int]]:
-        """What makes, of a page, batches (one of rows, or one a block) and their fingerprint."""
+    def _decoder(self, keys: KeySet | None) -> Callable[[int, Page], tuple[list[Batch], int]]:
+        """What makes, of a page, batches (one of rows, or one a block) and their fingerprint.
+
+        Args:
+            keys: Those of the entries to keep; None keeps all.
+        """
         if self._is_blocks:
             decode = BlockDecoder(self.schema, self.registry).decode
         else:
@@ -356,7 +386,9 @@ class CacheReader:
 
         def decode_in(partition: int, page: Page) -> tuple[list[Batch], int]:
             with Place(self.name, partition):
-                parts = self._with_types(decode, page)
+                if keys is not None:
+                    page = keys.entries(page)
+                parts = with_types(self.client, self.registry, decode, page)
                 return parts, fingerprint(parts)
 
         return decode_in
@@ -368,26 +400,6 @@ class CacheReader:
             batch, dropped = apply_nulls(batch, self.options.nulls)
         self.dropped += dropped
         return batch
-
-    def _with_types(self, work: Callable[..., T], *args: Any) -> T:
-        """Run `work(*args)`, and look up the binary types it asks for until it has them all."""
-        asked: set[tuple[int, int]] = set()
-        while True:
-            try:
-                return work(*args)
-            except UnknownType as missing:
-                place = (missing.type_id, missing.schema_id)
-                body = self.client.call(OpCode.BINARY_TYPE_GET, struct.pack("<i", missing.type_id))
-                found = read_binary_type(body)
-                if found is None or place in asked:
-                    raise SchemaError(
-                        f"{self.name}: the cluster does not know binary type {missing.type_id}"
-                        f" with schema {missing.schema_id}",
-                        hint="was it written by a client that registers no types?",
-                        cache=self.name,
-                    ) from missing
-                asked.add(place)
-                self.registry.add(found)
 
 
 def _spread_out(count: int, most: int) -> list[int]:

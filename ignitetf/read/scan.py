@@ -17,7 +17,9 @@ size split it alike, hence the replayed pages are the same while no key is added
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import random
 import threading
 import time
@@ -28,7 +30,7 @@ from itertools import islice
 from typing import Any, Final
 
 from ignitetf.client import Client
-from ignitetf.errors import IgniteTFError
+from ignitetf.errors import ConfigError, IgniteTFError
 from ignitetf.failures import is_retryable
 from ignitetf.read.cursor import Cursor, Times
 from ignitetf.transport import Channel
@@ -42,6 +44,8 @@ log = logging.getLogger(__name__)
 _MAX_PIPELINED: Final = 16
 _FIRST_WAIT_S: Final = 0.1
 _LONGEST_WAIT_S: Final = 5.0
+# Who closes a scan waits for so long; a reader that then still has an answer to come, goes on alone.
+_CLOSING_S: Final = 1.0
 
 
 @dataclass(frozen=True)
@@ -144,11 +148,13 @@ def scan_units(
     """All pages of the partitions, in the order of `partitions`.
 
     Closing the generator at any point closes the cursors on the nodes, the connections that
-    have an answer outstanding, and the threads.
+    have an answer outstanding, and the threads. A node that takes longer than a second to answer
+    is not waited for: the thread does that, within the request's time limit.
 
     Raises:
         IgniteTFError: What the decoder raises, and what `Channel.receive` raises once it cannot
             be retried any more.
+        ConfigError: The process was forked since the first page was asked for.
     """
     if not partitions:
         return
@@ -159,22 +165,36 @@ def scan_units(
         for share in shares
     ]
     reader_of = {i: stream for share, stream in zip(shares, streams, strict=True) for i in share}
+    process = os.getpid()
     try:
         for stream in streams:
             stream.start()
         for unit in range(len(partitions)):
             while True:
+                if os.getpid() != process:
+                    raise ConfigError(
+                        f"{query.name}: the process was forked while it read, and the threads that"
+                        " receive are its parent's",
+                        hint="begin to read in the process that goes on to do so",
+                    )
                 item = reader_of[unit].take()
                 yield item
                 if item.page is None:
                     break
     finally:
-        for stream in streams:
-            stream.stop()
-        for stream in streams:
-            stream.join()
-            query.times.add(stream.times)
-            query.times.add(stream.taken)
+        # Not in a child process, whose copies of the readers' locks nobody may ever release.
+        if os.getpid() == process:
+            _end(streams, query.times)
+
+
+def _end(streams: Sequence[_Reader], times: Times) -> None:
+    for stream in streams:
+        stream.stop()
+    until = time.monotonic() + _CLOSING_S
+    for stream in streams:
+        stream.join(max(0.0, until - time.monotonic()))
+        times.add(stream.times)
+        times.add(stream.taken)
 
 
 class _Reader(threading.Thread):
@@ -229,12 +249,10 @@ class _Reader(threading.Thread):
                 self._wait_to_retry(error, found.partition, found.number)
 
     def stop(self) -> None:
-        """End the thread soon: wake it where it waits."""
+        """End the thread once the answers are here that it must not leave behind."""
         with self._ready:
             self._stop_asked.set()
             self._ready.notify_all()
-            if self._channel is not None and not self._channel.idle:
-                self._channel.abort()
 
     # The thread's side
 
@@ -250,8 +268,10 @@ class _Reader(threading.Thread):
             with self._ready:
                 self._buffer.append(error)
                 self._ready.notify_all()
-        finally:
-            self._finish()
+        if self._units:
+            self._drop()
+        elif self._channel is not None:
+            self._client.release(self._channel)
 
     def _read_unit(self, unit: int, partition: int) -> None:
         delivered = 0
@@ -310,9 +330,7 @@ class _Reader(threading.Thread):
             after: 1 if the current unit is no longer among `_asked`.
         """
         if self._channel is None:
-            channel = self._connect()
-            with self._ready:
-                self._channel = channel
+            self._channel = self._connect()
         channel = self._channel
         for unit, partition in islice(self._units, after + len(self._asked), after + count):
             body = self._query.body(partition)
@@ -339,11 +357,7 @@ class _Reader(threading.Thread):
         lost_for = time.monotonic() - self._progress_at
         if not is_retryable(error) or lost_for >= self._retry.budget_s:
             where = {"cache": self._query.name, "partition": partition, "pages": delivered}
-            raise type(error)(
-                f"{self._query.name}, partition {partition}: {error.message}",
-                hint=error.hint,
-                **{**error.fields, **where},
-            ) from error
+            raise error.at(f"{self._query.name}, partition {partition}", **where) from error
         wait = min(_LONGEST_WAIT_S, max(_FIRST_WAIT_S, lost_for)) * random.uniform(0.5, 1.0)
         wait = min(wait, self._retry.budget_s - lost_for)
         log.warning(
@@ -354,17 +368,21 @@ class _Reader(threading.Thread):
             self._ready.wait_for(self._stop_asked.is_set, wait)
 
     def _drop(self) -> None:
-        self._asked.clear()
-        with self._ready:
-            channel, self._channel = self._channel, None
-        if channel is not None:
-            channel.close()
+        """Close the connection, and with it the cursors on the node.
 
-    def _finish(self) -> None:
-        with self._ready:
-            channel, self._channel = self._channel, None
-        if channel is not None:
-            self._client.release(channel)
+        Not before all queries that were asked for are answered: where a connection closes while
+        its query is still to be begun, the node (2.17) begins it afterwards, and keeps the cursor
+        until the node itself ends.
+        """
+        channel, self._channel = self._channel, None
+        if channel is None:
+            return
+        while self._asked and not channel.closed:
+            _, _, request = self._asked.popleft()
+            with contextlib.suppress(IgniteTFError):
+                channel.receive(request)
+        self._asked.clear()
+        channel.close()
 
 
 def _timed(decode: Callable[[int, Page], Any], found: _Undecoded, times: Times) -> Any:

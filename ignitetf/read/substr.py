@@ -95,7 +95,7 @@ def substr_op() -> Callable[..., tf.Tensor] | None:
 
 @functools.cache
 def _substr_op() -> Callable[..., tf.Tensor] | None:
-    library = native_library(_SOURCE, "-O2")
+    library = native_library(_SOURCE)
     if library is None:
         return None
     try:

@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from ignitetf.errors import ConfigError
 from ignitetf.read.dataset import IgniteDataset
+from ignitetf.read.iteration import Steps
 from ignitetf.read.windows import batch_count
 from ignitetf.train.checkpoint import BackgroundCheckpoint, _variables
 
@@ -219,7 +220,8 @@ class BackupAndRestore(BackgroundCheckpoint):
     def _go_to(self, epoch: int) -> None:
         """Move the batches to the beginning of an epoch of `fit`."""
         self._fit_epoch = epoch
-        self._seek(self._dataset.state(0, self._dataset._position.epoch + epoch))
+        number = self._dataset._position.epoch + epoch
+        self._seek({**self._source.state(0), "epoch": number, "chain": []})
 
     def _seek(self, position: dict[str, Any]) -> None:
         self._source.seek(position)
@@ -306,7 +308,7 @@ class _EndOfEpoch:
 _END_OF_EPOCH: Final = _EndOfEpoch()
 
 
-class _Counted(tf.data.Dataset):  # type: ignore[misc]
+class _Counted(Steps):
     """A dataset with a number of elements that not every iteration has.
 
     `fit` takes the number of steps of all epochs from it, or else from the first epoch, which may
@@ -314,16 +316,11 @@ class _Counted(tf.data.Dataset):  # type: ignore[misc]
     """
 
     def __init__(self, dataset: tf.data.Dataset, count: int) -> None:
-        self._dataset = dataset
         self._count = count
-        super().__init__(dataset._variant_tensor)
+        super().__init__(dataset)
 
-    def _inputs(self) -> list[Any]:
-        return [self._dataset]
-
-    @property
-    def element_spec(self) -> Any:
-        return self._dataset.element_spec
+    def __copy__(self) -> _Counted:
+        return _Counted(self._dataset, self._count)
 
     def cardinality(self) -> tf.Tensor:
         return tf.constant(self._count, tf.int64)

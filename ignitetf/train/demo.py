@@ -118,7 +118,7 @@ def _save_and_restore(
     try:
         from ignitetf.fs import gfile
     except NativeIOUnavailable as error:
-        say(f"{error}; copying the checkpoint instead")
+        say(f"{error}; copying the checkpoint instead\nhint: {error.hint}")
         _copy_and_restore(settings, model, restored)
         return
     gfile.configure(settings)
@@ -130,8 +130,9 @@ def _copy_and_restore(settings: Settings, model: Any, restored: Any) -> None:
     """As `_save_and_restore`, through local folders, where TensorFlow cannot use `igfs://`."""
     import tensorflow as tf
 
+    from ignitetf.fs.pull import pull
+    from ignitetf.fs.push import push
     from ignitetf.fs.store import open_store
-    from ignitetf.fs.sync import pull, push
 
     folder, _, name = CHECKPOINT.removeprefix("igfs://").rpartition("/")
     with tempfile.TemporaryDirectory() as here, tempfile.TemporaryDirectory() as there:

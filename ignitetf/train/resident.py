@@ -9,6 +9,7 @@ same windows and permutations, only that here they are looked up rather than rea
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,8 @@ from numpy.typing import NDArray
 from ignitetf.errors import ConfigError
 from ignitetf.read.arguments import order_of
 from ignitetf.read.dataset import IgniteDataset
-from ignitetf.read.plan import Order, Window
+from ignitetf.read.form import rebatched
+from ignitetf.read.plan import Order, Window, whole_argument
 from ignitetf.read.windows import batch_count
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.schema import Batch
@@ -61,9 +63,8 @@ def device_resident(
         raise ConfigError(
             "the dataset is the rest of an epoch", hint="pass the one that resume() was called on"
         )
-    if batch_size <= 0:
-        raise ConfigError(f"batch_size must be above zero, not {batch_size}")
-    return DeviceResident(dataset, int(batch_size), seed, drop_remainder, device, limit_bytes)
+    batch_size = whole_argument("batch_size", batch_size, 1)
+    return DeviceResident(dataset, batch_size, seed, drop_remainder, device, limit_bytes)
 
 
 class DeviceResident(tf.data.Dataset):  # type: ignore[misc]
@@ -90,7 +91,7 @@ class DeviceResident(tf.data.Dataset):  # type: ignore[misc]
         self._shard = dataset._shard
         self._epoch = dataset._position.epoch
         old = dataset._order
-        self._order = order_of(
+        order = order_of(
             dataset._reader,
             list(old.partitions),
             old.seed if seed is None else seed,
@@ -98,6 +99,7 @@ class DeviceResident(tf.data.Dataset):  # type: ignore[misc]
             self._shard,
             old.window_bytes,
         )
+        self._order = replace(order, row_bytes=old.row_bytes)
         share = self._order.share(*self._shard)
         _check_size(dataset, self._order, share, limit_bytes)
         self._counts, leaves = _read(dataset, share)
@@ -128,7 +130,7 @@ class DeviceResident(tf.data.Dataset):  # type: ignore[misc]
 
         spec = tf.TensorSpec([None], tf.int64)
         whole = tf.data.Dataset.from_generator(generate, output_signature=spec)
-        batches = whole.rebatch(batch_size, drop_remainder=drop_remainder)
+        batches = rebatched(whole, batch_size, drop_remainder)
         count = batch_count(rows, batch_size, drop_remainder)
         options = tf.data.Options()
         policy = tf.data.experimental.AutoShardPolicy.OFF

@@ -14,17 +14,58 @@
 #define WIDTH 1024 /* bytes of one sum: their weights stay in the first-level cache */
 #define WORDS 512  /* and words */
 
-/* Built once for each kind of processor; the loader takes the one that fits. */
-#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
-#define FOR_EACH_PROCESSOR __attribute__((target_clones("arch=x86-64-v4", "avx2", "default")))
-#else
-#define FOR_EACH_PROCESSOR
-#endif
-
 #define INLINE static inline __attribute__((always_inline))
 
 /* Eight bytes wherever they lie. */
 typedef uint64_t word __attribute__((aligned(1), may_alias));
+
+/* What is exported is built for each kind of processor, and the library takes the one that fits
+ * when it is loaded. Not by `target_clones`: Clang finds none but the first with Zig's library, and
+ * musl has no functions that are chosen by the loader. */
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <cpuid.h>
+#define TARGET(features) __attribute__((target(features)))
+#define FOR_EACH_PROCESSOR(name, parameters, arguments)                                      \
+  TARGET("avx512f,avx512bw,avx512cd,avx512dq,avx512vl")                                      \
+  static void name##_avx512 parameters { name##_any arguments; }                             \
+  TARGET("avx2") static void name##_avx2 parameters { name##_any arguments; }                \
+  EXPORT void name parameters                                                                \
+  {                                                                                          \
+    if (processor == AVX512)                                                                 \
+      name##_avx512 arguments;                                                               \
+    else if (processor == AVX2)                                                              \
+      name##_avx2 arguments;                                                                 \
+    else                                                                                     \
+      name##_any arguments;                                                                  \
+  }
+
+enum { ANY, AVX2, AVX512 };
+EXPORT int processor = ANY; /* tests set it lower */
+
+/* Bits of the processor, and of XCR0, that tell which registers the system saves. */
+#define HAS_AVX512 (1u << 16 | 1u << 17 | 1u << 28 | 1u << 30 | 1u << 31) /* F, DQ, CD, BW, VL */
+#define HAS_AVX2 (1u << 5)
+#define SAVES_AVX 0x06u
+#define SAVES_AVX512 0xE6u
+
+__attribute__((constructor)) static void
+look_at_processor(void)
+{
+  uint32_t a, features, c, d, saved, high;
+  if (!__get_cpuid(1, &a, &features, &c, &d) || !(c & bit_OSXSAVE))
+    return;
+  __asm__("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));
+  if (!__get_cpuid_count(7, 0, &a, &features, &c, &d))
+    return;
+  if ((saved & SAVES_AVX) == SAVES_AVX && features & HAS_AVX2)
+    processor = AVX2;
+  if ((saved & SAVES_AVX512) == SAVES_AVX512 && (features & HAS_AVX512) == HAS_AVX512)
+    processor = AVX512;
+}
+#else
+#define FOR_EACH_PROCESSOR(name, parameters, arguments) \
+  EXPORT void name parameters { name##_any arguments; }
+#endif
 
 INLINE uint32_t
 sum(const int8_t *bytes, const uint32_t *weights, int64_t count)
@@ -56,13 +97,19 @@ java_more(uint32_t hash, const uint8_t *more, int64_t count, const uint32_t *fal
   return hash * falling[WIDTH - 1 - count] + sum(at, falling + WIDTH - count, count);
 }
 
-EXPORT FOR_EACH_PROCESSOR void
-java_hash(const uint8_t *data, const int64_t *starts, const int64_t *lengths, int64_t count,
+INLINE void
+java_hash_any(const uint8_t *data, const int64_t *starts, const int64_t *lengths, int64_t count,
           const uint32_t *falling, uint32_t factor, uint32_t *out)
 {
   for (int64_t i = 0; i < count; i++)
     out[i] = java_more(1, data + starts[i], lengths[i], falling, factor);
 }
+
+FOR_EACH_PROCESSOR(
+    java_hash,
+    (const uint8_t *data, const int64_t *starts, const int64_t *lengths, int64_t count,
+     const uint32_t *falling, uint32_t factor, uint32_t *out),
+    (data, starts, lengths, count, falling, factor, out))
 
 /* The last, `count` < 8 bytes as a word. By steps, as a copy of unknown length is a call. */
 INLINE uint64_t
@@ -93,12 +140,17 @@ mixed(uint64_t value)
   return value ^ (value >> 31);
 }
 
-EXPORT FOR_EACH_PROCESSOR void
-mix(const uint64_t *values, int64_t count, uint64_t salt, uint64_t *out)
+INLINE void
+mix_any(const uint64_t *values, int64_t count, uint64_t salt, uint64_t *out)
 {
   for (int64_t i = 0; i < count; i++)
     out[i] = mixed(values[i] ^ salt);
 }
+
+FOR_EACH_PROCESSOR(
+    mix,
+    (const uint64_t *values, int64_t count, uint64_t salt, uint64_t *out),
+    (values, count, salt, out))
 
 /* The last, less than 8 * WORDS bytes of a run, whose weights begin with `scale`. */
 INLINE uint64_t
@@ -112,8 +164,8 @@ last_sum(const uint8_t *at, int64_t count, const uint64_t *rising, uint64_t scal
 /* Of each run the mixed sum of its length and its little-endian words, the last one filled up with
  * zeros, these with the weights 1, r, r^2, ...: `rising` are the first WORDS of them, `factor` is
  * the next. */
-EXPORT FOR_EACH_PROCESSOR void
-row_hash(const uint8_t *data, const int64_t *starts, const int64_t *lengths, int64_t count,
+INLINE void
+row_hash_any(const uint8_t *data, const int64_t *starts, const int64_t *lengths, int64_t count,
           const uint64_t *rising, uint64_t factor, uint64_t *out)
 {
   for (int64_t i = 0; i < count; i++) {
@@ -126,6 +178,12 @@ row_hash(const uint8_t *data, const int64_t *starts, const int64_t *lengths, int
   }
 }
 
+FOR_EACH_PROCESSOR(
+    row_hash,
+    (const uint8_t *data, const int64_t *starts, const int64_t *lengths, int64_t count,
+     const uint64_t *rising, uint64_t factor, uint64_t *out),
+    (data, starts, lengths, count, rising, factor, out))
+
 /* Have 8 * WORDS bytes on their way from memory: processors look ahead within a page of 4 KB. */
 INLINE void
 ahead(const uint8_t *at)
@@ -137,8 +195,8 @@ ahead(const uint8_t *at)
 }
 
 /* Both of `count` rows that lie one behind the other: large ones come from memory once. */
-EXPORT FOR_EACH_PROCESSOR void
-both_hashes(const uint8_t *at, int64_t count, int64_t width, const uint32_t *falling,
+INLINE void
+both_hashes_any(const uint8_t *at, int64_t count, int64_t width, const uint32_t *falling,
             uint32_t java_factor, const uint64_t *rising, uint64_t row_factor, uint32_t *codes,
             uint64_t *out)
 {
@@ -156,3 +214,9 @@ both_hashes(const uint8_t *at, int64_t count, int64_t width, const uint32_t *fal
     at += left;
   }
 }
+
+FOR_EACH_PROCESSOR(
+    both_hashes,
+    (const uint8_t *at, int64_t count, int64_t width, const uint32_t *falling,
+     uint32_t java_factor, const uint64_t *rising, uint64_t row_factor, uint32_t *codes, uint64_t *out),
+    (at, count, width, falling, java_factor, rising, row_factor, codes, out))

@@ -14,7 +14,7 @@
 enum {
   STRING = 9, STRING_ARRAY = 20, UUID_ARRAY = 21, DATE_ARRAY = 22, OBJECT_ARRAY = 23,
   COLLECTION = 24, MAP = 25, WRAPPED = 27, ENUM_ARRAY = 29, DECIMAL = 30, DECIMAL_ARRAY = 31,
-  TIMESTAMP_ARRAY = 34, TIME_ARRAY = 37, OBJECT = 103, HANDLE = 102
+  CLASS = 32, TIMESTAMP_ARRAY = 34, PROXY = 35, TIME_ARRAY = 37, HANDLE = 102, OBJECT = 103
 };
 enum { HEADER_BYTES = 24, MAX_DEPTH = 64, CUT = -1 };
 
@@ -22,7 +22,7 @@ typedef struct {
   const uint8_t *data;
   int64_t size;
   const int32_t *fixed; /* bytes of an object of a fixed size by type code, else 0 */
-  const int32_t *item;  /* bytes of an element of an array by type code, else 0 */
+  const int32_t *item;  /* bytes for each of its length, of an object of such, else 0 */
 } Page;
 
 /* The int32 at a position, or CUT where it is negative or beyond the page. */
@@ -43,6 +43,16 @@ static int64_t after(const Page *page, int64_t at, int64_t length_place, int64_t
 
 static int64_t skip(const Page *page, int64_t at, int depth);
 
+/* The end of the id of a class, and of the name of one that is not registered. */
+static int64_t skip_class(const Page *page, int64_t at) {
+  int32_t number;
+  if (at > page->size - 4) return CUT;
+  memcpy(&number, page->data + at, 4);
+  if (number) return at + 4;
+  if (at + 4 >= page->size || page->data[at + 4] != STRING) return CUT;
+  return after(page, at + 4, at + 5, 5, 1);
+}
+
 /* The end of an array of objects, a collection or a map. */
 static int64_t skip_elements(const Page *page, int64_t at, int depth) {
   int64_t count_place = at + 1, first;
@@ -51,15 +61,10 @@ static int64_t skip_elements(const Page *page, int64_t at, int depth) {
     case DECIMAL_ARRAY:
       first = at + 5;
       break;
-    case OBJECT_ARRAY: case ENUM_ARRAY: {
-      int32_t type;
-      if (at + 5 > page->size) return CUT;
-      memcpy(&type, page->data + at + 1, 4);
-      count_place = at + 5;
-      if (type == 0 && (count_place = skip(page, count_place, 1)) == CUT) return CUT;
+    case OBJECT_ARRAY: case ENUM_ARRAY:
+      if ((count_place = skip_class(page, at + 1)) == CUT) return CUT;
       first = count_place + 4;
       break;
-    }
     case COLLECTION: case MAP:
       first = at + 6;
       break;
@@ -74,6 +79,15 @@ static int64_t skip_elements(const Page *page, int64_t at, int depth) {
   return first;
 }
 
+/* The end of a proxy: ids of its interfaces, then the object behind it. */
+static int64_t skip_proxy(const Page *page, int64_t at, int depth) {
+  int64_t count = length_at(page, at + 1), first = at + 5;
+  if (count == CUT || count > page->size - (at + 1)) return CUT;
+  for (; count > 0; count--)
+    if ((first = skip_class(page, first)) == CUT) return CUT;
+  return skip(page, first, depth + 1);
+}
+
 /* Where the object at `at` ends, or CUT. */
 static int64_t skip(const Page *page, int64_t at, int depth) {
   if (at >= page->size) return CUT;
@@ -86,9 +100,10 @@ static int64_t skip(const Page *page, int64_t at, int depth) {
     return length < HEADER_BYTES ? CUT : inside(page, at + length);
   }
   if (code == DECIMAL) return after(page, at, at + 5, 9, 1);
-  if (code == STRING) return after(page, at, at + 1, 5, 1);
   if (page->item[code]) return after(page, at, at + 1, 5, page->item[code]);
   if (code == WRAPPED) return after(page, at, at + 1, 9, 1);
+  if (code == CLASS) return skip_class(page, at + 1);
+  if (code == PROXY) return skip_proxy(page, at, depth);
   return skip_elements(page, at, depth);
 }
 

@@ -1,27 +1,30 @@
-"""Answers proven whole before a decoder that trusts them takes them apart.
+"""Answers proven whole, and put into types that pyignite knows, before it takes them apart.
 
 bytes -> **answers** -> pyignite
 
 pyignite believes counts: a changed byte in the number of columns makes it build gigabytes of
 nothing for minutes. Here every object of an answer is stepped over first, and must end where the
-answer ends.
+answer ends. Of Java's own serialization, in which a DATE of SQL comes, it knows nothing: such an
+object is replaced by one of the protocol that means the same.
 """
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from typing import Final
 
 from ignitetf.errors import WireError
 from ignitetf.wire.codes import OpCode, TypeCode
+from ignitetf.wire.javastream import NotReadable
+from ignitetf.wire.jdk import plain_object
 from ignitetf.wire.objects import object_end
 from ignitetf.wire.types import read_binary_type
 
-__all__ = ["check_answer"]
+__all__ = ["check_answer", "readable"]
 
 _INT32: Final = struct.Struct("<i")
-# An object that Java serialized by itself, such as java.sql.Date: a length and bytes.
-_SERIALIZED: Final = 254
+_Spans = list[tuple[int, int]]
 _SINGLE: Final = frozenset(
     {
         OpCode.CACHE_GET,
@@ -33,36 +36,60 @@ _SINGLE: Final = frozenset(
 )
 
 
-def check_answer(op: int, request: bytes | memoryview, body: memoryview) -> None:
+def check_answer(op: int, request: bytes | memoryview, body: memoryview) -> list[tuple[int, int]]:
     """Raise WireError unless the objects in the body of an answer fill it exactly.
 
     Args:
         op: The request's op code; answers without counts of objects are let through.
         request: The request, whose last byte says whether a SQL answer names its columns.
         body: The answer after its header.
+
+    Returns:
+        Begin and end of each object in Java's own serialization, for `readable`.
     """
+    spans: _Spans = []
     try:
         if op == OpCode.QUERY_SQL_FIELDS:
-            _sql(body, named=bool(request[-1]))
+            _sql(body, spans, named=bool(request[-1]))
         elif op == OpCode.QUERY_SQL_FIELDS_PAGE:
-            _rows(body, 0, None)
+            _rows(body, spans, 0, None)
         elif op == OpCode.QUERY_SCAN:
-            _rows(body, 8, 2)
+            _rows(body, spans, 8, 2)
         elif op == OpCode.QUERY_SCAN_PAGE:
-            _rows(body, 0, 2)
+            _rows(body, spans, 0, 2)
         elif op == OpCode.CACHE_GET_ALL:
-            _rows(body, 0, 2, tail=0)
+            _rows(body, spans, 0, 2, tail=0)
         elif op in _SINGLE:
-            _fill(_end(body, 0), len(body))
+            _fill(_end(body, spans, 0), len(body))
         elif op == OpCode.CACHE_GET_NAMES:
-            _rows(body, 0, 1, tail=0)
+            _rows(body, spans, 0, 1, tail=0)
         elif op == OpCode.BINARY_TYPE_GET:
             read_binary_type(body)
     except (struct.error, IndexError, RecursionError) as error:
         raise WireError("an answer is cut within an object") from error
+    return spans
 
 
-def _sql(body: memoryview, *, named: bool) -> None:
+def readable(body: memoryview, spans: list[tuple[int, int]]) -> bytes:
+    """The body of an answer with objects of the protocol in place of those that Java serialized.
+
+    One whose class has no plain meaning stays as it is.
+
+    Args:
+        body: The answer after its header.
+        spans: As `check_answer` found them.
+    """
+    parts: list[bytes | memoryview] = []
+    at = 0
+    for begin, end in spans:
+        with contextlib.suppress(NotReadable):
+            plain = plain_object(bytes(body[begin + 5 : end]))
+            parts += [body[at:begin], plain]
+            at = end
+    return b"".join([*parts, body[at:]])
+
+
+def _sql(body: memoryview, spans: _Spans, *, named: bool) -> None:
     """Cursor, names or number of columns, rows."""
     (columns,) = _INT32.unpack_from(body, 8)
     at = 12
@@ -72,17 +99,17 @@ def _sql(body: memoryview, *, named: bool) -> None:
         if body[at] != TypeCode.STRING:
             raise WireError("the name of a column is no text")
         at = object_end(body, at)
-    _rows(body, at, columns)
+    _rows(body, spans, at, columns)
 
 
-def _rows(body: memoryview, at: int, columns: int | None, tail: int = 1) -> None:
+def _rows(body: memoryview, spans: _Spans, at: int, columns: int | None, tail: int = 1) -> None:
     """A count, so many rows of objects, and `tail` bytes: a bool that tells of more."""
     (rows,) = _INT32.unpack_from(body, at)
     at, end, objects = at + 4, len(body) - tail, 0
     if rows < 0:
         raise WireError(f"an answer with {rows} rows")
     while at < end:
-        at = _end(body, at)
+        at = _end(body, spans, at)
         objects += 1
     _fill(at, end)
     if (objects % rows if columns is None and rows else objects != rows * (columns or 0)) or (
@@ -91,13 +118,11 @@ def _rows(body: memoryview, at: int, columns: int | None, tail: int = 1) -> None
         raise WireError(f"an answer of {objects} objects cannot be {rows} rows")
 
 
-def _end(body: memoryview, at: int) -> int:
-    if body[at] == _SERIALIZED:
-        (length,) = _INT32.unpack_from(body, at + 1)
-        if length < 0:
-            raise WireError(f"length {length} at byte {at + 1}")
-        return at + 5 + int(length)
-    return object_end(body, at)
+def _end(body: memoryview, spans: _Spans, at: int) -> int:
+    end = object_end(body, at)
+    if body[at] == TypeCode.OPTIMIZED:
+        spans.append((at, end))
+    return end
 
 
 def _fill(at: int, end: int) -> None:

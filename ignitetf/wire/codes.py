@@ -7,6 +7,7 @@ codes), `BinaryUtils` (flags), `ClientStatus` (status codes), `ClientBitmaskFeat
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from enum import IntEnum, IntFlag
 from typing import Final
 
@@ -16,6 +17,8 @@ __all__ = [
     "ARRAY_ELEMENT",
     "FIXED_DTYPE",
     "FIXED_SIZE",
+    "RUN_UNIT",
+    "TIMESTAMP_UNITS",
     "BinaryFlag",
     "Feature",
     "OpCode",
@@ -120,6 +123,7 @@ class TypeCode(IntEnum):
     NULL = 101
     HANDLE = 102
     OBJECT = 103
+    OPTIMIZED = 254
 
 
 class BinaryFlag(IntFlag):
@@ -205,6 +209,20 @@ ARRAY_ELEMENT: Final[dict[TypeCode, np.dtype[np.generic]]] = {
     TypeCode.BOOL_ARRAY: np.dtype("?"),
 }
 
+# Units of timestamps: how many are in a millisecond, and nanoseconds in one.
+TIMESTAMP_UNITS: Final[dict[str, tuple[int, int]]] = {
+    "ns": (1_000_000, 1),
+    "us": (1_000, 1_000),
+    "ms": (1, 1_000_000),
+}
+
+# Objects that are type code, int32 length, and so many bytes for each of it.
+RUN_UNIT: Final[dict[TypeCode, int]] = {
+    **{code: dtype.itemsize for code, dtype in ARRAY_ELEMENT.items()},
+    TypeCode.STRING: 1,
+    TypeCode.OPTIMIZED: 1,
+}
+
 
 def java_hash(text: str) -> int:
     """`String.hashCode` of Java, over UTF-16 units; the id of a cache is that of its name.
@@ -212,14 +230,32 @@ def java_hash(text: str) -> int:
     Returns:
         A signed 32-bit number.
     """
-    value = 0
-    units = np.frombuffer(text.encode("utf-16-le", "surrogatepass"), "<u2")
-    for unit in units.tolist():
-        value = (31 * value + unit) & 0xFFFFFFFF
-    return value - (1 << 32) if value >= 1 << 31 else value
+    return _hash(_units(text))
 
 
 @functools.lru_cache(maxsize=1024)
 def java_hash_lower(text: str) -> int:
-    """Id of a binary type or field: the hash of its name in lower case (`BinaryBasicIdMapper`)."""
-    return java_hash(text.lower())
+    """Id of a binary type or field: the hash of its name in lower case (`BinaryBasicIdMapper`).
+
+    Java lowers each UTF-16 unit by itself: a final sigma is as any other, letters beyond the
+    basic plane stay, and a capital I with a dot becomes one letter.
+    """
+    return _hash([_lower(unit) for unit in _units(text)])
+
+
+def _units(text: str) -> list[int]:
+    units: list[int] = np.frombuffer(text.encode("utf-16-le", "surrogatepass"), "<u2").tolist()
+    return units
+
+
+def _lower(unit: int) -> int:
+    """`Character.toLowerCase` of Java."""
+    # The capital I with a dot is the only letter that Python lowers to two.
+    return ord(chr(unit).lower()[0])
+
+
+def _hash(units: Iterable[int]) -> int:
+    value = 0
+    for unit in units:
+        value = (31 * value + unit) & 0xFFFFFFFF
+    return value - (1 << 32) if value >= 1 << 31 else value

@@ -1,14 +1,14 @@
 """Fields to columns: positions in a page in, one array per field out.
 
-objects -> **columns** -> tensors
+objects -> meaning -> **columns** -> tensors
 
 One function per family of types. Positions are int64 `[n]`, -1 where a record has no such field;
 such a record counts as null there. A column is a copy, except runs of bytes (strings, blobs),
 which stay views into the page.
 
 What has no NumPy dtype of its own: UUID is text of 36 characters or two uint64 (high, low),
-decimal is text or float64, date and time are int64 milliseconds, timestamp is int64 nanoseconds
-(all since 1970-01-01 UTC or midnight), enum is its int32 ordinal, char is a uint16 code unit.
+decimal is text or float64, date and time are int64 milliseconds, timestamp is int64 nanoseconds,
+or in the unit of a declared datetime64 (all since 1970-01-01 UTC or midnight), enum is its int32 ordinal, char is a uint16 code unit.
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import SchemaError, WireError
-from ignitetf.wire.codes import ARRAY_ELEMENT, FIXED_DTYPE, TypeCode
+from ignitetf.wire.codes import ARRAY_ELEMENT, FIXED_DTYPE, TIMESTAMP_UNITS, TypeCode
+from ignitetf.wire.fields import field_positions, headers
+from ignitetf.wire.meaning import described, is_raw, meant, type_code, type_codes
 from ignitetf.wire.objects import (
     Bytes,
     Positions,
     bytes_at,
     check_bounds,
-    field_positions,
     find_elements,
     gather,
-    headers,
-    unwrap,
 )
 from ignitetf.wire.schema import BYTES, Column, Field
 from ignitetf.wire.types import TypeRegistry
 
-__all__ = ["decode_column", "type_code", "type_codes"]
+__all__ = ["as_dtype", "decode_column", "is_widened"]
 
-NANOSECONDS_PER_MILLISECOND: Final = 1_000_000
+_LEAST, _GREATEST = -(1 << 63), (1 << 63) - 1
+_MOST_DIGITS: Final = 100_000
 _ENUMS: Final = (TypeCode.ENUM, TypeCode.BINARY_ENUM)
+_LISTS: Final = (TypeCode.OBJECT_ARRAY, TypeCode.COLLECTION)
 _ELEMENT_CODE: Final = {
     TypeCode.STRING_ARRAY: TypeCode.STRING,
     TypeCode.UUID_ARRAY: TypeCode.UUID,
@@ -50,23 +51,6 @@ _ELEMENT_CODE: Final = {
     TypeCode.DECIMAL_ARRAY: TypeCode.DECIMAL,
     TypeCode.ENUM_ARRAY: TypeCode.ENUM,
 }
-
-
-def type_code(code: int) -> str:
-    """A type code for a message: its name and number."""
-    try:
-        return f"{TypeCode(code).name} ({code})"
-    except ValueError:
-        return f"unknown type code {code}"
-
-
-def type_codes(data: Bytes, at: Positions) -> NDArray[np.uint8]:
-    """The type codes at these positions; NULL where the position is -1."""
-    if len(at) and int(at.min()) >= 0:
-        check_bounds(data, at, 1)
-        return data[at]
-    check_bounds(data, at[at >= 0], 1)
-    return np.where(at >= 0, data[np.maximum(at, 0)], np.uint8(TypeCode.NULL))
 
 
 def decode_column(data: Bytes, at: Positions, field: Field, registry: TypeRegistry) -> Column:
@@ -86,30 +70,41 @@ def decode_column(data: Bytes, at: Positions, field: Field, registry: TypeRegist
             is its index.
         WireError: A value reaches beyond the page.
     """
-    if field.type in (TypeCode.OBJECT, TypeCode.HANDLE):
-        at = np.where(at >= 0, unwrap(data, np.maximum(at, 0)), -1) if len(at) else at
     codes = type_codes(data, at)
     valid = codes != TypeCode.NULL
-    alike = codes == field.type
-    if field.type in _ENUMS:
-        alike |= (codes == TypeCode.ENUM) | (codes == TypeCode.BINARY_ENUM)
-    if (wrong := np.flatnonzero(valid & ~alike)).size:
-        raise _mismatch(field, int(wrong[0]), type_code(int(codes[wrong[0]])))
+    if (valid & ~_alike(codes, field)).any():
+        data, at, codes = meant(data, at)
+        valid = codes != TypeCode.NULL
+        if (wrong := np.flatnonzero(valid & ~_alike(codes, field))).size:
+            raise _mismatch(data, at, codes, int(wrong[0]), field, registry)
     whole = bool(valid.all())
-    column = _decode_valid(data, at if whole else at[valid], field, registry)
+    try:
+        column = _decode_valid(data, at if whole else at[valid], field, registry)
+    except SchemaError as error:
+        if not whole and error.fields.get("record") is not None:
+            error.fields["record"] = int(np.flatnonzero(valid)[error.fields["record"]])
+        raise
     return column if whole else _spread(column, valid)
+
+
+def _alike(codes: NDArray[np.uint8], field: Field) -> NDArray[np.bool_]:
+    """Which type codes stand for the field's type."""
+    alike: NDArray[np.bool_] = codes == field.type
+    for same in (_ENUMS, _LISTS):
+        if field.type in same:
+            alike = (codes == same[0]) | (codes == same[1])
+    return alike
 
 
 def _decode_valid(data: Bytes, at: Positions, field: Field, registry: TypeRegistry) -> Column:
     if field.type == TypeCode.UUID:
         return _uuids(data, at, field)
     if field.type == TypeCode.TIMESTAMP:
-        raw = gather(data, at + 1, FIXED_DTYPE[TypeCode.TIMESTAMP])
-        return Column(raw["ms"] * NANOSECONDS_PER_MILLISECOND + raw["ns"])
+        return Column(_timestamps(gather(data, at + 1, FIXED_DTYPE[TypeCode.TIMESTAMP]), field))
     if field.type in _ENUMS:
-        return Column(gather(data, at + 5, "<i4"))
+        return Column(as_dtype(gather(data, at + 5, "<i4"), field))
     if field.type in FIXED_DTYPE:
-        return Column(_as_dtype(gather(data, at + 1, FIXED_DTYPE[field.type]), field))
+        return Column(as_dtype(gather(data, at + 1, FIXED_DTYPE[field.type]), field))
     if field.type == TypeCode.STRING:
         return _runs_of_bytes(data, at)
     if field.type == TypeCode.DECIMAL:
@@ -123,10 +118,22 @@ def _decode_valid(data: Bytes, at: Positions, field: Field, registry: TypeRegist
     return _lists(data, at, field, registry)
 
 
-def _as_dtype(values: NDArray[Any], field: Field) -> NDArray[Any]:
-    """Values in the declared dtype of the same width: bits are kept, never converted."""
+def as_dtype(values: NDArray[Any], field: Field) -> NDArray[Any]:
+    """Values in the declared dtype: one of the same width keeps the bits, whatever they mean.
+
+    An unsigned dtype of half the width takes the numbers themselves: so loading stores those.
+    """
     if values.dtype == field.dtype:
         return values
+    if is_widened(field.dtype, values.dtype):
+        limit = np.iinfo(field.dtype).max
+        if values.size and (int(values.min()) < 0 or int(values.max()) > limit):
+            raise SchemaError(
+                f"field {field.name!r} has values that are no {field.dtype}",
+                hint=f"declare what is stored: schema={{{field.name!r}: {values.dtype.name!r}}}",
+                field=field.name,
+            )
+        return values.astype(field.dtype)
     if field.dtype.itemsize != values.dtype.itemsize or field.dtype.kind not in "iubf":
         raise SchemaError(
             f"field {field.name!r} is stored as {values.dtype}, the dataset expects {field.dtype}",
@@ -134,6 +141,36 @@ def _as_dtype(values: NDArray[Any], field: Field) -> NDArray[Any]:
             field=field.name,
         )
     return values.view(field.dtype)
+
+
+def is_widened(dtype: np.dtype[Any], stored: np.dtype[Any]) -> bool:
+    """Whether this is an unsigned dtype, and the stored one the signed of twice its width."""
+    return dtype.kind == "u" and stored.kind == "i" and stored.itemsize == 2 * dtype.itemsize
+
+
+def _timestamps(raw: NDArray[Any], field: Field) -> NDArray[np.int64]:
+    """Timestamps as int64 in the unit of the field's dtype, nanoseconds unless that has one."""
+    unit = np.datetime_data(field.dtype)[0] if field.dtype.kind == "M" else "ns"
+    if unit not in TIMESTAMP_UNITS:
+        raise SchemaError(f"field {field.name!r}: timestamps have no unit {unit!r}")
+    per_ms, ns_per_unit = TIMESTAMP_UNITS[unit]
+    ms, rest = raw["ms"], raw["ns"]
+    first, last = divmod(_LEAST, per_ms), divmod(_GREATEST, per_ms)
+    if len(ms) and (int(ms.min()) <= first[0] or int(ms.max()) >= last[0]):
+        part = rest // ns_per_unit
+        early = (ms < first[0]) | ((ms == first[0]) & (part < first[1]))
+        late = (ms > last[0]) | ((ms == last[0]) & (part > last[1]))
+        if (wrong := np.flatnonzero(early | late)).size:
+            coarser = {"ns": "us", "us": "ms"}[unit]
+            raise SchemaError(
+                f"field {field.name!r} has a timestamp {int(ms[wrong[0]])} ms from 1970, beyond"
+                f" what int64 holds in {unit}",
+                hint=f"declare a coarser unit: schema={{{field.name!r}: 'datetime64[{coarser}]',"
+                " ...}; or leave it out with fields=[...]",
+                field=field.name,
+                record=int(wrong[0]),
+            )
+    return np.asarray(ms * per_ms + (rest if ns_per_unit == 1 else rest // ns_per_unit))
 
 
 def _runs_of_bytes(data: Bytes, at: Positions) -> Column:
@@ -158,15 +195,15 @@ def _array(data: Bytes, at: Positions, field: Field) -> Column:
     if not field.ragged:
         check_counts(field, counts)
         raw = bytes_at(data, at + 5, field.size * kind.itemsize).view(kind)
-        return Column(_as_dtype(raw, field).reshape(len(at), *field.shape))
+        return Column(as_dtype(raw, field).reshape(len(at), *field.shape))
     check_inner(field, counts)
     if kind.itemsize == 1:
-        return Column(_as_dtype(data.view(kind), field), at + 5, counts)
+        return Column(as_dtype(data.view(kind), field), at + 5, counts)
     view = memoryview(data)  # type: ignore[arg-type]
     ends = at + 5 + counts * kind.itemsize
     pieces = [view[p:q] for p, q in zip((at + 5).tolist(), ends.tolist(), strict=True)]
     flat = np.frombuffer(b"".join(pieces), kind)
-    return Column.from_offsets(_as_dtype(flat, field), _offsets(counts))
+    return Column.from_offsets(as_dtype(flat, field), _offsets(counts))
 
 
 def check_counts(field: Field, counts: Positions) -> None:
@@ -212,7 +249,14 @@ def _decimals(data: Bytes, at: Positions, field: Field) -> Column:
     view = memoryview(data)  # type: ignore[arg-type]
     numbers = []
     ends = (at + 9 + lengths).tolist()
-    for scale, p, q in zip(scales.tolist(), (at + 9).tolist(), ends, strict=True):
+    for i, (scale, p, q) in enumerate(zip(scales.tolist(), (at + 9).tolist(), ends, strict=True)):
+        if max(abs(scale), q - p) > _MOST_DIGITS:
+            raise SchemaError(
+                f"field {field.name!r} has a decimal of more than {_MOST_DIGITS} digits",
+                hint=f"leave {field.name!r} out with fields=[...]",
+                field=field.name,
+                record=i,
+            )
         numbers.append(_decimal(scale, bytes(view[p:q])))
     if field.dtype == BYTES:
         return Column.from_bytes([format(d, "f").encode() for d in numbers])
@@ -221,18 +265,21 @@ def _decimals(data: Bytes, at: Positions, field: Field) -> Column:
 
 def _decimal(scale: int, magnitude: bytes) -> Decimal:
     """The sign is the top bit of the first byte; the rest is an unsigned big-endian number."""
-    if abs(scale) > 100_000 or len(magnitude) > 100_000:
-        raise WireError("a decimal of impossible size")
     number = int.from_bytes(bytes([magnitude[0] & 0x7F]) + magnitude[1:], "big")
-    digits = tuple(int(c) for c in str(number)) if number else (0,)
+    # Through Decimal: Python refuses to write long integers out.
+    digits = Decimal(number).as_tuple().digits
     return Decimal((1 if magnitude[0] & 0x80 else 0, digits, -scale))
 
 
 def _objects(data: Bytes, at: Positions, field: Field, registry: TypeRegistry) -> Column:
-    places = field_positions(data, headers(data, at), registry, [f.field_id for f in field.fields])
-    return Column(
-        {f.name: decode_column(data, places[f.field_id], f, registry) for f in field.fields}
-    )
+    found = headers(data, at)
+    if (raw := np.flatnonzero(is_raw(found.flags))).size:
+        codes = np.full(len(at), TypeCode.OBJECT, np.uint8)
+        raise _mismatch(data, at, codes, int(raw[0]), field, registry)
+    places = field_positions(data, found, registry, [f.name for f in field.fields])
+    columns = {f.name: decode_column(data, places[f.name], f, registry) for f in field.fields}
+    # Without fields nothing else tells how many there are.
+    return Column(columns, valid=None if columns else np.ones(len(at), np.bool_))
 
 
 def _lists(data: Bytes, at: Positions, field: Field, registry: TypeRegistry) -> Column:
@@ -248,7 +295,7 @@ def _lists(data: Bytes, at: Positions, field: Field, registry: TypeRegistry) -> 
             hint="leave it out with fields=[...]",
             field=field.name,
         )
-    inner = decode_column(data, found, element, registry)
+    inner = _decode_items(data, found, element, registry, counts)
     if not field.ragged and field.shape:
         check_counts(replace(field, shape=field.shape[:1]), counts)
     return Column.from_offsets(_whole(inner), _offsets(counts))
@@ -260,9 +307,21 @@ def _maps(data: Bytes, at: Positions, field: Field, registry: TypeRegistry) -> C
     offsets = _offsets(counts // 2)
     columns = {}
     for i, item in enumerate(field.fields):
-        inner = decode_column(data, found[i::2], item, registry)
+        inner = _decode_items(data, found[i::2], item, registry, counts // 2)
         columns[item.name] = Column.from_offsets(_whole(inner), offsets)
     return Column(columns)
+
+
+def _decode_items(
+    data: Bytes, at: Positions, item: Field, registry: TypeRegistry, counts: Positions
+) -> Column:
+    """The items of all lists; an error about one names the list's record."""
+    try:
+        return decode_column(data, at, item, registry)
+    except SchemaError as error:
+        if (number := error.fields.get("record")) is not None:
+            error.fields["record"] = int(np.searchsorted(np.cumsum(counts), number, "right"))
+        raise
 
 
 def _whole(inner: Column) -> Column | NDArray[Any]:
@@ -297,7 +356,15 @@ def _spread(column: Column, valid: NDArray[np.bool_]) -> Column:
     return Column(values, valid=valid)
 
 
-def _mismatch(field: Field, record: int, found: str) -> SchemaError:
+def _mismatch(
+    data: Bytes,
+    at: Positions,
+    codes: NDArray[np.uint8],
+    record: int,
+    field: Field,
+    registry: TypeRegistry,
+) -> SchemaError:
+    found = described(data, int(at[record]), int(codes[record]), registry)
     return SchemaError(
         f"field {field.name!r} is {found}, the dataset expects {type_code(field.type)}",
         hint=f"leave {field.name!r} out with fields=[...], or declare it with schema=",

@@ -13,9 +13,11 @@ import numpy as np
 
 from ignitetf.errors import SchemaError
 from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.columns import decode_column, type_code, type_codes
+from ignitetf.wire.columns import decode_column
+from ignitetf.wire.fields import field_positions, headers
 from ignitetf.wire.frames import Page
-from ignitetf.wire.objects import Bytes, Positions, field_positions, find_rows, headers, unwrap
+from ignitetf.wire.meaning import described, type_codes
+from ignitetf.wire.objects import Bytes, Positions, find_rows, unwrap
 from ignitetf.wire.schema import Batch, Column, Schema
 from ignitetf.wire.strided import Layout
 from ignitetf.wire.types import TypeRegistry
@@ -78,27 +80,36 @@ class Decoder:
         data = page.data
         key_at, value_at = find_rows(data, page.count)
         key = decode_column(data, unwrap(data, key_at), self.schema.key, self._registry)
-        if self.schema.type_name is None:
-            value = decode_column(data, unwrap(data, value_at), self.fields[0], self._registry)
-            return Batch(key, {self.fields[0].name: value})
-        return Batch(key, self._fields(data, unwrap(data, value_at)))
+        try:
+            if self.schema.type_name is None:
+                value = decode_column(data, unwrap(data, value_at), self.fields[0], self._registry)
+                return Batch(key, {self.fields[0].name: value})
+            return Batch(key, self._fields(data, unwrap(data, value_at)))
+        except SchemaError as error:
+            error.fields["keys"] = key  # of all records; whoever names the place takes its one
+            raise
 
     def _fields(self, data: Bytes, at: Positions) -> dict[str, Column]:
         codes = type_codes(data, at)
         objects = codes == TypeCode.OBJECT
         if (wrong := np.flatnonzero(~objects & (codes != TypeCode.NULL))).size:
+            record = int(wrong[0])
+            found = described(data, int(at[record]), int(codes[record]), self._registry)
             raise SchemaError(
-                f"the value is {type_code(int(codes[wrong[0]]))}, the dataset expects a binary"
-                " object",
+                f"the value is {found}, the dataset expects a binary object",
                 hint="plain values and objects in one cache cannot be read together",
-                record=int(wrong[0]),
+                record=record,
             )
-        found = headers(data, at[objects])
-        ids = [f.field_id for f in self.fields]
-        places = field_positions(data, found, self._registry, ids)
+        found_at = headers(data, at[objects])
+        places = field_positions(data, found_at, self._registry, [f.name for f in self.fields])
         columns = {}
         for field in self.fields:
             where = np.full(len(at), -1, np.int64)
-            where[objects] = places[field.field_id]
-            columns[field.name] = decode_column(data, where, field, self._registry)
+            where[objects] = places[field.name]
+            try:
+                columns[field.name] = decode_column(data, where, field, self._registry)
+            except SchemaError as error:
+                # What is wrong may be inside of it; only the field itself can be left out.
+                error.fields["field"] = field.name
+                raise
         return columns

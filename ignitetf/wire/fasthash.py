@@ -197,5 +197,5 @@ def _native(nbytes: int) -> _Native | None:
 
 @functools.cache
 def _loaded() -> _Native | None:
-    library = native_library(_SOURCE, "-O3")
+    library = native_library(_SOURCE)
     return None if library is None else _Native(library)

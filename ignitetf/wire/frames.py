@@ -20,14 +20,13 @@ from numpy.typing import NDArray
 
 from ignitetf.errors import WireError
 from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.parameters import encode_string
 
 __all__ = [
     "Page",
     "count_in_head",
     "cursor_in_head",
     "cursor_request",
-    "encode_parameter",
-    "encode_string",
     "read_first_page",
     "read_first_sql_page",
     "read_page",
@@ -145,33 +144,6 @@ def read_page(body: memoryview) -> Page:
     if body[-1] > 1:
         raise WireError(f"page ends with byte {body[-1]}, expected a bool")
     return Page(count, bool(body[-1]), np.frombuffer(body, np.uint8)[4:-1])
-
-
-def encode_string(text: str) -> bytes:
-    """A string object."""
-    data = text.encode("utf-8")
-    return struct.pack("<bi", TypeCode.STRING, len(data)) + data
-
-
-def encode_parameter(value: object) -> bytes:
-    """A SQL parameter as an object: None, bool, int, float, str, bytes.
-
-    Raises:
-        TypeError: Another type.
-    """
-    if value is None:
-        return struct.pack("<b", TypeCode.NULL)
-    if isinstance(value, (bool, np.bool_)):
-        return struct.pack("<b?", TypeCode.BOOL, bool(value))
-    if isinstance(value, (int, np.integer)):
-        return struct.pack("<bq", TypeCode.LONG, int(value))
-    if isinstance(value, (float, np.floating)):
-        return struct.pack("<bd", TypeCode.DOUBLE, float(value))
-    if isinstance(value, str):
-        return encode_string(value)
-    if isinstance(value, (bytes, bytearray)):
-        return struct.pack("<bi", TypeCode.BYTE_ARRAY, len(value)) + bytes(value)
-    raise TypeError(f"no SQL parameter type for {type(value).__name__}")
 
 
 def _int32(body: memoryview, at: int) -> int:

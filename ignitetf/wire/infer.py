@@ -1,165 +1,170 @@
-"""What a cache holds, seen from its first pages: `Evidence` per field, and the schema it proves.
+"""The schema that the first pages of a cache prove.
 
-objects -> **infer** -> schema
+evidence -> **infer** -> schema
 
-Used where no manifest says it. All records of the pages are looked at, never one alone: a field
-has a fixed shape only if every record had that length, and is nullable if any was null.
+Used where no manifest says it. A field has a fixed shape only if every record had that length,
+and is nullable if any was null.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from ignitetf.errors import SchemaError
-from ignitetf.wire.codes import ARRAY_ELEMENT, FIXED_DTYPE, BinaryFlag, TypeCode
-from ignitetf.wire.columns import type_code, type_codes
+from ignitetf.wire.codes import ARRAY_ELEMENT, FIXED_DTYPE, TypeCode
+from ignitetf.wire.columns import decode_column
+from ignitetf.wire.evidence import LISTS, Evidence, observe_objects
 from ignitetf.wire.frames import Page
-from ignitetf.wire.objects import (
-    Bytes,
-    Positions,
-    field_positions,
-    find_elements,
-    find_rows,
-    gather,
-    headers,
-    unwrap,
-)
-from ignitetf.wire.schema import BYTES, Field, Schema
+from ignitetf.wire.meaning import type_code
+from ignitetf.wire.objects import find_rows
+from ignitetf.wire.schema import BYTES, Column, Field, Schema
 from ignitetf.wire.types import TypeRegistry
 
-__all__ = ["Evidence", "infer_schema", "observe_page"]
+__all__ = ["infer_schema", "key_column"]
 
-_LISTS: Final = {
-    TypeCode.STRING_ARRAY: TypeCode.STRING,
-    TypeCode.UUID_ARRAY: TypeCode.UUID,
-    TypeCode.DATE_ARRAY: TypeCode.DATE,
-    TypeCode.TIMESTAMP_ARRAY: TypeCode.TIMESTAMP,
-    TypeCode.TIME_ARRAY: TypeCode.TIME,
-    TypeCode.DECIMAL_ARRAY: TypeCode.DECIMAL,
-    TypeCode.ENUM_ARRAY: TypeCode.ENUM,
-}
-_CONTAINERS: Final = (TypeCode.OBJECT_ARRAY, TypeCode.COLLECTION)
+_LISTS_OF_ANY: Final = (TypeCode.OBJECT_ARRAY, TypeCode.COLLECTION)
 _TEXTS: Final = (TypeCode.STRING, TypeCode.UUID, TypeCode.DECIMAL)
 _INT64: Final = (TypeCode.DATE, TypeCode.TIME, TypeCode.TIMESTAMP)
 _ENUMS: Final = (TypeCode.ENUM, TypeCode.BINARY_ENUM)
 
 
-@dataclass
-class Evidence:
-    """What was seen of one field: type codes, nulls, lengths, and the same of what is inside."""
+def infer_schema(
+    key: Evidence,
+    value: Evidence,
+    registry: TypeRegistry,
+    only: Iterable[str] | None = None,
+    left_out: dict[str, SchemaError] | None = None,
+) -> Schema:
+    """The schema of a cache whose entries were observed.
 
-    codes: set[int] = field(default_factory=set)
-    null: bool = False
-    lengths: set[int] = field(default_factory=set)
-    types: set[int] = field(default_factory=set)
-    inside: dict[str, Evidence] = field(default_factory=dict)
+    Args:
+        key: Evidence of the keys.
+        value: Evidence of the values.
+        registry: Binary types, for their names.
+        only: Names of value fields to describe; the others may have values of any type.
+        left_out: Takes the fields that cannot be read, with the reason; None raises it. Those
+            of nested objects have a path of names, `OUTER.INNER`.
 
-    def child(self, name: str) -> Evidence:
-        """Evidence of a field, of the items of a list, or of a map's keys or values."""
-        return self.inside.setdefault(name, Evidence())
+    Raises:
+        SchemaError: Keys or values of several types, or a field that is unclear.
+    """
+    key_field = _Describer(None).field(key, "key", "key")
+    describer = _Describer(left_out)
+    if value.codes <= {int(TypeCode.OBJECT)} and not value.unreadable:
+        names = sorted(value.inside) if only is None else [n for n in only if n in value.inside]
+        fields = describer.fields(value, names, "")
+        # Several types in one cache: the fields are their union, under the first one's name.
+        types = sorted(registry.type(t).name for t in value.types)
+        return Schema(types[0] if types else "", key_field, fields)
+    return Schema(None, key_field, (describer.field(value, "val", "val"),))
 
-    def observe(self, data: Bytes, at: Positions, registry: TypeRegistry) -> None:
-        """Take in the objects at these positions; -1 counts as a null."""
-        if len(at):
-            at = np.where(at >= 0, unwrap(data, np.maximum(at, 0)), -1)
-        codes = type_codes(data, at)
-        valid = codes != TypeCode.NULL
-        self.null |= not bool(valid.all())
-        kinds = {int(c) for c in np.unique(codes[valid])}
-        self.codes |= kinds
-        for code in kinds:
-            self._look_inside(code, data, at[codes == code], registry)
 
-    def _look_inside(self, code: int, data: Bytes, at: Positions, registry: TypeRegistry) -> None:
-        if code in ARRAY_ELEMENT:
-            if len(self.lengths) < 2:
-                self.lengths |= {int(n) for n in np.unique(gather(data, at + 1, "<i4"))[:2]}
-        elif code == TypeCode.OBJECT:
-            self._observe_fields(data, at, registry)
-        elif code in _CONTAINERS or code in _LISTS:
-            found, _ = find_elements(data, at)
-            self.child("item").observe(data, found, registry)
-        elif code == TypeCode.MAP:
-            found, _ = find_elements(data, at)
-            self.child("keys").observe(data, found[0::2], registry)
-            self.child("values").observe(data, found[1::2], registry)
+def key_column(page: Page, row: int, registry: TypeRegistry) -> Column | None:
+    """The key of one entry, a column of one record; None where it cannot be read.
 
-    def _observe_fields(self, data: Bytes, at: Positions, registry: TypeRegistry) -> None:
-        found = headers(data, at)
-        names: dict[str, int] = {}
-        kinds = {
-            (int(t), int(s), bool(f & BinaryFlag.COMPACT_FOOTER), bool(f & BinaryFlag.HAS_SCHEMA))
-            for t, s, f in zip(found.type_id, found.schema_id, found.flags, strict=True)
-        }
-        for type_id, schema_id, compact, has_schema in kinds:
-            self.types.add(type_id)
-            known = registry.type(type_id, schema_id)
-            # A full footer names its fields itself; any field of the type may be in it.
-            order = registry.schema(type_id, schema_id) if compact and has_schema else known.fields
-            for field_id in order:
-                if field_id in known.fields:
-                    names.setdefault(known.fields[field_id][0], field_id)
-        places = field_positions(data, found, registry, names.values())
-        for name, field_id in names.items():
-            self.child(name).observe(data, places[field_id], registry)
+    Raises:
+        UnknownType: The registry lacks its type.
+    """
+    at = find_rows(page.data, page.count)[0][row : row + 1]
+    seen = Evidence()
+    try:
+        observe_objects(seen, page.data, at, registry)
+        return decode_column(page.data, at, _Describer(None).field(seen, "key", "key"), registry)
+    except SchemaError:
+        return None
 
-    def to_field(self, name: str) -> Field:
+
+class _Describer:
+    """Makes fields of evidence."""
+
+    def __init__(self, left_out: dict[str, SchemaError] | None) -> None:
+        self._left_out = left_out
+
+    def fields(self, seen: Evidence, names: Iterable[str], path: str) -> tuple[Field, ...]:
+        """The fields of an object."""
+        out = []
+        for name in names:
+            inner = f"{path}.{name}" if path else name
+            try:
+                out.append(self.field(seen.inside[name], name, inner))
+            except SchemaError as error:
+                if self._left_out is None:
+                    raise
+                self._left_out[inner] = error
+        return tuple(out)
+
+    def field(self, seen: Evidence, name: str, path: str) -> Field:
         """The field that all of this fits.
 
         Raises:
-            SchemaError: Values of several types stand in it, or none but nulls.
+            SchemaError: Its values cannot be read, are of several types, or all null.
         """
-        codes = {TypeCode.ENUM if c in _ENUMS else c for c in self.codes}
+        for what, where in seen.unreadable.items():
+            raise _unreadable(path, what, where)
+        codes = {int(TypeCode.ENUM) if c in _ENUMS else c for c in seen.codes}
+        if codes == set(map(int, _LISTS_OF_ANY)):
+            codes = {int(TypeCode.COLLECTION)}
         if not codes:
+            hint = f"pass schema={{{name!r}: ...}}, or leave it out with fields=[...]"
             raise SchemaError(
-                f"field {name!r} has nothing but nulls, its type cannot be told",
-                hint=f"pass schema={{{name!r}: ...}}, or leave it out with fields=[...]",
-                field=name,
+                f"field {path!r} has nothing but nulls, its type cannot be told",
+                hint=hint if path == name else "leave it out with fields=[...]",
+                field=_top(path),
             )
         if len(codes) > 1:
             found = ", ".join(type_code(c) for c in sorted(codes))
             raise SchemaError(
-                f"field {name!r} has values of several types: {found}",
+                f"field {path!r} has values of several types: {found}",
                 hint="leave it out with fields=[...]",
-                field=name,
+                field=_top(path),
             )
-        return self._field_of(name, codes.pop())
+        return self._of_code(seen, name, path, codes.pop())
 
-    def _field_of(self, name: str, number: int) -> Field:
+    def _of_code(self, seen: Evidence, name: str, path: str, number: int) -> Field:
         try:
             code = TypeCode(number)
         except ValueError as error:
-            raise SchemaError(f"field {name!r} is {type_code(number)}") from error
+            raise SchemaError(f"field {path!r} is {type_code(number)}", field=_top(path)) from error
         if code in ARRAY_ELEMENT:
-            one = next(iter(self.lengths)) if len(self.lengths) == 1 else None
+            one = next(iter(seen.lengths)) if len(seen.lengths) == 1 else None
             if code == TypeCode.BYTE_ARRAY and one is None:
-                return Field(name, code, BYTES, (), self.null)
-            return Field(name, code, ARRAY_ELEMENT[code], (one,), self.null)
+                return Field(name, code, BYTES, (), seen.null)
+            return Field(name, code, ARRAY_ELEMENT[code], (one,), seen.null)
         if code == TypeCode.OBJECT:
-            inner = tuple(self.inside[n].to_field(n) for n in sorted(self.inside))
-            return Field(name, code, BYTES, (), self.null, inner)
-        if code in _LISTS or code in _CONTAINERS:
-            item = self._item(code)
-            return Field(name, code, item.dtype, (None,), self.null, (item,))
+            inner = self.fields(seen, sorted(seen.inside), path)
+            return Field(name, code, BYTES, (), seen.null, inner)
+        if code in LISTS or code in _LISTS_OF_ANY:
+            item = self._inner(seen, "item", path, LISTS.get(code, TypeCode.STRING))
+            return Field(name, code, item.dtype, (None,), seen.null, (item,))
         if code == TypeCode.MAP:
-            pair = tuple(self._inner(n) for n in ("keys", "values"))
-            return Field(name, code, BYTES, (), self.null, pair)
-        return Field(name, code, scalar_dtype(code, name), (), self.null)
+            pair = tuple(self._inner(seen, n, path, TypeCode.STRING) for n in ("keys", "values"))
+            return Field(name, code, BYTES, (), seen.null, pair)
+        return Field(name, code, scalar_dtype(code, path), (), seen.null)
 
-    def _item(self, code: TypeCode) -> Field:
-        if not self.child("item").codes and code in _LISTS:
-            return Field("item", _LISTS[code], scalar_dtype(_LISTS[code], "item"), (), True)
-        return self._inner("item")
+    def _inner(self, seen: Evidence, name: str, path: str, assumed: TypeCode) -> Field:
+        """The field inside a list or map; of empty ones nothing is known but what is assumed."""
+        inner = seen.child(name)
+        if inner.codes or inner.unreadable:
+            return self.field(inner, name, f"{path}.{name}")
+        return Field(name, assumed, scalar_dtype(assumed, name), (), True)
 
-    def _inner(self, name: str) -> Field:
-        """The field inside a list or map; of empty ones nothing is known, and text is assumed."""
-        if self.child(name).codes:
-            return self.child(name).to_field(name)
-        return Field(name, TypeCode.STRING, BYTES, (), True)
+
+def _unreadable(path: str, what: str, where: dict[str, Any]) -> SchemaError:
+    places = [f"{name} {value}" for name, value in where.items() if name != "cache"]
+    place = f" ({', '.join(places)})" if places else ""
+    return SchemaError(
+        f"field {path!r} has {what}{place}, which cannot be read",
+        hint="leave it out with fields=[...]: the other fields can be read",
+        **{**where, "field": _top(path)},
+    )
+
+
+def _top(path: str) -> str:
+    """The field that can be left out."""
+    return path.partition(".")[0]
 
 
 def scalar_dtype(code: TypeCode, name: str) -> np.dtype[np.generic]:
@@ -175,36 +180,5 @@ def scalar_dtype(code: TypeCode, name: str) -> np.dtype[np.generic]:
     raise SchemaError(
         f"field {name!r} of type {type_code(code)} cannot be read",
         hint="leave it out with fields=[...]",
-        field=name,
+        field=_top(name),
     )
-
-
-def observe_page(page: Page, key: Evidence, value: Evidence, registry: TypeRegistry) -> None:
-    """Take in all entries of a page; raises UnknownType where the registry lacks a type."""
-    key_at, value_at = find_rows(page.data, page.count)
-    key.observe(page.data, key_at, registry)
-    value.observe(page.data, value_at, registry)
-
-
-def infer_schema(
-    key: Evidence, value: Evidence, registry: TypeRegistry, only: Iterable[str] | None = None
-) -> Schema:
-    """The schema of a cache whose entries were observed.
-
-    Args:
-        key: Evidence of the keys.
-        value: Evidence of the values.
-        registry: Binary types, for their names.
-        only: Names of value fields to describe; the others may have values of any type.
-
-    Raises:
-        SchemaError: Keys or values of several types, or a field that is unclear.
-    """
-    key_field = key.to_field("key")
-    if value.codes <= {int(TypeCode.OBJECT)}:
-        names = sorted(value.inside) if only is None else [n for n in only if n in value.inside]
-        fields = tuple(value.inside[n].to_field(n) for n in names)
-        # Several types in one cache: the fields are their union, under the first one's name.
-        types = sorted(registry.type(t).name for t in value.types)
-        return Schema(types[0] if types else "", key_field, fields)
-    return Schema(None, key_field, (value.to_field("val"),))

@@ -13,25 +13,24 @@ Source: Apache Ignite 2.17.0, `BinaryObjectImpl`, `BinaryReaderExImpl`, `GridBin
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import WireError
-from ignitetf.wire.codes import ARRAY_ELEMENT, FIXED_SIZE, BinaryFlag, TypeCode
-from ignitetf.wire.types import TypeRegistry
+from ignitetf.wire.codes import FIXED_SIZE, RUN_UNIT, TypeCode, java_hash_lower
 from ignitetf.wire.walk import object_positions
 
 __all__ = [
-    "Headers",
+    "HEADER_BYTES",
+    "TREES",
     "bytes_at",
-    "field_positions",
+    "check_bounds",
+    "find_elements",
     "find_rows",
+    "follow",
     "gather",
-    "headers",
     "object_end",
     "unwrap",
 ]
@@ -44,7 +43,7 @@ HEADER_BYTES: Final = 24
 _MAX_DEPTH: Final = 64
 _INT32 = struct.Struct("<i")
 _FIXED: Final = {int(code): size for code, size in FIXED_SIZE.items()}
-_ARRAY: Final = {int(code): dtype.itemsize for code, dtype in ARRAY_ELEMENT.items()}
+_RUN: Final = {int(code): size for code, size in RUN_UNIT.items()}
 _OBJECT_ARRAYS: Final = frozenset(
     int(c)
     for c in (
@@ -56,6 +55,23 @@ _OBJECT_ARRAYS: Final = frozenset(
         TypeCode.DECIMAL_ARRAY,
     )
 )
+# What a handle can lead to.
+_REFERABLE: Final = _OBJECT_ARRAYS | {
+    TypeCode.OBJECT,
+    TypeCode.OBJECT_ARRAY,
+    TypeCode.ENUM_ARRAY,
+    TypeCode.COLLECTION,
+    TypeCode.MAP,
+}
+# What the binary objects are whose raw data are the elements of a sorted collection. Clients name
+# their types with and without the package.
+TREES: Final = {
+    java_hash_lower(f"{package}BinaryTree{kind}"): code
+    for package in ("", "org.apache.ignite.internal.binary.")
+    for kind, code in (("Set", TypeCode.COLLECTION), ("Map", TypeCode.MAP))
+}
+# More elements than a page has bytes stand in it by references only; so many are no data.
+_MOST_SHARED: Final = 1 << 22
 
 
 def gather(data: Bytes, at: Positions, dtype: np.dtype[Any] | str) -> NDArray[Any]:
@@ -177,10 +193,17 @@ def _skip(view: memoryview, at: int, depth: int) -> int:
         return _inside(view, at + length)
     if code == TypeCode.DECIMAL:
         return _inside(view, at + 9 + _length(view, at + 5))
-    if code == TypeCode.STRING or code in _ARRAY:
-        return _inside(view, at + 5 + _length(view, at + 1) * _ARRAY.get(code, 1))
+    if code in _RUN:
+        return _inside(view, at + 5 + _length(view, at + 1) * _RUN[code])
     if code == TypeCode.WRAPPED:
         return _inside(view, at + 9 + _length(view, at + 1))
+    if code == TypeCode.CLASS:
+        return _skip_class(view, at + 1)
+    if code == TypeCode.PROXY:
+        first = at + 5
+        for _ in range(_count(view, at + 1)):
+            first = _skip_class(view, first)
+        return _skip(view, first, depth + 1)
     first, count = elements_at(view, at)
     for _ in range(count):
         first = _skip(view, first, depth + 1)
@@ -193,15 +216,34 @@ def elements_at(view: memoryview, at: int) -> tuple[int, int]:
     if code in _OBJECT_ARRAYS:
         return at + 5, _count(view, at + 1)
     if code in (TypeCode.OBJECT_ARRAY, TypeCode.ENUM_ARRAY):
-        after = at + 5
-        if _INT32.unpack_from(view, at + 1)[0] == 0:
-            after = _skip(view, after, 1)  # the class name of a type that is not registered
+        after = _skip_class(view, at + 1)
         return after + 4, _count(view, after)
     if code == TypeCode.COLLECTION:
         return at + 6, _count(view, at + 1)
     if code == TypeCode.MAP:
         return at + 6, 2 * _count(view, at + 1)
+    if code == TypeCode.OBJECT:
+        return _tree_elements(view, at)
     raise WireError(f"unknown type code {code} at byte {at}")
+
+
+def _tree_elements(view: memoryview, at: int) -> tuple[int, int]:
+    """As `elements_at`, of a TreeSet or TreeMap: comparator, size and elements are its raw data."""
+    type_id = _INT32.unpack_from(view, at + 4)[0]
+    if type_id not in TREES:
+        raise WireError(f"an object of type {type_id} has no elements")
+    after = _skip(view, at + _length(view, at + 20), 1)
+    return after + 4, _count(view, after) * (2 if TREES[type_id] == TypeCode.MAP else 1)
+
+
+def _skip_class(view: memoryview, at: int) -> int:
+    """Where the id of a class ends, and the name of one that is not registered."""
+    number: int = _INT32.unpack_from(view, at)[0]
+    if number:
+        return at + 4
+    if view[at + 4] != TypeCode.STRING:
+        raise WireError(f"a class without id or name at byte {at}")
+    return _skip(view, at + 4, 1)
 
 
 def _inside(view: memoryview, end: int) -> int:
@@ -237,6 +279,8 @@ def find_elements(data: Bytes, at: Positions) -> tuple[Positions, Positions]:
         for i, start in enumerate(at.tolist()):
             where, count = elements_at(view, start)
             counts[i] = count
+            if len(found) + count > len(view) + _MOST_SHARED:
+                raise WireError(f"{len(found) + count} elements cannot stand in one page")
             for _ in range(count):
                 found.append(where)
                 where = _skip(view, where, 0)
@@ -246,9 +290,8 @@ def find_elements(data: Bytes, at: Positions) -> tuple[Positions, Positions]:
 
 
 def unwrap(data: Bytes, at: Positions) -> Positions:
-    """Positions of the objects themselves where they stand wrapped (code 27), or by handle."""
-    codes = data[at]
-    wrapped = codes == TypeCode.WRAPPED
+    """Positions of the objects themselves where they stand wrapped (code 27)."""
+    wrapped = data[at] == TypeCode.WRAPPED
     if wrapped.any():
         where = at[wrapped]
         lengths = gather(data, where + 1, "<i4").astype(np.int64)
@@ -258,138 +301,26 @@ def unwrap(data: Bytes, at: Positions) -> Positions:
         at = at.copy()
         at[wrapped] = where + 5 + offsets
         check_bounds(data, at, 1)
-        codes = data[at]
-    handles = codes == TypeCode.HANDLE
-    if handles.any():
-        where = at[handles]
-        back = gather(data, where + 1, "<i4").astype(np.int64)
-        at = at.copy()
-        at[handles] = where - back
-        check_bounds(data, at, 1)
-        if (data[at[handles]] != TypeCode.OBJECT).any():
-            raise WireError("a handle leads to no binary object")
     return at
 
 
-@dataclass(frozen=True)
-class Headers:
-    """Headers of binary objects, each attribute an array [n].
+def follow(data: Bytes, at: Positions) -> tuple[Positions, NDArray[np.bool_]]:
+    """What handles (code 102) refer to: objects that stand before them in the same record.
 
-    `start` and `end` bound the object; `schema_at` is where its footer begins.
+    Returns:
+        Their positions, and which of them contain the handle itself: a cycle.
     """
-
-    start: Positions
-    end: Positions
-    flags: NDArray[np.uint16]
-    type_id: NDArray[np.int32]
-    schema_id: NDArray[np.int32]
-    schema_at: Positions
-
-
-def headers(data: Bytes, at: Positions) -> Headers:
-    """Headers of the binary objects (code 103) at these positions.
-
-    Raises:
-        WireError: A header is impossible.
-    """
-    check_bounds(data, at, HEADER_BYTES)
-    raw = bytes_at(data, at, HEADER_BYTES)
-    if len(at) and ((raw[:, 0] != TypeCode.OBJECT) | (raw[:, 1] != 1)).any():
-        raise WireError("a binary object does not begin with code 103, version 1")
-    numbers = np.ascontiguousarray(raw[:, 4:24]).view("<i4")
-    flags = np.ascontiguousarray(raw[:, 2:4]).view("<u2")[:, 0]
-    length = numbers[:, 2].astype(np.int64)
-    schema_at = np.where(flags & BinaryFlag.HAS_SCHEMA, numbers[:, 4], length).astype(np.int64)
-    if ((length < HEADER_BYTES) | (schema_at < HEADER_BYTES) | (schema_at > length)).any():
-        raise WireError("a binary object has an impossible length or schema offset")
-    check_bounds(data, at, length)
-    return Headers(at, at + length, flags, numbers[:, 0], numbers[:, 3], at + schema_at)
-
-
-def field_positions(
-    data: Bytes, found: Headers, registry: TypeRegistry, field_ids: Iterable[int]
-) -> dict[int, Positions]:
-    """Where the fields stand in each object; -1 where its schema has no such field.
-
-    Raises:
-        UnknownType: A (type id, schema id) the registry does not hold.
-        WireError: A footer is impossible.
-    """
-    n = len(found.start)
-    wanted = list(field_ids)
-    out = {field: np.full(n, -1, np.int64) for field in wanted}
-    for rows, flags, type_id, schema_id in _groups(found):
-        if not flags & BinaryFlag.HAS_SCHEMA:
-            continue
-        part = found.start[rows], found.end[rows], found.schema_at[rows]
-        if flags & BinaryFlag.COMPACT_FOOTER:
-            order = registry.schema(type_id, schema_id)
-            offsets = _compact_footer(data, part, flags, len(order))
-        else:
-            order, offsets = _full_footer(data, part, flags)
-        for field in wanted:
-            if field in order:
-                out[field][rows] = part[0] + offsets[:, order.index(field)]
-    return out
-
-
-def _groups(found: Headers) -> list[tuple[Any, int, int, int]]:
-    """Rows of the same flags, type and schema: (index, flags, type id, schema id)."""
-    if len(found.start) == 0:
-        return []
-    same = (
-        (found.flags == found.flags[0])
-        & (found.type_id == found.type_id[0])
-        & (found.schema_id == found.schema_id[0])
-    )
-    if same.all():
-        return [(slice(None), int(found.flags[0]), int(found.type_id[0]), int(found.schema_id[0]))]
-    table = np.stack([found.flags.astype(np.int64), found.type_id, found.schema_id], axis=1)
-    kinds, which = np.unique(table, axis=0, return_inverse=True)
-    which = which.reshape(-1)
-    return [
-        (np.flatnonzero(which == i), int(k[0]), int(k[1]), int(k[2])) for i, k in enumerate(kinds)
-    ]
-
-
-def _offset_dtype(flags: int) -> np.dtype[Any]:
-    if flags & BinaryFlag.OFFSET_ONE_BYTE:
-        return np.dtype("u1")
-    if flags & BinaryFlag.OFFSET_TWO_BYTES:
-        return np.dtype("<u2")
-    return np.dtype("<i4")
-
-
-def _compact_footer(
-    data: Bytes, part: tuple[Positions, Positions, Positions], flags: int, count: int
-) -> Positions:
-    start, end, schema_at = part
-    kind = _offset_dtype(flags)
-    size = kind.itemsize * count
-    if (schema_at + size > end).any():
-        raise WireError("the footer of a binary object is shorter than its schema")
-    raw = bytes_at(data, schema_at, size)
-    return _checked(raw.view(kind).astype(np.int64).reshape(len(start), count), start, schema_at)
-
-
-def _full_footer(
-    data: Bytes, part: tuple[Positions, Positions, Positions], flags: int
-) -> tuple[tuple[int, ...], Positions]:
-    start, end, schema_at = part
-    kind = np.dtype([("id", "<i4"), ("offset", _offset_dtype(flags))])
-    raw_bytes = 4 if flags & BinaryFlag.HAS_RAW else 0
-    sizes = end - schema_at - raw_bytes
-    if (sizes != sizes[0]).any() or sizes[0] < 0 or sizes[0] % kind.itemsize:
-        raise WireError("the footer of a binary object has an impossible length")
-    table = bytes_at(data, schema_at, int(sizes[0])).view(kind).reshape(len(start), -1)
-    ids = table["id"]
-    if (ids != ids[0]).any():
-        raise WireError("objects of one schema id have different fields")
-    return tuple(ids[0].tolist()), _checked(table["offset"].astype(np.int64), start, schema_at)
-
-
-def _checked(offsets: Positions, start: Positions, schema_at: Positions) -> Positions:
-    inside = (offsets >= HEADER_BYTES) & (offsets < (schema_at - start)[:, None])
-    if not inside.all():
-        raise WireError("a field stands outside its binary object")
-    return offsets
+    back = gather(data, at + 1, "<i4").astype(np.int64)
+    target = at - back
+    if (back <= 0).any() or (target < 0).any():
+        raise WireError("a handle leads nowhere")
+    view = memoryview(data)  # type: ignore[arg-type]
+    cyclic = np.zeros(len(at), np.bool_)
+    for i, (start, handle) in enumerate(zip(target.tolist(), at.tolist(), strict=True)):
+        if view[start] not in _REFERABLE:
+            raise WireError("a handle leads to no object, array, collection or map")
+        try:
+            cyclic[i] = object_end(view, start) > handle
+        except (struct.error, IndexError, RecursionError) as error:
+            raise WireError("an object that a handle leads to is cut") from error
+    return target, cyclic

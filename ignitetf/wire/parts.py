@@ -372,10 +372,10 @@ def _decimals(field: Field, column: Column) -> Part:
 def _decimal(field: Field, text: bytes) -> bytes:
     try:
         sign, digits, exponent = decimal.Decimal(text.decode()).as_tuple()
-        number = int("".join(map(str, digits)))
+        number = int(decimal.Decimal((0, digits, 0)))  # texts have a limit of 4,300 digits
         scale = -int(exponent)
     except (decimal.InvalidOperation, UnicodeDecodeError, ValueError) as error:
-        raise _misfit(field, f"{text!r} is no decimal") from error
+        raise _misfit(field, f"{text[:80]!r} is no decimal") from error
     magnitude = bytearray(number.to_bytes(number.bit_length() // 8 + 1, "big"))
     if sign:
         magnitude[0] |= 0x80

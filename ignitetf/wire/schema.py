@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from ignitetf.errors import ConfigError, SchemaError
 from ignitetf.wire.codes import TypeCode, java_hash_lower
 
-__all__ = ["BYTES", "Batch", "Column", "Field", "Schema", "Shape", "field_for"]
+__all__ = ["BYTES", "Batch", "Column", "Field", "Schema", "Shape", "field_for", "is_identifier"]
 
 Shape = tuple[int | None, ...]
 
@@ -31,6 +31,11 @@ Shape = tuple[int | None, ...]
 BYTES = np.dtype(object)
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*\Z")
+
+
+def is_identifier(name: str) -> bool:
+    """Whether a name can stand in SQL, and in other languages, without quotes."""
+    return _IDENTIFIER.match(name) is not None
 
 
 @dataclass(frozen=True)
@@ -163,9 +168,9 @@ class Schema:
 
     def __post_init__(self) -> None:
         """Names must differ in more than their case, as their ids do not."""
-        names = [f.name.lower() for f in self.fields]
-        if len(set(names)) != len(names):
-            twice = sorted({n for n in names if names.count(n) > 1})
+        ids = [f.field_id for f in self.fields]
+        if len(set(ids)) != len(ids):
+            twice = sorted({f.name for f in self.fields if ids.count(f.field_id) > 1})
             raise SchemaError(f"field names differ in case only or not at all: {', '.join(twice)}")
 
     def __getitem__(self, name: str) -> Field:
@@ -198,7 +203,7 @@ class Schema:
     def check_identifiers(self) -> None:
         """Raise ConfigError unless every name can stand in SQL without quotes."""
         for name in self.names:
-            if not _IDENTIFIER.match(name):
+            if not is_identifier(name):
                 raise ConfigError(
                     f"column name {name!r} is no SQL identifier",
                     hint="rename it: letters, digits and underscores, not starting with a digit",
@@ -256,7 +261,8 @@ class Column:
       into a page) and need not be in order;
     - object: `values` maps field names to columns of n records each.
 
-    `valid` is a bool array [n], False where a null stands; None means that there is none.
+    `valid` is a bool array [n], False where a null stands; None means that there is none. Objects
+    without fields always have it, as nothing else tells their number.
     """
 
     values: NDArray[Any] | Column | dict[str, Column]
@@ -269,7 +275,9 @@ class Column:
         if self.starts is not None:
             return len(self.starts)
         if isinstance(self.values, dict):
-            return len(next(iter(self.values.values()))) if self.values else 0
+            if self.values:
+                return len(next(iter(self.values.values())))
+            return 0 if self.valid is None else len(self.valid)
         return len(self.values)
 
     @classmethod

@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 
 from ignitetf.errors import IgniteTFError
 from ignitetf.wire.codes import ARRAY_ELEMENT, FIXED_DTYPE, BinaryFlag, TypeCode
-from ignitetf.wire.objects import Bytes, field_positions, find_rows, headers, unwrap
+from ignitetf.wire.columns import as_dtype, is_widened
+from ignitetf.wire.fields import compact_fields, headers
+from ignitetf.wire.objects import Bytes, find_rows, unwrap
 from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
 from ignitetf.wire.types import TypeRegistry, UnknownType
 
@@ -37,11 +39,12 @@ _PLAIN: Final = frozenset(
 
 @dataclass(frozen=True)
 class _Slot:
-    """Where one field's value stands in an entry, in bytes."""
+    """Where one field's value stands in an entry, in bytes, and the dtype of its elements."""
 
     field: Field
     at: int
     size: int
+    dtype: np.dtype[Any]
 
 
 class Layout:
@@ -83,17 +86,17 @@ class Layout:
         head = headers(entry, at)
         if not int(head.flags[0]) & BinaryFlag.COMPACT_FOOTER:
             return None
-        order = registry.schema(int(head.type_id[0]), int(head.schema_id[0]))
-        places = field_positions(entry, head, registry, order)
+        order, offsets = compact_fields(entry, head, registry)
+        places = dict(zip(order, (at[0] + offsets).tolist(), strict=True))
         slots, free = [], [(key.at, key.size)]
         free.append((int(at[0]) + _HASH_AT, _HASH_BYTES))
-        starts = sorted(int(p[0]) for p in places.values())
+        starts = sorted(places.values())
         ends = dict(zip(starts, [*starts[1:], int(head.schema_at[0])], strict=True))
-        by_id = {f.field_id: f for f in wanted}
+        ids = registry.field_ids(int(head.type_id[0]), [f.name for f in wanted])
+        by_id = dict(zip(ids, wanted, strict=True))
         if not set(by_id) <= set(places):
             return None
-        for field_id, place in places.items():
-            start = int(place[0])
+        for field_id, start in places.items():
             if field_id not in by_id:
                 free.append((start, ends[start] - start))
                 continue
@@ -117,9 +120,9 @@ class Layout:
     def _column(self, data: Bytes, count: int, slot: _Slot) -> Column:
         field = slot.field
         if field.dtype == BYTES or field.ragged:
-            size = field.dtype.itemsize if field.dtype != BYTES else 1
+            size = slot.dtype.itemsize if field.dtype != BYTES else 1
             if size > 1:
-                flat = self._view(data, count, slot, field.dtype, (slot.size // size,))
+                flat = self._view(data, count, slot, (slot.size // size,))
                 per_row = slot.size // size
                 starts = np.arange(count, dtype=np.int64) * per_row
                 return Column(flat.reshape(-1), starts, np.full(count, per_row, np.int64))
@@ -127,16 +130,15 @@ class Layout:
             values = data if field.dtype == BYTES else data.view(field.dtype)
             return Column(values, starts, np.full(count, slot.size, np.int64))
         shape = tuple(n for n in field.shape if n is not None)
-        return Column(self._view(data, count, slot, field.dtype, shape))
+        return Column(self._view(data, count, slot, shape))
 
-    def _view(
-        self, data: Bytes, count: int, slot: _Slot, dtype: np.dtype[Any], shape: tuple[int, ...]
-    ) -> NDArray[Any]:
-        inner = np.empty(shape, dtype).strides if shape else ()
+    def _view(self, data: Bytes, count: int, slot: _Slot, shape: tuple[int, ...]) -> NDArray[Any]:
+        """The values as a view of the page; a copy where they are stored in a wider type."""
+        inner = np.empty(shape, slot.dtype).strides if shape else ()
         view: NDArray[Any] = np.ndarray(
-            (count, *shape), dtype, data.data, slot.at, (self.stride, *inner)
+            (count, *shape), slot.dtype, data.data, slot.at, (self.stride, *inner)
         )
-        return view
+        return as_dtype(view, slot.field)
 
 
 def _slot(entry: Bytes, at: int, field: Field) -> _Slot | None:
@@ -145,18 +147,23 @@ def _slot(entry: Bytes, at: int, field: Field) -> _Slot | None:
     if code != field.type or field.type not in _PLAIN:
         return None
     if field.type in FIXED_DTYPE:
-        size = FIXED_DTYPE[field.type].itemsize
-        return _Slot(field, at + 1, size) if size == field.dtype.itemsize else None
+        stored = FIXED_DTYPE[field.type]
+        dtype = stored if is_widened(field.dtype, stored) else field.dtype
+        size = stored.itemsize
+        return _Slot(field, at + 1, size, dtype) if size == dtype.itemsize else None
     length = int(entry[at + 1 : at + 5].view("<i4")[0])
+    dtype = field.dtype
     if field.type in ARRAY_ELEMENT:
-        width = ARRAY_ELEMENT[field.type].itemsize
-        if field.dtype != BYTES:
-            if field.dtype.itemsize != width:
+        stored = ARRAY_ELEMENT[field.type]
+        width = stored.itemsize
+        if dtype != BYTES:
+            dtype = stored if is_widened(dtype, stored) else dtype
+            if dtype.itemsize != width:
                 return None
             if length % max(field.size, 1) or (not field.ragged and length != field.size):
                 return None
         length *= width
-    return _Slot(field, at + 5, length)
+    return _Slot(field, at + 5, length, dtype)
 
 
 def _complement(free: list[tuple[int, int]], size: int) -> list[tuple[int, int]]:

@@ -1,7 +1,7 @@
 """Binary types: which fields a (type id, schema id) pair stands for.
 
 A compact binary object names neither its type nor its fields; both come from the cluster's
-registry (op 3002), which the client asks once a type.
+registry (op 3002), which the client asks once a type. Names of Java classes come from another (op 3000).
 
 Source: Apache Ignite 2.17.0, `ClientBinaryTypeGetResponse`, `PlatformUtils`/`ClientUtils`
 (`binaryMetadata`).
@@ -9,13 +9,22 @@ Source: Apache Ignite 2.17.0, `ClientBinaryTypeGetResponse`, `PlatformUtils`/`Cl
 
 from __future__ import annotations
 
+import functools
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ignitetf.errors import WireError
-from ignitetf.wire.codes import TypeCode
+from ignitetf.errors import SchemaError, WireError
+from ignitetf.wire.codes import TypeCode, java_hash_lower
 
-__all__ = ["BinaryType", "TypeRegistry", "UnknownType", "read_binary_type"]
+__all__ = [
+    "BinaryType",
+    "TypeRegistry",
+    "UnknownClass",
+    "UnknownType",
+    "read_binary_type",
+    "read_class_name",
+]
 
 
 class UnknownType(Exception):
@@ -25,6 +34,14 @@ class UnknownType(Exception):
         super().__init__(f"type {type_id}, schema {schema_id}")
         self.type_id = type_id
         self.schema_id = schema_id
+
+
+class UnknownClass(Exception):
+    """The registry does not know yet whether a Java class of this id has a name."""
+
+    def __init__(self, class_id: int) -> None:
+        super().__init__(f"class {class_id}")
+        self.class_id = class_id
 
 
 @dataclass(frozen=True)
@@ -47,21 +64,40 @@ class BinaryType:
     affinity_key: str | None = None
     enum: dict[int, str] | None = None
 
+    @functools.cached_property
+    def ids(self) -> dict[str, int]:
+        """Ids of the fields by their names."""
+        return {name: number for number, (name, _) in self.fields.items()}
+
 
 class TypeRegistry:
-    """The binary types seen so far, by type id."""
+    """The binary types and the names of Java classes seen so far, by their ids."""
 
     def __init__(self) -> None:
-        self._types: dict[int, BinaryType] = {}
+        self._types: dict[int, BinaryType | None] = {}
+        self._classes: dict[int, str] = {}
 
     def add(self, item: BinaryType) -> None:
         """Take in a type; a newer one of the same id replaces it."""
         self._types[item.type_id] = item
 
+    def add_missing(self, type_id: int) -> None:
+        """Take in that the cluster has no type of this id."""
+        self._types[type_id] = None
+
+    def find(self, type_id: int, schema_id: int = 0) -> BinaryType | None:
+        """The type of this id, None where the cluster has none; UnknownType until it was added."""
+        if type_id not in self._types:
+            raise UnknownType(type_id, schema_id)
+        return self._types[type_id]
+
     def type(self, type_id: int, schema_id: int = 0) -> BinaryType:
         """The type of this id; raises UnknownType until it was added."""
-        if (found := self._types.get(type_id)) is None:
-            raise UnknownType(type_id, schema_id)
+        if (found := self.find(type_id, schema_id)) is None:
+            raise SchemaError(
+                f"the cluster does not know binary type {type_id}",
+                hint="was it written by a client that registers no types?",
+            )
         return found
 
     def schema(self, type_id: int, schema_id: int) -> tuple[int, ...]:
@@ -70,6 +106,30 @@ class TypeRegistry:
         if found is None:
             raise UnknownType(type_id, schema_id)
         return found
+
+    def field_ids(self, type_id: int, names: Iterable[str]) -> list[int]:
+        """Ids of the fields of these names: as registered, else what Ignite makes of a name."""
+        found = self.find(type_id)
+        known = {} if found is None else found.ids
+        return [known[name] if name in known else java_hash_lower(name) for name in names]
+
+    def add_class(self, class_id: int, name: str | None) -> None:
+        """Take in the name of a Java class, None where the cluster has none."""
+        self._classes[class_id] = name or f"an unnamed class ({class_id})"
+
+    def class_name(self, class_id: int) -> str:
+        """The name of a Java class for a message; raises UnknownClass until it was added."""
+        if (found := self._classes.get(class_id)) is None:
+            raise UnknownClass(class_id)
+        return found
+
+
+def read_class_name(body: memoryview) -> str | None:
+    """The answer of BINARY_TYPE_NAME_GET."""
+    try:
+        return _Reader(body).string()
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise WireError("damaged name of a class") from error
 
 
 def read_binary_type(body: memoryview) -> BinaryType | None:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.native import native_library
-from ignitetf.wire.codes import ARRAY_ELEMENT, FIXED_SIZE
+from ignitetf.wire.codes import FIXED_SIZE, RUN_UNIT
 
 __all__ = ["object_positions"]
 
@@ -48,7 +48,7 @@ def object_positions(data: NDArray[np.uint8], count: int) -> NDArray[np.int64] |
 @functools.cache
 def _native() -> Callable[[NDArray[np.uint8], int], NDArray[np.int64] | None] | None:
     """The C function; None where it cannot be had."""
-    if (library := native_library(_SOURCE, "-O2")) is None:
+    if (library := native_library(_SOURCE)) is None:
         return None
     function = library.walk
     pointer, number = ctypes.c_void_p, ctypes.c_int64
@@ -56,8 +56,8 @@ def _native() -> Callable[[NDArray[np.uint8], int], NDArray[np.int64] | None] | 
     fixed, item = np.zeros(_CODES, np.int32), np.zeros(_CODES, np.int32)
     for code, size in FIXED_SIZE.items():
         fixed[code] = size
-    for code, dtype in ARRAY_ELEMENT.items():
-        item[code] = dtype.itemsize
+    for code, size in RUN_UNIT.items():
+        item[code] = size
 
     def walk(data: NDArray[np.uint8], count: int) -> NDArray[np.int64] | None:
         starts = np.empty(count, np.int64)

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from checkpoint_files import index_of
 
 from ignitetf.catalog import read_manifest
 from ignitetf.errors import IgniteTFError
-from ignitetf.fs import sync
+from ignitetf.fs.pull import pull
+from ignitetf.fs.push import push
 from ignitetf.fs.store import Store
 from ignitetf.load.caches import drop_cache, list_caches
 from ignitetf.load.loader import load_dataset
@@ -96,12 +98,12 @@ class World:
         self.local.mkdir()
         for step in (1, 2):
             (self.local / f"ckpt-{step}.data-00000-of-00001").write_bytes(self.content[:60_000])
-            (self.local / f"ckpt-{step}.index").write_bytes(self.content[:500])
+            (self.local / f"ckpt-{step}.index").write_bytes(index_of(60_000))
         (self.local / "checkpoint").write_text(
             'model_checkpoint_path: "ckpt-2"\n'
             'all_model_checkpoint_paths: "ckpt-1"\nall_model_checkpoint_paths: "ckpt-2"\n'
         )
-        sync.push(self.store, self.local, "/pushed")
+        push(self.store, self.local, "/pushed")
         self.pushed = digests(self._pulled(self.store, "/pushed"))
 
     def close(self):
@@ -112,7 +114,7 @@ class World:
 
     def _pulled(self, store, remote):
         target = self.folder / f"pulled-{next(_numbers)}"
-        sync.pull(store, remote, target)
+        pull(store, remote, target)
         return target
 
     def _store(self, client):
@@ -222,7 +224,7 @@ class World:
         store = self._store(client)
         remote = f"/run{next(_numbers)}"
         try:
-            sync.push(store, self.local, remote)
+            push(store, self.local, remote)
         finally:
             store.close()
         found = digests(self._pulled(self.store, remote))

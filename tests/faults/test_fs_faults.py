@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import lasting_port
+from conftest import lasting_port, needs_native_io
 
 from ignitetf.client import connect
 from ignitetf.fs.check import check
@@ -92,7 +92,7 @@ def test_processes_that_race_in_one_directory_leave_a_consistent_tree(address, s
 
 
 def test_an_interrupted_save_that_returned_restores(address, store):
-    pytest.importorskip("tensorflow")
+    needs_native_io()
     process = program("interrupted", address, store, 20 * ROUNDS)
     out, errors = process.communicate(timeout=800)
     assert process.returncode == 0, errors[-3000:]
@@ -103,7 +103,7 @@ def test_an_interrupted_save_that_returned_restores(address, store):
 
 @pytest.mark.parametrize("what", ["iterator", "file", "summary", "async", "threads"])
 def test_a_process_ends_with_something_open(address, store, what):
-    pytest.importorskip("tensorflow")
+    needs_native_io()
     for _ in range(ROUNDS):
         process = program("at_exit", address, store, what)
         assert process.stdout.readline() == "end\n", process.communicate()[1][-3000:]

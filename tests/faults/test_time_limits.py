@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command_tree import leaves
+from conftest import needs_native_io
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -233,7 +234,7 @@ def store(client):
 
 
 def push(client):
-    from ignitetf.fs.sync import push as run
+    from ignitetf.fs.push import push as run
 
     run(store(client), Path(__file__).parent, "/a")
 
@@ -321,10 +322,9 @@ def test_a_peer_that_reads_nothing():
 
 def test_tensorflow_is_told():
     tf = pytest.importorskip("tensorflow")
+    needs_native_io()
     from ignitetf.fs import gfile
 
-    if gfile.SCHEME not in tf.io.gfile.get_registered_schemes():
-        pytest.skip("no native file system here")
     for kind in KINDS:
         with Silent(kind) as peer:
             gfile.configure(Settings(addresses=(peer.address,), **LIMITS))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import needs_native_io
 
 from ignitetf.load.loader import load_dataset
 
@@ -117,7 +118,7 @@ def test_killed_between_backups_of_epochs(address, table, tmp_path, undisturbed)
 
 
 def test_killed_with_the_backup_in_the_cluster(address, table, tmp_path, undisturbed):
-    pytest.importorskip("ignitetf.fs.gfile")
+    needs_native_io()
     directory = f"igfs:///backup{os.getpid()}"
     training = Training(address, table, directory, tmp_path / "result.npz", 5)
     assert training.run(kill_at=STEPS + 15) == 1

@@ -1,4 +1,6 @@
-"""Capture the pages in tests/data/pages from a node: python capture_pages.py HOST:PORT FOLDER
+"""Capture the pages in tests/data/pages from a node: python capture_pages.py HOST:PORT FOLDER [CACHE]
+
+With CACHE `java.page` too, of a cache `PREFIX_whole` that tests/data/java/JavaRandom.java wrote.
 
 For each page `NAME.page` is the body of a QUERY_SCAN answer, and `NAME.types` the bodies of the
 BINARY_TYPE_GET answers of all binary types in it, each with its length before it.
@@ -16,8 +18,8 @@ from pyignite import GenericObjectMeta
 
 from ignitetf.client import cache_id, connect
 from ignitetf.wire.codes import OpCode
+from ignitetf.wire.evidence import Evidence, observe_page
 from ignitetf.wire.frames import read_first_page, scan_request
-from ignitetf.wire.infer import Evidence, observe_page
 from ignitetf.wire.types import TypeRegistry, UnknownType, read_binary_type
 
 MOMENT = datetime.datetime(2024, 2, 3, 4, 5, 6)
@@ -64,7 +66,12 @@ def capture(client, name, folder):
     cache = client.pyignite.get_or_create_cache(f"p1-capture-{name}")
     cache.clear()
     cache.put_all(CACHES[name]())
-    body = bytes(client.call(OpCode.QUERY_SCAN, scan_request(cache_id(cache.name), 100)))
+    save(client, cache.name, folder / name)
+    cache.destroy()
+
+
+def save(client, cache, path):
+    body = bytes(client.call(OpCode.QUERY_SCAN, scan_request(cache_id(cache), 100)))
     page = read_first_page(memoryview(body))[1]
     registry, types = TypeRegistry(), []
     while True:
@@ -75,12 +82,13 @@ def capture(client, name, folder):
             answer = bytes(client.call(OpCode.BINARY_TYPE_GET, struct.pack("<i", missing.type_id)))
             registry.add(read_binary_type(memoryview(answer)))
             types.append(struct.pack("<i", len(answer)) + answer)
-    (folder / f"{name}.page").write_bytes(body)
-    (folder / f"{name}.types").write_bytes(b"".join(types))
-    cache.destroy()
+    path.with_suffix(".page").write_bytes(body)
+    path.with_suffix(".types").write_bytes(b"".join(types))
 
 
 if __name__ == "__main__":
     with connect(sys.argv[1]) as found:
         for each in CACHES:
             capture(found, each, Path(sys.argv[2]))
+        for java in sys.argv[3:]:
+            save(found, java, Path(sys.argv[2]) / "java")

@@ -8,9 +8,9 @@ from functools import partial
 
 import fsspec
 import pytest
+from conftest import needs_native_io
 
 from ignitetf.fs.filesystem import IgniteFileSystem
-from ignitetf.fs.oserrors import NativeIOUnavailable
 from ignitetf.settings import Settings
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(120)]
@@ -37,10 +37,9 @@ def base(fs):
 def gfile(address):
     """`tf.io.gfile`, which knows the same file system."""
     tf = pytest.importorskip("tensorflow")
-    try:
-        from ignitetf.fs import gfile
-    except NativeIOUnavailable as error:
-        pytest.skip(str(error))
+    needs_native_io()
+    from ignitetf.fs import gfile
+
     gfile.configure(Settings.resolve(address=address), _NAME)
     return tf.io.gfile
 

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
+from conftest import needs_native_io
 
-from ignitetf.fs.oserrors import NativeIOUnavailable
 from ignitetf.settings import Settings
 
 tf = pytest.importorskip("tensorflow")
@@ -22,10 +22,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def plugin(address):
-    try:
-        from ignitetf.fs import gfile
-    except NativeIOUnavailable as error:
-        pytest.skip(str(error))
+    needs_native_io()
+    from ignitetf.fs import gfile
+
     gfile.configure(Settings.resolve(address=address), "GFTEST")
     return gfile
 
@@ -117,7 +116,7 @@ def test_rename_file(base):
 
 
 def test_rename_directory(base):
-    tf.io.gfile.mkdir(f"{base}/1")
+    tf.io.gfile.makedirs(f"{base}/1")
     tf.io.gfile.rename(f"{base}/1", f"{base}/2")
     assert not tf.io.gfile.exists(f"{base}/1")
     assert tf.io.gfile.isdir(f"{base}/2")
@@ -357,6 +356,7 @@ def test_at_exit_one_file_that_fails_keeps_no_other_from_being_shown(address):
 def test_without_a_compiler_the_error_says_what_to_do(tmp_path):
     """A process of its own, whose search path has no compiler and whose cache is empty."""
     program = (
+        "import sys; sys.modules['ziglang'] = None\n"
         "from ignitetf.fs.oserrors import NativeIOUnavailable\n"
         "try:\n    import ignitetf.fs.gfile\n"
         "except NativeIOUnavailable as error:\n    print(error.message, '|', error.hint)\n"
@@ -374,5 +374,6 @@ def test_without_a_compiler_the_error_says_what_to_do(tmp_path):
     )
     assert "no C compiler" in result.stdout
     assert "checkpoint push" in result.stdout
+    assert "ignitetf[native]" in result.stdout
     assert "IgniteFileSystem" in result.stdout
     assert shutil.which("cc", path=str(tmp_path)) is None

@@ -11,6 +11,7 @@ import pytest
 
 from ignitetf.client import connect
 from ignitetf.fs.check import check
+from ignitetf.fs.files import close_together
 from ignitetf.fs.records import Entry
 from ignitetf.fs.store import Store
 from ignitetf.transport import Channel
@@ -342,3 +343,74 @@ def test_a_removal_that_was_cut_short_is_finished_by_the_repair(store):
     assert store.chunks.count() == 3
     assert check(store, read=True).waiting == 0
     assert read(store, "/kept") == b"y" * 10_000
+
+
+@pytest.mark.parametrize("gone", ["removed", "renamed", "its directory"])
+@pytest.mark.parametrize("size", [10, 200_000])
+def test_what_is_appended_to_a_file_that_goes_makes_no_file(store, gone, size):
+    with store.writing("/d/f") as file:
+        file.write(memoryview(b"head"))
+    writer = store.open_write("/d/f", "a")
+    writer.write(memoryview(b"t" * size))
+    if gone == "removed":
+        store.remove("/d/f")
+    elif gone == "renamed":
+        store.rename("/d/f", "/g")
+    else:
+        store.remove_directory("/d", recursive=True)
+    with pytest.raises(FileNotFoundError):
+        writer.close()
+    assert not store.exists("/d/f")
+    if gone == "renamed":
+        assert store.stat("/g").size == 4
+    # Whoever appends to a file that is not there makes it.
+    with store.writing("/d/f", "a") as file:
+        file.write(memoryview(b"new"))
+    assert store.stat("/d/f").size == 3
+
+
+def test_several_files_appear_and_go_at_one_moment(store):
+    """Whoever sees the first of them finds all the others."""
+    names = [f"/{d}/{n}" for d in "xy" for n in "abc"]
+    for directory in "xy":
+        store.make_directory(f"/{directory}")
+    stop, wrong = threading.Event(), []
+
+    def look():
+        while not stop.is_set():
+            found = [store.exists(name) for name in names]
+            if found != sorted(found):
+                wrong.append(found)
+
+    for version in (1, 2):
+        writers = [(store.open_write(name), {"v": str(version)}) for name in names]
+        for writer, _ in writers:
+            writer.write(memoryview(b"x" * version * 20_000))
+            writer.store_all()
+        assert {store.exists(name) for name in names} == {version == 2}
+        if version == 1:
+            thread = threading.Thread(target=look)
+            thread.start()
+        close_together(store, writers)
+        stop.set()
+        thread.join()
+        assert [store.stat(name).attributes for name in names] == [{"v": str(version)}] * 6
+        assert {read(store, name) for name in names} == {b"x" * version * 20_000}
+    assert wrong == []
+    with pytest.raises(FileNotFoundError):
+        store.remove(*names, "/x/none")
+    assert all(store.exists(name) for name in names)
+    store.remove(*names)
+    assert store.list("/x") == store.list("/y") == []
+    consistent(store)
+
+
+def test_several_files_are_shown_or_none(store):
+    store.make_directory("/x")
+    writers = [(store.open_write(f"/x/{name}"), {}) for name in "ab"]
+    store.make_directory("/x/b")
+    with pytest.raises(IsADirectoryError):
+        close_together(store, writers)
+    for writer, _ in writers:
+        writer.discard()
+    assert [name for name, _ in store.list("/x")] == ["b"]

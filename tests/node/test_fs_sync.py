@@ -9,11 +9,16 @@ import time
 from pathlib import Path
 
 import pytest
+from checkpoint_files import save
 from typer.testing import CliRunner
 
 from ignitetf.cli.main import app
-from ignitetf.fs import checkpoints, sync
+from ignitetf.fs import checkpoints
+from ignitetf.fs.pull import pull
+from ignitetf.fs.push import push
 from ignitetf.fs.store import Store
+from ignitetf.fs.sync import read_file, write_file
+from ignitetf.fs.watch import watch
 
 pytestmark = pytest.mark.node
 
@@ -43,21 +48,6 @@ def run(address, store):
     return run
 
 
-def save(folder, *steps, size=100_000):
-    """Checkpoints as TensorFlow lays them out, with a state file that names them."""
-    folder.mkdir(exist_ok=True, parents=True)
-    for step in steps:
-        (folder / f"ckpt-{step}.data-00000-of-00001").write_bytes(os.urandom(size))
-        (folder / f"ckpt-{step}.index").write_bytes(os.urandom(500))
-    names = sorted(
-        (p.stem for p in folder.glob("*.index")), key=lambda name: int(name.rpartition("-")[2])
-    )
-    lines = [f'model_checkpoint_path: "{names[-1]}"']
-    lines += [f'all_model_checkpoint_paths: "{name}"' for name in names]
-    lines += [f"all_model_checkpoint_timestamps: {n}.5" for n, _ in enumerate(names)]
-    (folder / "checkpoint").write_text("\n".join(lines) + "\n")
-
-
 def tree(folder):
     return {
         p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()
@@ -68,23 +58,23 @@ def test_only_what_changed_is_copied(store, tmp_path):
     save(tmp_path / "a", 1, 2)
     (tmp_path / "a" / "logs").mkdir()
     (tmp_path / "a" / "logs" / "events").write_bytes(b"e" * 1000)
-    first = sync.push(store, tmp_path / "a", "/run")
+    first = push(store, tmp_path / "a", "/run")
     assert len(first.copied) == 6
-    assert sync.push(store, tmp_path / "a", "/run").copied == []
+    assert push(store, tmp_path / "a", "/run").copied == []
     save(tmp_path / "a", 3)
-    assert sorted(sync.push(store, tmp_path / "a", "/run").copied) == [
+    assert sorted(push(store, tmp_path / "a", "/run").copied) == [
         "checkpoint",
         "ckpt-3.data-00000-of-00001",
         "ckpt-3.index",
     ]
-    assert len(sync.pull(store, "/run", tmp_path / "b").copied) == 8
+    assert len(pull(store, "/run", tmp_path / "b").copied) == 8
     assert tree(tmp_path / "a") == tree(tmp_path / "b")
     # Same size, other content.
-    (tmp_path / "b" / "ckpt-1.index").write_bytes(b"x" * 500)
-    assert sync.pull(store, "/run", tmp_path / "b").copied == ["ckpt-1.index"]
+    data = (tmp_path / "a" / "ckpt-1.index").read_bytes()
+    (tmp_path / "b" / "ckpt-1.index").write_bytes(b"x" * len(data))
+    assert pull(store, "/run", tmp_path / "b").copied == ["ckpt-1.index"]
     assert tree(tmp_path / "a") == tree(tmp_path / "b")
     entry = store.stat("/run/ckpt-1.index")
-    data = (tmp_path / "a" / "ckpt-1.index").read_bytes()
     assert entry.attributes["sha256"] == hashlib.sha256(data).hexdigest()
 
 
@@ -98,7 +88,7 @@ def test_a_reader_never_sees_an_incomplete_checkpoint(store, tmp_path):
             number += 1
             target = tmp_path / f"copy{number}"
             try:
-                sync.pull(store, "/run", target)
+                pull(store, "/run", target)
             except FileNotFoundError:
                 continue
             if not (target / "checkpoint").exists():
@@ -116,7 +106,7 @@ def test_a_reader_never_sees_an_incomplete_checkpoint(store, tmp_path):
     thread.start()
     for step in range(1, 9):
         save(tmp_path / "run", step, size=300_000)
-        sync.push(store, tmp_path / "run", "/run")
+        push(store, tmp_path / "run", "/run")
         checkpoints.prune(store, "/run", 2)
     time.sleep(0.5)
     stop.set()
@@ -127,8 +117,8 @@ def test_a_reader_never_sees_an_incomplete_checkpoint(store, tmp_path):
 
 def test_prune_keeps_the_newest(store, tmp_path):
     save(tmp_path / "run", 1, 2, 3, 10)
-    (tmp_path / "run" / "ckpt-11.index").write_bytes(b"incomplete")
-    sync.push(store, tmp_path / "run", "/run")
+    push(store, tmp_path / "run", "/run")
+    write_file(store, "/run/ckpt-11.index", b"incomplete")
     assert [one.name for one in checkpoints.prune(store, "/run", 2)] == ["ckpt-1", "ckpt-2"]
     left = {one.name: (one.complete, one.latest) for one in checkpoints.checkpoints(store, "/run")}
     assert left == {
@@ -136,7 +126,7 @@ def test_prune_keeps_the_newest(store, tmp_path):
         "ckpt-10": (True, True),
         "ckpt-11": (False, False),
     }
-    state = checkpoints.read_file(store, "/run/checkpoint").decode()
+    state = read_file(store, "/run/checkpoint").decode()
     assert 'ckpt-1"' not in state
     assert state.count("all_model_checkpoint_paths") == 2
     assert state.count("all_model_checkpoint_timestamps") == 2
@@ -147,19 +137,14 @@ def test_paths_in_the_state_become_relative(store, tmp_path):
     save(folder, 1)
     text = (folder / "checkpoint").read_text().replace('"ckpt-1"', f'"{folder}/ckpt-1"')
     (folder / "checkpoint").write_text(text)
-    sync.push(store, folder, "/run")
-    assert (
-        'model_checkpoint_path: "ckpt-1"'
-        in checkpoints.read_file(store, "/run/checkpoint").decode()
-    )
+    push(store, folder, "/run")
+    assert 'model_checkpoint_path: "ckpt-1"' in read_file(store, "/run/checkpoint").decode()
 
 
 def test_watch_pushes_what_appears(store, tmp_path):
     stop, reports = threading.Event(), []
     options = {"interval_s": 0.1, "keep": 2, "stopped": stop.is_set, "on_push": reports.append}
-    thread = threading.Thread(
-        target=sync.watch, args=(store, tmp_path / "run", "/run"), kwargs=options
-    )
+    thread = threading.Thread(target=watch, args=(store, tmp_path / "run", "/run"), kwargs=options)
     thread.start()
     for step in (1, 2, 3):
         save(tmp_path / "run", step)

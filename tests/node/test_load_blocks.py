@@ -152,3 +152,35 @@ def test_string_keys_lie_where_the_server_would_put_them(client, cache_name):
     keys = [key.decode() for b in found for key in b.key.to_bytes()]
     values = np.concatenate([b.columns["X"].values for b in found]).tolist()
     assert dict(zip(keys, values, strict=True)) == {r["id"]: r["x"] for r in records}
+
+
+@pytest.mark.parametrize("partitions", [None, 4])
+@pytest.mark.parametrize("index", [(), ("X",)])
+def test_sql_counts_the_rows_of_blocks_or_says_that_it_cannot(
+    client, cache_name, partitions, index
+):
+    """Never 0, nor the number of blocks."""
+    from ignitetf.errors import SqlError
+
+    rows = {"X": np.arange(500), "Y": np.arange(500)}
+    options = {"client": client, "partitions": partitions, "layout": "blocks", "index": index}
+    load_dataset(rows, cache_name, **options)
+    query = f"SELECT COUNT(*) FROM {cache_name}"
+    if index:
+        assert client.sql(query).fetchall() == [(500,)]
+        load_dataset(rows, cache_name, if_exists="append", **options)
+        assert client.sql(query).fetchall() == [(1000,)]
+        return
+    with pytest.raises(SqlError) as caught:
+        client.sql(query)
+    assert "blocks" in caught.value.hint and "--index" in caught.value.hint
+
+
+def test_sql_does_not_say_that_a_cache_without_a_table_is_empty(client, cache_name):
+    from ignitetf.errors import SqlError
+    from ignitetf.load.caches import CacheSpec, create_cache
+
+    create_cache(client, CacheSpec(cache_name, partitions=4))
+    client.cache(cache_name).put(1, 2)
+    with pytest.raises(SqlError, match="not found"):
+        client.sql(f"SELECT COUNT(*) FROM {cache_name}")

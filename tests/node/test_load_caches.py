@@ -258,7 +258,7 @@ def test_lower_case_and_reserved_names(client, name):
     client.cache(name.lower()).put(1, row, key_hint=LongObject)
     assert client.sql(f'SELECT label, "ORDER" FROM {name}').fetchall() == [(3, "o")]
     indexes = describe(client, name.lower())["indexes"]
-    assert [i["name"] for i in indexes] == [f"{name}_LABEL_IDX"]
+    assert [i["name"] for i in indexes] == [f"{name.lower()}_LABEL_IDX"]
 
 
 def test_composite_keys_lie_beside_their_affinity_key(client, name):

@@ -211,7 +211,7 @@ def test_replace_leaves_the_new_rows_under_the_name(client, cache_name, layout):
     assert client.partition_count(cache_name) == 4
     assert contents(client, cache_name) == {k: k + 100 for k in range(700)}
     assert manifest.checksum == checksum_of(client, cache_name)
-    assert f"{cache_name}__NEXT" not in client.cache_names()
+    assert [n for n in client.cache_names() if n.startswith(f"{cache_name}__")] == []
     if layout == "rows":
         query = f"SELECT COUNT(*), MIN(LABEL) FROM {cache_name}"
         assert client.sql(query).fetchall() == [(700, 100)]
@@ -332,6 +332,47 @@ def test_an_interrupt_leaves_no_thread_behind(client, cache_name):
         threading.current_thread().join(0.0)
     names = [t.name for t in threading.enumerate() if t.name.startswith("ignitetf-writer")]
     assert (threading.active_count(), names) == (before, [])
+
+
+@LAYOUTS
+@pytest.mark.parametrize("mode", ["error", "append", "replace"])
+@pytest.mark.parametrize("stop_at", [0, 700, 2900])
+def test_what_an_interrupted_load_says_of_itself_is_true(client, cache_name, layout, mode, stop_at):
+    """Also before its first note: what it keeps, `resume` completes."""
+    options = {"client": client, "partitions": 4, "layout": layout}
+    if mode != "error":
+        load_dataset(arrays(100), cache_name, **options)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        load_dataset(source(seed=5, stop_at=stop_at), cache_name, if_exists=mode, **options)
+    assert caught.value.kept and read_journal(client, cache_name) is not None
+    load_dataset(source(seed=5), cache_name, if_exists="resume", **options)
+    manifest = read_manifest(client, cache_name)
+    assert manifest.rows == len(contents(client, cache_name)) == 3000 + 100 * (mode == "append")
+    assert manifest.checksum == checksum_of(client, cache_name)
+
+
+@LAYOUTS
+@pytest.mark.parametrize("place", ["create_caches", "write", "require_stored", "publish"])
+def test_a_node_that_does_not_answer_leaves_a_load_to_resume(
+    client, address, cache_name, layout, place, monkeypatch
+):
+    from ignitetf.client import connect
+    from ignitetf.errors import RequestTimeout
+    from ignitetf.load import single
+
+    def no_answer(*args, **kwargs):
+        raise RequestTimeout("no answer within 30 s")
+
+    options = {"partitions": 4, "layout": layout, "index": ("LABEL",)}
+    with connect(address, idle_timeout_s=0.2) as hasty, monkeypatch.context() as patch:
+        patch.setattr(*((fill.Writer, place) if place == "write" else (single, place)), no_answer)
+        with pytest.raises(LoadInterrupted, match="no answer") as caught:
+            load_dataset(source(), cache_name, client=hasty, **options)
+    assert "resume" in caught.value.hint
+    load_dataset(source(), cache_name, client=client, if_exists="resume", **options)
+    assert contents(client, cache_name) == {k: k for k in range(3000)}
+    assert read_manifest(client, cache_name).checksum == checksum_of(client, cache_name)
+    assert client.sql(f"SELECT COUNT(*) FROM {cache_name}").fetchall() == [(3000,)]
 
 
 def test_an_overloaded_node_stops_the_load_with_the_sum(

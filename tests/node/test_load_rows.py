@@ -312,3 +312,61 @@ def test_a_load_through_the_streamer_is_the_same_data_set(client, cache_name, la
         manifest = read_manifest(client, cache_name)
         found.append((manifest.rows, manifest.checksum, manifest.partition_rows))
     assert found[0] == found[1] and found[0][0] == 3000
+
+
+def test_sql_writes_to_a_data_set_by_its_name(client, cache_name):
+    """The name is a view; `client.sql` takes its table, also after a replacement."""
+    for mode in ("error", "replace"):
+        load_dataset({"X": np.arange(5)}, cache_name, client=client, if_exists=mode)
+        statements = [
+            f"INSERT INTO {cache_name} (ID, X) VALUES (10, 10)",
+            f'update PUBLIC."{cache_name}" SET X = X + 1 WHERE _KEY < 3',
+            f"DELETE FROM {cache_name} WHERE ID = 4",
+            f'MERGE INTO "{cache_name}" (ID, X) VALUES (11, 11)',
+            f"CREATE INDEX {cache_name}_X ON {cache_name} (X)",
+            f"ALTER TABLE {cache_name} ADD COLUMN Z INT",
+        ]
+        for statement in statements:
+            client.sql(statement).close()
+        found = client.sql(f"SELECT ID, X FROM {cache_name} ORDER BY ID").fetchall()
+        assert found == [(0, 1), (1, 2), (2, 3), (3, 3), (10, 10), (11, 11)]
+    for statement in (f'DROP TABLE "{cache_name}"', f"DROP TABLE IF EXISTS {cache_name}"):
+        client.sql(statement).close()
+        assert not client.cache_exists(cache_name)
+        load_dataset({"X": np.arange(5)}, cache_name, client=client)
+        assert client.sql(f"SELECT COUNT(*) FROM {cache_name}").fetchall() == [(5,)]
+
+
+def test_a_name_that_sql_has_already_is_refused_before_anything_is_stored(client, cache_name):
+    from ignitetf.errors import CacheExists
+
+    other = f"{cache_name}_OTHER"
+    client.sql(f"CREATE TABLE {other} (ID BIGINT PRIMARY KEY, V INT)").close()
+    for text in (
+        f'CREATE TABLE "{cache_name}" (ID BIGINT PRIMARY KEY, V INT)',
+        f'CREATE VIEW "{cache_name}" AS SELECT ID FROM {other}',
+    ):
+        client.sql(text).close()
+        with pytest.raises(CacheExists, match=cache_name):
+            load_dataset({"X": np.arange(5)}, cache_name, client=client)
+        assert not client.cache_exists(cache_name)
+        client.sql(f'DROP {text.split()[1]} "{cache_name}"').close()
+    client.sql(f"DROP TABLE {other}").close()
+
+
+def test_the_cache_of_another_beside_a_data_set_stays(client, cache_name):
+    """A name that a load would give to its slim table may be somebody else's."""
+    from ignitetf.errors import CacheExists
+    from ignitetf.load.caches import CacheSpec, create_cache, drop_cache
+
+    other = f"{cache_name}_INDEX"
+    create_cache(client, CacheSpec(other))
+    client.cache(other).put(1, 2)
+    for mode in ("error", "replace"):
+        load_dataset({"X": np.arange(5)}, cache_name, client=client, if_exists=mode)
+        blocks = {"layout": "blocks", "index": ("X",), "if_exists": "replace"}
+        with pytest.raises(CacheExists, match=other):
+            load_dataset({"X": np.arange(5)}, cache_name, client=client, **blocks)
+    drop_cache(client, cache_name)
+    assert client.cache(other).get(1) == 2
+    client.destroy_cache(other)

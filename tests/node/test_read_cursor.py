@@ -6,8 +6,7 @@ import pytest
 from ignitetf import IgniteDataset, load_dataset
 from ignitetf.errors import ConnectError, SchemaError
 from ignitetf.read import cursor as cursors
-from ignitetf.read import scan
-from ignitetf.read.reader import CacheReader
+from ignitetf.read import reader, scan
 
 pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.node
@@ -117,15 +116,15 @@ def test_whoever_decodes_a_lost_connection_is_replaced(client, cache_name, decod
     columns = {"A": np.arange(300)}
     load_dataset(columns, cache_name, client=client, partitions=2)
     dataset = IgniteDataset(cache_name, settings=client.settings, page_size=50)
-    work, lost = CacheReader._with_types, []
+    work, lost = reader.with_types, []
 
-    def with_types(self, *args):
+    def with_types(*args):
         if len(lost) < 3:
             lost.append(True)
             raise ConnectError("lost")
-        return work(self, *args)
+        return work(*args)
 
-    monkeypatch.setattr(CacheReader, "_with_types", with_types)
+    monkeypatch.setattr(reader, "with_types", with_types)
     pages = list(dataset.numpy())
     assert len(lost) == 3
     assert sorted(np.concatenate([p["val"]["A"] for p in pages]).tolist()) == list(range(300))

@@ -5,6 +5,7 @@ import gzip
 import numpy as np
 import pytest
 
+from ignitetf.errors import SqlError
 from ignitetf.load.loader import load_dataset
 from ignitetf.load.sources import open_source
 
@@ -68,8 +69,15 @@ def test_pyignite_and_sql_read_the_same_rows(client, cache_name, mnist_dir, imag
     source = open_source("mnist", str(mnist_dir), split="test")
     load_dataset(source, cache_name, client=client, partitions=4, limit=500)
     expected, classes = images["test"]
-    rows = client.sql(f'SELECT _KEY, LABEL, IMAGE FROM "{cache_name}" ORDER BY _KEY').fetchall()
+    rows = client.sql(f'SELECT ID, LABEL, IMAGE FROM "{cache_name}" ORDER BY ID').fetchall()
     assert [r[0] for r in rows] == list(range(500))
+    with pytest.raises(SqlError) as caught:
+        client.sql(f'SELECT _KEY FROM "{cache_name}"')
+    assert "__ROWS" in caught.value.hint and caught.value.__notes__ == [
+        f"hint: {caught.value.hint}"
+    ]
+    keys = client.sql(f'SELECT _KEY FROM "{cache_name}__ROWS" ORDER BY _KEY').fetchall()
+    assert keys == [(r[0],) for r in rows]
     assert [r[1] for r in rows] == classes[:500].tolist()
     assert all(bytes(r[2]) == expected[r[0]].tobytes() for r in rows)
     cache = client.cache(cache_name)

@@ -4,6 +4,7 @@ import os
 
 import numpy as np
 import pytest
+from conftest import without_native
 
 from ignitetf.load.loader import load_dataset
 
@@ -47,7 +48,7 @@ def build(request, address, table, monkeypatch):
     if request.param == "no op":
         monkeypatch.setattr(form, "substr_op", lambda: None)
     elif form.substr_op() is None:
-        pytest.skip("no C compiler on this machine")
+        without_native("no C compiler to build the op")
     return lambda **options: IgniteDataset(table[0], addresses=[address], **options)
 
 

@@ -1,7 +1,5 @@
 """`IgniteDataset` under the operations of tf.data: the rows are those of the plain iteration."""
 
-import json
-import math
 import os
 import subprocess
 import sys
@@ -198,48 +196,111 @@ def test_fit_sees_each_row_in_order(build, plain):
     assert [(x.tobytes(), int(y)) for x, y in seen] == [row[1:] for row in plain] * 2
 
 
-MIRRORED = """
-import json, sys
+DISTRIBUTED = """
+import json, sys, tempfile
+import numpy as np
 import tensorflow as tf
 from ignitetf import IgniteDataset
+from ignitetf.train import BackupAndRestore, device_resident
 
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-assert strategy.num_replicas_in_sync == 2
-dataset = IgniteDataset(sys.argv[2], addresses=[sys.argv[1]], page_size=20)
-found = []
-for batch in strategy.experimental_distribute_dataset(dataset.batch(int(sys.argv[3]))):
-    shares = strategy.experimental_local_results(batch["key"])
-    found.append([share.numpy().tolist() for share in shares])
+STRATEGIES = {
+    "one device": tf.distribute.OneDeviceStrategy("/cpu:0"),
+    "one replica": tf.distribute.MirroredStrategy(["CPU:0"]),
+    "two replicas": tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]),
+}
+assert STRATEGIES["two replicas"].num_replicas_in_sync == 2
+address, table, ragged, size = *sys.argv[1:4], int(sys.argv[4])
 
-with strategy.scope():
-    model = tf.keras.Sequential([
-        tf.keras.Input((2, 3)), tf.keras.layers.Flatten(), tf.keras.layers.Dense(7),
-    ])
-    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile("sgd", loss)
-pairs = IgniteDataset(sys.argv[2], addresses=[sys.argv[1]], as_supervised=True)
-pairs = pairs.map(lambda x, y: (tf.cast(x, tf.float32), y)).batch(int(sys.argv[3]))
-losses = model.fit(pairs, epochs=2, verbose=0).history["loss"]
-print(json.dumps([found, int(model.optimizer.iterations.numpy()), losses]))
+def build(name=table, **options):
+    return IgniteDataset(name, addresses=[address], page_size=70, **options)
+
+def resumed():
+    dataset = build(shuffle=2)
+    return dataset.resume(dataset.state(40))
+
+options = tf.data.Options()
+options.threading.private_threadpool_size = 1
+# Each is made anew for each iteration, which would be the next epoch else.
+PIPELINES = {
+    "batch": lambda: build().batch(size),
+    "full batches only": lambda: build().batch(size, drop_remainder=True),
+    "shuffled": lambda: build(shuffle=5).batch(size),
+    "resumed": lambda: resumed().batch(size),
+    "a number of rows that is not known": lambda: build(where="LABEL < 5").batch(size),
+    "prefetched": lambda: build().batch(size).prefetch(2),
+    "with options": lambda: build().batch(size).with_options(options),
+    "with a cardinality": lambda: build().batch(size).apply(
+        tf.data.experimental.assert_cardinality(-(-300 // size))
+    ),
+    "mapped": lambda: build().batch(size).map(lambda batch: batch),
+    "mapped before": lambda: build().map(lambda row: row).batch(size),
+    "unbatched": lambda: build().batch(7).unbatch().batch(size),
+    "repeated": lambda: build().batch(size).repeat(2),
+    "ragged": lambda: build(ragged).batch(size),
+    "ragged, full batches only": lambda: build(ragged).batch(size, drop_remainder=True),
+    "on the device": lambda: device_resident(build(shuffle=5), size),
+    "a backup's": lambda: BackupAndRestore(tempfile.mkdtemp(), build(shuffle=5), size).batches,
+}
+
+def parts_of(batch):
+    leaves = tf.nest.flatten(batch, expand_composites=False)
+    return [leaf.to_list() if isinstance(leaf, tf.RaggedTensor) else leaf.numpy().tolist()
+            for leaf in leaves]
+
+def whole(strategy, batch):
+    # The parts of the replicas, one after the other.
+    leaves = tf.nest.flatten(batch, expand_composites=False)
+    shares = zip(*map(strategy.experimental_local_results, leaves), strict=True)
+    shares = [parts_of(list(share)) for share in shares]
+    return [sum(leaf, []) for leaf in zip(*shares, strict=True)], [len(s[0]) for s in shares]
+
+expected = {
+    what: [parts_of(batch) for batch in pipeline()] for what, pipeline in PIPELINES.items()
+}
+for where, strategy in STRATEGIES.items():
+    replicas = strategy.num_replicas_in_sync
+    for what, pipeline in PIPELINES.items():
+        if where == "one device" and not what.startswith(("batch", "full", "ragged")):
+            continue
+        found = []
+        for batch in strategy.experimental_distribute_dataset(pipeline()):
+            rows, shares = whole(strategy, batch)
+            assert shares[0] == -(-sum(shares) // replicas), (where, what, shares)
+            found.append(rows)
+        assert found == expected[what], (where, what, len(found), len(expected[what]))
+    if replicas == 1:
+        made = strategy.distribute_datasets_from_function(lambda context: build().batch(size))
+        assert [whole(strategy, batch)[0] for batch in made] == expected["batch"], where
+
+for where, drop in (("one replica", False), ("one device", True), ("two replicas", True)):
+    with STRATEGIES[where].scope():
+        model = tf.keras.Sequential([
+            tf.keras.Input((2, 3)), tf.keras.layers.Flatten(), tf.keras.layers.Dense(7),
+        ])
+        loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile("sgd", loss)
+    pairs = build(as_supervised=True).batch(size, drop_remainder=drop)
+    losses = model.fit(pairs, epochs=2, verbose=0).history["loss"]
+    steps = 2 * (300 // size if drop else -(-300 // size))
+    assert int(model.optimizer.iterations.numpy()) == steps, (where, drop)
+    assert np.isfinite(losses).all(), losses
+print("done")
 """
 
 
-def test_two_replicas_share_each_batch(address, table, plain):
+def test_batches_are_the_same_under_every_strategy(client, address, table, cache_name):
+    ragged = [{"A": np.arange(n % 5, dtype=np.int16), "TEXT": "t" * n} for n in range(90)]
+    load_dataset(ragged, cache_name, client=client, partitions=2)
     # In a process of its own, where the processor can still be divided.
     program = subprocess.run(
-        [sys.executable, "-c", MIRRORED, address, table, str(BATCH)],
+        [sys.executable, "-c", DISTRIBUTED, address, table, cache_name, str(BATCH)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
     )
     assert program.returncode == 0, program.stderr[-3000:]
-    batches, steps, losses = json.loads(program.stdout.splitlines()[-1])
-    keys = [row[0] for row in plain]
-    assert [key for shares in batches for share in shares for key in share] == keys
-    assert {len(share) for share in batches[0]} == {BATCH // 2}
-    assert steps == 2 * -(-ROWS // BATCH)
-    assert all(math.isfinite(loss) for loss in losses)
+    assert program.stdout.endswith("done\n")

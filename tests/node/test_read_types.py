@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pyignite import GenericObjectMeta
 
 from ignitetf.errors import SchemaError
+from ignitetf.explore.rows import first_rows
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
 from ignitetf.wire.schema import Column
@@ -278,3 +279,27 @@ def test_composite_binary_keys(client, cache_name):
             pair = plain(item.batch.key, i)
             found[pair["ID"], pair["N"]] = plain(item.batch.columns["val"], i)
     assert found == {(i // 3, i % 3): i for i in range(12)}
+
+
+def test_sql_dates(client, cache_name):
+    """By INSERT a DATE is an object in Java's own serialization."""
+    client.sql(
+        f'CREATE TABLE "{cache_name}" (ID INT PRIMARY KEY, D DATE, TS TIMESTAMP)'
+        f' WITH "CACHE_NAME={cache_name},VALUE_TYPE={cache_name}_V"'
+    )
+    days = ["1583-01-01", "1969-12-31", "1970-01-01", "2024-02-29", "9999-12-31"]
+    for i, day in enumerate(days):
+        client.sql(f"INSERT INTO \"{cache_name}\" VALUES ({i}, DATE '{day}', NULL)")
+    client.sql(f'INSERT INTO "{cache_name}" VALUES (9, NULL, NULL)')
+    asked = client.sql(f"SELECT ID, DATEDIFF('DAY', DATE '1970-01-01', D) FROM \"{cache_name}\"")
+    expected = {key: None if n is None else n * 86_400_000 for key, n in asked.fetchall()}
+    _, found = records(client, cache_name, fields=["D"], raw_nulls=True)
+    offset = found[2]["D"]  # midnight of 1970 in the node's time zone
+    assert found[3]["D"] - offset == 19_782 * 86_400_000
+    if offset == 0:
+        # Java's calendar had other leap years before 1582, and the years since are the same.
+        assert {k: v["D"] for k, v in found.items()} == expected
+    left_out = {}
+    rows = first_rows(client, cache_name, 10, on_left_out=left_out.__setitem__)
+    assert {r["key"]: r["D"] for r in rows} == {k: v["D"] for k, v in found.items()}
+    assert left_out.keys() == {"TS"}

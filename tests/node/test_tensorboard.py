@@ -13,8 +13,8 @@ import urllib.parse
 import urllib.request
 
 import pytest
+from conftest import needs_native_io
 
-from ignitetf.fs.oserrors import NativeIOUnavailable
 from ignitetf.settings import Settings
 
 tf = pytest.importorskip("tensorflow")
@@ -34,10 +34,9 @@ _PROGRAMS = {
 @pytest.fixture
 def logs(address):
     """A log directory in the file system that TensorBoard finds without being told more."""
-    try:
-        from ignitetf.fs import gfile
-    except NativeIOUnavailable as error:
-        pytest.skip(str(error))
+    needs_native_io()
+    from ignitetf.fs import gfile
+
     gfile.configure(Settings.resolve(address=address))
     path = f"igfs:///tensorboard{os.getpid()}-{next(_numbers)}"
     yield path

@@ -163,12 +163,13 @@ def test_failure_is_one_line_and_a_hint(group):
 @pytest.mark.parametrize(("args", "env"), [(("--debug",), {}), ((), {"IGNITETF_DEBUG": "1"})])
 def test_debug_shows_the_traceback(group, args, env):
     def act() -> None:
-        raise ConfigError("broken")
+        raise ConfigError("broken", hint="mend it")
 
     result = group(act, *args, env=env)
     assert result.exit_code == 1
     assert "Traceback" in result.stderr
-    assert result.stderr.endswith("error: broken\n")
+    assert result.stderr.endswith("error: broken\nhint: mend it\n")
+    assert result.stderr.count("hint: mend it") == 1
 
 
 def test_unexpected_exception_is_an_internal_error(group):
@@ -290,8 +291,35 @@ def test_password_without_value_is_asked_for(group, monkeypatch, args):
     result = group(act, "--username", "u", *args)
     assert result.exit_code == 1
     assert "no terminal" in result.stderr
-    monkeypatch.setattr(options, "_ask_password", lambda name: f"of {name}")
+    monkeypatch.setattr(options, "_ask_password", lambda _, name: f"of {name}")
     assert group(act, "--username", "u", *args).stdout == "of u\n"
+
+
+@pytest.mark.parametrize("option", ["password", "key-password"])
+def test_a_password_comes_from_file_environment_or_prompt_and_help_says_so(
+    group, monkeypatch, tmp_path, option
+):
+    name = option.replace("-", "_")
+
+    @options.connected
+    def act(connect: options.Connect) -> None:
+        print(getattr(connect.settings(), name))
+
+    file = tmp_path / "secret"
+    file.write_text("from file\n")
+    assert group(act, f"--{option}-file", str(file)).stdout == "from file\n"
+    monkeypatch.setenv(f"IGNITETF_{name.upper()}_FILE", str(file))
+    assert group(act).stdout == "from file\n"
+    monkeypatch.delenv(f"IGNITETF_{name.upper()}_FILE")
+    monkeypatch.setenv(f"IGNITETF_{name.upper()}", "from environment")
+    assert group(act).stdout == "from environment\n"
+    result = group(act, f"--{option}")
+    assert result.exit_code == 1 and f"--{option}-file" in result.stderr
+    monkeypatch.setattr(options, "_ask_password", lambda *_: "typed")
+    assert group(act, f"--{option}", "--tls").stdout == "typed\n"
+    said = " ".join(group(act, "--help").stdout.split())
+    assert said.index(f"--{option}-file") < said.index(f"--{option} ")
+    assert "list of processes" in said and f"IGNITETF_{name.upper()}" in said
 
 
 def test_config_masks_secrets_and_names_origins(monkeypatch, tmp_path):

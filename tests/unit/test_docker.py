@@ -75,7 +75,8 @@ def test_volumes_and_dependencies_are_declared(path):
 def test_the_image_is_pinned_and_runs_as_a_user():
     lines = (DOCKER / "Dockerfile").read_text().splitlines()
     bases = [line.split()[1] for line in lines if line.startswith("FROM")]
-    assert bases and all(PINNED.fullmatch(base) for base in bases)
+    (default,) = [line.partition("=")[2] for line in lines if line.startswith("ARG PYTHON_IMAGE")]
+    assert set(bases) == {"${PYTHON_IMAGE}"} and PINNED.fullmatch(default)
     assert lines.index("USER ignite") > max(i for i, x in enumerate(lines) if x.startswith("FROM"))
     # `load mnist` downloads to there as that user.
     home = next(x for x in lines[::-1] if "IGNITETF_HOME=" in x).split("=", 1)[1].rstrip(" \\")
@@ -93,10 +94,49 @@ def test_the_stateful_set_fits_to_its_service_and_its_configurations():
     assert labels == service["spec"]["selector"] == pods["selector"]["matchLabels"]
     assert labels == found["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"]
     (container,) = pods["template"]["spec"]["containers"]
-    assert PINNED.fullmatch(container["image"])
     assert container["resources"]["limits"]["memory"]
     ports = {p["name"]: p["containerPort"] for p in container["ports"]}
     assert ports == {p["name"]: p["port"] for p in service["spec"]["ports"]}
     for number in range(pods["replicas"]):
         text = (DOCKER / f"config/k8s-{number}.xml").read_text()
         assert f"ignite-{number}.ignite:{ports['discovery']}" in text
+
+
+def pod():
+    documents = yaml.safe_load_all((DOCKER / "k8s/ignite.yaml").read_text())
+    (found,) = [d for d in documents if d["kind"] == "StatefulSet"]
+    return found["spec"]["template"]
+
+
+def test_the_image_of_the_pods_has_to_be_given_by_its_digest():
+    (container,) = pod()["spec"]["containers"]
+    # In capitals it is no reference to an image, so nothing runs until it is replaced.
+    assert container["image"] == "IGNITETF_IMAGE"
+    for text in (DOCKER / "README.md", DOCKER / "k8s/ignite.yaml"):
+        said = text.read_text()
+        assert 'sed "s|IGNITETF_IMAGE|$image|"' in said and "RepoDigests" in said
+
+
+def test_the_pods_spread_over_hosts():
+    labels = pod()["metadata"]["labels"]
+    spread = {c["topologyKey"]: c for c in pod()["spec"]["topologySpreadConstraints"]}
+    host = spread["kubernetes.io/hostname"]
+    assert (host["maxSkew"], host["whenUnsatisfiable"]) == (1, "DoNotSchedule")
+    assert all(c["labelSelector"]["matchLabels"] == labels for c in spread.values())
+
+
+def test_the_pods_may_do_nothing_but_their_work():
+    spec = pod()["spec"]
+    (container,) = spec["containers"]
+    outer, inner = spec["securityContext"], container["securityContext"]
+    assert outer["runAsNonRoot"] and outer["runAsUser"] == outer["fsGroup"] == 10800
+    assert outer["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert not spec["automountServiceAccountToken"]
+    assert inner["readOnlyRootFilesystem"] and not inner["allowPrivilegeEscalation"]
+    assert inner["capabilities"] == {"drop": ["ALL"]}
+    # What is written must be mounted: the entry point's folder, and /tmp.
+    mounts = {m["mountPath"]: m for m in container["volumeMounts"]}
+    writable = {path for path, m in mounts.items() if not m.get("readOnly")}
+    assert writable == {script("entrypoint").NODE_DIRECTORY, "/tmp"}
+    declared = {v["name"] for v in spec["volumes"]} | {"data"}
+    assert {m["name"] for m in mounts.values()} == declared

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import datetime
 import decimal
 import functools
@@ -12,6 +13,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+from conftest import without_native
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyignite import GenericObjectMeta
@@ -46,6 +48,7 @@ from pyignite.datatypes import (
 from pyignite.stream import BinaryStream
 
 from ignitetf.errors import SchemaError
+from ignitetf.native import native_library
 from ignitetf.wire import fasthash, hashing, parts
 from ignitetf.wire.checksum import checksum
 from ignitetf.wire.codes import TypeCode
@@ -424,7 +427,7 @@ def hashed_by(way):
     """All hashes by C, or none."""
     native = fasthash._loaded() if way == "C" else None
     if way == "C" and native is None:
-        pytest.skip("no C compiler, and no native part that was built before")
+        without_native("no C compiler to build the hashes")
     with patch.object(fasthash, "_native", lambda nbytes: native):
         yield
 
@@ -488,6 +491,33 @@ def test_without_a_compiler_hashes_come_from_numpy(tmp_path, monkeypatch):
     rows = np.random.default_rng(3).integers(0, 256, (2, 1 << 20), dtype=np.uint8)
     assert fasthash.hash_rows(rows).tolist() == hashing.hash_rows(rows).tolist()
     assert fasthash.row_hash_rows(rows).tolist() == hashing.row_hash_rows(rows).tolist()
+
+
+@pytest.mark.parametrize("longest", [2, 9, 700, 1025, 9000])
+def test_every_kind_of_processor_hashes_alike(longest):
+    if (native := fasthash._loaded()) is None:
+        without_native("no C compiler to build the hashes")
+    try:
+        kind = ctypes.c_int.in_dll(native_library(fasthash._SOURCE), "processor")
+    except ValueError:
+        pytest.skip("the hashes are built for one kind of processor here")
+    flat, *runs = random_runs(longest, longest, 100)
+    rows = flat[: len(flat) // 3 * 3].reshape(3, -1)
+    numbers = np.arange(longest, dtype=np.uint64)
+    this = kind.value
+    try:
+        for kind.value in range(this + 1):
+            codes, hashes = native.both_hashes(rows)
+            assert codes.tolist() == hashing.hash_rows(rows).tolist()
+            assert hashes.tolist() == hashing.row_hash_rows(rows).tolist()
+            codes, hashes = (
+                f(flat.ctypes.data, *runs) for f in (native.java_hash, native.row_hash)
+            )
+            assert codes.tolist() == hashing.hash_runs(flat, *runs).tolist()
+            assert hashes.tolist() == hashing.row_hash_runs(flat, *runs).tolist()
+            assert native.mix(numbers, 5).tolist() == hashing.mix(numbers ^ np.uint64(5)).tolist()
+    finally:
+        kind.value = this
 
 
 def random_runs(seed, longest, count):

@@ -10,7 +10,9 @@ from ignitetf.node.config import (
     spring_xml,
     template_xml,
 )
+from ignitetf.node.spring import masked
 
+PROVIDER_NAME = "memory guard"
 BEANS = "{http://www.springframework.org/schema/beans}"
 
 
@@ -78,6 +80,20 @@ def test_a_full_region_halts_only_a_node_that_loses_nothing_by_it():
     assert "CRITICAL_ERROR" not in ignored(NodeConfig("n", "/w", persist=True))
 
 
+def test_a_node_in_memory_has_the_guard_and_every_method_of_it_an_answer():
+    root = parse(NodeConfig("n", "/w"))
+    beans = {b.get("id"): b for b in root.iter(f"{BEANS}bean") if b.get("id")}
+    referred = [r.get("bean") for r in root.iter(f"{BEANS}ref")]
+    assert referred == [PROVIDER_NAME]
+    answers = {m.get("name"): m.get("bean") for m in beans[PROVIDER_NAME]}
+    assert answers["createCacheProvider"] == f"{PROVIDER_NAME} check"
+    assert set(answers.values()) <= set(beans)
+    factories = {b.get("factory-bean") for b in beans.values()} - {None}
+    assert factories <= set(beans)
+    # With persistence, what finds no room in memory goes to disk.
+    assert "memory guard" not in spring_xml(NodeConfig("n", "/w", persist=True))
+
+
 def test_login_needs_persistence():
     with pytest.raises(ConfigError, match="disk"):
         spring_xml(NodeConfig("n", "/w", authentication=True))
@@ -92,6 +108,18 @@ def test_tls_is_for_clients_and_members_and_asks_for_certificates():
     assert values(root, "sslClientAuth") == ["true"]
     assert values(root, "keyStoreFilePath") == ["/k.p12", "/k.p12"]
     assert len([p for p in root.iter() if p.get("name") == "sslContextFactory"]) == 2
+
+
+def test_no_password_is_left_in_a_masked_document_and_nothing_else_changes():
+    stores = TlsStores("/k.p12", 'a"b<&', "/t.p12", "secret-t")
+    text = spring_xml(NodeConfig("n", "/w", tls=stores, persist=True, authentication=True))
+    root = ET.fromstring(masked(text).encode())
+    for name in ("keyStorePassword", "trustStorePassword"):
+        assert values(root, name) == ["***", "***"]
+    plain = text.replace("a&quot;b&lt;&amp;", "***").replace("secret-t", "***")
+    assert masked(text) == plain != text
+    text = spring_xml(NodeConfig("n", "/w"))
+    assert masked(text) == text
 
 
 def test_without_an_own_host_all_interfaces_are_bound():

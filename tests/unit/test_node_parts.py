@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -12,8 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from ignitetf.errors import ConfigError, NodeError
+from ignitetf.client import connect
+from ignitetf.errors import ConfigError, ConnectError, NodeError, ServerOverloaded
+from ignitetf.failures import server_error
 from ignitetf.node import running_addresses
+from ignitetf.node.checks import check_disk
 from ignitetf.node.java import JavaRuntime
 from ignitetf.node.jvm import (
     StartCache,
@@ -43,11 +47,14 @@ from ignitetf.node.state import (
     Member,
     NodeOptions,
     NodeState,
+    Store,
     node_directory,
     read_state,
     remove_state,
     write_state,
+    write_store,
 )
+from ignitetf.node.status import node_status
 
 
 @pytest.fixture(autouse=True)
@@ -369,3 +376,76 @@ def test_state_file_is_json_for_programs():
     write_state(state_of(os.getpid()))
     data = json.loads((node_directory("default") / "node.json").read_text())
     assert data["members"][0]["process"]["pid"] == os.getpid()
+
+
+# A full disk
+
+
+@pytest.mark.parametrize(
+    ("persist", "stored", "least"),
+    [(False, False, 16 << 20), (True, False, 256 << 20), (True, True, 80 << 20)],
+)
+def test_a_node_is_not_started_on_a_disk_that_has_no_room_for_it(
+    monkeypatch, persist, stored, least
+):
+    options = NodeOptions(1, 3, 1 << 30, persist, ())
+    node_directory("n").mkdir(parents=True)
+    if stored:
+        write_store("n", Store(3, False))
+    usage = shutil.disk_usage(node_directory("n"))
+    free = 3 * least
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=free))
+    check_disk(options, "n")
+    free -= 1
+    with pytest.raises(NodeError, match=r"the disk of .* MB free") as caught:
+        check_disk(options, "n")
+    assert "IGNITETF_HOME" in caught.value.hint
+
+
+@pytest.fixture
+def ended():
+    """A node whose process is no more, and the folder of its files."""
+    directory = node_directory("n") / "n"
+    (directory / "log").mkdir(parents=True)
+    member = Member("n", str(directory), ProcessId(2**22 + 1, "ticks 1"), 1, 2, 3)
+    options = NodeOptions(1, 1, 1 << 30, True, ())
+    write_state(NodeState("n", "2", "running", "now", "java", options, (member,), (1, 2, 3)))
+    return directory
+
+
+JAVA = "java.lang.InternalError: a fault occurred in an unsafe memory access operation"
+
+
+@pytest.mark.parametrize(
+    ("log", "free", "words"),
+    [
+        (JAVA, 1 << 30, "was full"),
+        ("Caused by: java.io.IOException: No space left on device", 1 << 30, "was full"),
+        ("", 1 << 10, "is full"),
+        ("Caused by: class o.a.i.X: the reason", 1 << 30, "the reason"),
+    ],
+)
+def test_whoever_finds_nobody_is_told_why_the_node_ended(monkeypatch, ended, log, free, words):
+    usage = shutil.disk_usage(ended)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=free))
+    (ended / "out.log").write_text(log)
+    assert words in node_status("n").cause and node_status("n").state == "crashed"
+    with pytest.raises(ConnectError, match=words) as caught:
+        connect("127.0.0.1:1")
+    assert "node 'n' has ended" in str(caught.value) and "node logs" in caught.value.hint
+    remove_state("n")
+    with pytest.raises(ConnectError) as caught:
+        connect("127.0.0.1:1")
+    assert "ended" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", [JAVA, "Failed to write: No space left on device"])
+def test_the_words_of_java_for_a_full_disk_are_translated(text):
+    error = server_error(1, text)
+    assert isinstance(error, ServerOverloaded) and "disk is full" in str(error)
+    assert error.server_message == text
+
+
+def test_a_cache_that_could_not_be_made_is_told_with_what_to_do():
+    error = server_error(1, "class o.a.i.X: Failed to complete exchange process.")
+    assert isinstance(error, ServerOverloaded) and "--memory" in error.hint

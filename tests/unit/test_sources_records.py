@@ -106,7 +106,7 @@ def test_a_field_may_be_the_key():
 
 BAD = [
     ({"a": "x"}, "field A"),
-    ({"a": 1.5}, "field A: float64 instead of int64"),
+    ({"a": 1.5}, "field A: float instead of int64"),
     ({"a": 2**63}, "field A"),
     ({"a": [1]}, "field A: shape"),
     ({}, "field A: null"),

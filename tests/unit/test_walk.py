@@ -4,6 +4,7 @@ import struct
 
 import numpy as np
 import pytest
+from conftest import without_native
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +20,7 @@ OBJECT_ARRAYS = ["STRING", "UUID", "DATE", "TIMESTAMP", "TIME", "DECIMAL"]
 def native():
     found = walk._native()
     if found is None:
-        pytest.skip("no C compiler on this machine")
+        without_native("no C compiler to build the walk over pages")
     return found
 
 
@@ -34,6 +35,9 @@ fixed = st.sampled_from(sorted(FIXED_SIZE.items())).flatmap(
 )
 text = st.binary(max_size=40)
 strings = text.map(lambda b: counted(TypeCode.STRING, len(b), b))
+optimized = text.map(lambda b: counted(254 - 256, len(b), b))
+classes = st.one_of(st.just(struct.pack("<i", 9)), strings.map(lambda name: bytes(4) + name))
+class_objects = classes.map(lambda number: bytes([TypeCode.CLASS]) + number)
 decimals = text.map(lambda b: counted(TypeCode.DECIMAL, 3, struct.pack("<i", len(b)) + b))
 wrapped = text.map(lambda b: counted(TypeCode.WRAPPED, len(b), b + bytes(4)))
 handles = st.integers(0, 99).map(lambda n: counted(TypeCode.HANDLE, n, b""))
@@ -57,6 +61,9 @@ def containers(inner):
         st.tuples(typed, strings, lists).map(
             lambda p: counted(p[0], 0, p[1] + struct.pack("<i", len(p[2])) + b"".join(p[2]))
         ),
+        st.tuples(st.lists(classes, max_size=3), inner).map(
+            lambda p: counted(TypeCode.PROXY, len(p[0]), b"".join(p[0]) + p[1])
+        ),
         lists.map(lambda p: counted(TypeCode.COLLECTION, len(p), b"\1" + b"".join(p))),
         st.lists(st.tuples(inner, inner), max_size=3).map(
             lambda p: counted(TypeCode.MAP, len(p), b"\1" + b"".join(k + v for k, v in p))
@@ -65,7 +72,10 @@ def containers(inner):
 
 
 objects = st.recursive(
-    st.one_of(fixed, strings, decimals, wrapped, handles, binaries, arrays), containers,
+    st.one_of(
+        fixed, strings, decimals, wrapped, handles, binaries, arrays, optimized, class_objects
+    ),
+    containers,
     max_leaves=12,
 )  # fmt: skip
 
@@ -127,6 +137,13 @@ def test_deep_nesting_ends_alike(native, depth):
     found, expected = both(native, page, 1)
     assert found == expected
     assert (found is None) == (depth > 65)
+
+
+@pytest.mark.parametrize("code", [TypeCode.CLASS, TypeCode.OBJECT_ARRAY, TypeCode.ENUM_ARRAY])
+def test_names_of_classes_do_not_nest(native, code):
+    """A class without an id has its name behind it, a text: anything else is no way down."""
+    page = counted(code, 0, b"") * 400_000
+    assert both(native, page, 1) == (None, None)
 
 
 def test_few_objects_and_no_compiler_are_left_to_python(monkeypatch, tmp_path):

@@ -21,10 +21,11 @@ from ignitetf.load.sources.base import (
     keys_of,
     rows_per_batch,
 )
+from ignitetf.load.sources.exact import cast_array, stored_field
 from ignitetf.load.sources.places import digest, one_line
-from ignitetf.load.sources.values import column_of, field_of, strings_column
+from ignitetf.load.sources.values import UNFIT, column_of, field_of, names_of, strings_column
 from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema, field_for
+from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
 
 __all__ = ["ArraySource", "array_column", "array_field", "key_field_of", "take_key"]
 
@@ -52,7 +53,7 @@ class ArraySource(Source):
     ) -> None:
         """Check the lengths, and take the column `key`, where given, as the key."""
         super().__init__(bad_records=bad_records)
-        self.arrays = {name.upper(): np.asanyarray(array) for name, array in arrays.items()}
+        self.arrays = {name: _unmasked(name, a) for name, a in names_of(arrays).items()}
         self.class_names = class_names
         self.rows = self._common_length()
         fields = {name: array_field(name, array) for name, array in self.arrays.items()}
@@ -119,14 +120,27 @@ def array_field(name: str, array: NDArray[Any]) -> Field:
     kind = array.dtype.kind
     if kind == "O":
         return field_of(name, array[:_SAMPLE].tolist())
-    if kind == "M":
+    if kind == "M" and array.ndim == 1:
         return Field(name, TypeCode.TIMESTAMP, np.dtype(np.int64))
-    if kind == "S":
+    if kind == "S" and array.ndim == 1:
         return Field(name, TypeCode.BYTE_ARRAY, BYTES)
-    if array.dtype == np.float16:
-        return field_for(name, np.dtype(np.float32), array.shape[1:])
+    if kind in "USM" and array.ndim > 2 - (kind == "M"):
+        raise SchemaError(
+            f"array {name!r}: {'times' if kind == 'M' else 'texts'} of shape {array.shape[1:]}",
+            hint="give each record one time, or one list of texts",
+        )
     check_record_size(f"array {name}", array.dtype.itemsize * int(np.prod(array.shape[1:])))
-    return field_for(name, array.dtype, array.shape[1:])
+    return stored_field(name, array.dtype, array.shape[1:])
+
+
+def _unmasked(name: str, array: Any) -> NDArray[Any]:
+    """The array; one that hides values is refused, as what lies below them would be loaded."""
+    if isinstance(array, np.ma.MaskedArray) and np.ma.getmaskarray(array).any():
+        raise SourceError(
+            f"array {name}: {int(np.ma.getmaskarray(array).sum()):,} values are masked",
+            hint="give a list with None in their place, or array.filled(...)",
+        )
+    return np.asanyarray(array)
 
 
 def array_column(field: Field, values: NDArray[Any], name: str) -> Column:
@@ -138,16 +152,15 @@ def array_column(field: Field, values: NDArray[Any], name: str) -> Column:
         if kind == "M":
             return _timestamps(values)
         if kind in "US" and field.shape:
-            return strings_column(field, values.reshape(len(values), -1).tolist())
+            return strings_column(field, values.tolist())
         if kind == "U":
             return Column.from_bytes([text.encode() for text in values.tolist()])
         if kind == "S":
             return Column.from_bytes(values.tolist())
-    except (SchemaError, ValueError, TypeError, OverflowError) as error:
-        raise SourceError(
-            f"{name}: {one_line(error)}", hint="repair or leave out the array"
-        ) from error
-    return Column(values.astype(field.dtype, copy=False))
+        return Column(cast_array(field.dtype, values))
+    except UNFIT as error:
+        hint = getattr(error, "hint", None) or "repair or leave out the array"
+        raise SourceError(f"{name}: {one_line(error)}", hint=hint) from error
 
 
 def _timestamps(values: NDArray[Any]) -> Column:

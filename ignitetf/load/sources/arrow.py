@@ -3,8 +3,8 @@
 CSV or Parquet -> Arrow -> **fields, columns** -> Batch
 
 Timestamps become nanoseconds since 1970 UTC (int64), dates milliseconds since 1970 (int64),
-times of day milliseconds (int64), decimals their text. Unsigned integers take the next wider
-signed type, so that SQL shows the number that was meant.
+times of day milliseconds (int64), decimals their text. No value is cut to fit: one that does not
+is an error.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import MissingExtra, SourceError
+from ignitetf.load.sources.exact import stored_field
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.schema import BYTES, Column, Field, Shape, field_for
 
@@ -51,7 +52,7 @@ def arrow_field(name: str, arrow_type: Any, *, nullable: bool = True) -> Field:
         if inner is not None and types.is_fixed_size_list(arrow_type):
             dtype = _number_dtype(pa, arrow_type.value_type)
             if dtype is not None:
-                return field_for(name, dtype, tuple(inner), nullable=nullable)
+                return stored_field(name, dtype, tuple(inner), nullable=nullable)
     if types.is_dictionary(arrow_type):
         return arrow_field(name, arrow_type.value_type, nullable=nullable)
     if types.is_list(arrow_type) or types.is_large_list(arrow_type):
@@ -62,7 +63,7 @@ def arrow_field(name: str, arrow_type: Any, *, nullable: bool = True) -> Field:
         if types.is_string(arrow_type) or types.is_large_string(arrow_type):
             return Field(name, TypeCode.STRING_ARRAY, BYTES, (None,), nullable)
         if (dtype := _number_dtype(pa, arrow_type)) is not None:
-            return field_for(name, dtype, shape, nullable=nullable)
+            return stored_field(name, dtype, shape, nullable=nullable)
     elif (scalar := _scalar_field(pa, name, arrow_type, nullable)) is not None:
         return scalar
     raise SourceError(
@@ -73,24 +74,23 @@ def arrow_field(name: str, arrow_type: Any, *, nullable: bool = True) -> Field:
 
 def _scalar_field(pa: Any, name: str, arrow_type: Any, nullable: bool) -> Field | None:
     types = pa.types
-    if types.is_unsigned_integer(arrow_type):
-        wider = np.dtype(f"i{min(8, arrow_type.bit_width // 4)}")
-        return field_for(name, wider, nullable=nullable)
     if (dtype := _number_dtype(pa, arrow_type)) is not None:
-        return field_for(name, dtype, nullable=nullable)
+        return stored_field(name, dtype, nullable=nullable)
     for test, code, kind in (
         ("is_string", TypeCode.STRING, BYTES),
         ("is_large_string", TypeCode.STRING, BYTES),
+        ("is_string_view", TypeCode.STRING, BYTES),
         ("is_null", TypeCode.STRING, BYTES),
         ("is_binary", TypeCode.BYTE_ARRAY, BYTES),
         ("is_large_binary", TypeCode.BYTE_ARRAY, BYTES),
+        ("is_binary_view", TypeCode.BYTE_ARRAY, BYTES),
         ("is_fixed_size_binary", TypeCode.BYTE_ARRAY, BYTES),
         ("is_decimal", TypeCode.DECIMAL, BYTES),
         ("is_timestamp", TypeCode.TIMESTAMP, _INT64),
         ("is_date", TypeCode.DATE, _INT64),
         ("is_time", TypeCode.TIME, _INT64),
     ):
-        if getattr(types, test)(arrow_type):
+        if hasattr(types, test) and getattr(types, test)(arrow_type):
             return Field(name, code, kind, (), nullable)
     return None
 
@@ -143,13 +143,13 @@ def _numbers(pa: Any, field: Field, array: Any) -> NDArray[Any]:
     elif field.type == TypeCode.DATE:
         array = array.cast(pa.date64()).cast(pa.int64())
     elif field.type == TypeCode.TIME:
-        array = array.cast(pa.time32("ms"), safe=False).cast(pa.int32())
+        array = array.cast(pa.time32("ms")).cast(pa.int32())
     elif pa.types.is_float16(array.type):
         array = array.cast(pa.float32())
-    elif pa.types.is_uint64(array.type) and field.dtype == _INT64:
-        array = array.cast(pa.int64())
+    elif pa.types.is_uint64(array.type):
+        array = array.cast(pa.int64())  # a long holds half of them
     if array.null_count:
-        array = array.fill_null(False if field.type == TypeCode.BOOL else 0)
+        array = array.fill_null(False if pa.types.is_boolean(array.type) else 0)
     values: NDArray[Any] = array.to_numpy(zero_copy_only=False)
     return values.astype(field.dtype, copy=False)
 

@@ -100,6 +100,7 @@ class Source(ABC):
         main_limit: Of a second table: how many records of the first one it belongs to; None for
             all.
         skipped: The bad records that the present or last iteration left out.
+        notes: What users should know about how the data are taken, a line each.
         position: Record with which the batch after the last yielded one begins: what
             `batches(start=...)` takes to go on.
     """
@@ -115,6 +116,7 @@ class Source(ABC):
             raise ConfigError(f"bad_records={bad_records!r}", hint="take 'fail' or 'skip'")
         self.bad_records = bad_records
         self.skipped: list[BadRecord] = []
+        self.notes: list[str] = []
         self.position = 0
 
     @property
@@ -148,6 +150,11 @@ class Source(ABC):
     @abstractmethod
     def _read(self, start: int, max_bytes: int) -> Iterator[tuple[int, Batch]]:
         """Batches from record `start` on, each with the number of the record after it."""
+
+    def note(self, text: str) -> None:
+        """Add a note, once."""
+        if text not in self.notes:
+            self.notes.append(text)
 
     def bad(self, name: str, reason: str, *, hint: str | None = None) -> None:
         """Note a bad record, or raise SourceError where bad records are not to be skipped."""

@@ -78,6 +78,8 @@ class ChainSource(Source):
         self.schema = first.schema
         for source in self.sources[1:]:
             self._take_schema(source)
+        for source in self.sources:
+            self.notes += source.notes
         known = [source.rows for source in self.sources]
         self.rows = None if None in known else sum(n or 0 for n in known)
 
@@ -112,6 +114,8 @@ class ChainSource(Source):
                     taken = len(source.skipped)
                     yield base + source.position, self._moved(batch, base)
                 self.skipped += source.skipped[taken:]
+                for text in source.notes:
+                    self.note(text)
             base += source.rows or 0
             yield max(base, start), Batch(keys_of([]), {})
         self.rows = base

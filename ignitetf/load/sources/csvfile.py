@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,16 @@ from ignitetf.errors import ConfigError, SourceError
 from ignitetf.load.sources.arrow import arrow_column, arrow_field, import_pyarrow
 from ignitetf.load.sources.base import OnBadRecord, Source, keys_of
 from ignitetf.load.sources.chain import ChainSource, files_at
+from ignitetf.load.sources.csvtypes import (
+    NULLS,
+    CsvType,
+    declared_type,
+    option_types,
+    parsed,
+    told,
+    type_of,
+    wrong_values,
+)
 from ignitetf.load.sources.places import Place, digest, open_plain, reading
 from ignitetf.load.sources.tables import Table
 from ignitetf.load.sources.utf8 import NOT_UTF8, Utf8Stream
@@ -29,20 +40,6 @@ __all__ = ["CsvSource", "csv"]
 
 _BLOCK_BYTES = 4 << 20
 _HINT_CSV = "check delimiter, quotes and encoding (UTF-8)"
-# What stands for a missing value in a column that is not text.
-_NULLS = ["", "NA", "N/A", "n/a", "#N/A", "NULL", "null", "None", "NaN", "nan", "-NaN", "-nan"]
-# Declared types, in SQL's words and in NumPy's.
-_TYPES = {
-    "bool": "bool_", "boolean": "bool_",
-    "tinyint": "int8", "int8": "int8",
-    "smallint": "int16", "int16": "int16",
-    "int": "int32", "integer": "int32", "int32": "int32",
-    "bigint": "int64", "long": "int64", "int64": "int64",
-    "real": "float32", "float": "float32", "float32": "float32",
-    "double": "float64", "float64": "float64",
-    "varchar": "string", "string": "string", "text": "string",
-    "date": "date32",
-}  # fmt: skip
 
 
 class CsvSource(Table):
@@ -53,7 +50,7 @@ class CsvSource(Table):
         place: Place,
         *,
         delimiter: str = ",",
-        types: Mapping[str, str] | None = None,
+        types: str | Mapping[str, str] | None = None,
         key: str | None = None,
         bad_records: OnBadRecord = "fail",
     ) -> None:
@@ -64,25 +61,37 @@ class CsvSource(Table):
             raise ConfigError(f"delimiter {delimiter!r}", hint="one character")
         self.place = place
         self.delimiter = delimiter
-        self._names, self._types = self._infer({k.upper(): v for k, v in (types or {}).items()})
+        self._names, self._types = self._infer(option_types(types))
         fields = [
-            arrow_field(name.upper(), self._types[i], nullable=True)
-            for i, name in enumerate(self._names)
+            arrow_field(name.upper(), kind.arrow, nullable=True)
+            for name, kind in zip(self._names, self._types, strict=True)
         ]
         self._take_fields(fields, key)
+        for kind in self._types:
+            if kind.note is not None:
+                self.note(f"{place.name}: {kind.note}")
 
-    def _infer(self, declared: dict[str, str]) -> tuple[list[str], list[Any]]:
-        """Headings and Arrow types."""
-        import pyarrow as pa
-
+    def _infer(self, declared: dict[str, str]) -> tuple[list[str], list[CsvType]]:
+        """Headings and types."""
         with self._reader(None, []) as reader:
             found = reader.schema
+        # Headings that are there twice are refused later, by name.
+        alike = len(set(found.names)) < len(found.names)
+        texts = None
+        ragged: list[tuple[int, str]] = []
+        if not alike and any(name.upper() not in declared for name in found.names):
+            with self._reader(found.names, ragged) as reader:
+                texts = reader.next()
+        numbers = _numbers(0, 0 if texts is None else len(texts), ragged)
         types = []
-        for name, arrow_type in zip(found.names, found.types, strict=True):
+        for i, (name, arrow_type) in enumerate(zip(found.names, found.types, strict=True)):
             if (wanted := declared.pop(name.upper(), None)) is not None:
-                types.append(_declared_type(pa, name, wanted))
+                types.append(declared_type(name, wanted))
+            elif texts is None:
+                types.append(CsvType(arrow_type))
             else:
-                types.append(pa.string() if pa.types.is_null(arrow_type) else arrow_type)
+                with reading(f"{self.place.name}, column {name}"):
+                    types.append(type_of(name, texts.column(i), numbers, arrow_type))
         if declared:
             raise ConfigError(
                 f"types for columns that are not there: {', '.join(sorted(declared))}",
@@ -96,7 +105,8 @@ class CsvSource(Table):
 
     def fingerprint(self) -> str:
         """From name, size and time of the file, and how it is read."""
-        return digest("csv", self.place.stamp(), self.delimiter, self.key_name, *self._types)
+        kinds = [(kind.arrow, kind.declared) for kind in self._types]
+        return digest("csv", self.place.stamp(), self.delimiter, self.key_name, *kinds)
 
     def _read(self, start: int, max_bytes: int) -> Iterator[tuple[int, Batch]]:
         ragged: list[tuple[int, str]] = []
@@ -109,9 +119,7 @@ class CsvSource(Table):
                     ragged.append((number + len(block) - 1 + len(ragged), "its quote never ends"))
                     block = block.slice(0, len(block) - 1)
                 rows = len(block)
-                # Blocks hold the rows that are not ragged; their numbers go around those.
-                odd = [n for n, _ in ragged]
-                numbers = np.setdiff1d(np.arange(number, number + rows + len(odd)), odd)[:rows]
+                numbers = _numbers(number, rows, ragged)
                 end = int(numbers[-1]) + 1 if rows else number
                 self._note_ragged(ragged, start, end)
                 number = end
@@ -140,17 +148,18 @@ class CsvSource(Table):
         first = int(np.searchsorted(numbers, start))
         arrays = [block.column(i).slice(first) for i in range(block.num_columns)]
         numbers = numbers[first:]
-        wrong: dict[int, str] = {}
+        wrong: dict[int, tuple[str, str]] = {}
         for i, array in enumerate(arrays):
-            for at in _wrong_values(array, self._types[i]):
-                wrong.setdefault(
-                    at, f"column {self._columns[i].name}: {_told(array[at], self._types[i])}"
-                )
+            for at in wrong_values(array, self._types[i]):
+                wrong.setdefault(at, (self._columns[i].name, told(array[at], self._types[i])))
+            self._look_for_values(i, array)
         for at in sorted(wrong):
+            name, reason = wrong[at]
             self.bad(
                 self._row(int(numbers[at])),
-                wrong[at],
-                hint="repair it, declare another type (types), or take --bad-records skip",
+                f"column {name}: {reason}",
+                hint=f"repair it, keep the column as it is with --types {name}:varchar, or leave"
+                " the row out with --bad-records skip",
             )
         if wrong:
             import pyarrow as pa
@@ -159,10 +168,32 @@ class CsvSource(Table):
             arrays = [array.take(pa.array(good)) for array in arrays]
             numbers = numbers[good]
         columns = {}
-        for field, array, arrow_type in zip(self._columns, arrays, self._types, strict=True):
+        for field, array, kind in zip(self._columns, arrays, self._types, strict=True):
             with reading(f"{self.place.name}, column {field.name}"):
-                columns[field.name] = arrow_column(field, _parsed(array, arrow_type))
+                columns[field.name] = arrow_column(field, parsed(array, kind))
         yield from self._batches_of(columns, numbers, max_bytes)
+
+    def _look_for_values(self, i: int, texts: Any) -> None:
+        """Tell of a column that became text for want of values, once it has one."""
+        from pyarrow import compute
+
+        if (
+            self._types[i].empty
+            and compute.any(compute.greater(compute.binary_length(texts), 0)).as_py()
+        ):
+            self._types[i] = replace(self._types[i], empty=False)
+            name = self._columns[i].name
+            self.note(
+                f"{self.place.name}: column {name} is text, as it begins without a value; to have"
+                f" it otherwise: --types {name}:double"
+            )
+
+
+def _numbers(first: int, rows: int, ragged: list[tuple[int, str]]) -> NDArray[np.int64]:
+    """Numbers of the rows of a block, which holds those that are not ragged."""
+    odd = [number for number, _ in ragged]
+    numbers: NDArray[np.int64] = np.setdiff1d(np.arange(first, first + rows + len(odd)), odd)[:rows]
+    return numbers
 
 
 @contextlib.contextmanager
@@ -203,7 +234,7 @@ class _CsvReader:
             )
             return "skip"
 
-        convert = arrow_csv.ConvertOptions(null_values=_NULLS)
+        convert = arrow_csv.ConvertOptions(null_values=NULLS)
         if columns is not None:
             convert = arrow_csv.ConvertOptions(column_types=dict.fromkeys(columns, pa.string()))
         self._place = place
@@ -250,83 +281,6 @@ class _CsvReader:
         self._stream.close()
 
 
-def _declared_type(pa: Any, name: str, text: str) -> Any:
-    """The Arrow type of a declared one: `int`, `double`, `decimal(10,2)`, `timestamp`."""
-    word = text.strip().lower().replace(" ", "")
-    if word in _TYPES:
-        return getattr(pa, _TYPES[word])()
-    if word == "timestamp":
-        return pa.timestamp("ns")
-    if word.startswith("decimal"):
-        digits = word.removeprefix("decimal").strip("()").split(",")
-        try:
-            precision, scale = (int(digits[0]), int(digits[1])) if digits != [""] else (38, 10)
-            return pa.decimal128(precision, scale)
-        except (ValueError, IndexError):
-            pass
-    raise ConfigError(
-        f"column {name!r}: no type {text!r}",
-        hint="bool, int, bigint, real, double, varchar, date, timestamp, decimal(10,2)",
-    )
-
-
-def _parsed(array: Any, arrow_type: Any) -> Any:
-    """Texts as values of a type; the spellings of a missing value become null.
-
-    Raises:
-        ArrowInvalid: One of them is no such value.
-    """
-    import pyarrow as pa
-    from pyarrow import compute
-
-    if pa.types.is_string(arrow_type):
-        if compute.any(compute.match_substring(array, NOT_UTF8)).as_py():
-            raise ValueError("not UTF-8")
-        return array
-    text = compute.utf8_trim_whitespace(array)
-    missing = compute.is_in(text, value_set=pa.array(_NULLS))
-    return compute.if_else(missing, pa.scalar(None, pa.string()), text).cast(arrow_type)
-
-
-def _told(value: Any, arrow_type: Any) -> str:
-    """Why a text does not convert."""
-    text = value.as_py()[:40]
-    if NOT_UTF8 in text:
-        return f"{text.replace(NOT_UTF8, '?')!r} is not UTF-8"
-    return f"{text!r} is no {arrow_type}"
-
-
-def _wrong_values(array: Any, arrow_type: Any, first: int = 0) -> Iterator[int]:
-    """Where the values stand that do not convert: halves of halves are tried."""
-    import pyarrow as pa
-
-    try:
-        _parsed(array, arrow_type)
-    except (pa.ArrowException, ValueError):
-        n = len(array)
-        if n == 1:
-            yield first
-            return
-        yield from _wrong_values(array.slice(0, n // 2), arrow_type, first)
-        yield from _wrong_values(array.slice(n // 2), arrow_type, first + n // 2)
-
-
-def _option_types(types: str | Mapping[str, str] | None) -> dict[str, str]:
-    """Declared types from a mapping or from `NAME:type,NAME:type`."""
-    if types is None or isinstance(types, Mapping):
-        return dict(types or {})
-    declared: dict[str, str] = {}
-    for part in types.replace("(", "\0").split(","):
-        name, colon, word = part.partition(":")
-        if not colon and declared:  # the scale of decimal(10,2)
-            declared[next(reversed(declared))] += f",{part}"
-            continue
-        if not colon:
-            raise ConfigError(f"types {types!r}", hint="NAME:type,NAME:type")
-        declared[name.strip()] = word.strip()
-    return {name: word.replace("\0", "(") for name, word in declared.items()}
-
-
 def csv(
     location: Any,
     key: str | None = None,
@@ -339,8 +293,10 @@ def csv(
     Args:
         location: A file, a pattern with `*`, a folder, or a list.
         key: Column that is the key; else a running number.
-        types: Types of columns, where the first block should not decide: a mapping, or
-            `NAME:double,OTHER:decimal(10,2)`.
+        types: Types of columns, where the first 4 MB should not decide: a mapping, or
+            `NAME:double,OTHER:decimal(10,2)`. A column of which nine values in ten look like one
+            type has it, and the others are bad records; a mixed one is text, and so is one
+            whose numbers begin with zeros or are integers beyond a long (`source.notes`).
         delimiter: Between columns.
         bad_records: What to do with ragged rows, wrong types and null keys.
 
@@ -349,9 +305,8 @@ def csv(
     """
     if not location:
         raise ConfigError("source 'csv' needs a file")
-    declared = _option_types(types)
     sources = [
-        CsvSource(place, delimiter=delimiter, types=declared, key=key, bad_records=bad_records)
+        CsvSource(place, delimiter=delimiter, types=types, key=key, bad_records=bad_records)
         for place in files_at(location, (".csv", ".tsv"))
     ]
     return sources[0] if len(sources) == 1 else ChainSource(sources, bad_records=bad_records)

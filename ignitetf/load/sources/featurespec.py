@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError, SchemaError, SourceError
 from ignitetf.load.sources.base import column_name
+from ignitetf.load.sources.exact import cast_array, stored_field
 from ignitetf.load.sources.example import BYTES_LIST, FLOAT_LIST, INT64_LIST, Feature
-from ignitetf.load.sources.values import cast_array, column_of
+from ignitetf.load.sources.values import column_of
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.schema import BYTES, Column, Field, Shape, field_for
 
@@ -115,7 +116,7 @@ class FeatureSpec:
             return column_of(self.field, [self._row(row) for row in values])
         if self.field.dtype == np.bool_ and values.dtype == np.int64:
             return column_of(self.field, [self._row(row) for row in values])
-        return Column(cast_array(self.field, values).reshape(n, *shape))
+        return Column(cast_array(self.field.dtype, values).reshape(n, *shape))
 
     def _row(self, row: NDArray[Any]) -> Any:
         if self.field.dtype == BYTES:
@@ -190,7 +191,7 @@ def _field(name: str, text: str) -> Field:
             code = TypeCode.BYTE_ARRAY if word == "bytes" else TypeCode.STRING
             return Field(name, TypeCode.STRING_ARRAY if shape else code, BYTES, shape)
         aliases = {"int": "int64", "float": "float32", "double": "float64"}
-        return field_for(name, np.dtype(aliases.get(word, word)), shape)
+        return stored_field(name, np.dtype(aliases.get(word, word)), shape)
     except (ValueError, TypeError, SchemaError) as error:
         raise ConfigError(f"feature {name}: no type {text!r}", hint=_HINT) from error
 

@@ -18,13 +18,28 @@ from ignitetf.errors import SourceError
 from ignitetf.load.sources.base import MAX_RECORD_BYTES, ordered_map
 from ignitetf.load.sources.places import Place
 
-__all__ = ["FileList", "read_groups", "walk"]
+__all__ = ["FileList", "read_groups", "readable_name", "walk"]
 
 R = TypeVar("R")
 
 _GROUP_BYTES = 1 << 20
 _GROUP_FILES = 128
 _MAX_DEPTH = 32
+
+
+def readable_name(name: str) -> str:
+    r"""The name of a file as a text, another one for every other name.
+
+    Bytes that are no UTF-8 are written as `\xff`. Names that have such a text already, which is
+    rare, get their backslashes doubled, so that no two names become one.
+    """
+    if name.isascii() and "\\x" not in name:
+        return name
+    raw = name.encode("utf-8", "surrogateescape")
+    text = raw.decode("utf-8", "backslashreplace")
+    if text == name and "\\x" not in name:
+        return name
+    return raw.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
 
 
 class FileList:
@@ -49,8 +64,15 @@ class FileList:
         return len(self._ends)
 
     def add(self, name: str, size: int, version: str, label: int = -1) -> None:
-        """Append a file."""
-        raw = name.encode("utf-8", "surrogateescape")
+        """Append a file.
+
+        Raises:
+            SourceError: Its name is no text, which some remote file systems allow.
+        """
+        try:
+            raw = name.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError as error:
+            raise SourceError(f"{name!a}: no name of a file", hint="rename it") from error
         self._names += raw
         self._ends.append(len(self._names))
         self._sizes.append(size)

@@ -27,6 +27,7 @@ from ignitetf.load.sources.base import (
     keys_of,
     rows_per_batch,
 )
+from ignitetf.load.sources.exact import stored_field
 from ignitetf.load.sources.places import (
     Location,
     Place,
@@ -173,7 +174,7 @@ class IdxSource(Source):
         shape = self.images.shape
         if len(shape) == 2 and self.images.dtype == np.uint8:
             shape = (*shape, 1)
-        fields = [field_for("IMAGE", self.images.dtype.newbyteorder("="), shape)]
+        fields = [stored_field("IMAGE", self.images.dtype.newbyteorder("="), shape)]
         if self.labels is not None:
             dtype = self.labels.dtype
             kept = dtype.newbyteorder("=") if dtype.kind == "f" else np.dtype(np.int32)

@@ -12,6 +12,7 @@ import contextlib
 import csv as csv_module
 import io
 import os
+import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError, SourceError
 from ignitetf.load.sources.base import RUNNING_KEY, OnBadRecord, Source, keys_of, type_name
-from ignitetf.load.sources.filelist import FileList, read_groups, walk
+from ignitetf.load.sources.filelist import FileList, read_groups, readable_name, walk
 from ignitetf.load.sources.pictures import (
     MAX_PIXELS,
     Loaded,
@@ -39,6 +40,7 @@ from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema, field_for
 __all__ = ["ImageSource", "images"]
 
 _PATH_HEADINGS = frozenset({"path", "file", "filename", "file_name", "image", "name"})
+_NUMBER = re.compile(r"[+-]?[0-9]{1,12}", re.ASCII)
 _MAX_CSV_BYTES = 256 << 20
 _PROBED = 100  # files that are tried for the shape of decoded images
 # Files below this size, and at least so many, are read by processes.
@@ -62,6 +64,7 @@ class ImageSource(Source):
         resize: tuple[int, int] | None = None,
         channels: int = 3,
         max_pixels: int = MAX_PIXELS,
+        check_pixels: bool = True,
         bad_records: OnBadRecord = "fail",
     ) -> None:
         """Take a list of files; the first that decodes gives the shape of decoded images."""
@@ -77,6 +80,7 @@ class ImageSource(Source):
         self.resize = resize
         self.channels = check_channels(channels)
         self.max_pixels = max_pixels
+        self.check_pixels = check_pixels
         self.shape = self._decoded_shape() if decode or resize else None
         self.schema = Schema(type_name(files.folder.stem), RUNNING_KEY, self._fields(labelled))
 
@@ -96,7 +100,7 @@ class ImageSource(Source):
                 return decode_picture(data, self.channels, None, self.max_pixels).shape
             except (PictureError, SourceError) as error:
                 if self.bad_records == "fail":
-                    raise SourceError(f"{self.files.place(number).name}: {error}") from error
+                    raise SourceError(str(error)).at(self.files.place(number).name) from error
         raise SourceError(f"{self.files.folder.name}: none of the first {_PROBED} images decodes")
 
     def fingerprint(self) -> str:
@@ -127,7 +131,7 @@ class ImageSource(Source):
     ) -> Iterator[tuple[int, Loaded]]:
         """Number and image of each file from `start` on; small local ones by processes."""
         files = self.files
-        recipe = Recipe(self.shape, self.resize, self.channels, self.max_pixels)
+        recipe = Recipe(self.shape, self.resize, self.channels, self.max_pixels, self.check_pixels)
         with contextlib.ExitStack() as stack:
             load = recipe.load_all
             if self._has_many_small(start, per_image):
@@ -149,7 +153,7 @@ class ImageSource(Source):
         return count >= _MANY and mean <= _SMALL_BYTES and files.folder.local is not None
 
     def _batch(self, numbers: list[int], pictures: list[bytes | NDArray[np.uint8]]) -> Batch:
-        names = [self.files.name(n).encode("utf-8", "replace") for n in numbers]
+        names = [readable_name(self.files.name(n)).encode() for n in numbers]
         columns = {"IMAGE": image_column(pictures, self.shape), "NAME": Column.from_bytes(names)}
         if "LABEL" in self.schema.names:
             labels = np.array([self.files.label(n) for n in numbers], np.int32)
@@ -176,6 +180,7 @@ def images(
     resize: str | tuple[int, int] | None = None,
     channels: int = 3,
     max_pixels: int = MAX_PIXELS,
+    check_pixels: bool = True,
     bad_records: OnBadRecord = "fail",
 ) -> ImageSource:
     """Image files.
@@ -188,6 +193,8 @@ def images(
         resize: `HEIGHTxWIDTH` that all images are scaled to; implies `decode`.
         channels: Of decoded images: 1 grey, 3 RGB, 4 RGBA.
         max_pixels: Images with more are bad records.
+        check_pixels: Whether files that are stored as they are must decode to their last pixel;
+            False reads headers only, and the CRCs of PNG files.
         bad_records: "fail" stops at the first damaged image, "skip" leaves it out.
 
     Raises:
@@ -212,6 +219,7 @@ def images(
         resize=None if resize is None else parse_size(resize),
         channels=channels,
         max_pixels=max_pixels,
+        check_pixels=check_pixels,
         bad_records=bad_records,
     )
 
@@ -234,7 +242,7 @@ def _listed_in_folder(folder: Place) -> tuple[FileList, list[str] | None]:
         for inner, size, version in walk(folder.child(name), f"{name}/"):
             if PurePosixPath(inner).suffix.lower() in suffixes:
                 files.add(inner, size, version, label)
-    return files, classes or None
+    return files, [readable_name(name) for name in classes] or None
 
 
 def _listed_in_csv(table: Place, folder: Place) -> tuple[FileList, list[str] | None]:
@@ -251,7 +259,7 @@ def _listed_in_csv(table: Place, folder: Place) -> tuple[FileList, list[str] | N
                 "path,label",
                 hint="columns are separated by commas; a heading path,label may come first",
             )
-    class_names = _class_names([row[1].strip() for row in rows])
+    class_names = _class_names(table, [row[1].strip() for row in rows])
     number_of = {name: i for i, name in enumerate(class_names or ())}
     files = FileList(folder)
     for path, label in ((row[0].strip(), row[1].strip()) for row in rows):
@@ -260,14 +268,21 @@ def _listed_in_csv(table: Place, folder: Place) -> tuple[FileList, list[str] | N
     return files, class_names
 
 
-def _class_names(labels: list[str]) -> list[str] | None:
+def _class_names(table: Place, labels: list[str]) -> list[str] | None:
     """Sorted names; None where all labels are numbers of int32."""
-    try:
-        if all(-(1 << 31) <= int(label) < 1 << 31 for label in set(labels)):
-            return None
-    except ValueError:
-        pass
-    return sorted(set(labels))
+    names = sorted(set(labels))
+    if not names or not all(_NUMBER.fullmatch(name) for name in names):
+        return names or None
+    numbers = {int(name): name for name in names}
+    if min(numbers) < -(1 << 31) or max(numbers) >= 1 << 31:
+        return names
+    if len(numbers) < len(names):
+        alike = next(name for name in names if numbers[int(name)] != name)
+        raise SourceError(
+            f"{table.name}: the labels {alike!r} and {numbers[int(alike)]!r} are one number",
+            hint="write them alike, or give the classes names",
+        )
+    return None
 
 
 def _stat(folder: Place, path: str) -> tuple[int, str]:

@@ -14,8 +14,6 @@ import functools
 import io
 import os
 import re
-import struct
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -28,6 +26,7 @@ from PIL import Image, UnidentifiedImageError
 from ignitetf.errors import ConfigError, SourceError
 from ignitetf.load.sources.base import MAX_RECORD_BYTES
 from ignitetf.load.sources.places import Place
+from ignitetf.load.sources.png import SIGNATURE, PngError, sound_png
 
 __all__ = [
     "MAX_PIXELS",
@@ -49,12 +48,8 @@ _LARGE_PIXELS = 4_000_000
 # Pillow runs an external program for these.
 _REFUSED_FORMATS = frozenset({"EPS"})
 # Told by their first bytes, so that Pillow does not ask every decoder in turn.
-_SIGNATURES = ((b"\x89PNG\r\n\x1a\n", ("PNG",)), (b"\xff\xd8\xff", ("JPEG",)))
+_SIGNATURES = ((SIGNATURE, ("PNG",)), (b"\xff\xd8\xff", ("JPEG",)))
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
-_PNG_HEAD = struct.Struct(">IIBBBBB")
-# Bits that a sample may have, by the colour type of a PNG.
-_PNG_DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}
-
 # An image as it is stored, or None and the reason why it is bad.
 Loaded = tuple[bytes | NDArray[np.uint8] | None, str]
 
@@ -157,65 +152,58 @@ def _reason(error: Exception) -> str:
     return f"damaged image: {text or type(error).__name__}"[:200]
 
 
-def check_picture(data: bytes, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
+def check_picture(
+    data: bytes, max_pixels: int = MAX_PIXELS, *, pixels: bool = True
+) -> tuple[int, int]:
     """Height and width of an image that can be decoded to its end.
 
-    JPEG is unpacked at an eighth of its size, PNG checked by its CRCs, others are decoded.
+    JPEG is unpacked at an eighth of its size, of PNG the rows are unpacked, others are decoded.
+
+    Args:
+        data: The encoded image.
+        max_pixels: Larger images are refused.
+        pixels: Whether to look at the pixels; else the header is read, and CRCs of PNG checked.
 
     Raises:
         PictureError: It cannot be decoded, or has too many pixels.
     """
-    if (size := _sound_png(data)) is not None and size[0] * size[1] <= max_pixels:
+    try:
+        size = sound_png(data, pixels=pixels)
+    except PngError as error:
+        raise PictureError(f"damaged image: {error}") from error
+    if size is not None and size[0] * size[1] <= max_pixels:
         return size
-    return _apart(functools.partial(_checked, data, max_pixels))
+    return _apart(functools.partial(_checked, data, max_pixels, pixels))
 
 
-def _checked(data: bytes, max_pixels: int, apart: bool) -> tuple[int, int]:
+def _checked(data: bytes, max_pixels: int, pixels: bool, apart: bool) -> tuple[int, int]:
     with _opened(data, max_pixels) as image:
         width, height = image.size
-        # A JPEG in one scan is unpacked line by line.
-        if image.format != "JPEG" or image.info.get("progressive"):
-            _check_thread(image, apart)
-        if image.format == "PNG":
-            image.verify()
-        else:
-            if image.format == "JPEG":
-                image.draft("L", (1, 1))
-            image.load()
-        return height, width
+        is_png = image.format == "PNG"
+        if is_png:
+            image.verify()  # its CRCs; an image is of no use afterwards
+        elif pixels:
+            _decode(image, apart)
+    if is_png and pixels:
+        with _opened(data, max_pixels) as image:
+            _decode(image, apart)
+    return height, width
+
+
+def _decode(image: Image.Image, apart: bool) -> None:
+    """Decode an image to its end, a JPEG at an eighth of its size."""
+    # A JPEG in one scan is unpacked line by line.
+    if image.format != "JPEG" or image.info.get("progressive"):
+        _check_thread(image, apart)
+    if image.format == "JPEG":
+        image.draft("L", (1, 1))
+    image.load()
 
 
 def _check_thread(image: Image.Image, apart: bool) -> None:
     """Raise _LargeError for a large image outside of its thread."""
     if not apart and image.size[0] * image.size[1] > _LARGE_PIXELS:
         raise _LargeError
-
-
-def _sound_png(data: bytes) -> tuple[int, int] | None:
-    """Height and width of a PNG all of whose CRCs are right; None where Pillow has to look."""
-    size, at, pixels = None, 8, False
-    if data[:8] != _SIGNATURES[0][0]:
-        return None
-    view = memoryview(data)
-    while at + 12 <= len(data):
-        end = at + 8 + int.from_bytes(data[at : at + 4], "big")
-        kind = data[at + 4 : at + 8]
-        if data[end : end + 4] != zlib.crc32(view[at + 4 : end]).to_bytes(4, "big"):
-            return None
-        if size is None:
-            if kind != b"IHDR" or end != at + 8 + _PNG_HEAD.size:
-                return None
-            width, height, depth, colour, packing, filters, interlace = _PNG_HEAD.unpack_from(
-                data, at + 8
-            )
-            if depth not in _PNG_DEPTHS.get(colour, ()) or packing or filters or interlace > 1:
-                return None
-            size = (height, width)
-        pixels |= kind == b"IDAT"
-        if kind == b"IEND":
-            return size if pixels and min(size) > 0 else None
-        at = end + 4
-    return None
 
 
 def decode_picture(
@@ -307,12 +295,14 @@ class Recipe:
         resize: Height and width that images are scaled to.
         channels: Of decoded images.
         max_pixels: Images with more are bad.
+        check_pixels: Whether files that are kept are checked to their last pixel.
     """
 
     shape: tuple[int, ...] | None
     resize: tuple[int, int] | None
     channels: int
     max_pixels: int
+    check_pixels: bool = True
 
     def load_all(self, folder: Place, names: Sequence[str]) -> list[Loaded]:
         """The files of these names below a folder."""
@@ -323,7 +313,7 @@ class Recipe:
         try:
             data = place.read(MAX_RECORD_BYTES)
             if self.shape is None:
-                check_picture(data, self.max_pixels)
+                check_picture(data, self.max_pixels, pixels=self.check_pixels)
                 return data, ""
             pixels = decode_picture(data, self.channels, self.resize, self.max_pixels)
         except PictureError as error:

@@ -88,6 +88,11 @@ def reading(name: str, hint: str | None = None) -> Iterator[None]:
     except MemoryError as error:
         raise SourceError(f"{name}: does not fit into memory", hint=hint, name=name) from error
     except ImportError as error:
+        if name.startswith(("http://", "https://")):
+            raise MissingExtra(
+                f"{name}: HTTP is read through aiohttp, which is not installed",
+                hint="pip install 'ignitetf[http]'",
+            ) from error
         raise MissingExtra(
             f"{name}: {one_line(error)}",
             hint="this kind of URL needs one more package; fsspec's documentation names it",

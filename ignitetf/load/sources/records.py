@@ -24,22 +24,25 @@ from ignitetf.load.sources.base import (
     keys_of,
     rows_per_batch,
 )
+from ignitetf.load.sources.exact import kinds_of
 from ignitetf.load.sources.places import digest, one_line
-from ignitetf.load.sources.values import column_of, field_of, unfit
-from ignitetf.wire.schema import Batch, Schema
+from ignitetf.load.sources.values import UNFIT, column_of, field_of, names_of
+from ignitetf.wire.schema import Batch, Column, Field, Schema
 
 __all__ = ["RecordSource", "records"]
 
 _SAMPLE = 100  # records from which types and shapes are inferred
 _MIN_SAMPLE = 2
 _FEED = 1024  # records that are converted at a time
+_DOUBLES = {float, np.dtype(np.float64)}
 
 
 class RecordSource(Source):
     """An iterable of dicts (one a record) or of `Batch` (columns of many records).
 
     Types and shapes come from the first 100 records unless a schema is given. A dict that does
-    not fit later is a bad record.
+    not fit later, or has a name that those had not, is a bad record; of a schema that was given,
+    other names are left out.
     """
 
     def __init__(
@@ -65,8 +68,12 @@ class RecordSource(Source):
         self.sample = self._take_sample()
         if self.sample and isinstance(self.sample[0], Batch):
             self.rows = rows
+        self._declared = schema is not None
         self.schema = schema or self._infer(type_name)
+        self._known = {*map(str.upper, self.schema.names), *filter(None, [self.key_name])}
         self.schema.check_identifiers()
+        # The names of the last good record as they stood in it, and in capitals.
+        self._keys: tuple[tuple[Any, ...], tuple[str, ...]] = ((), ())
 
     def _iterate(self) -> Iterator[Any]:
         items = self._items() if callable(self._items) else self._items
@@ -99,19 +106,19 @@ class RecordSource(Source):
             raise ConfigError(
                 "column batches need a schema", hint="records(batches, schema=Schema(...))"
             )
-        names: dict[str, None] = {}
+        rows = []
         for number, item in enumerate(self.sample):
             if not isinstance(item, Mapping):
                 raise SourceError(
                     f"record {number} is {type(item).__name__}, expected a dict",
                     hint="yield {name: value, ...}, or Batch with a schema",
                 )
-            names.update(dict.fromkeys(map(str, item)))
-        upper = {name: name.upper() for name in names}
-        fields = {
-            upper[name]: field_of(upper[name], [item.get(name) for item in self.sample])
-            for name in names
-        }
+            try:
+                rows.append(names_of(item))
+            except SchemaError as error:
+                raise SourceError(f"record {number}: {error.message}", hint=error.hint) from error
+        names = dict.fromkeys(name for row in rows for name in row)
+        fields = {name: field_of(name, [row.get(name) for row in rows]) for name in names}
         key = key_field_of(self.key_name, fields)
         return Schema(type_name, key, tuple(fields.values()))
 
@@ -190,39 +197,60 @@ class RecordSource(Source):
         """Dicts to columns; the fast way for all, one by one only where a record is bad."""
         try:
             return self._columns(items, list(range(first, first + len(items))))
-        except (SchemaError, ValueError, TypeError, OverflowError, ArithmeticError):
+        except UNFIT:
             pass
         numbers, good = [], []
         for number, item in enumerate(items, first):
-            if (reason := self._reason(item)) is not None:
-                self.bad(f"record {number}", reason)
+            if (error := self._unfit(item)) is not None:
+                reason = one_line(error)
+                self.bad(f"record {number}", reason, hint=getattr(error, "hint", None))
             else:
                 numbers.append(number)
                 good.append(item)
         return self._columns(good, numbers)
 
     def _columns(self, items: list[Any], numbers: list[int]) -> Batch:
-        if items and not all(isinstance(item, Mapping) for item in items):
-            raise SchemaError("not a dict")
-        upper = [{str(name).upper(): value for name, value in item.items()} for item in items]
-        columns = {
-            f.name: column_of(f, [item.get(f.name.upper()) for item in upper])
-            for f in self.schema.fields
-        }
+        for item in items:
+            if not isinstance(item, Mapping):
+                raise SchemaError(f"{type(item).__name__}, expected a dict")
+        rows = [self._named(item) for item in items]
+        columns = {f.name: self._column(f, f.name, rows) for f in self.schema.fields}
         key = keys_of(numbers)
-        if (name := self.key_name) is not None:
-            key = column_of(self.schema.key, [item.get(name) for item in upper])
+        if self.key_name is not None:
+            key = self._column(self.schema.key, self.key_name, rows)
         return Batch(key, columns)
 
-    def _reason(self, item: Any) -> str | None:
-        if not isinstance(item, Mapping):
-            return f"{type(item).__name__}, expected a dict"
-        upper = {str(name).upper(): value for name, value in item.items()}
-        for field in self.schema.fields:
-            if (reason := unfit(field, upper.get(field.name.upper()))) is not None:
-                return reason
-        if self.key_name is not None:
-            return unfit(self.schema.key, upper.get(self.key_name))
+    def _named(self, item: Mapping[Any, Any]) -> dict[str, Any]:
+        """The values of a dict by their names in capitals, all of them known."""
+        keys = tuple(item)
+        if keys == self._keys[0]:  # nearly all records have those of the one before
+            return dict(zip(self._keys[1], item.values(), strict=True))
+        row = names_of(item)
+        if not self._declared and not row.keys() <= self._known:
+            unknown = next(n for n in item if str(n).upper() not in self._known)
+            raise SchemaError(
+                f"field {str(unknown)!r} is in none of the first {len(self.sample)} records",
+                hint="let one of those have it, None will do, or declare all fields (schema)",
+            )
+        self._keys = keys, tuple(row)
+        return row
+
+    def _column(self, field: Field, name: str, rows: list[dict[str, Any]]) -> Column:
+        values = [row.get(name.upper()) for row in rows]
+        try:
+            if not self._declared and field.dtype == np.float32 and _DOUBLES & kinds_of(values):
+                raise SchemaError("float64 instead of float32, as which it began")
+            return column_of(field, values)
+        except UNFIT as error:
+            hint = getattr(error, "hint", None)
+            raise SchemaError(f"field {name}: {one_line(error)}", hint=hint) from error
+
+    def _unfit(self, item: Any) -> Exception | None:
+        """Why a record is bad; None when it is good."""
+        try:
+            self._columns([item], [0])
+        except UNFIT as error:
+            return error
         return None
 
 

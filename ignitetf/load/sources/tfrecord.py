@@ -159,17 +159,32 @@ class TfRecordSource(Source):
         features: str | Mapping[str, Any] | None = None,
         *,
         key: str | None = None,
+        like: TfRecordSource | None = None,
         bad_records: OnBadRecord = "fail",
     ) -> None:
-        """Read the first records for the types, unless they are declared."""
+        """Read the first records for the types, unless they are declared.
+
+        Without declared features, a record with a feature that those records have not is bad.
+
+        Args:
+            place: The file.
+            features: Declared features: the ones to load.
+            key: Column that is the key.
+            like: The first file of the table, whose features this one must have.
+            bad_records: See `tfrecord`.
+        """
         super().__init__(bad_records=bad_records)
         self.place = place
-        sample = self._sample()
+        sample = [] if like is not None else self._sample()
         try:
-            specs = inferred_specs(sample) if features is None else declared_specs(features)
+            if like is not None:
+                specs = like.specs
+            else:
+                specs = inferred_specs(sample) if features is None else declared_specs(features)
         except SourceError as error:
-            raise SourceError(f"{place.name}: {error.message}", hint=error.hint) from error
-        self.specs = specs
+            raise error.at(place.name) from error
+        self.specs: list[FeatureSpec] = specs
+        self._known = None if features is not None else {spec.feature for spec in specs}
         self.key_name = None if key is None else key.upper()
         fields = {}
         for spec in specs:
@@ -272,6 +287,7 @@ class TfRecordSource(Source):
         at = int(frames.starts[i])
         record = frames.data[at : at + int(frames.lengths[i])]
         features = parse_example(record)
+        self._require_known(features)
         out = []
         for spec in self.specs:
             try:
@@ -279,6 +295,17 @@ class TfRecordSource(Source):
             except _FAILURES as error:
                 raise SchemaError(f"feature {spec.feature!r}: {error}") from error
         return out
+
+    def _require_known(self, features: Mapping[str, Any]) -> None:
+        """Raise SchemaError for a feature with values that would be left out unasked."""
+        if self._known is None or features.keys() <= self._known:
+            return
+        for name, feature in features.items():
+            if name not in self._known and feature.spans:
+                raise SchemaError(
+                    f"feature {name!r} is in none of the first records; declare the features to"
+                    " load: --features name:type,..."
+                )
 
     def _one_by_one(self, frames: Frames, chosen: Sequence[int]) -> dict[str, Column] | None:
         """The columns of these records; None where one of them is bad."""
@@ -320,6 +347,7 @@ class TfRecordSource(Source):
         )
         try:
             features = parse_example(rows[0].tobytes())
+            self._require_known(features)
             spans = [(f.kind, s) for f in features.values() for s in f.spans]
             if not _same_layout(rows, spans):
                 return None
@@ -388,7 +416,7 @@ def tfrecord(
         raise ConfigError("source 'tfrecord' needs a file")
     sources: list[TfRecordSource] = []
     for place in files_at(location, (".tfrecord", ".tfrec", ".record")):
-        if features is None and sources:  # one table: the first file decides
-            features = {spec.feature: spec.field for spec in sources[0].specs}
-        sources.append(TfRecordSource(place, features, key=key, bad_records=bad_records))
+        like = sources[0] if features is None and sources else None  # one table
+        source = TfRecordSource(place, features, key=key, like=like, bad_records=bad_records)
+        sources.append(source)
     return sources[0] if len(sources) == 1 else ChainSource(sources, bad_records=bad_records)

@@ -3,7 +3,8 @@
 records -> **fields, columns** -> Batch
 
 A value must mean the same after conversion as before: an integer that does not fit, a float
-where integers are expected or a text that looks like a number is refused, never cut or parsed.
+where integers are expected or a text that looks like a number is refused, never cut or parsed. So
+is a dict with a key that its field does not know: no part of a record is left out.
 """
 
 from __future__ import annotations
@@ -19,16 +20,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import SchemaError
+from ignitetf.load.sources.exact import (
+    cast_array,
+    common_dtype,
+    exact_array,
+    kinds_of,
+    stored_field,
+)
 from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.schema import BYTES, Column, Field, Shape, field_for
+from ignitetf.wire.schema import BYTES, Column, Field, Shape, is_identifier
 
-__all__ = ["cast_array", "column_of", "field_of", "strings_column", "unfit"]
+__all__ = ["UNFIT", "column_of", "field_of", "names_of", "strings_column"]
+
+# What conversions raise for values that do not fit.
+UNFIT = (SchemaError, ValueError, TypeError, OverflowError, ArithmeticError)
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _MICROSECOND = dt.timedelta(microseconds=1)
 _DAY_MS = 86_400_000
-# Kinds of arrays whose values all have their equal in a target of this kind.
-_SOURCE_KINDS = {"i": "iub", "u": "iub", "f": "fiu", "b": "b"}
+_INT64 = np.iinfo(np.int64)
+# More digits than this are damage, or a trap: `1E+999999999` has a gigabyte of them.
+_MAX_DIGITS = 100_000
 
 
 _LIST_CODE = {
@@ -56,17 +68,36 @@ def field_of(name: str, values: Sequence[Any]) -> Field:
     if (special := _special(name, present, nullable)) is not None:
         return special
     try:
-        arrays = [np.asarray(v) for v in present]
+        shapes = [np.shape(v) for v in present]
     except ValueError as error:
         raise SchemaError(f"field {name!r}: a list whose parts differ in length") from error
-    dtype = np.result_type(*{a.dtype for a in arrays})
-    if len({a.dtype.kind for a in arrays} - {"i", "u", "f"}) > (dtype.kind not in "iuf"):
-        raise SchemaError(f"field {name!r}: types are mixed: {_kinds(present)}")
+    # An empty list or array tells nothing of the others' type.
+    telling = [v for v, s in zip(present, shapes, strict=True) if 0 not in s] or present
+    kinds = set().union(*map(kinds_of, telling))
+    dtype = common_dtype(name, kinds) if kinds else np.dtype(np.float64)
+    shape = _common_shape(name, set(shapes))
     if dtype.kind in "US":
-        return Field(name, TypeCode.STRING_ARRAY, BYTES, _common_shape(name, arrays), nullable)
-    if dtype.kind == "O":
-        raise SchemaError(f"field {name!r}: no Ignite type stores {_kinds(present)}")
-    return field_for(name, dtype, _common_shape(name, arrays), nullable=nullable)
+        if len(shape) > 1:
+            raise SchemaError(f"field {name!r}: texts in more than one dimension are not stored")
+        return Field(name, TypeCode.STRING_ARRAY, BYTES, shape, nullable)
+    return stored_field(name, dtype, shape, nullable=nullable)
+
+
+def names_of(record: Mapping[Any, Any]) -> dict[str, Any]:
+    """The values of a dict by their names in capitals, which is how SQL tells fields apart.
+
+    Raises:
+        SchemaError: A name is no text, or two differ in capitals only.
+    """
+    found = {str(name).upper(): value for name, value in record.items()}
+    if len(found) != len(record):
+        upper = [str(name).upper() for name in record]
+        twice = [repr(n) for n, u in zip(record, upper, strict=True) if upper.count(u) > 1]
+        raise SchemaError(
+            f"{' and '.join(twice[:2])} are one name: capitals and small letters count as equal",
+            hint="rename one of them",
+        )
+    return found
 
 
 def _special(name: str, present: list[Any], nullable: bool) -> Field | None:
@@ -94,9 +125,15 @@ def _special(name: str, present: list[Any], nullable: bool) -> Field | None:
 
 def _object_field(name: str, present: list[Mapping[str, Any]], nullable: bool) -> Field:
     """A nested object of all names that the sample has."""
-    names = dict.fromkeys(str(key) for value in present for key in value)
+    names = dict.fromkeys(key for value in present for key in value)
     if not names:
         raise SchemaError(f"field {name!r}: dicts without keys")
+    if wrong := [key for key in names if not isinstance(key, str) or not is_identifier(key)]:
+        raise SchemaError(
+            f"field {name!r}: {wrong[0]!r} is no name of a nested field",
+            hint="names have letters, digits and underscores, and do not start with a digit",
+        )
+    names_of(names)  # one binary object cannot hold both of two names that differ in case
     inner = tuple(field_of(key, [value.get(key) for value in present]) for key in names)
     return Field(name, TypeCode.OBJECT, BYTES, (), nullable, inner)
 
@@ -116,32 +153,25 @@ def _kinds(values: list[Any]) -> str:
     return ", ".join(sorted({type(v).__name__ for v in values}))
 
 
-def _common_shape(name: str, arrays: list[NDArray[Any]]) -> Shape:
-    shapes = {a.shape for a in arrays}
-    if len(shapes) == 1:
+def _common_shape(name: str, shapes: set[tuple[int, ...]]) -> Shape:
+    """The shape of all; a leading None where lengths differ, and where nothing but `[]` is seen."""
+    full = shapes - {(0,)}
+    if len(shapes) == 1 and full:
         return shapes.pop()
-    if len({s[1:] for s in shapes}) == 1 and () not in shapes:
-        return (None, *shapes.pop()[1:])
+    if not full:
+        return (None,)
+    if len({s[1:] for s in full}) == 1 and () not in full:
+        return (None, *full.pop()[1:])
     raise SchemaError(
         f"field {name!r}: shapes differ in more than their first dimension: {sorted(shapes)[:4]}"
     )
-
-
-def unfit(field: Field, value: Any) -> str | None:
-    """Why a value does not fit to a field; None when it does."""
-    try:
-        column_of(field, [value])
-    except (SchemaError, ValueError, TypeError, OverflowError, ArithmeticError) as error:
-        return f"field {field.name}: {error}"
-    return None
 
 
 def column_of(field: Field, values: Sequence[Any]) -> Column:
     """The column of these values.
 
     Raises:
-        SchemaError: One of them does not fit (also other errors of conversion: `unfit` finds
-            the value).
+        SchemaError: One of them does not fit (or another of UNFIT).
     """
     valid = None
     if any(v is None for v in values):
@@ -172,6 +202,9 @@ def _nested(field: Field, values: Sequence[Any], valid: NDArray[np.bool_] | None
     ):
         raise SchemaError("no dict")
     if field.type is TypeCode.OBJECT:
+        known = {f.name for f in field.fields}
+        if unknown := next((key for v in whole for key in v if key not in known), None):
+            raise SchemaError(f"no field {unknown!r} in it: {', '.join(sorted(known))}")
         return Column({f.name: _object_column(f, values) for f in field.fields}, valid=valid)
     if field.type is TypeCode.MAP:
         keys, items = field.fields
@@ -213,6 +246,9 @@ def _to_bytes(field: Field, value: Any) -> bytes | None:
         number = decimal.Decimal(value)
         if not number.is_finite():
             raise SchemaError(f"{number} is no finite decimal")
+        exponent = int(number.as_tuple().exponent)
+        if max(number.adjusted(), 0) - min(exponent, 0) >= _MAX_DIGITS:
+            raise SchemaError(f"a decimal of more than {_MAX_DIGITS:,} digits")
         return format(number, "f").encode()
     if field.type == TypeCode.UUID:
         return str(uuid.UUID(str(value))).encode()
@@ -233,6 +269,8 @@ def _to_time(field: Field, value: Any) -> int:
     if field.type == TypeCode.TIME:
         if not isinstance(value, dt.time) or value.tzinfo is not None:
             raise SchemaError(f"{type(value).__name__} instead of a time without a zone")
+        if value.microsecond % 1000:
+            raise SchemaError(f"{value} has microseconds, a time of day only milliseconds")
         seconds = (value.hour * 60 + value.minute) * 60 + value.second
         return seconds * 1000 + value.microsecond // 1000
     if field.type == TypeCode.DATE:
@@ -241,8 +279,16 @@ def _to_time(field: Field, value: Any) -> int:
         return (value.toordinal() - _EPOCH.toordinal()) * _DAY_MS
     if not isinstance(value, dt.datetime):
         raise SchemaError(f"{type(value).__name__} instead of a datetime")
-    moment = value if value.tzinfo is not None else value.replace(tzinfo=dt.timezone.utc)
-    return (moment - _EPOCH) // _MICROSECOND * 1000
+    if value != value:  # NaT of pandas
+        raise SchemaError("NaT (not a time)")
+    # What pandas keeps beside the microseconds.
+    nanoseconds = int(getattr(value, "nanosecond", 0))
+    whole = value if not nanoseconds else value.replace(nanosecond=0)  # type: ignore[call-arg]
+    moment = whole if whole.tzinfo is not None else whole.replace(tzinfo=dt.timezone.utc)
+    found = (moment - _EPOCH) // _MICROSECOND * 1000 + nanoseconds
+    if not _INT64.min <= found <= _INT64.max:
+        raise SchemaError(f"{value} is not in 1677 to 2262, the years of int64 nanoseconds")
+    return found
 
 
 def strings_column(
@@ -254,6 +300,8 @@ def strings_column(
     for i, items in enumerate(lists):
         if isinstance(items, (str, bytes)):
             raise SchemaError(f"{type(items).__name__} instead of a list of strings")
+        if wrong := next((item for item in items if not isinstance(item, (str, bytes))), None):
+            raise SchemaError(f"{type(wrong).__name__} instead of a text in a list")
         texts = [item.encode() if isinstance(item, str) else bytes(item) for item in items]
         if field.shape[0] not in (None, len(texts)) and (valid is None or valid[i]):
             raise SchemaError(f"{len(texts)} strings, expected {field.shape[0]}")
@@ -268,10 +316,12 @@ def strings_column(
 def _dense(field: Field, values: Sequence[Any], valid: NDArray[np.bool_] | None) -> Column:
     shape = tuple(n or 0 for n in field.shape)
     if valid is None:
-        whole = np.asarray(values) if len(values) else np.empty((0, *shape), field.dtype)
+        if not len(values):
+            return Column(np.empty((0, *shape), field.dtype))
+        whole = exact_array(values, field.dtype)
         if whole.shape != (len(values), *shape):
             raise SchemaError(f"shape {list(whole.shape[1:])}, expected {list(shape)}")
-        return Column(cast_array(field, whole))
+        return Column(whole)
     out = np.zeros((len(values), *shape), field.dtype)
     present = [v for v in values if v is not None]
     if present:
@@ -284,28 +334,18 @@ def _runs(field: Field, values: Sequence[Any], valid: NDArray[np.bool_] | None) 
     empty = np.empty((0, *trailing), field.dtype)
     pieces = []
     for value in values:
-        array = empty if value is None else np.asarray(value)
+        if value is None:
+            array = empty
+        elif isinstance(value, np.ndarray):
+            array = cast_array(field.dtype, value)
+        else:
+            array = exact_array([value], field.dtype)[0]
         if array.size == 0 and array.ndim == 1:
             array = empty
         if array.ndim != len(field.shape) or array.shape[1:] != trailing:
             raise SchemaError(f"shape {list(array.shape)}, expected {list(field.shape)}")
-        pieces.append(cast_array(field, array).reshape(-1))
+        pieces.append(array.reshape(-1))
     lengths = np.fromiter((len(p) for p in pieces), np.int64, len(pieces))
     starts = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))[:-1]
     flat = np.concatenate(pieces) if pieces else np.empty(0, field.dtype)
     return Column(flat, starts, lengths, valid)
-
-
-def cast_array(field: Field, array: NDArray[Any]) -> NDArray[Any]:
-    """The array in the field's dtype, where every value keeps its meaning."""
-    target = field.dtype
-    if array.dtype == target:
-        return array
-    if array.dtype.kind not in _SOURCE_KINDS.get(target.kind, "") and array.size:
-        raise SchemaError(f"{array.dtype} instead of {target}")
-    if target.kind in "iu" and array.size:
-        limits = np.iinfo(target)
-        low, high = int(array.min()), int(array.max())
-        if low < limits.min or high > limits.max:
-            raise SchemaError(f"{low if low < limits.min else high} does not fit into {target}")
-    return array.astype(target)

@@ -21,7 +21,7 @@ from ignitetf.load.sources.base import (
     Source,
     keys_of,
 )
-from ignitetf.load.sources.filelist import read_groups
+from ignitetf.load.sources.filelist import read_groups, readable_name
 from ignitetf.load.sources.images import image_column
 from ignitetf.load.sources.pictures import (
     MAX_PIXELS,
@@ -110,7 +110,7 @@ class VocImages(Source):
     def _batch(self, numbers: list[int], pairs: list[Pair]) -> Batch:
         label_of = self.folder.label_of
         shape = self.schema["IMAGE"].shape
-        names = [self.folder.names[n].encode("utf-8", "replace") for n in numbers]
+        names = [readable_name(self.folder.names[n]).encode() for n in numbers]
         mains = [main_object(list(pair.objects)) for pair in pairs]
         objects = [item for pair in pairs for item in pair.objects]
         offsets = np.cumsum([0, *(len(pair.objects) for pair in pairs)], dtype=np.int64)
@@ -197,7 +197,7 @@ class VocAnnotations(Source):
 
     def _batch(self, found: list[tuple[int, int, VocObject]]) -> Batch:
         items = [item for _, _, item in found]
-        names = [self.folder.names[number].encode("utf-8", "replace") for number, _, _ in found]
+        names = [readable_name(self.folder.names[number]).encode() for number, _, _ in found]
         boxes = np.array([item.box for item in items], np.float32).reshape(-1, 4)
         key = Column(
             {

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ignitetf.errors import SourceError
 from ignitetf.load.sources.base import ordered_map
-from ignitetf.load.sources.filelist import walk
+from ignitetf.load.sources.filelist import readable_name, walk
 from ignitetf.load.sources.pictures import (
     PictureError,
     check_picture,
@@ -67,8 +67,14 @@ class Stems:
             if path.suffix not in self._suffixes:
                 self._suffixes.append(path.suffix)
             stem = sys.intern(name.removesuffix(path.suffix))
+            if stem in self._packed:
+                raise SourceError(
+                    f"{folder.name}: two files are called {readable_name(stem)!r} but for their"
+                    " endings",
+                    hint="an image and its annotation belong together by that name; keep one",
+                )
             self._packed[stem] = size * 256 + self._suffixes.index(path.suffix)
-            whole.update(f"{len(name)}|{name}|{size}|{version}|".encode("utf-8", "replace"))
+            whole.update(f"{len(name)}|{name}|{size}|{version}|".encode("utf-8", "surrogateescape"))
         self.stamp = whole.hexdigest()
 
     def __iter__(self) -> Iterator[str]:

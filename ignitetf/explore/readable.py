@@ -1,0 +1,54 @@
+"""Reading what can be read: a field that cannot be is left out, and does not hide the others.
+
+cache -> reader -> **readable** -> head, stats, preview
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from ignitetf.client import Client
+from ignitetf.errors import SchemaError
+from ignitetf.read.options import ReadOptions
+from ignitetf.read.reader import CacheReader
+
+__all__ = ["read_what_can_be"]
+
+T = TypeVar("T")
+
+
+def read_what_can_be(
+    client: Client, cache: str, options: ReadOptions, work: Callable[[CacheReader], T]
+) -> tuple[T, dict[str, str]]:
+    """What `work` makes of a cache; begun again without a field where that cannot be read.
+
+    Args:
+        client: The cluster.
+        cache: Name of the cache or data set.
+        options: How it is read. Where they name fields, those are insisted on.
+        work: Reads; has to hold nothing of a try before.
+
+    Returns:
+        Its result, and the fields that were left out with the reasons.
+
+    Raises:
+        SchemaError: Nothing can be read, or not what was named.
+    """
+    if options.fields is not None:
+        return work(CacheReader(client, cache, options)), {}
+    options = replace(options, skip_unreadable=True)
+    left_out: dict[str, str] = {}
+    while True:
+        reader = CacheReader(client, cache, options)
+        left_out |= {name: error.message for name, error in reader.left_out.items()}
+        try:
+            return work(reader), left_out
+        except SchemaError as error:
+            name = error.fields.get("field")
+            others = [n for n in reader.schema.names if n != name]
+            if name not in reader.schema.names or not others:
+                raise
+            left_out[str(name)] = error.message
+            options = replace(options, fields=others)

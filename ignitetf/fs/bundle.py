@@ -1,0 +1,162 @@
+"""What a TensorFlow checkpoint's `.index` says about its data files; without TensorFlow.
+
+units -> **bundle**
+
+The index is a table of sorted keys (LevelDB's format, `tensorflow/core/lib/io/table*.cc`): blocks
+with a checksum each, a block that leads to the others, and 48 bytes at the end that lead to that.
+The empty key holds a `BundleHeaderProto`, every other a `BundleEntryProto` with the place of one
+tensor (`tensorflow/core/protobuf/tensor_bundle.proto`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from functools import cache
+from typing import Final
+
+__all__ = ["Damaged", "data_sizes", "has_magic", "wire_fields"]
+
+_MAGIC: Final = struct.pack("<Q", 0xDB4775248B80FB57)
+_FOOTER_BYTES: Final = 48
+_TRAILER_BYTES: Final = 5  # kind of compression, CRC-32C
+_CRC_MASK: Final = 0xA282EAD8
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_HEADER_SHARDS: Final = 1
+_ENTRY_SHARD, _ENTRY_OFFSET, _ENTRY_SIZE = 3, 4, 5
+_MOST_SHARDS: Final = 100_000  # five digits in the file names
+
+
+class Damaged(Exception):
+    """Bytes are not what they should be; the message says in which way."""
+
+
+def has_magic(tail: bytes) -> bool:
+    """Whether a file that ends in these bytes may be an index."""
+    return tail.endswith(_MAGIC)
+
+
+def data_sizes(index: bytes) -> list[int]:
+    """Bytes that each data file must have at least, by number.
+
+    Raises:
+        Damaged: The index is cut or changed.
+    """
+    if len(index) < _FOOTER_BYTES or not has_magic(index):
+        raise Damaged("is cut short, or no index of a checkpoint")
+    sizes: list[int] | None = None
+    try:
+        _, at = _handle(index, len(index) - _FOOTER_BYTES)  # the block of metadata is not needed
+        root, _ = _handle(index, at)
+        for _, place in _entries(_block(index, *root)):
+            for key, value in _entries(_block(index, *_handle(place, 0)[0])):
+                fields = {n: v for n, v in wire_fields(value) if isinstance(v, int)}
+                if not key:
+                    count = fields.get(_HEADER_SHARDS, 0)
+                    if not 0 <= count < _MOST_SHARDS:
+                        raise Damaged(f"says that there are {count} data files")
+                    sizes = [0] * count
+                    continue
+                if sizes is None:
+                    raise Damaged("has no header")
+                end = fields.get(_ENTRY_OFFSET, 0) + fields.get(_ENTRY_SIZE, 0)
+                shard = fields.get(_ENTRY_SHARD, 0)
+                # A tensor that is stored in slices has keys for those, and no bytes itself.
+                if end:
+                    sizes[shard] = max(sizes[shard], end)
+    except (IndexError, struct.error) as error:
+        raise Damaged("is damaged: something in it leads outside") from error
+    if not sizes:
+        raise Damaged("names no data files")
+    return sizes
+
+
+def wire_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Number and value of each field of a message in Protocol Buffers' encoding.
+
+    Raises:
+        Damaged: A field goes beyond the end.
+    """
+    at = 0
+    while at < len(data):
+        tag, at = _varint(data, at)
+        kind = tag & 7
+        value: int | bytes
+        if kind == _VARINT:
+            value, at = _varint(data, at)
+        elif kind in (_BYTES, _FIXED64, _FIXED32):
+            size = 8 if kind == _FIXED64 else 4
+            if kind == _BYTES:
+                size, at = _varint(data, at)
+            value, at = data[at : at + size], at + size
+        else:
+            raise Damaged(f"has a field of the unknown kind {kind}")
+        if at > len(data):
+            raise Damaged("is cut short")
+        yield tag >> 3, value
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if at >= len(data) or shift > 63:
+            raise Damaged("is cut short")
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+
+
+def _handle(data: bytes, at: int) -> tuple[tuple[int, int], int]:
+    """Offset and size of a block, and where the next number begins."""
+    offset, at = _varint(data, at)
+    size, at = _varint(data, at)
+    return (offset, size), at
+
+
+def _block(index: bytes, offset: int, size: int) -> bytes:
+    end = offset + size
+    if end + _TRAILER_BYTES > len(index):
+        raise Damaged("is damaged: a block lies outside")
+    kind, stored = struct.unpack_from("<BI", index, end)
+    rotated = (stored - _CRC_MASK) & 0xFFFFFFFF
+    if (rotated >> 17 | rotated << 15) & 0xFFFFFFFF != _crc32c(index[offset : end + 1]):
+        raise Damaged("is damaged: a block does not match its checksum")
+    if kind:
+        raise Damaged("is compressed (TensorFlow 1.1 did that), which cannot be checked")
+    return index[offset:end]
+
+
+def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values of a block; each key begins with a part of the one before."""
+    (restarts,) = struct.unpack_from("<I", block, len(block) - 4)
+    end = len(block) - 4 * (restarts + 1)
+    at, key = 0, b""
+    while at < end:
+        shared, at = _varint(block, at)
+        more, at = _varint(block, at)
+        size, at = _varint(block, at)
+        key = key[:shared] + block[at : at + more]
+        at += more
+        yield key, block[at : at + size]
+        at += size
+
+
+@cache
+def _crc32c_table() -> tuple[int, ...]:
+    table = []
+    for byte in range(256):
+        for _ in range(8):
+            byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
+        table.append(byte)
+    return tuple(table)
+
+
+def _crc32c(data: bytes) -> int:
+    """CRC-32C (Castagnoli), a byte at a time: an index is small."""
+    table, crc = _crc32c_table(), 0xFFFFFFFF
+    for byte in data:
+        crc = table[(crc ^ byte) & 0xFF] ^ crc >> 8
+    return crc ^ 0xFFFFFFFF

@@ -1,0 +1,165 @@
+"""A directory of checkpoints, local or in the cluster, as the names, sizes and bytes below it.
+
+push, pull, checkpoints -> units -> **folders** -> store
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import os
+import re
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import BinaryIO, Final, Protocol
+
+from ignitetf.fs.records import Entry
+from ignitetf.fs.store import FileReader, Store
+
+__all__ = ["PART", "Folder", "LocalFolder", "RemoteFolder", "blocks"]
+
+PART: Final = ".igfs-part"  # of a pull; renamed when it is complete
+_BLOCK_BYTES: Final = 4 << 20
+# What TensorFlow and Orbax write and then rename, and a pull.
+_TEMPORARY: Final = re.compile(
+    r"(?:.*/)?(?:[^/]*\.tempstate\d+|checkpoint\.tmp[0-9a-f]+|[^/]*_temp/part-[^/]*"
+    rf"|[^/]*\.orbax-checkpoint-tmp(?:-\d+)?/.*|[^/]*{re.escape(PART)})"
+)
+
+
+class Folder(Protocol):
+    """What is needed of a directory to tell which checkpoints are in it.
+
+    Attributes:
+        sizes: Bytes of each file below it, by relative name.
+    """
+
+    sizes: dict[str, int]
+
+    def open(self, name: str) -> contextlib.AbstractContextManager[BinaryIO]:
+        """A file to be read."""
+        ...
+
+
+class LocalFolder:
+    """A local directory; files that appear later are not seen.
+
+    Attributes:
+        path: Where it is.
+        sizes: Bytes of each file.
+        left_out: What is there and no file that can be copied, with the reason.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.sizes: dict[str, int] = {}
+        self.left_out: dict[str, str] = {}
+        self._look()
+
+    def _look(self) -> None:
+        for where, folders, names in os.walk(self.path):
+            base = Path(where).relative_to(self.path)
+            links = [name for name in folders if Path(where, name).is_symlink()]
+            for name in (*names, *links):
+                relative = (base / name).as_posix()
+                path = self.path / relative
+                with contextlib.suppress(FileNotFoundError):
+                    if _TEMPORARY.fullmatch(relative):
+                        self.left_out[relative] = "is being written under this name"
+                    elif path.is_file():
+                        self.sizes[relative] = path.stat().st_size
+                    elif name in links:
+                        self.left_out[relative] = "is a link to a directory"
+                    else:
+                        self.left_out[relative] = "is no file"
+
+    def open(self, name: str) -> BinaryIO:
+        """A file to be read."""
+        return (self.path / name).open("rb")
+
+    def signature(self) -> tuple[object, ...]:
+        """What changes when any of the files does."""
+        found: list[object] = []
+        for name in sorted(self.sizes):
+            with contextlib.suppress(FileNotFoundError):
+                found.append((name, self.facts(name)))
+        return tuple(found)
+
+    def facts(self, name: str) -> tuple[int, ...]:
+        """What changes when the file does, as far as can be told without reading it."""
+        found = (self.path / name).stat()
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+class RemoteFolder:
+    """A directory in the cluster, as it was when this was made.
+
+    Attributes:
+        path: Where it is, without a slash at the end.
+        entries: The files, by relative name.
+        sizes: Bytes of each.
+    """
+
+    def __init__(self, store: Store, path: str) -> None:
+        self.path = path.rstrip("/")
+        self.entries: dict[str, Entry] = {}
+        self._store = store
+        waiting = [""]
+        while waiting:
+            below = waiting.pop()
+            for name, entry in store.list(f"{self.path}/{below}"):
+                if entry.is_directory:
+                    waiting.append(f"{below}{name}/")
+                else:
+                    self.entries[f"{below}{name}"] = entry
+        self.sizes = {name: entry.size for name, entry in self.entries.items()}
+
+    def only(self, names: Collection[str]) -> RemoteFolder:
+        """The same directory, as if there were no other files in it."""
+        found = copy.copy(self)
+        found.entries = {name: self.entries[name] for name in names}
+        found.sizes = {name: self.sizes[name] for name in names}
+        return found
+
+    def open(self, name: str) -> BinaryIO:
+        """A file to be read."""
+        return io.BufferedReader(_Raw(self._store.open_read(f"{self.path}/{name}")))
+
+
+class _Raw(io.RawIOBase):
+    def __init__(self, reader: FileReader) -> None:
+        self._reader = reader
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._reader.size}[whence]
+        if base + offset < 0:
+            raise ValueError(f"offset {base + offset} is before the beginning")
+        self._at = base + offset
+        return self._at
+
+    def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]
+        count = self._reader.read_into(self._at, memoryview(buffer).cast("B"))
+        self._at += count
+        return count
+
+    def close(self) -> None:
+        self._reader.close()
+        super().close()
+
+
+def blocks(file: BinaryIO) -> Iterator[memoryview]:
+    """The rest of a file; each block is good until the next."""
+    buffer = memoryview(bytearray(_BLOCK_BYTES))
+    while count := file.readinto(buffer):  # type: ignore[attr-defined]
+        yield buffer[:count]

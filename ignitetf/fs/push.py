@@ -1,0 +1,257 @@
+"""Copy what changed of a local directory of checkpoints into the cluster.
+
+local directory -> **push** -> units, state -> store
+
+Needs no TensorFlow and nothing native. The files of a checkpoint appear there at one moment, when
+all of them are known to be whole, and the state file that names them after that; it never names
+one that is not whole there. What is there already, by size and SHA-256, is not copied again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Final
+
+from ignitetf.fs.files import FileWriter, close_together
+from ignitetf.fs.folders import LocalFolder, RemoteFolder, blocks
+from ignitetf.fs.path import os_error
+from ignitetf.fs.state import base_of, state_names, state_of
+from ignitetf.fs.store import Store
+from ignitetf.fs.sync import DIGEST, SyncReport, digest_of, write_file
+from ignitetf.fs.units import STATE_FILE, Unit, is_known, units, what_is_wrong
+
+__all__ = ["push", "push_once", "remove_unit"]
+
+_LOOKS: Final = 5
+_PAUSE_S: Final = 0.5
+_Told = Callable[[str, int], None]
+
+
+def push(
+    store: Store,
+    local: Path,
+    remote: str,
+    *,
+    delete: bool = False,
+    keep: int | None = None,
+    on_file: _Told = lambda name, size: None,
+) -> SyncReport:
+    """Copy what changed from a local directory into the cluster.
+
+    A checkpoint that is just being written is looked at again for a short while.
+
+    Args:
+        store: The file system.
+        local: Directory with checkpoints, and anything else.
+        remote: Path of the directory there; made where it is missing.
+        delete: Remove remote files that are not in the local directory, after the rest.
+        keep: Of the checkpoints that a state names, only so many of the newest.
+        on_file: Told name and size of each file copied.
+
+    Returns:
+        What was done, and in `incomplete` what was not, and why.
+    """
+    begin, report = time.monotonic(), SyncReport()
+    for _ in range(_LOOKS):
+        before = push_once(store, local, remote, report, delete=delete, keep=keep, on_file=on_file)
+        if not (report.incomplete or report.unsettled):
+            break
+        time.sleep(_PAUSE_S)
+        if not report.unsettled and LocalFolder(local).signature() == before:
+            break
+    report.seconds = round(time.monotonic() - begin, 3)
+    return report
+
+
+def push_once(
+    store: Store,
+    local: Path,
+    remote: str,
+    report: SyncReport,
+    *,
+    delete: bool = False,
+    keep: int | None = None,
+    on_file: _Told = lambda name, size: None,
+) -> object:
+    """One look of `push`; gives the signature of what it saw."""
+    if not local.is_dir():
+        raise os_error(errno.ENOTDIR if local.exists() else errno.ENOENT, str(local))
+    store.make_directory(remote, parents=True, exist_ok=True)
+    report.begin()
+    # The states are read before the files are listed: what they name is complete by then.
+    states = _states(local)
+    folder = LocalFolder(local)
+    signature = folder.signature()
+    work = _Push(store, folder, remote, report, on_file)
+    try:
+        work.units(states, keep)
+        doomed = set(work.there.sizes) - set(folder.sizes) - set(states) if delete else set()
+        doomed |= {name for unit in work.old if delete for name in unit.files} & set(
+            work.there.sizes
+        )
+        for name, text in states.items():
+            work.state(name, text, doomed)
+    except FileNotFoundError as error:
+        # Removed since the folder was listed; a failure over there is an error of its own.
+        if error.filename is None or not Path(error.filename).is_relative_to(local):
+            raise
+        report.unsettled.append(Path(error.filename).relative_to(local).as_posix())
+        return signature
+    for unit in units(work.there.only(doomed)):
+        remove_unit(store, work.there.path, unit)
+    return signature
+
+
+def _states(local: Path) -> dict[str, str]:
+    found = {}
+    for path in local.rglob(STATE_FILE):
+        with contextlib.suppress(FileNotFoundError, IsADirectoryError):
+            name = path.relative_to(local).as_posix()
+            found[name] = path.read_text(encoding="utf-8", errors="surrogateescape")
+    return found
+
+
+class _Push:
+    """One look at a local directory, and what it has done."""
+
+    def __init__(
+        self, store: Store, folder: LocalFolder, remote: str, report: SyncReport, on_file: _Told
+    ) -> None:
+        self.there = RemoteFolder(store, remote)
+        self.old: list[Unit] = []
+        self._store = store
+        self._folder = folder
+        self._report = report
+        self._on_file = on_file
+        self._whole: set[str] = set()  # checkpoints that are over there as they are here
+        report.left_out += [f"{name}: {why}" for name, why in sorted(folder.left_out.items())]
+
+    def units(self, states: dict[str, str], keep: int | None) -> None:
+        """Copy all that is whole."""
+        named = [state_names(text, base_of(name)) for name, text in states.items()]
+        found = units(self._folder, {name for _, every in named for name in every})
+        faults = {unit: what_is_wrong(self._folder, unit) for unit in found}
+        usable = {unit.name for unit, fault in faults.items() if fault is None}
+        latest = {name for name, _ in named}
+        for _, every in named if keep is not None else ():
+            gone = {name for name in every if name in usable}
+            gone -= set([name for name in every if name in usable][-keep:])  # type: ignore[operator]
+            self.old += [u for u in found if u.kind == "checkpoint" and u.name in gone]
+        for unit, fault in faults.items():
+            if unit in self.old:
+                continue
+            if unit.kind == "checkpoint" and not unit.files and unit.name not in latest:
+                continue  # removed by its trainer, which says so in the state only afterwards
+            if fault is not None:
+                self._report.incomplete.append(f"{unit.name or '.'}: {fault}")
+            elif self._copy(unit) and unit.kind == "checkpoint":
+                self._whole.add(unit.name)
+
+    def _copy(self, unit: Unit) -> bool:
+        """Copy what changed of a unit; gives whether it is over there as it is here."""
+        folder, report = self._folder, self._report
+        facts = [folder.facts(name) for name in unit.files]
+        fresh = [name for name in unit.files if not self._is_there(name)]
+        known = is_known(unit)
+        if not known:
+            report.unknown += unit.files
+        if fresh and known and (fault := what_is_wrong(folder, unit, read=True)):
+            report.incomplete.append(f"{unit.name}: {fault}")
+            return False
+        with contextlib.ExitStack() as stack:
+            writers = []
+            for name in fresh:
+                writer = self._store.open_write(f"{self.there.path}/{name}")
+                stack.callback(writer.discard)  # does nothing after close
+                writers.append((writer, {DIGEST: _upload(folder, name, writer)}))
+            if facts != [folder.facts(name) for name in unit.files]:
+                report.unsettled += unit.files
+                if known:
+                    report.incomplete.append(f"{unit.name}: changed while it was read")
+                return False
+            if writers:
+                close_together(self._store, writers)
+        report.unchanged += len(unit.files) - len(fresh)
+        for name in fresh:
+            report.add(name, folder.sizes[name])
+            self._on_file(name, folder.sizes[name])
+        return True
+
+    def _is_there(self, name: str) -> bool:
+        entry = self.there.entries.get(name)
+        if entry is None or entry.size != self._folder.sizes[name]:
+            return False
+        known = entry.attributes.get(DIGEST)
+        with contextlib.suppress(FileNotFoundError):  # pruned meanwhile
+            known = known or digest_of(self.there, name)
+        return known == digest_of(self._folder, name)
+
+    def state(self, name: str, text: str, doomed: Collection[str]) -> None:
+        """Publish a state, with the checkpoints that are over there."""
+        every = state_names(text, base_of(name))[1]
+        path = f"{self.there.path}/{name}"
+        old = {unit.name for unit in self.old}
+        for _ in range(_LOOKS):
+            # What is not here any more, or not whole, may be over there from before.
+            others = set(every) - self._whole - old
+            now = RemoteFolder(self._store, self.there.path) if others else self.there
+            over = {u.name: u for u in units(now, others) if u.name in others} if others else {}
+            good = self._whole | {
+                unit.name
+                for unit in over.values()
+                if not set(unit.files) & set(doomed) and _is_whole(now, unit)
+            }
+            data = state_of(text, base_of(name), good)
+            if data is None:
+                return
+            self._write(path, name, data.encode("utf-8", "surrogateescape"))
+            # Somebody may have pruned meanwhile, and not seen the names.
+            named = state_names(data, base_of(name))[1]
+            gone = {
+                one for one in named if not self._store.exists(f"{self.there.path}/{one}.index")
+            }
+            if not gone:
+                return
+            self._whole -= gone
+
+    def _write(self, path: str, name: str, data: bytes) -> None:
+        entry = self._store.stat(path) if self._store.exists(path) else None
+        if entry and entry.attributes.get(DIGEST) == hashlib.sha256(data).hexdigest():
+            self._report.unchanged += 1
+            return
+        write_file(self._store, path, data)
+        self._report.add(name, len(data))
+
+
+def _is_whole(folder: RemoteFolder, unit: Unit) -> bool:
+    try:
+        return what_is_wrong(folder, unit) is None
+    except FileNotFoundError:
+        return False  # pruned meanwhile
+
+
+def _upload(folder: LocalFolder, name: str, writer: FileWriter) -> str:
+    """Store the content without showing it; gives its SHA-256."""
+    digest = hashlib.sha256()
+    with folder.open(name) as file:
+        for block in blocks(file):
+            digest.update(block)
+            writer.write(block)
+    writer.store_all()
+    return digest.hexdigest()
+
+
+def remove_unit(store: Store, base: str, unit: Unit) -> None:
+    """Remove the files of a unit at one moment; what is gone already does not matter."""
+    paths = [f"{base}/{name}" for name in unit.files]
+    with contextlib.suppress(FileNotFoundError):
+        store.remove(*paths)
+        return
+    for path in reversed(paths):  # the one that leads to the others first
+        with contextlib.suppress(FileNotFoundError):
+            store.remove(path)

@@ -1,0 +1,94 @@
+"""The state file `checkpoint`: TensorFlow's CheckpointState as text, which checkpoints count.
+
+push, pull, checkpoints -> **state**
+
+Prefixes are relative to the folder that is copied, whose part `base` holds the state file.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Container
+from typing import Final
+
+__all__ = ["base_of", "state_names", "state_of"]
+
+_LINE: Final = re.compile(
+    r'(?P<field>model_checkpoint_path|all_model_checkpoint_paths): "(?P<path>(?:[^"\\]|\\.)*)"'
+)
+_LATEST: Final = "model_checkpoint_path"
+_TIMES: Final = "all_model_checkpoint_timestamps"
+
+
+def base_of(state: str) -> str:
+    """The directory of a state file, relative as its name is."""
+    return state.rpartition("/")[0]
+
+
+def state_names(text: str, base: str = "") -> tuple[str | None, list[str]]:
+    """Prefixes of the latest checkpoint and of all that a state names, oldest first."""
+    latest, every = None, list[str]()
+    for line in text.splitlines():
+        if found := _LINE.fullmatch(line):
+            if found["field"] == _LATEST:
+                latest = _prefix(found["path"], base)
+            else:
+                every.append(_prefix(found["path"], base))
+    if latest is not None and latest not in every:
+        every.append(latest)
+    return latest, every
+
+
+def state_of(text: str, base: str, there: Container[str]) -> str | None:
+    """The state with only those checkpoints that are there, by paths relative to its directory.
+
+    The latest is the newest of them where the one that was is not there.
+
+    Returns:
+        The text, None where no checkpoint is left.
+    """
+    lines = text.splitlines()
+    latest, every = state_names(text, base)
+    kept = [name for name in every if name in there]
+    if not kept:
+        return None
+    if latest not in there:
+        latest = kept[-1]
+    out, numbers = [], {"": -1, _TIMES: -1}
+    for line in lines:
+        found = _LINE.fullmatch(line)
+        if found and found["field"] == _LATEST:
+            line = f'{_LATEST}: "{_relative(latest or "", base)}"'
+        elif found:
+            numbers[""] += 1
+            if _prefix(found["path"], base) not in there:
+                continue
+            line = f'{found["field"]}: "{_relative(_prefix(found["path"], base), base)}"'
+        elif line.startswith(f"{_TIMES}:"):
+            # One for each path, in the same order.
+            numbers[_TIMES] += 1
+            number = numbers[_TIMES]
+            if number < len(every) and every[number] not in there:
+                continue
+        out.append(line)
+    return "\n".join(out) + "\n"
+
+
+def _prefix(path: str, base: str) -> str:
+    """An absolute path names a checkpoint beside the state: the directory may have been moved."""
+    plain = path.encode().decode("unicode_escape").encode("latin-1").decode("utf-8", "replace")
+    own = plain.rpartition("/")[2] if plain.startswith("/") or "://" in plain else plain
+    return posixpath.normpath(posixpath.join(base, own))
+
+
+def _relative(prefix: str, base: str) -> str:
+    plain = posixpath.relpath(prefix, base or ".")
+    return "".join(_quoted(byte) for byte in plain.encode())
+
+
+def _quoted(byte: int) -> str:
+    """As protobuf's text format writes a byte."""
+    if byte in b'"\\':
+        return f"\\{chr(byte)}"
+    return chr(byte) if 32 <= byte < 127 else f"\\{byte:03o}"

@@ -1,0 +1,80 @@
+"""Where a data set is stored: its caches, and the names under which SQL sees it.
+
+run -> **place** -> caches, views
+
+A data set of rows has a cache with a table, one of blocks a cache and perhaps a slim table in a
+second cache. The names of the caches begin with that of the data set, or of its replacement while
+that is loaded beside it; the names for SQL stay, and are views (`views`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ignitetf.client import Client
+from ignitetf.errors import CacheExists
+from ignitetf.load.caches import CacheSpec, create_cache, create_table, has_table
+from ignitetf.load.fill import index_schema
+from ignitetf.load.options import LoadOptions
+from ignitetf.load.removal import caches_of, index_table
+from ignitetf.load.views import require_free, rows_table
+from ignitetf.wire.schema import Schema
+
+__all__ = ["create_caches", "require_new_names", "views_of"]
+
+
+def create_caches(client: Client, schema: Schema, cache: str, options: LoadOptions) -> None:
+    """Make the caches and tables for the records of a data set."""
+    spec = CacheSpec(
+        cache,
+        partitions=options.partitions,
+        backups=options.backups,
+        affinity_key=schema.affinity_key,
+    )
+    if options.layout == "blocks":
+        create_cache(client, spec)
+        if options.index:
+            slim = index_schema(schema, list(options.index))
+            beside = replace(spec, name=index_table(cache))
+            create_table(client, slim, rows_table(beside.name), beside, options.index)
+    elif options.sql:
+        create_table(client, schema, rows_table(cache), spec, options.index)
+    else:
+        create_cache(client, spec)
+
+
+def views_of(name: str, cache: str, options: Mapping[str, Any], schema: Schema) -> dict[str, str]:
+    """The SQL names of a data set, and the tables that they show while it is in this cache.
+
+    Of blocks SQL has the slim table, under the name of the data set too: the number of its rows
+    is right, where the number of blocks would not be.
+    """
+    if options["layout"] == "blocks":
+        slim = rows_table(index_table(cache))
+        return {name: slim, index_table(name): slim} if options["index"] else {}
+    return {name: rows_table(cache)} if options["sql"] and has_table(schema) else {}
+
+
+def require_new_names(
+    client: Client, name: str, options: Mapping[str, Any], schema: Schema, old: list[str]
+) -> None:
+    """Raise CacheExists where something else has a name that a data set needs.
+
+    Args:
+        client: The connection.
+        name: Name of the data set.
+        options: How it is to be stored.
+        schema: Its records.
+        old: The caches whose place it takes.
+    """
+    there = set(client.cache_names())
+    for cache in caches_of(name, options):
+        if cache in there and cache not in old:
+            raise CacheExists(
+                f"cache {cache!r} exists",
+                hint="choose another name, or remove it with 'ignitetf cache drop'",
+                cache=cache,
+            )
+    require_free(client, views_of(name, name, options, schema), old)

@@ -1,0 +1,321 @@
+"""What the columns of a CSV file are: declared, or told by their first values; texts to values.
+
+texts -> **types, values** -> columns -> Batch
+
+A text becomes a value only where that value is what the text says. So `007` stays a text unless
+its column is declared a number, integers that no type holds do not become floats, and a finite
+number never becomes infinite. One odd value among many of a type is a bad record; where a column
+is mixed it is text, and that is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignitetf.errors import ConfigError, SchemaError
+from ignitetf.load.sources.utf8 import NOT_UTF8
+from ignitetf.load.sources.values import names_of
+
+__all__ = [
+    "NULLS",
+    "CsvType",
+    "declared_type",
+    "option_types",
+    "parsed",
+    "told",
+    "type_of",
+    "wrong_values",
+]
+
+# What stands for a missing value in a column that is not text.
+NULLS: Final = [
+    "", "NA", "N/A", "n/a", "#N/A", "NULL", "null", "None", "NaN", "nan", "-NaN", "-nan",
+]  # fmt: skip
+# Declared types, in SQL's words and in NumPy's.
+_TYPES: Final = {
+    "bool": "bool_", "boolean": "bool_",
+    "tinyint": "int8", "int8": "int8",
+    "smallint": "int16", "int16": "int16",
+    "int": "int32", "integer": "int32", "int32": "int32",
+    "bigint": "int64", "long": "int64", "int64": "int64",
+    "real": "float32", "float": "float32", "float32": "float32",
+    "double": "float64", "float64": "float64",
+    "varchar": "string", "string": "string", "text": "string",
+    "date": "date32",
+}  # fmt: skip
+_DECIMAL_DIGITS: Final = 76  # those of Arrow's widest decimal
+# What a value of a type looks like, the stricter first.
+_LOOKS: Final = (
+    ("int64", r"^[+-]?(0|[1-9][0-9]{0,18})$"),
+    ("float64", r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"),
+    ("date32", r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"),
+    ("timestamp", r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?$"),
+    ("time", r"^[0-9]{2}:[0-9]{2}(:[0-9]{2})?$"),
+    ("bool_", r"^(true|True|TRUE|false|False|FALSE)$"),
+)
+_WORDS: Final = {"int64": "bigint", "float64": "double", "date32": "date", "bool_": "bool"}
+_LEADING_ZERO: Final = r"^[+-]?0[0-9]+$"
+_INFINITE: Final = r"(?i)^[+-]?inf(inity)?$"
+# A column of which this share looks like one type has that type, and the rest are bad records.
+_NEARLY_ALL: Final = 0.9
+_MIN_VALUES: Final = 10
+_MANY: Final = 0.5
+_SHOWN: Final = 40
+_MAX_LONG: Final = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class CsvType:
+    """The type of a column.
+
+    Attributes:
+        arrow: As pyarrow has it.
+        declared: Whether the user said so; then `007` is the number 7.
+        empty: Whether it is text only because no value was seen.
+        note: What the user should know about the choice.
+    """
+
+    arrow: Any
+    declared: bool = False
+    empty: bool = False
+    note: str | None = None
+
+
+def type_of(name: str, array: Any, numbers: NDArray[np.int64], found: Any) -> CsvType:
+    """The type of a column by its first values.
+
+    Args:
+        name: Its heading.
+        array: The values as texts.
+        numbers: The numbers of their records.
+        found: The type that pyarrow finds in them.
+    """
+    import pyarrow as pa
+
+    if pa.types.is_null(found):
+        return CsvType(pa.string(), empty=True)
+    if not pa.types.is_string(found):
+        return _kept_as_text(pa, name, array, numbers, found)
+    return _mixed(pa, name, array, numbers)
+
+
+def _kept_as_text(
+    pa: Any, name: str, array: Any, numbers: NDArray[np.int64], found: Any
+) -> CsvType:
+    """The type that was found, or text where its values would not be what the texts say."""
+    from pyarrow import compute
+
+    if not (pa.types.is_integer(found) or pa.types.is_floating(found)):
+        return CsvType(found)
+    text = compute.utf8_trim_whitespace(array)
+    zeros = compute.index(compute.match_substring_regex(text, _LEADING_ZERO), True).as_py()
+    if zeros >= 0:
+        why = f"row {numbers[zeros] + 2} is {_short(text[zeros])}: a number would lose its leading zero"
+        return CsvType(pa.string(), note=_note(name, why, "bigint"))
+    if pa.types.is_floating(found):
+        for at, number in _inexact(text, _or_null(text).cast(found)):
+            why = f"row {numbers[at] + 2} is {_short(number)}, which neither a long nor a double holds"
+            return CsvType(pa.string(), note=_note(name, why, "decimal(38,0)"))
+    return CsvType(found)
+
+
+def _mixed(pa: Any, name: str, array: Any, numbers: NDArray[np.int64]) -> CsvType:
+    """The type that nearly all values look like; else text, and why where many looked like one."""
+    from pyarrow import compute
+
+    text = compute.utf8_trim_whitespace(array)
+    there = text.filter(compute.invert(compute.is_in(text, value_set=pa.array(NULLS))))
+    best, most = "", 0
+    for word, look in _LOOKS:
+        count = compute.sum(compute.match_substring_regex(there, look)).as_py() or 0
+        if count > most:
+            best, most = word, count
+    if len(there) >= _MIN_VALUES and most >= _NEARLY_ALL * len(there):
+        return CsvType(_arrow_type(pa, best))
+    if most < _MANY * len(there) or not most:
+        return CsvType(pa.string())
+    fits = compute.or_(
+        compute.match_substring_regex(text, dict(_LOOKS)[best]),
+        compute.is_in(text, value_set=pa.array(NULLS)),
+    )
+    at = compute.index(fits, False).as_py()
+    word = _WORDS.get(best, best)
+    row = f"row {numbers[at] + 2} is {_short(text[at])}"
+    why = f"{row}, while {most:,} of {len(there):,} look like {word}"
+    return CsvType(pa.string(), note=_note(name, why, word))
+
+
+def _note(name: str, why: str, word: str) -> str:
+    return (
+        f"column {name.upper()} is text: {why}; to have it otherwise: --types {name.upper()}:{word}"
+    )
+
+
+def _short(text: Any) -> str:
+    shown = str(text)
+    return repr(shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}...").replace(NOT_UTF8, "?")
+
+
+def _arrow_type(pa: Any, word: str) -> Any:
+    if word == "timestamp":
+        return pa.timestamp("ns")
+    if word == "time":
+        return pa.time32("s")
+    return getattr(pa, word)()
+
+
+def declared_type(name: str, text: str) -> CsvType:
+    """The type of a declared one: `int`, `double`, `decimal(10,2)`, `timestamp`."""
+    import pyarrow as pa
+
+    word = text.strip().lower().replace(" ", "")
+    if word in _TYPES:
+        return CsvType(getattr(pa, _TYPES[word])(), declared=True)
+    if word in ("timestamp", "time"):
+        return CsvType(_arrow_type(pa, word), declared=True)
+    hint = "bool, int, bigint, real, double, varchar, date, time, timestamp, decimal(10,2)"
+    if word.startswith("decimal"):
+        digits = word.removeprefix("decimal").strip("()").split(",")
+        try:
+            precision, scale = (int(digits[0]), int(digits[1])) if digits != [""] else (38, 10)
+            if precision > _DECIMAL_DIGITS:
+                hint = f"a decimal has at most {_DECIMAL_DIGITS} digits here; varchar keeps more"
+            kind = pa.decimal128 if precision <= 38 else pa.decimal256
+            return CsvType(kind(precision, scale), declared=True)
+        except (ValueError, IndexError):
+            pass
+    raise ConfigError(f"column {name!r}: no type {text[:80]!r}", hint=hint)
+
+
+def parsed(array: Any, kind: CsvType) -> Any:
+    """Texts as values of a type; the spellings of a missing value become null.
+
+    Raises:
+        ValueError: One of them is no such value (ArrowInvalid is one, too).
+    """
+    import pyarrow as pa
+    from pyarrow import compute
+
+    types, arrow = pa.types, kind.arrow
+    if types.is_string(arrow):
+        if compute.any(compute.match_substring(array, NOT_UTF8)).as_py():
+            raise ValueError("not UTF-8")
+        return array
+    text = _or_null(compute.utf8_trim_whitespace(array))
+    if types.is_time(arrow):
+        return _times(text, arrow)
+    values = text.cast(arrow)
+    if types.is_timestamp(arrow):
+        return values.cast(pa.timestamp("ns", arrow.tz))
+    if not kind.declared and (types.is_integer(arrow) or types.is_floating(arrow)):
+        _require_no_leading_zero(text)
+    if types.is_floating(arrow):
+        _require_finite(text, values)
+        if not kind.declared and next(_inexact(text, values), None) is not None:
+            raise ValueError("an integer that no double holds")
+    return values
+
+
+def _times(text: Any, arrow: Any) -> Any:
+    """Times of day; pyarrow finds `12:30` to be one, but converts texts to timestamps only."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    looks = compute.match_substring_regex(text, dict(_LOOKS)["time"])
+    if not compute.all(looks, min_count=0).as_py():
+        raise ValueError("no time of day")
+    moments = compute.binary_join_element_wise("1970-01-01", text, " ")
+    return moments.cast(pa.timestamp(arrow.unit)).cast(arrow)
+
+
+def _or_null(text: Any) -> Any:
+    """The texts with nulls in place of the spellings of a missing value."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    missing = compute.is_in(text, value_set=pa.array(NULLS))
+    return compute.if_else(missing, pa.scalar(None, pa.string()), text)
+
+
+def _require_no_leading_zero(text: Any) -> None:
+    from pyarrow import compute
+
+    zero = compute.match_substring_regex(text, _LEADING_ZERO)
+    if compute.any(zero).as_py():
+        raise ValueError("a leading zero")
+
+
+def _require_finite(text: Any, values: Any) -> None:
+    from pyarrow import compute
+
+    infinite = compute.is_inf(values)
+    if compute.any(infinite).as_py():
+        meant = compute.match_substring_regex(text.filter(infinite), _INFINITE)
+        if not compute.all(meant).as_py():
+            raise ValueError("larger than the largest double")
+
+
+def _inexact(text: Any, values: Any) -> Iterator[tuple[int, str]]:
+    """Where integers stand that no long holds, or are not exactly the floats they became."""
+    floats = values.fill_null(0).to_numpy(zero_copy_only=False)
+    for at in np.flatnonzero(np.abs(floats) >= 2.0**53).tolist():
+        word, value = text[at].as_py(), float(floats[at])
+        digits = word.lstrip("+-")
+        # int() takes no more digits than these, and a double has no more.
+        long = len(digits) > 400 or np.isinf(value)
+        if digits.isdigit() and (long or int(word) != int(value) or abs(int(word)) > _MAX_LONG):
+            yield at, word
+
+
+def told(value: Any, kind: CsvType) -> str:
+    """Why a text does not convert."""
+    import pyarrow as pa
+
+    text = value.as_py()[:_SHOWN]
+    if NOT_UTF8 in text:
+        return f"{text.replace(NOT_UTF8, '?')!r} is not UTF-8"
+    years = " of the years 1677 to 2262" if pa.types.is_timestamp(kind.arrow) else ""
+    return f"{text!r} is no {kind.arrow}{years}"
+
+
+def wrong_values(array: Any, kind: CsvType, first: int = 0) -> Iterator[int]:
+    """Where the values stand that do not convert: halves of halves are tried."""
+    import pyarrow as pa
+
+    try:
+        parsed(array, kind)
+    except (pa.ArrowException, ValueError):
+        n = len(array)
+        if n == 1:
+            yield first
+            return
+        yield from wrong_values(array.slice(0, n // 2), kind, first)
+        yield from wrong_values(array.slice(n // 2), kind, first + n // 2)
+
+
+def option_types(types: str | Mapping[str, str] | None) -> dict[str, str]:
+    """Declared types by heading in capitals, from a mapping or from `NAME:type,NAME:type`."""
+    if isinstance(types, str):
+        types = _split(types)
+    try:
+        return names_of(types or {})
+    except SchemaError as error:
+        raise ConfigError(f"types: {error.message}", hint="declare each column once") from error
+
+
+def _split(text: str) -> dict[str, str]:
+    declared: dict[str, str] = {}
+    for part in text.replace("(", "\0").split(","):
+        name, colon, word = part.partition(":")
+        if not colon and declared:  # the scale of decimal(10,2)
+            declared[next(reversed(declared))] += f",{part}"
+            continue
+        if not colon or name.strip() in declared:
+            raise ConfigError(f"types {text!r}", hint="NAME:type,NAME:type, each column once")
+        declared[name.strip()] = word.strip()
+    return {name: word.replace("\0", "(") for name, word in declared.items()}

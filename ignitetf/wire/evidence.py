@@ -1,0 +1,196 @@
+"""What the records of some pages are, field by field: `Evidence`, of which `infer` makes a schema.
+
+meaning -> **evidence** -> infer -> schema
+
+All records of the pages are looked at, never one alone. What nobody can read is kept with the
+place of the first such value, and does not keep the other fields from being looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+
+from ignitetf.wire.codes import ARRAY_ELEMENT, BinaryFlag, TypeCode
+from ignitetf.wire.fields import field_positions, headers
+from ignitetf.wire.frames import Page
+from ignitetf.wire.meaning import described, is_raw, meant
+from ignitetf.wire.objects import Bytes, Positions, find_elements, find_rows, gather
+from ignitetf.wire.types import BinaryType, TypeRegistry
+
+__all__ = ["LISTS", "Evidence", "Where", "observe_objects", "observe_page"]
+
+# Type codes whose elements are objects.
+LISTS: Final = {
+    TypeCode.STRING_ARRAY: TypeCode.STRING,
+    TypeCode.UUID_ARRAY: TypeCode.UUID,
+    TypeCode.DATE_ARRAY: TypeCode.DATE,
+    TypeCode.TIMESTAMP_ARRAY: TypeCode.TIMESTAMP,
+    TypeCode.TIME_ARRAY: TypeCode.TIME,
+    TypeCode.DECIMAL_ARRAY: TypeCode.DECIMAL,
+    TypeCode.ENUM_ARRAY: TypeCode.ENUM,
+}
+_HOLD_OBJECTS: Final = {*LISTS, TypeCode.OBJECT_ARRAY, TypeCode.COLLECTION, TypeCode.MAP}
+_FOREIGN: Final = {TypeCode.OPTIMIZED, TypeCode.HANDLE, TypeCode.CLASS, TypeCode.PROXY}
+_MAX_DEPTH: Final = 64
+# More fields within one come of objects that refer to others over and over.
+_MOST_FIELDS: Final = 2048
+_MOST_CLASSES: Final = 8
+# Where the tag and the class id of an object in Java's own serialization stand.
+_CLASS_AT: Final = range(5, 10)
+
+# Tells, of a record of the page that is looked at, where it is.
+Where = Callable[[int], dict[str, Any]]
+
+
+@dataclass
+class Evidence:
+    """What was seen of one field: type codes, nulls, lengths, and the same of what is inside.
+
+    Attributes:
+        codes: Type codes of the values that can be read.
+        null: Whether a value was null, or missing.
+        lengths: Of arrays; two stand for any number.
+        types: Ids of binary types.
+        inside: Evidence of fields, of the `item` of a list, of `keys` and `values` of a map.
+        unreadable: What nobody can read, and where the first such value is.
+    """
+
+    codes: set[int] = field(default_factory=set)
+    null: bool = False
+    lengths: set[int] = field(default_factory=set)
+    types: set[int] = field(default_factory=set)
+    inside: dict[str, Evidence] = field(default_factory=dict)
+    unreadable: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def child(self, name: str) -> Evidence:
+        """Evidence of a field, of the items of a list, or of a map's keys or values."""
+        return self.inside.setdefault(name, Evidence())
+
+
+def observe_page(
+    page: Page, key: Evidence, value: Evidence, registry: TypeRegistry, where: Where | None = None
+) -> None:
+    """Take in all entries of a page.
+
+    Raises:
+        UnknownType: The registry lacks a type.
+        UnknownClass: It lacks the name of a class that cannot be read.
+    """
+    rows = np.arange(page.count, dtype=np.int64)
+    look = _Look(registry, where or (lambda row: {"record": row}))
+    for seen, at in zip((key, value), find_rows(page.data, page.count), strict=True):
+        look.observe(seen, page.data, at, rows)
+
+
+def observe_objects(seen: Evidence, data: Bytes, at: Positions, registry: TypeRegistry) -> None:
+    """Take in single objects of a page; raises as `observe_page` does."""
+    rows = np.arange(len(at), dtype=np.int64)
+    _Look(registry, lambda row: {"record": row}).observe(seen, data, at, rows)
+
+
+class _TooMuch(Exception):
+    """There are too many fields, or levels, within one."""
+
+
+@dataclass(frozen=True)
+class _Look:
+    """A look at one page."""
+
+    registry: TypeRegistry
+    where: Where
+    depth: int = 0
+    left: list[int] = field(default_factory=lambda: [_MOST_FIELDS])
+
+    def observe(self, seen: Evidence, data: Bytes, at: Positions, rows: Positions) -> None:
+        """Take in the objects at these positions, of these records; -1 counts as a null."""
+        self.left[0] -= 1
+        if self.depth > _MAX_DEPTH:
+            raise _TooMuch(f"objects nested more than {_MAX_DEPTH} deep")
+        if self.left[0] < 0:
+            raise _TooMuch(f"objects of more than {_MOST_FIELDS} fields within it")
+        data, at, codes = meant(data, at)
+        valid = codes != TypeCode.NULL
+        seen.null |= not bool(valid.all())
+        for code in np.unique(codes[valid]).tolist():
+            which = np.flatnonzero(codes == code)
+            if code in _FOREIGN:
+                for i in which[_one_of_each_class(data, at[which])].tolist():
+                    self._note(seen, described(data, int(at[i]), code, self.registry), rows[i])
+            else:
+                seen.codes.add(code)
+                inner = replace(self, depth=self.depth + 1)
+                inner._look_inside(seen, code, data, at[which], rows[which])
+
+    def _note(self, seen: Evidence, what: str, row: int) -> None:
+        if what not in seen.unreadable:
+            seen.unreadable[what] = self.where(int(row))
+
+    def _look_inside(
+        self, seen: Evidence, code: int, data: Bytes, at: Positions, rows: Positions
+    ) -> None:
+        if code in ARRAY_ELEMENT:
+            if len(seen.lengths) < 2:
+                seen.lengths |= {int(n) for n in np.unique(gather(data, at + 1, "<i4"))[:2]}
+        elif code == TypeCode.OBJECT:
+            self._look_into_fields(seen, data, at, rows)
+        elif code in _HOLD_OBJECTS:
+            found, counts = find_elements(data, at)
+            rows = np.repeat(rows, counts)
+            if code == TypeCode.MAP:
+                self.observe(seen.child("keys"), data, found[0::2], rows[0::2])
+                self.observe(seen.child("values"), data, found[1::2], rows[1::2])
+            else:
+                self.observe(seen.child("item"), data, found, rows)
+
+    def _look_into_fields(
+        self, seen: Evidence, data: Bytes, at: Positions, rows: Positions
+    ) -> None:
+        found = headers(data, at)
+        names: set[str] = set()
+        table = np.stack([found.type_id, found.schema_id, found.flags.astype(np.int32)], axis=1)
+        kinds, firsts = np.unique(table, axis=0, return_index=True)
+        raw = is_raw(found.flags)
+        for (type_id, schema_id, flags), first in zip(kinds.tolist(), firsts.tolist(), strict=True):
+            known = self.registry.find(type_id, schema_id)
+            if raw[first]:
+                what = described(data, int(at[first]), TypeCode.OBJECT, self.registry)
+                self._note(seen, what, rows[first])
+            elif known is not None:
+                seen.types.add(type_id)
+                names |= _field_names(known, schema_id, flags, self.registry)
+            elif flags & BinaryFlag.HAS_SCHEMA:
+                self._note(seen, f"an object of an unknown type ({type_id})", rows[first])
+        if seen.unreadable:
+            return
+        places = field_positions(data, found, self.registry, names)
+        for name in sorted(names):
+            inner = seen.child(name)
+            if self.depth > 1:
+                self.observe(inner, data, places[name], rows)
+            elif not inner.unreadable:
+                try:
+                    part = replace(self, left=[_MOST_FIELDS])
+                    part.observe(inner, data, places[name], rows)
+                except _TooMuch as found_out:
+                    self._note(inner, str(found_out), rows[0])
+
+
+def _field_names(known: BinaryType, schema_id: int, flags: int, registry: TypeRegistry) -> set[str]:
+    """Names of the fields of a type's objects of one schema."""
+    if not flags & BinaryFlag.HAS_SCHEMA:
+        return set()
+    # A full footer names its fields itself; any field of the type may be in it.
+    compact = flags & BinaryFlag.COMPACT_FOOTER
+    order = registry.schema(known.type_id, schema_id) if compact else known.fields
+    return {known.fields[number][0] for number in order if number in known.fields}
+
+
+def _one_of_each_class(data: Bytes, at: Positions) -> Positions:
+    """One of the objects of each class, by its number among them."""
+    heads = np.stack([data[np.minimum(at + i, len(data) - 1)] for i in _CLASS_AT], axis=1)
+    first: Positions = np.unique(heads, axis=0, return_index=True)[1]
+    return first[:_MOST_CLASSES]

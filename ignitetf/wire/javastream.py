@@ -1,0 +1,228 @@
+"""Objects in Java's own serialization (type code 254), read as objects of the binary protocol.
+
+page -> meaning -> **javastream** (jdk) -> columns
+
+The binary marshaller leaves objects of most classes of the JDK to Ignite's "optimized" one. Its
+stream does not tell the fields of a class: those that `jdk` knows are written anew as what they
+mean, of others nothing but the name can be said.
+
+Source: Apache Ignite 2.17.0, `OptimizedObjectOutputStream`, `OptimizedClassDescriptor`,
+`OptimizedMarshallerUtils`, `GridUnsafeDataOutput`. Numbers are little endian.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from ignitetf.errors import WireError
+from ignitetf.wire.codes import TypeCode, java_hash
+
+__all__ = ["NotReadable", "Stream", "collection", "mapping"]
+
+_NULL_OBJECT: Final = bytes([TypeCode.NULL])
+_ARRAY_LIST, _LINKED_MAP = 1, 2
+# Nested deeper than this, or grown to more bytes by references, is taken for an attack.
+_MAX_DEPTH: Final = 64
+_MAX_BYTES: Final = 64 << 20
+
+# What stands in front of each object of the stream.
+_JDK, _HANDLE, _NULL = 0xFE, 0xFF, 0
+_OBJECT_ARRAY, _TEXT, _UUID, _PROPERTIES, _DATE = 17, 18, 19, 20, 27
+_CLASS, _PROXY, _ENUM, _EXTERNALIZABLE, _SERIALIZABLE = 28, 29, 100, 101, 102
+_NUMBERS: Final = {
+    1: (TypeCode.BYTE, 1), 2: (TypeCode.SHORT, 2), 3: (TypeCode.INT, 4), 4: (TypeCode.LONG, 8),
+    5: (TypeCode.FLOAT, 4), 6: (TypeCode.DOUBLE, 8), 7: (TypeCode.CHAR, 2), 8: (TypeCode.BOOL, 1),
+}  # fmt: skip
+_ARRAYS: Final = {
+    9: (TypeCode.BYTE_ARRAY, 1), 10: (TypeCode.SHORT_ARRAY, 2), 11: (TypeCode.INT_ARRAY, 4),
+    12: (TypeCode.LONG_ARRAY, 8), 13: (TypeCode.FLOAT_ARRAY, 4), 14: (TypeCode.DOUBLE_ARRAY, 8),
+    15: (TypeCode.CHAR_ARRAY, 2), 16: (TypeCode.BOOL_ARRAY, 1),
+}  # fmt: skip
+# Collections with a form of their own: bytes between their size and their elements.
+_LISTS: Final = {21: 0, 24: 0, 23: 4, 26: 5}
+_MAPS: Final = {22: 4, 25: 5}
+
+
+class NotReadable(Exception):
+    """The object, or one inside it, is of a class of which nothing is known but its name.
+
+    Attributes:
+        class_id: Of that class, None where its name is told.
+        name: Of that class, or what it is.
+    """
+
+    def __init__(self, class_id: int | None, name: str = "") -> None:
+        super().__init__(name or f"class {class_id}")
+        self.class_id = class_id
+        self.name = name
+
+
+class Stream:
+    """Reads one object after the other.
+
+    Args:
+        body: What follows the type code and the length.
+        readers: By the ids of classes, what reads the fields of their objects.
+    """
+
+    def __init__(self, body: bytes, readers: Mapping[int, Callable[[Stream], bytes]]) -> None:
+        self.body = body
+        self._readers = readers
+        self.at = 0
+        self._depth = 0
+        self._made = 0
+        # Objects by the numbers under which later ones refer to them; None while they are read.
+        self._seen: list[bytes | None] = []
+
+    # Numbers
+
+    def number(self, form: str) -> Any:
+        """The next number, of a format character of `struct`."""
+        (value,) = struct.unpack_from("<" + form, self.body, self.at)
+        self.at += struct.calcsize("<" + form)
+        return value
+
+    def count(self) -> int:
+        """The number of things that follow, each of a byte or more."""
+        value: int = self.number("i")
+        if not 0 <= value <= len(self.body) - self.at:
+            raise WireError(f"{value} elements cannot stand in an object of {len(self.body)} bytes")
+        return value
+
+    def take(self, size: int) -> bytes:
+        """The next bytes as they are."""
+        if size < 0 or size > len(self.body) - self.at:
+            raise IndexError(f"{size} bytes")
+        self.at += size
+        return self.body[self.at - size : self.at]
+
+    def text(self) -> str:
+        """A text in Java's variant of UTF-8: surrogates and NUL take bytes of their own."""
+        raw = self.take(self.count()).replace(b"\xc0\x80", b"\0")
+        units = raw.decode("utf-8", "surrogatepass").encode("utf-16-le", "surrogatepass")
+        return units.decode("utf-16-le", "replace")
+
+    def class_id(self) -> int:
+        """The id of a class; of one that is not registered, what its id would be."""
+        number: int = self.number("i")
+        return number or java_hash(self.text())
+
+    # Objects
+
+    def object(self) -> bytes:
+        """The next object, written anew."""
+        if self._depth > _MAX_DEPTH:
+            raise WireError(f"objects nested more than {_MAX_DEPTH} deep")
+        tag = self.number("B")
+        if tag in _NUMBERS:
+            code, size = _NUMBERS[tag]
+            return bytes([code]) + self.take(size)
+        if tag == _NULL:
+            return _NULL_OBJECT
+        if tag == _HANDLE:
+            return self._grown(self._referred())
+        if tag == _JDK:
+            raise NotReadable(None, _class_of_jdk_stream(self.body[self.at :]))
+        if tag == _CLASS:
+            return struct.pack("<Bi", TypeCode.CLASS, self.class_id())
+        if tag == _PROXY:
+            raise NotReadable(None, "a Java proxy")
+        if tag == _ENUM:
+            return struct.pack("<Bii", TypeCode.ENUM, self.class_id(), self.number("i"))
+        mine = len(self._seen)
+        self._seen.append(None)
+        self._depth += 1
+        found = self._grown(self._body(tag))
+        self._depth -= 1
+        self._seen[mine] = found
+        return found
+
+    def _grown(self, found: bytes) -> bytes:
+        self._made += len(found)
+        if self._made > _MAX_BYTES:
+            raise WireError("an object in Java's own serialization refers to too much")
+        return found
+
+    def _referred(self) -> bytes:
+        number = self.number("i")
+        if not 0 <= number < len(self._seen):
+            raise WireError(f"an object in Java's own serialization has no part {number}")
+        found: bytes | None = self._seen[number]
+        if found is None:
+            raise NotReadable(None, "a collection that contains itself")
+        return found
+
+    def _body(self, tag: int) -> bytes:
+        """What follows the tag of an object that others can refer to."""
+        if tag == _TEXT:
+            return _string(self.text())
+        if tag in _ARRAYS:
+            code, size = _ARRAYS[tag]
+            count = self.count()
+            return struct.pack("<Bi", code, count) + self.take(count * size)
+        if tag in _LISTS:
+            count = self.count()
+            self.take(_LISTS[tag])
+            return collection(self.objects(count))
+        if tag in _MAPS:
+            count = self.count()
+            self.take(_MAPS[tag])
+            return mapping(self.objects(2 * count))
+        if tag == _OBJECT_ARRAY:
+            self.class_id()
+            elements = self.objects(self.count())
+            return struct.pack("<Bii", TypeCode.OBJECT_ARRAY, -1, len(elements)) + b"".join(
+                elements
+            )
+        if tag == _UUID:
+            return bytes([TypeCode.UUID]) + self.take(16)
+        if tag == _DATE:
+            return bytes([TypeCode.DATE]) + self.take(8)
+        if tag == _PROPERTIES:
+            return self._properties()
+        if tag in (_SERIALIZABLE, _EXTERNALIZABLE):
+            number = self.class_id()
+            self.take(2)  # a checksum of the class
+            if (reader := self._readers.get(number)) is None:
+                raise NotReadable(number)
+            found: bytes = reader(self)
+            return found
+        raise WireError(f"an object in Java's own serialization begins with {tag}")
+
+    def objects(self, count: int) -> list[bytes]:
+        """So many objects, written anew."""
+        return [self.object() for _ in range(count)]
+
+    def _properties(self) -> bytes:
+        if not self.number("?"):
+            self.object()  # defaults, whose names come among the others
+        return mapping([_string(self.text()) for _ in range(2 * self.count())])
+
+
+# Objects of the binary protocol
+
+
+def _string(text: str) -> bytes:
+    raw = text.encode("utf-8", "replace")
+    return struct.pack("<Bi", TypeCode.STRING, len(raw)) + raw
+
+
+def collection(elements: list[bytes]) -> bytes:
+    """A collection of these objects."""
+    return struct.pack("<BiB", TypeCode.COLLECTION, len(elements), _ARRAY_LIST) + b"".join(elements)
+
+
+def mapping(pairs: list[bytes]) -> bytes:
+    """A map of keys and values in turn."""
+    return struct.pack("<BiB", TypeCode.MAP, len(pairs) // 2, _LINKED_MAP) + b"".join(pairs)
+
+
+def _class_of_jdk_stream(body: bytes) -> str:
+    """The class of the object that a stream of `java.io` begins with."""
+    # Magic and version, an object or an enum, a description of its class, its name.
+    if len(body) < 8 or body[5:6] != b"r":
+        return "an object of java.io"
+    (length,) = struct.unpack_from(">H", body, 6)
+    return body[8 : 8 + length].decode("utf-8", "replace")

@@ -1,0 +1,365 @@
+"""Classes of the JDK that have a plain meaning, as the objects of the binary protocol of that.
+
+    java.sql.Date, LocalDate                                    DATE
+    LocalDateTime, Instant, OffsetDateTime, ZonedDateTime       TIMESTAMP (of the instant)
+    LocalTime, Duration                                         LONG, nanoseconds
+    BigInteger, BigDecimal                                      DECIMAL
+    Year, AtomicInteger, AtomicLong, AtomicBoolean              INT, INT, LONG, BOOL
+    List.of, Arrays.asList, Vector, Collections.empty..., ...   COLLECTION, MAP
+
+Source: OpenJDK, `java.time.Ser`, `java.util.CollSer` and the fields and `writeObject` methods of
+the classes; fields come in the order of their names, those of a parent class first.
+"""
+
+from __future__ import annotations
+
+import datetime
+import struct
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from ignitetf.errors import WireError
+from ignitetf.wire.codes import TypeCode, java_hash
+from ignitetf.wire.javastream import NotReadable, Stream, collection, mapping
+from ignitetf.wire.objects import object_end
+
+__all__ = ["plain_object"]
+
+_ARRAY_LIST: Final = 1
+_NULL_OBJECT: Final = bytes([TypeCode.NULL])
+_DAY_MS: Final = 86_400_000
+_EPOCH_DAY: Final = datetime.date(1970, 1, 1).toordinal()
+_DAYS_OF_400_YEARS: Final = 146_097
+_SECOND_NS: Final = 1_000_000_000
+# More bytes by copies of one element are no data.
+_MOST_COPIED: Final = 64 << 20
+
+
+def plain_object(body: bytes) -> bytes:
+    """The object of the binary protocol that means the same.
+
+    Args:
+        body: What follows the type code and the length.
+
+    Raises:
+        NotReadable: Its class, or that of an object inside it, has no plain meaning.
+        WireError: The bytes are no such object.
+    """
+    stream = Stream(body, _READERS)
+    try:
+        found = stream.object()
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise WireError("an object in Java's own serialization is cut") from error
+    if stream.at != len(body):
+        raise WireError("bytes stand after an object in Java's own serialization")
+    return found
+
+
+def _long(code: TypeCode, value: int, what: str) -> bytes:
+    if not -(1 << 63) <= value < 1 << 63:
+        raise NotReadable(None, f"{what} that no int64 holds")
+    return struct.pack("<Bq", code, value)
+
+
+def _timestamp(seconds: int, nanoseconds: int) -> bytes:
+    ms = _long(TypeCode.TIMESTAMP, seconds * 1000 + nanoseconds // 1_000_000, "a time in ms")
+    return ms + struct.pack("<i", nanoseconds % 1_000_000)
+
+
+def _decimal(scale: int, value: bytes) -> bytes:
+    return struct.pack("<Bii", TypeCode.DECIMAL, scale, len(value)) + value
+
+
+# Classes
+
+
+def _sql_date(stream: Stream) -> bytes:
+    return bytes([TypeCode.DATE]) + stream.take(8)
+
+
+def _sql_time(stream: Stream) -> bytes:
+    return bytes([TypeCode.TIME]) + stream.take(8)
+
+
+def _sql_timestamp(stream: Stream) -> bytes:
+    ms, nanoseconds = stream.number("q"), stream.number("i")
+    return _timestamp(ms // 1000, nanoseconds)
+
+
+def _magnitude(stream: Stream) -> bytes:
+    """A big integer as decimals have it: its sign is the top bit of the first byte."""
+    stream.take(16)  # lengths and positions of bits, which Java does not look at either
+    raw = stream.object()
+    sign = stream.number("i")
+    if raw[0] != TypeCode.BYTE_ARRAY:
+        raise WireError("a big integer has no digits")
+    digits = raw[5:].lstrip(b"\0") or b"\0"
+    if digits[0] & 0x80:
+        digits = b"\0" + digits
+    return bytes([digits[0] | (0x80 if sign < 0 else 0)]) + digits[1:]
+
+
+def _big_integer(stream: Stream) -> bytes:
+    return _decimal(0, _magnitude(stream))
+
+
+def _big_decimal(stream: Stream) -> bytes:
+    value = stream.object()
+    if value[0] != TypeCode.DECIMAL:
+        raise WireError("a decimal has no digits")
+    return _decimal(stream.number("i"), value[9:])
+
+
+def _time_class(stream: Stream) -> bytes:
+    """`java.time.Ser`, which stands for all classes of java.time."""
+    kind = stream.number("B")
+    if (reader := _TIMES.get(kind)) is None:
+        raise NotReadable(None, f"java.time.{_OTHER_TIMES.get(kind, 'Ser')}")
+    return reader(stream)
+
+
+def _local_date(stream: Stream) -> bytes:
+    return _long(TypeCode.DATE, _days(stream) * _DAY_MS, "a date in ms")
+
+
+def _local_time(stream: Stream) -> bytes:
+    return struct.pack("<Bq", TypeCode.LONG, _nanoseconds_of_day(stream))
+
+
+def _local_date_time(stream: Stream) -> bytes:
+    return _date_time(stream, zoned=False)
+
+
+def _offset_date_time(stream: Stream) -> bytes:
+    return _date_time(stream, zoned=True)
+
+
+def _zoned_date_time(stream: Stream) -> bytes:
+    found = _date_time(stream, zoned=True)
+    kind = stream.number("B")
+    if kind == 7:
+        stream.text()
+    elif kind == 8:
+        _offset(stream)
+    else:
+        raise WireError(f"a time zone of kind {kind}")
+    return found
+
+
+def _date_time(stream: Stream, zoned: bool) -> bytes:
+    days, of_day = _days(stream), _nanoseconds_of_day(stream)
+    offset = _offset(stream) if zoned else 0
+    return _timestamp(days * 86_400 + of_day // _SECOND_NS - offset, of_day % _SECOND_NS)
+
+
+def _days(stream: Stream) -> int:
+    """Days since 1970-01-01, of a year, a month and a day."""
+    year, month, day = stream.number("i"), stream.number("B"), stream.number("B")
+    # Python has the years 1 to 9999 only; the calendar is the same every 400 years.
+    rounds, within = divmod(year - 2000, 400)
+    try:
+        found = datetime.date(2000 + within, month, day)
+    except ValueError as error:
+        raise WireError(f"no day {year}-{month}-{day}") from error
+    return int(found.toordinal() - _EPOCH_DAY + rounds * _DAYS_OF_400_YEARS)
+
+
+def _nanoseconds_of_day(stream: Stream) -> int:
+    """Of an hour, a minute, a second and nanoseconds; the last that is not zero is complemented."""
+    parts = [0, 0, 0]
+    for i in range(3):
+        parts[i] = stream.number("b")
+        if parts[i] < 0:
+            parts[i] = ~parts[i]
+            nanoseconds = 0
+            break
+    else:
+        nanoseconds = stream.number("i")
+    hour, minute, second = parts
+    if hour > 23 or minute > 59 or second > 59 or not 0 <= nanoseconds < _SECOND_NS:
+        raise WireError("no time of a day")
+    return (hour * 3600 + minute * 60 + second) * _SECOND_NS + nanoseconds
+
+
+def _offset(stream: Stream) -> int:
+    """Seconds that a zone is before UTC."""
+    quarters = stream.number("b")
+    return int(stream.number("i") if quarters == 127 else quarters * 900)
+
+
+def _instant(stream: Stream) -> bytes:
+    return _timestamp(*_seconds(stream))
+
+
+def _duration(stream: Stream) -> bytes:
+    seconds, nanoseconds = _seconds(stream)
+    return _long(TypeCode.LONG, seconds * _SECOND_NS + nanoseconds, "a duration in ns")
+
+
+def _seconds(stream: Stream) -> tuple[int, int]:
+    seconds, nanoseconds = stream.number("q"), stream.number("i")
+    if not 0 <= nanoseconds < _SECOND_NS:
+        raise WireError(f"{nanoseconds} nanoseconds of a second")
+    return seconds, nanoseconds
+
+
+def _int(stream: Stream) -> bytes:
+    return bytes([TypeCode.INT]) + stream.take(4)
+
+
+def _long_value(stream: Stream) -> bytes:
+    return bytes([TypeCode.LONG]) + stream.take(8)
+
+
+def _bool_of_int(stream: Stream) -> bytes:
+    return bytes([TypeCode.BOOL, stream.number("i") != 0])
+
+
+def _immutable(stream: Stream) -> bytes:
+    """`java.util.CollSer`: List.of, Set.of, Map.of, Stream.toList and what is copied so."""
+    kind = stream.number("i") & 0xFF
+    found = stream.objects(stream.count())
+    if kind not in (1, 2, 3, 4) or (kind == 3 and len(found) % 2):
+        raise WireError(f"an immutable collection of kind {kind}")
+    return mapping(found) if kind == 3 else collection(found)
+
+
+def _array_list(stream: Stream) -> bytes:
+    """`Arrays.asList`: a view of an array."""
+    count, elements = _array(stream)
+    return struct.pack("<BiB", TypeCode.COLLECTION, count, _ARRAY_LIST) + elements
+
+
+def _vector(stream: Stream) -> bytes:
+    stream.take(4)
+    used = stream.number("i")
+    count, elements = _array(stream)
+    if not 0 <= used <= count:
+        raise WireError(f"a vector of {used} elements in an array of {count}")
+    end = 0
+    for _ in range(used):
+        end = object_end(memoryview(elements), end)
+    return struct.pack("<BiB", TypeCode.COLLECTION, used, _ARRAY_LIST) + elements[:end]
+
+
+def _array(stream: Stream) -> tuple[int, bytes]:
+    """Number and bytes of the elements of the next object, an array of objects."""
+    found = stream.object()
+    if found[0] != TypeCode.OBJECT_ARRAY:
+        raise WireError("a list has no array")
+    return struct.unpack_from("<i", found, 5)[0], found[9:]
+
+
+def _counted(stream: Stream) -> bytes:
+    return collection(stream.objects(stream.count()))
+
+
+def _tree_set(stream: Stream) -> bytes:
+    _natural_order(stream)
+    return _counted(stream)
+
+
+def _tree_map(stream: Stream) -> bytes:
+    _natural_order(stream)
+    return mapping(stream.objects(2 * stream.count()))
+
+
+def _natural_order(stream: Stream) -> None:
+    if stream.object() != _NULL_OBJECT:
+        raise NotReadable(None, "a comparator")
+
+
+def _queue(stream: Stream) -> bytes:
+    _natural_order(stream)
+    count = stream.count()
+    stream.take(4)
+    return collection(stream.objects(count))
+
+
+def _hashtable(stream: Stream) -> bytes:
+    stream.take(12)
+    return mapping(stream.objects(2 * stream.count()))
+
+
+def _copies(stream: Stream) -> bytes:
+    element, count = stream.object(), stream.number("i")
+    if not 0 <= count <= _MOST_COPIED // len(element):
+        raise WireError(f"{count} copies of an object")
+    return collection([element] * count)
+
+
+def _view(stream: Stream) -> bytes:
+    """What the first field holds: the collection that an unmodifiable one is a view of."""
+    return stream.object()
+
+
+def _list_view(stream: Stream) -> bytes:
+    found = stream.object()
+    stream.object()  # the same list, by the name of another class
+    return found
+
+
+def _empty(stream: Stream) -> bytes:
+    return collection([])
+
+
+def _empty_map(stream: Stream) -> bytes:
+    return mapping([])
+
+
+def _single(stream: Stream) -> bytes:
+    return collection([stream.object()])
+
+
+def _single_map(stream: Stream) -> bytes:
+    return mapping([stream.object(), stream.object()])
+
+
+_Reader = Callable[[Stream], bytes]
+
+
+def _by_id(readers: Iterable[tuple[str, _Reader]]) -> dict[int, _Reader]:
+    return {java_hash(name): reader for name, reader in readers}
+
+
+# The kinds of `java.time.Ser`.
+_TIMES: Final[dict[int, _Reader]] = {
+    1: _duration, 2: _instant, 3: _local_date, 4: _local_time, 5: _local_date_time,
+    6: _zoned_date_time, 10: _offset_date_time, 11: _int,
+}  # fmt: skip
+_OTHER_TIMES: Final = {
+    7: "ZoneRegion", 8: "ZoneOffset", 9: "OffsetTime", 12: "YearMonth", 13: "MonthDay", 14: "Period",
+}  # fmt: skip
+_READERS: Final = _by_id([
+    ("java.sql.Date", _sql_date),
+    ("java.sql.Time", _sql_time),
+    ("java.sql.Timestamp", _sql_timestamp),
+    ("java.time.Ser", _time_class),
+    ("java.math.BigInteger", _big_integer),
+    ("java.math.BigDecimal", _big_decimal),
+    ("java.util.concurrent.atomic.AtomicInteger", _int),
+    ("java.util.concurrent.atomic.AtomicLong", _long_value),
+    ("java.util.concurrent.atomic.AtomicBoolean", _bool_of_int),
+    ("java.util.CollSer", _immutable),
+    ("java.util.Arrays$ArrayList", _array_list),
+    ("java.util.Vector", _vector),
+    ("java.util.Stack", _vector),
+    ("java.util.ArrayDeque", _counted),
+    ("java.util.concurrent.CopyOnWriteArrayList", _counted),
+    ("java.util.concurrent.CopyOnWriteArraySet", _view),
+    ("java.util.PriorityQueue", _queue),
+    ("java.util.TreeSet", _tree_set),
+    ("java.util.TreeMap", _tree_map),
+    ("java.util.Hashtable", _hashtable),
+    ("java.util.Collections$CopiesList", _copies),
+    ("java.util.Collections$UnmodifiableCollection", _view),
+    ("java.util.Collections$UnmodifiableSet", _view),
+    ("java.util.Collections$UnmodifiableList", _list_view),
+    ("java.util.Collections$UnmodifiableMap", _view),
+    ("java.util.Collections$EmptyList", _empty),
+    ("java.util.Collections$EmptySet", _empty),
+    ("java.util.Collections$EmptyMap", _empty_map),
+    ("java.util.Collections$SingletonSet", _single),
+    ("java.util.Collections$SingletonList", _single),
+    ("java.util.Collections$SingletonMap", _single_map),
+])  # fmt: skip

@@ -1,0 +1,86 @@
+"""`KeySet`: keys that one query named, and the entries of other pages that have them.
+
+pages -> **keys** -> pages
+
+Keys are compared by their bytes, which are the same in every answer: a node gives them as they are
+stored. Those of one length stand together, sorted, so that they need no more memory than their
+bytes, and a page is looked up at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignitetf.wire.frames import Page
+from ignitetf.wire.objects import bytes_at, find_rows, gather, unwrap
+
+__all__ = ["KeySet"]
+
+_OBJECT_LENGTH_AT: Final = 12
+
+
+class KeySet:
+    """A set of keys."""
+
+    def __init__(self) -> None:
+        """No keys."""
+        self._new: dict[int, list[NDArray[Any]]] = {}
+        self._sorted: dict[int, NDArray[Any]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._settled().values()))
+
+    def add(self, page: Page) -> None:
+        """Take in the keys of a page whose rows have the key as their one column."""
+        (at,) = find_rows(page.data, page.count, 1)
+        begin, length = _extents(page.data, at, np.append(at[1:], len(page.data)))
+        for size in np.unique(length).tolist():
+            same = begin[length == size]
+            self._new.setdefault(size, []).append(_items(page.data, same, size))
+
+    def entries(self, page: Page) -> Page:
+        """The entries of a page, in its order, whose keys are in the set."""
+        key_at, value_at = find_rows(page.data, page.count)
+        begin, length = _extents(page.data, key_at, value_at)
+        chosen = np.zeros(page.count, np.bool_)
+        known = self._settled()
+        for size in np.unique(length).tolist():
+            keys = known.get(size)
+            if keys is None:
+                continue
+            rows = np.flatnonzero(length == size)
+            wanted = _items(page.data, begin[rows], size)
+            place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+            chosen[rows] = keys[place] == wanted
+        if chosen.all():
+            return page
+        nbytes = np.diff(np.append(key_at, len(page.data)))
+        return replace(page, count=int(chosen.sum()), data=page.data[np.repeat(chosen, nbytes)])
+
+    def _settled(self) -> dict[int, NDArray[Any]]:
+        for size, parts in self._new.items():
+            before = [self._sorted[size]] if size in self._sorted else []
+            self._sorted[size] = np.unique(np.concatenate([*before, *parts]))
+        self._new = {}
+        return self._sorted
+
+
+def _extents(
+    data: NDArray[np.uint8], at: NDArray[np.int64], end: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where each key's own bytes begin, without a wrapper, and how many they are."""
+    begin = unwrap(data, at) if len(at) else at
+    length = end - begin
+    objects = begin != at
+    if objects.any():
+        length[objects] = gather(data, begin[objects] + _OBJECT_LENGTH_AT, "<i4")
+    return begin, length
+
+
+def _items(data: NDArray[np.uint8], at: NDArray[np.int64], size: int) -> NDArray[Any]:
+    """The keys as voids, which NumPy sorts by their bytes."""
+    return np.ascontiguousarray(bytes_at(data, at, size)).view(f"V{size}")[:, 0]

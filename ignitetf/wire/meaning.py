@@ -1,0 +1,208 @@
+"""What stands for a value is followed to the value: wrappers, handles, classes of the JDK.
+
+objects -> **meaning** -> columns, infer
+
+Most values are where they seem to be. Some stand elsewhere: wrapped (code 27), as a handle to an
+object before them in the record (code 102), as raw data (TreeSet, TreeMap), or in Java's own
+serialization (code 254), of which `jdk` makes an object of the binary protocol. Values that
+nobody can read keep their code, and `described` says what they are.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignitetf.errors import WireError
+from ignitetf.wire.codes import BinaryFlag, TypeCode, java_hash
+from ignitetf.wire.fields import headers
+from ignitetf.wire.javastream import NotReadable
+from ignitetf.wire.jdk import plain_object
+from ignitetf.wire.objects import (
+    TREES,
+    Bytes,
+    Positions,
+    bytes_at,
+    check_bounds,
+    follow,
+    gather,
+    unwrap,
+)
+from ignitetf.wire.types import TypeRegistry
+
+__all__ = ["described", "meant", "type_code", "type_codes"]
+
+Codes = NDArray[np.uint8]
+
+# A wrapper may hold a wrapper, or a handle.
+_MAX_STEPS: Final = 64
+_HEAD: Final = 5
+# Classes that stand for others.
+_TIMES, _IMMUTABLE = java_hash("java.time.Ser"), java_hash("java.util.CollSer")
+# A java.sql.Date, as each row of a SQL table with a DATE column has one.
+_SQL_DATE: Final = struct.pack("<BiBi", TypeCode.OPTIMIZED, 15, 102, java_hash("java.sql.Date"))
+_SQL_DATE_AT: Final = len(_SQL_DATE) + 2
+_SQL_DATE_BYTES: Final = _SQL_DATE_AT + 8
+
+
+def type_code(code: int) -> str:
+    """A type code for a message: its name and number."""
+    try:
+        return f"{TypeCode(code).name} ({code})"
+    except ValueError:
+        return f"unknown type code {code}"
+
+
+def type_codes(data: Bytes, at: Positions) -> Codes:
+    """The type codes at these positions; NULL where the position is -1."""
+    if len(at) and int(at.min()) >= 0:
+        check_bounds(data, at, 1)
+        return data[at]
+    check_bounds(data, at[at >= 0], 1)
+    return np.where(at >= 0, data[np.maximum(at, 0)], np.uint8(TypeCode.NULL))
+
+
+def meant(data: Bytes, at: Positions) -> tuple[Bytes, Positions, Codes]:
+    """The values that are meant at these positions.
+
+    Args:
+        data: The page.
+        at: Where the values seem to be, -1 where there is none.
+
+    Returns:
+        The bytes that they are in (the page, or it and what was written anew), where they begin
+        there, and their codes. A TreeSet has the code of a collection. What cannot be read has
+        OPTIMIZED, CLASS, PROXY, or HANDLE for a reference to an object that contains it.
+
+    Raises:
+        WireError: Something leads beyond the page or nowhere.
+    """
+    codes = type_codes(data, at)
+    for _ in range(_MAX_STEPS):
+        if (wrapped := codes == TypeCode.WRAPPED).any():
+            at = at.copy()
+            at[wrapped] = unwrap(data, at[wrapped])
+        elif (handles := np.flatnonzero(codes == TypeCode.HANDLE)).size:
+            target, cyclic = follow(data, at[handles])
+            if cyclic.all():
+                break
+            at = at.copy()
+            at[handles[~cyclic]] = target[~cyclic]
+        else:
+            break
+        codes = type_codes(data, at)
+    if (trees := np.flatnonzero(codes == TypeCode.OBJECT)).size:
+        check_bounds(data, at[trees], 8)
+        types = gather(data, at[trees] + 4, "<i4")
+        if (special := np.isin(types, list(TREES))).any():
+            codes = codes.copy()
+            codes[trees[special]] = [TREES[t] for t in types[special].tolist()]
+    if (foreign := np.flatnonzero(codes == TypeCode.OPTIMIZED)).size:
+        return _rewritten(data, at, codes, foreign)
+    return data, at, codes
+
+
+def _rewritten(
+    data: Bytes, at: Positions, codes: Codes, foreign: Positions
+) -> tuple[Bytes, Positions, Codes]:
+    """The page with what its objects in Java's own serialization mean behind it."""
+    at, codes = at.copy(), codes.copy()
+    dates = _sql_dates(data, at[foreign])
+    others = foreign if dates is None else foreign[~dates]
+    made: list[bytes] = []
+    end = len(data)
+    if dates is not None and dates.any():
+        rows = foreign[dates]
+        objects = np.empty((len(rows), 9), np.uint8)
+        objects[:, 0] = TypeCode.DATE
+        objects[:, 1:] = bytes_at(data, at[rows] + _SQL_DATE_AT, 8)
+        made.append(objects.tobytes())
+        at[rows] = end + 9 * np.arange(len(rows))
+        codes[rows] = TypeCode.DATE
+        end += objects.size
+    known: dict[bytes, bytes | None] = {}
+    for row in others.tolist():
+        body = _body(data, int(at[row]))
+        if body not in known:
+            try:
+                known[body] = plain_object(body)
+            except NotReadable:
+                known[body] = None
+        if (found := known[body]) is not None:
+            at[row], codes[row] = end, found[0]
+            made.append(found)
+            end += len(found)
+    if not made:
+        return data, at, codes
+    return np.concatenate((data, np.frombuffer(b"".join(made), np.uint8))), at, codes
+
+
+def _sql_dates(data: Bytes, at: Positions) -> NDArray[np.bool_] | None:
+    """Which of the objects are a `java.sql.Date`; None where they cannot all be looked at."""
+    if int(at.max()) + _SQL_DATE_BYTES > len(data):
+        return None
+    head = bytes_at(data, at, len(_SQL_DATE))
+    same: NDArray[np.bool_] = (head == np.frombuffer(_SQL_DATE, np.uint8)).all(axis=1)
+    return same
+
+
+def _body(data: Bytes, at: int) -> bytes:
+    if at + _HEAD > len(data):
+        raise WireError("an object in Java's own serialization is cut")
+    (length,) = struct.unpack_from("<i", data.data, at + 1)
+    if not 0 <= length <= len(data) - at - _HEAD:
+        raise WireError("an object in Java's own serialization reaches beyond the page")
+    return data[at + _HEAD : at + _HEAD + length].tobytes()
+
+
+def described(data: Bytes, at: int, code: int, registry: TypeRegistry) -> str:
+    """What a value is that cannot be read as it should, for a message.
+
+    Args:
+        data: The bytes that `meant` gave.
+        at: Its position there.
+        code: Its code there.
+        registry: Types, and names of classes; `UnknownClass` is raised for one that it lacks.
+    """
+    if code == TypeCode.HANDLE:
+        return "a reference to an object that contains it"
+    if code == TypeCode.PROXY:
+        return "a Java proxy"
+    if code == TypeCode.CLASS:
+        (number,) = struct.unpack_from("<i", data.data, at + 1)
+        return f"a Java class object ({registry.class_name(number)})"
+    if code == TypeCode.OPTIMIZED:
+        return _foreign(_body(data, at), registry)
+    if code == TypeCode.OBJECT:
+        found = headers(data, np.array([at], np.int64))
+        if is_raw(found.flags).any():
+            kind = registry.find(int(found.type_id[0]))
+            name = kind.name if kind is not None else "an unregistered class"
+            return f"an object of {name}, whose raw data only that class can read"
+    return type_code(code)
+
+
+def is_raw(flags: NDArray[np.uint16]) -> NDArray[np.bool_]:
+    """Which objects have raw data and no fields."""
+    both = BinaryFlag.HAS_RAW | BinaryFlag.HAS_SCHEMA
+    raw: NDArray[np.bool_] = (flags & both) == BinaryFlag.HAS_RAW
+    return raw
+
+
+def _foreign(body: bytes, registry: TypeRegistry) -> str:
+    """What an object in Java's own serialization is, and what inside it nobody can read."""
+    try:
+        plain_object(body)
+    except NotReadable as found:
+        inner = found.name or registry.class_name(found.class_id or 0)
+        own = 0
+        if len(body) >= _HEAD and body[0] in (101, 102):
+            (own,) = struct.unpack_from("<i", body, 1)
+        if own in (0, found.class_id, _TIMES):
+            return f"an object of {inner}, in Java's own serialization"
+        outer = "an immutable collection" if own == _IMMUTABLE else registry.class_name(own)
+        return f"{outer} with an object of {inner}, in Java's own serialization"
+    return type_code(TypeCode.OPTIMIZED)

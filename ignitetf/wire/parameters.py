@@ -1,0 +1,175 @@
+"""SQL parameters: Python and NumPy values to the objects that go beside a statement.
+
+values -> **parameters** -> frames
+
+A value that SQL cannot hold, or would hold as another one, is refused here: the node would take
+what is left of it without a word.
+
+Source: Apache Ignite 2.17.0, `ClientMessageParser`, `BinaryWriterExImpl` (decimal: scale, length,
+big-endian magnitude whose first bit is the sign; timestamp: milliseconds, nanoseconds).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import struct
+import uuid
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from decimal import Decimal
+from typing import Any, Final
+
+import numpy as np
+
+from ignitetf.errors import ConfigError
+from ignitetf.wire.codes import TypeCode
+
+__all__ = ["encode_parameter", "encode_string", "parameter_list"]
+
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+_MICROSECOND: Final = dt.timedelta(microseconds=1)
+_DAY: Final = dt.timedelta(days=1)
+_LONG: Final = range(-(1 << 63), 1 << 63)
+_NANOS: Final = 1_000_000
+# Nodes write a number with its zeros when they compare it.
+_MOST_DIGITS: Final = 100_000
+# Of a day in a datetime64, which Ignite's date holds without a time.
+_DAYS: Final = "datetime64[D]"
+
+
+def parameter_list(params: Any, name: str = "params") -> tuple[Any, ...]:
+    """The values as a tuple; None is none.
+
+    Args:
+        params: A list, tuple, array of one dimension, or another iterable in a certain order.
+        name: What the caller calls them.
+
+    Raises:
+        ConfigError: It is a single value, or has no certain order.
+    """
+    if params is None:
+        return ()
+    unordered = isinstance(params, (Mapping, AbstractSet))
+    if isinstance(params, (str, bytes, bytearray)) or unordered or not _is_sequence(params):
+        raise ConfigError(
+            f"{name} is {'a' if unordered else 'one'} {type(params).__name__}, not a list of"
+            " values",
+            hint=f"write {name}=[VALUE, ...], one for each '?', in their order",
+        )
+    return tuple(params)
+
+
+def _is_sequence(params: Any) -> bool:
+    return params.ndim == 1 if isinstance(params, np.ndarray) else isinstance(params, Iterable)
+
+
+def encode_string(text: str) -> bytes:
+    """A string object."""
+    data = text.encode("utf-8")
+    return struct.pack("<bi", TypeCode.STRING, len(data)) + data
+
+
+def encode_parameter(value: Any) -> bytes:
+    """A SQL parameter as an object.
+
+    Args:
+        value: None, bool, int, float, Decimal, str, bytes, UUID, date, datetime (without a zone:
+            UTC), time, timedelta (a time of day), or a scalar of NumPy.
+
+    Raises:
+        ConfigError: Another type, or a value that SQL's type for it does not hold.
+    """
+    if isinstance(value, np.generic):
+        return _numpy_scalar(value)
+    if value is None:
+        return struct.pack("<b", TypeCode.NULL)
+    if isinstance(value, bool):
+        return struct.pack("<b?", TypeCode.BOOL, value)
+    if isinstance(value, int):
+        if value not in _LONG:
+            raise _refused(value, "SQL's BIGINT has 64 bits", "pass decimal.Decimal(value)")
+        return struct.pack("<bq", TypeCode.LONG, value)
+    if isinstance(value, float):
+        return struct.pack("<bd", TypeCode.DOUBLE, value)
+    if isinstance(value, str):
+        try:
+            return encode_string(value)
+        except UnicodeEncodeError as error:
+            raise _refused(value, "it has half of a surrogate pair, no character") from error
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        data = bytes(value)
+        return struct.pack("<bi", TypeCode.BYTE_ARRAY, len(data)) + data
+    if isinstance(value, Decimal):
+        return _decimal(value)
+    if isinstance(value, uuid.UUID):
+        high, low = value.int >> 64, value.int & (1 << 64) - 1
+        return struct.pack("<bQQ", TypeCode.UUID, high, low)
+    return _moment(value)
+
+
+def _moment(value: Any) -> bytes:
+    """A date, a datetime or a time of day."""
+    if isinstance(value, dt.datetime):
+        moment = value if value.tzinfo is not None else value.replace(tzinfo=dt.timezone.utc)
+        return _timestamp((moment - _EPOCH) // _MICROSECOND * 1000)
+    if isinstance(value, dt.date):
+        days = value.toordinal() - _EPOCH.toordinal()
+        return struct.pack("<bq", TypeCode.DATE, days * (_DAY // _MICROSECOND) // 1000)
+    if isinstance(value, dt.time):
+        if value.tzinfo is not None:
+            raise _refused(value, "SQL's TIME has no zone")
+        value = dt.timedelta(
+            hours=value.hour, minutes=value.minute, seconds=value.second,
+            microseconds=value.microsecond,
+        )  # fmt: skip
+    if isinstance(value, dt.timedelta):
+        if not dt.timedelta() <= value < _DAY:
+            raise _refused(value, "SQL's TIME is a time of day")
+        return struct.pack("<bq", TypeCode.TIME, value // _MICROSECOND // 1000)
+    raise ConfigError(
+        f"SQL has no parameter of the type {type(value).__name__}",
+        hint="a number, text, bytes, bool, None, Decimal, UUID, date, datetime or time; of a list"
+        " each value has a '?' of its own",
+    )
+
+
+def _numpy_scalar(value: np.generic) -> bytes:
+    if isinstance(value, np.datetime64):
+        if np.isnat(value):
+            raise _refused(value, "it is no moment", "pass None for NULL")
+        if value.dtype == np.dtype(_DAYS):
+            return encode_parameter(value.item())
+        nanos = value.astype("datetime64[ns]")
+        if nanos.astype(value.dtype) != value:
+            raise _refused(value, "it is outside 1677 to 2262")
+        return _timestamp(int(nanos.astype(np.int64)))
+    plain = value.item()
+    if isinstance(plain, (bool, int, float, str, bytes)):
+        return encode_parameter(plain)
+    raise _refused(value, f"SQL has no {type(value).__name__}")
+
+
+def _timestamp(nanos: int) -> bytes:
+    millis, rest = divmod(nanos, _NANOS)
+    return struct.pack("<bqi", TypeCode.TIMESTAMP, millis, rest)
+
+
+def _decimal(value: Decimal) -> bytes:
+    sign, digits, exponent = value.as_tuple()
+    if not isinstance(exponent, int) or abs(exponent) > _MOST_DIGITS:
+        raise _refused(value, "SQL's DECIMAL has no such number")
+    number = 0
+    for digit in digits:
+        number = number * 10 + digit
+    # One bit more than the number has, for the sign.
+    data = bytearray(number.to_bytes(number.bit_length() // 8 + 1, "big"))
+    if sign and number:
+        data[0] |= 0x80
+    return struct.pack("<bii", TypeCode.DECIMAL, -exponent, len(data)) + bytes(data)
+
+
+def _refused(value: Any, reason: str, hint: str | None = None) -> ConfigError:
+    shown = repr(value)
+    if len(shown) > 60:
+        shown = f"{shown[:57]}..."
+    return ConfigError(f"the SQL parameter {shown} cannot be sent: {reason}", hint=hint)

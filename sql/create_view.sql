@@ -1,0 +1,1 @@
+CREATE OR REPLACE VIEW "{view}" AS SELECT * FROM "{table}"

@@ -1,0 +1,6 @@
+-- Names that a part of the cluster has only a part of: tables that are spread over nodes or over
+-- the threads of a query, and views.
+SELECT T.TABLE_NAME FROM SYS.TABLES T JOIN SYS.CACHES C ON C.CACHE_NAME = T.CACHE_NAME
+WHERE C.QUERY_PARALLELISM > 1 OR (C.CACHE_MODE <> 'REPLICATED'
+    AND (SELECT COUNT(*) FROM SYS.NODES N WHERE NOT N.IS_CLIENT) > 1)
+UNION SELECT NAME FROM SYS.VIEWS WHERE (SELECT COUNT(*) FROM SYS.NODES N WHERE NOT N.IS_CLIENT) > 1

@@ -1,0 +1,5 @@
+-- Tables, with their caches, and views, with their statements, that have a name.
+SELECT 'TABLE', TABLE_NAME, CACHE_NAME FROM SYS.TABLES
+WHERE SCHEMA_NAME = 'PUBLIC' AND TABLE_NAME = ?
+UNION ALL
+SELECT 'VIEW', NAME, SQL FROM SYS.VIEWS WHERE SCHEMA = 'PUBLIC' AND NAME = ?
