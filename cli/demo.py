@@ -42,8 +42,8 @@ def demo(
 
 
 def _listens(settings: Settings) -> bool:
-    from ignitetf.client import Client
     from ignitetf.errors import ConnectError
+    from ignitetf.net.client import Client
 
     try:
         Client(settings).close()

@@ -17,7 +17,7 @@ import typer
 from ignitetf.errors import ConfigError
 
 if TYPE_CHECKING:
-    from ignitetf.client import Client
+    from ignitetf.net.client import Client
     from ignitetf.settings import Settings
 
 __all__ = ["BackupsOption", "Connect", "PartitionsOption", "Yes", "confirm", "connected"]
@@ -44,7 +44,7 @@ class Connect:
 
     def __call__(self) -> Client:
         """A connected client; close it, or use it as a context manager."""
-        from ignitetf.client import connect
+        from ignitetf.net.client import connect
 
         return connect(**self._given())
 

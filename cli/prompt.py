@@ -18,7 +18,7 @@ from ignitetf.settings import ignitetf_home
 from ignitetf.sql import split, statement
 
 if TYPE_CHECKING:
-    from ignitetf.client import Client
+    from ignitetf.net.client import Client
 
 __all__ = ["completer", "history_file", "is_complete", "run"]
 
@@ -133,7 +133,7 @@ class _Shell:
     def _command(self, text: str) -> None:
         name, _, argument = text.partition(" ")
         if name == "\\d":
-            from ignitetf.load.caches import describe, find_table, list_tables
+            from ignitetf.tables.caches import describe, find_table, list_tables
 
             if argument.strip():
                 table = find_table(self.client, argument.strip().rstrip(";"))

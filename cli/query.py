@@ -23,7 +23,7 @@ from ignitetf.cli.output import Rows, note, show, unique
 from ignitetf.errors import ConfigError, MissingExtra, SchemaError, SqlError
 
 if TYPE_CHECKING:
-    from ignitetf.client import SqlResult
+    from ignitetf.net.client import SqlResult
 
 app = typer.Typer()
 

@@ -50,7 +50,7 @@ def create(
 
     Example: ignitetf table create mnist --partitions 16
     """
-    from ignitetf.load.statements import create_tables
+    from ignitetf.tables.statements import create_tables
 
     text, stem = _statements(source)
     _check_places(text, named=name is not None, sized=partitions is not None or backups > 0)
@@ -70,7 +70,7 @@ def list_(connect: Connect, output: OutputOption = "table") -> None:
 
     Example: ignitetf table ls
     """
-    from ignitetf.load.caches import list_tables
+    from ignitetf.tables.caches import list_tables
 
     with connect() as client:
         rows = list_tables(client)
@@ -84,7 +84,7 @@ def describe(connect: Connect, name: NameArgument, output: OutputOption = "table
 
     Example: ignitetf table describe MNIST_TRAIN
     """
-    from ignitetf.load import caches
+    from ignitetf.tables import caches
 
     with connect() as client:
         found = caches.describe(client, caches.find_table(client, name)["cache"])
@@ -101,7 +101,7 @@ def drop(connect: Connect, name: NameArgument, yes: Yes = False) -> None:
 
     Example: ignitetf table drop MNIST_TRAIN --yes
     """
-    from ignitetf.load.caches import drop_table, find_table
+    from ignitetf.tables.caches import drop_table, find_table
 
     with connect() as client:
         table = find_table(client, name)

@@ -10,8 +10,8 @@ from ignitetf.cli.options import Connect, connected
 from ignitetf.cli.output import Output, OutputOption, note, progress, show
 
 if TYPE_CHECKING:
-    from ignitetf.catalog import Manifest
     from ignitetf.load.sources.base import Source
+    from ignitetf.tables.catalog import Manifest
 
 app = typer.Typer(help="Check the rows of a cache.")
 
@@ -55,8 +55,8 @@ def verify(
     if epoch:
         _verify_epoch(connect, cache, number, seed, shards, readers, source, output)
         return
-    from ignitetf.catalog import read_manifest
     from ignitetf.explore.verify import verify as run
+    from ignitetf.tables.catalog import read_manifest
 
     with connect() as client:
         client.require_cache(cache)

@@ -86,9 +86,9 @@ def secure(directory: Path, heap_mib: int, host: str | None, ports: tuple[int, i
 def establish(directory: Path, address: str) -> None:
     """Make the secured cluster active and give it its users; harmless when repeated."""
     from ignitetf.errors import IgniteTFError
+    from ignitetf.net.channel import Channel
     from ignitetf.node.process import write_private
     from ignitetf.node.security import Security
-    from ignitetf.transport import Channel
     from ignitetf.wire.codes import OpCode
 
     security = Security(SECURED, directory)
@@ -119,10 +119,10 @@ def activate(members: int, timeout_s: float) -> None:
 
     They become those that hold its data: a member that came later would hold none.
     """
-    from ignitetf.client import Client
     from ignitetf.errors import IgniteTFError
+    from ignitetf.net.channel import Channel
+    from ignitetf.net.client import Client
     from ignitetf.settings import Settings
-    from ignitetf.transport import Channel
     from ignitetf.wire.codes import OpCode
 
     settings = Settings.resolve()
@@ -151,7 +151,7 @@ def activate(members: int, timeout_s: float) -> None:
 
 def listening() -> None:
     """Connect once; raises what the client raises."""
-    from ignitetf.client import Client
+    from ignitetf.net.client import Client
     from ignitetf.settings import Settings
 
     Client(Settings.resolve()).close()

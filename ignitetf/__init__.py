@@ -11,6 +11,7 @@ Names load on first use, so that `import ignitetf` costs nothing and needs no Te
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 __all__ = [
@@ -25,22 +26,29 @@ __all__ = [
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from ignitetf.client import Client, connect
     from ignitetf.errors import IgniteTFError
     from ignitetf.load.loader import load_dataset
+    from ignitetf.net.client import Client, connect
     from ignitetf.node import Node
-    from ignitetf.read.causes import own_errors
-    from ignitetf.read.dataset import IgniteDataset
+    from ignitetf.read.tf.causes import own_errors
+    from ignitetf.read.tf.dataset import IgniteDataset
 
 _HOME = {
-    "Client": "ignitetf.client",
-    "IgniteDataset": "ignitetf.read.dataset",
+    "Client": "ignitetf.net.client",
+    "IgniteDataset": "ignitetf.read.tf.dataset",
     "IgniteTFError": "ignitetf.errors",
     "Node": "ignitetf.node",
-    "connect": "ignitetf.client",
+    "connect": "ignitetf.net.client",
     "load_dataset": "ignitetf.load.loader",
-    "own_errors": "ignitetf.read.causes",
+    "own_errors": "ignitetf.read.tf.causes",
 }
+
+
+# In a checkout the commands stand beside this folder, where Python finds them by no other way when
+# it takes this folder for the package: from the root of the checkout, before any installation.
+_CHECKOUT = Path(__file__).parents[1]
+if (_CHECKOUT / "pyproject.toml").is_file() and (_CHECKOUT / "cli" / "main.py").is_file():
+    __path__.append(str(_CHECKOUT))
 
 
 def __getattr__(name: str) -> Any:

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 PARTS: Final = {
     "wire/_hash.c": "-O3",
     "wire/_walk.c": "-O2",
-    "read/_substr.c": "-O2",
+    "read/tf/_substr.c": "-O2",
     "fs/_gfile.c": "-O2",
 }
 _FLAGS: Final = ("-std=c11", "-fPIC", "-shared", "-fvisibility=hidden")
@@ -125,7 +125,7 @@ def _cache_folder() -> Path:
 
 
 def _optimize(source: Path) -> str:
-    return PARTS[f"{source.parent.name}/{source.name}"]
+    return next(flag for part, flag in PARTS.items() if source.as_posix().endswith(f"/{part}"))
 
 
 def build(source: Path, target: Path) -> None:

@@ -183,7 +183,7 @@ def profile_of_the_shared_node_only(request):
 
 @pytest.fixture(scope="session")
 def client(address):
-    from ignitetf.client import connect
+    from ignitetf.net.client import connect
 
     with connect(address) as found:
         yield found
@@ -192,7 +192,7 @@ def client(address):
 @pytest.fixture
 def cache_name(request, client):
     """A name that no other test uses; its cache and manifest are dropped afterwards."""
-    from ignitetf.catalog import drop_manifest
+    from ignitetf.tables.catalog import drop_manifest
 
     name = f"T{os.getpid()}_{next(_numbers)}"
     yield name

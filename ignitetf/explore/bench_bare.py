@@ -16,11 +16,11 @@ from typing import Final
 
 import numpy as np
 
-from ignitetf.client import Client, cache_id
 from ignitetf.errors import ConnectError, RequestTimeout, WireError
+from ignitetf.net.channel import FLAG_ERROR, FLAG_TOPOLOGY
+from ignitetf.net.client import Client, cache_id
 from ignitetf.read.reader import CacheReader
 from ignitetf.settings import split_address
-from ignitetf.transport import FLAG_ERROR, FLAG_TOPOLOGY
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.frames import cursor_request, scan_request
 

@@ -17,11 +17,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from ignitetf.client import Client, cache_id
 from ignitetf.errors import IgniteTFError
 from ignitetf.fs.chunks import CHUNK_BYTES
 from ignitetf.fs.records import Entry
 from ignitetf.fs.store import Store
+from ignitetf.net.client import Client, cache_id
 from ignitetf.settings import Settings
 from ignitetf.wire.codes import OpCode, StreamerFlag, TypeCode
 

@@ -10,10 +10,10 @@ import functools
 from collections.abc import Callable
 from typing import Final
 
-from ignitetf.client import Client
 from ignitetf.explore import bench_ways
 from ignitetf.explore.bench_bare import can_drain, draining
 from ignitetf.explore.bench_ways import reduced_rows
+from ignitetf.net.client import Client
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
 
@@ -57,7 +57,7 @@ def _bare(client: Client, cache: str) -> Callable[[], int]:
 
 
 def _tensorflow(client: Client, cache: str, layout: str) -> Ways:
-    from ignitetf.read.dataset import IgniteDataset
+    from ignitetf.read.tf.dataset import IgniteDataset
 
     dataset = IgniteDataset(cache, settings=client.settings, shard=(0, 1))
     batches = dataset.batch(_BATCH)

@@ -21,9 +21,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from ignitetf.client import connect
 from ignitetf.errors import IgniteTFError, RequestTimeout
 from ignitetf.explore.bench_rows import Profile, make_rows
+from ignitetf.net.client import connect
 from ignitetf.settings import Settings
 from ignitetf.wire.blocks import concat
 from ignitetf.wire.schema import Batch

@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from ignitetf.client import connect
 from ignitetf.errors import ConfigError
 from ignitetf.explore.bench_rows import PROFILES, drop_rows, fill_cache, sized
 from ignitetf.explore.bench_ways import BARE, BARE_AHEAD, Setup, Way, make_ways
 from ignitetf.explore.turns import in_turn, median_ratio
+from ignitetf.net.client import connect
 from ignitetf.read.cursor import Times
 from ignitetf.settings import Settings
 

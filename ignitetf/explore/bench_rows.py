@@ -13,14 +13,14 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ignitetf.catalog import drop_manifest
-from ignitetf.client import Client
 from ignitetf.errors import CacheNotFound
-from ignitetf.load.caches import remove_cache
 from ignitetf.load.journal import drop_journal
 from ignitetf.load.loader import load_dataset
 from ignitetf.load.sources import open_source
 from ignitetf.load.sources.base import Source
+from ignitetf.net.client import Client
+from ignitetf.tables.caches import remove_cache
+from ignitetf.tables.catalog import drop_manifest
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
 

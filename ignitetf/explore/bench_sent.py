@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from ignitetf.client import Client, cache_id
 from ignitetf.load.blocks import BlockKeys, Blocks
 from ignitetf.load.route import find_route
 from ignitetf.load.writer import CONNECTIONS, IN_FLIGHT, REQUEST_BYTES, Work
-from ignitetf.transport import Channel
+from ignitetf.net.channel import Channel
+from ignitetf.net.client import Client, cache_id
 from ignitetf.wire.blocks import block_schema
 from ignitetf.wire.codes import OpCode, StreamerFlag, TypeCode
 from ignitetf.wire.encode import encode_entries

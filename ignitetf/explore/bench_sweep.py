@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from ignitetf.client import connect
 from ignitetf.errors import ConfigError
 from ignitetf.explore.bench_read import Rate, measure
 from ignitetf.explore.bench_rows import Profile, drop_rows, fill_cache
 from ignitetf.explore.bench_ways import Setup
+from ignitetf.net.client import connect
 from ignitetf.settings import Settings
 
 __all__ = ["PARTITIONS", "SWEEP", "bench_partitions"]

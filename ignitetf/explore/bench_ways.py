@@ -14,18 +14,18 @@ from typing import Any, Final
 
 import numpy as np
 
-from ignitetf.client import Client
 from ignitetf.explore.bench_bare import can_drain, draining
 from ignitetf.explore.bench_rows import Profile, make_rows
+from ignitetf.net.client import Client
 from ignitetf.read.arguments import order_of, reader_count
+from ignitetf.read.batches import closing_batches, read_pieces
 from ignitetf.read.cursor import Times
-from ignitetf.read.elements import element_tree
 from ignitetf.read.export import to_numpy
+from ignitetf.read.leaves import element_tree
 from ignitetf.read.options import LARGE_ROW_BYTES, ReadOptions
 from ignitetf.read.plan import WINDOW_BYTES
 from ignitetf.read.reader import CacheReader
 from ignitetf.read.scan import pipeline_depth
-from ignitetf.read.windows import closing_batches, read_pieces
 from ignitetf.wire.schema import Batch, Column
 
 __all__ = ["BARE", "BARE_AHEAD", "Setup", "Way", "make_ways", "reduced_rows"]
@@ -130,7 +130,7 @@ def _numpy(setup: Setup, reader: CacheReader) -> Way:
 
 
 def _tensorflow(setup: Setup, tf: Any) -> dict[str, Way]:
-    from ignitetf.read.dataset import IgniteDataset
+    from ignitetf.read.tf.dataset import IgniteDataset
 
     size = setup.profile.batch
     dataset = IgniteDataset(

@@ -19,19 +19,19 @@ from typing import Any, Final
 
 import numpy as np
 
-from ignitetf.client import Client, connect
 from ignitetf.explore.bench_layouts import BARE, read_ways
 from ignitetf.explore.bench_pyignite import PutAll, put_all_seconds
 from ignitetf.explore.bench_rows import Profile, drop_rows, make_rows, schema_of
 from ignitetf.explore.bench_sent import Sent, blocks_to_send, rows_to_send
 from ignitetf.explore.turns import in_turn, median_ratio, rows_a_second
 from ignitetf.load.blocks import BlockKeys, Blocks
-from ignitetf.load.caches import CacheSpec, create_cache, create_table
 from ignitetf.load.loader import load_dataset
 from ignitetf.load.sources import open_source
 from ignitetf.load.sources.base import batch_bytes, rows_per_batch
 from ignitetf.load.writer import Writer, register_types
+from ignitetf.net.client import Client, connect
 from ignitetf.settings import Settings
+from ignitetf.tables.caches import CacheSpec, create_cache, create_table
 from ignitetf.wire.blocks import block_schema, concat
 
 __all__ = ["PNG", "PROFILES", "WriteRate", "bench_write"]

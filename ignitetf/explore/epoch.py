@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ignitetf.client import Client
+from ignitetf.net.client import Client
 from ignitetf.read.arguments import order_of
+from ignitetf.read.batches import closing_batches, read_pieces
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.plan import WINDOW_BYTES, check_shard
 from ignitetf.read.reader import CacheReader
-from ignitetf.read.windows import closing_batches, read_pieces
 from ignitetf.wire.checksum import batch_hashes
 from ignitetf.wire.schema import Batch, Schema
 

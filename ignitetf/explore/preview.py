@@ -13,10 +13,10 @@ from typing import Any, Final
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont, UnidentifiedImageError
 
-from ignitetf.catalog import read_manifest
-from ignitetf.client import Client
 from ignitetf.errors import SchemaError
 from ignitetf.explore.rows import first_rows
+from ignitetf.net.client import Client
+from ignitetf.tables.catalog import read_manifest
 
 __all__ = ["Sheet", "contact_sheet", "half_blocks"]
 

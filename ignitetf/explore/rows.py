@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ignitetf.client import Client
 from ignitetf.explore.readable import read_what_can_be
+from ignitetf.net.client import Client
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
 from ignitetf.wire.codes import TypeCode

@@ -18,9 +18,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ignitetf.client import Client
 from ignitetf.errors import SchemaError, WireError
 from ignitetf.load.sources.base import Source
+from ignitetf.net.client import Client
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
 from ignitetf.wire.affinity import partitions_of

@@ -24,15 +24,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ignitetf.client import Client, cache_id
 from ignitetf.crc import crc32
 from ignitetf.errors import ServerError
-from ignitetf.failures import damaged
 from ignitetf.fs.oserrors import is_full
 from ignitetf.fs.path import os_error
-from ignitetf.fs.pipeline import Pipeline
 from ignitetf.fs.records import Extent
 from ignitetf.fs.retry import retry
+from ignitetf.net.client import Client, cache_id
+from ignitetf.net.failures import damaged
+from ignitetf.net.pipeline import Pipeline
 from ignitetf.wire.codes import OpCode, TypeCode
 
 __all__ = ["CHUNK_BYTES", "ChunkCache", "ContentReader", "ContentWriter"]

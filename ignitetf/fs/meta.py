@@ -18,12 +18,12 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
-from ignitetf.client import Client, cache_id
 from ignitetf.errors import IgniteTFError, ServerError, WireError
-from ignitetf.failures import damaged
 from ignitetf.fs.retry import retry
-from ignitetf.pyclient import translated
-from ignitetf.transport import Channel
+from ignitetf.net.channel import Channel
+from ignitetf.net.client import Client, cache_id
+from ignitetf.net.failures import damaged
+from ignitetf.net.pyclient import translated
 from ignitetf.wire.codes import Feature, OpCode, TypeCode
 
 __all__ = ["MetaCache", "Transaction"]

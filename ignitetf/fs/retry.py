@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from ignitetf.client import Client
 from ignitetf.errors import ConnectError, IgniteTFError, RequestTimeout, ServerError
-from ignitetf.failures import is_retryable
 from ignitetf.fs.oserrors import is_full
+from ignitetf.net.client import Client
+from ignitetf.net.failures import is_retryable
 
 __all__ = ["retry"]
 

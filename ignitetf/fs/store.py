@@ -26,7 +26,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace as replace_fields
 from typing import Any, Final
 
-from ignitetf.client import Client
 from ignitetf.errors import (
     CacheNotFound,
     ConfigError,
@@ -39,7 +38,6 @@ from ignitetf.fs.chunks import CHUNK_BYTES, ChunkCache, ContentReader
 from ignitetf.fs.files import FileWriter
 from ignitetf.fs.leases import Leases
 from ignitetf.fs.meta import MetaCache, Transaction
-from ignitetf.fs.moves import rename
 from ignitetf.fs.oserrors import os_errors
 from ignitetf.fs.path import os_error, parts
 from ignitetf.fs.reclaim import Reclaimer
@@ -52,11 +50,13 @@ from ignitetf.fs.records import (
     encode,
 )
 from ignitetf.fs.removal import Removal
+from ignitetf.fs.rename import rename
 from ignitetf.fs.tree import Found, Names, Stale, Tree
-from ignitetf.load.caches import DEFAULT_PARTITIONS
-from ignitetf.pyclient import translated
-from ignitetf.room import require_room
+from ignitetf.net.client import Client
+from ignitetf.net.pyclient import translated
 from ignitetf.settings import Settings
+from ignitetf.tables.caches import DEFAULT_PARTITIONS
+from ignitetf.tables.room import require_room
 
 __all__ = ["DEFAULT_NAME", "FileReader", "Store", "open_store"]
 

@@ -19,10 +19,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ignitetf.client import Client, cache_id
 from ignitetf.errors import ConfigError
 from ignitetf.load.work import Work
 from ignitetf.load.writer import Writer
+from ignitetf.net.client import Client, cache_id
 from ignitetf.wire.affinity import partitions_of
 from ignitetf.wire.blocks import BLOCK_KEY, concat, pack_blocks
 from ignitetf.wire.buffers import BufferPool

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ignitetf.catalog import Manifest
 from ignitetf.errors import (
     CacheExists,
     ConfigError,
@@ -14,7 +13,8 @@ from ignitetf.errors import (
     SchemaError,
 )
 from ignitetf.load.journal import Journal
-from ignitetf.load.tables import fits, told
+from ignitetf.load.targets import fits, told
+from ignitetf.tables.catalog import Manifest
 from ignitetf.wire.schema import Schema
 
 __all__ = [

@@ -16,20 +16,20 @@ from typing import Final
 
 import numpy as np
 
-from ignitetf.client import Client
 from ignitetf.errors import (
     ConnectError,
     RequestTimeout,
     ServerError,
 )
-from ignitetf.failures import is_retryable
 from ignitetf.load.blocks import BlockKeys, Blocks, trim
 from ignitetf.load.checks import interrupted_error
 from ignitetf.load.journal import Journal, write_journal
-from ignitetf.load.lease import Lease
-from ignitetf.load.removal import index_table
 from ignitetf.load.sources.base import Source, batch_bytes
 from ignitetf.load.writer import Writer, register_types
+from ignitetf.net.client import Client
+from ignitetf.net.failures import is_retryable
+from ignitetf.tables.lease import Lease
+from ignitetf.tables.removal import index_table
 from ignitetf.wire.blocks import block_schema
 from ignitetf.wire.schema import Batch, Column, Schema
 

@@ -6,12 +6,12 @@ import datetime
 from dataclasses import replace
 from typing import Any
 
-from ignitetf.catalog import Manifest
-from ignitetf.client import Client
 from ignitetf.errors import LoadInterrupted, SourceError
 from ignitetf.load.journal import Journal
-from ignitetf.load.removal import index_table
 from ignitetf.load.sources.base import Source
+from ignitetf.net.client import Client
+from ignitetf.tables.catalog import Manifest
+from ignitetf.tables.removal import index_table
 from ignitetf.wire.codes import TypeCode
 
 __all__ = ["entries_of", "manifest_of", "require_stored", "successor"]

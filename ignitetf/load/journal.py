@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from ignitetf.catalog import SEPARATOR, delete_entry, read_entry, write_entry
-from ignitetf.client import Client
 from ignitetf.errors import SchemaError
 from ignitetf.load.work import Totals
+from ignitetf.net.client import Client
+from ignitetf.tables.catalog import SEPARATOR, delete_entry, read_entry, write_entry
 from ignitetf.wire.schema import Schema
 
 __all__ = ["Journal", "drop_journal", "read_journal", "write_journal"]

@@ -16,15 +16,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from ignitetf.client import Client, connect
 from ignitetf.load.checks import check_options, exists_error
 from ignitetf.load.fill import Progress
 from ignitetf.load.journal import read_journal
-from ignitetf.load.lease import is_held
 from ignitetf.load.options import IfExists, Layout, LoadOptions, LoadReport
-from ignitetf.load.single import Load
+from ignitetf.load.run import Load
 from ignitetf.load.sources.base import Source
-from ignitetf.load.tables import as_source, index_of, part_name, tables_of
+from ignitetf.load.targets import as_source, index_of, part_name, tables_of
+from ignitetf.net.client import Client, connect
+from ignitetf.tables.lease import is_held
 
 __all__ = ["IfExists", "LoadReport", "Progress", "check_target", "load_dataset"]
 

@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ignitetf.client import Client
 from ignitetf.errors import CacheExists
-from ignitetf.load.caches import CacheSpec, create_cache, create_table, has_table
 from ignitetf.load.fill import index_schema
 from ignitetf.load.options import LoadOptions
-from ignitetf.load.removal import caches_of, index_table
-from ignitetf.load.views import require_free, rows_table
+from ignitetf.net.client import Client
+from ignitetf.tables.caches import CacheSpec, create_cache, create_table, has_table
+from ignitetf.tables.removal import caches_of, index_table
+from ignitetf.tables.views import require_free, rows_table
 from ignitetf.wire.schema import Schema
 
 __all__ = ["create_caches", "require_new_names", "views_of"]

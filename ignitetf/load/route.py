@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from ignitetf.client import Client
+from ignitetf.net.client import Client
 from ignitetf.wire.affinity import partitions_of
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.schema import Batch, Schema

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ignitetf.client import Client
+from ignitetf.net.client import Client
 from ignitetf.wire.affinity import partitions_of
 from ignitetf.wire.checksum import checksum
 from ignitetf.wire.encode import EncodedPage

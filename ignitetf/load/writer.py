@@ -18,11 +18,11 @@ from typing import Final
 
 import numpy as np
 
-from ignitetf.client import Client
 from ignitetf.errors import IgniteTFError, RequestTimeout
-from ignitetf.load.lines import Line
 from ignitetf.load.route import find_route
+from ignitetf.load.sender import Line
 from ignitetf.load.work import POLL_S, Flush, Job, Totals, Work, WorkQueue
+from ignitetf.net.client import Client
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.register import binary_type_requests
 from ignitetf.wire.schema import Batch, Schema

@@ -20,7 +20,6 @@ from ignitetf.node.config import MAX_PARTITION_COUNT
 from ignitetf.node.jars import Progress, ensure_jars
 from ignitetf.node.java import find_java
 from ignitetf.node.jvm import adopt_training
-from ignitetf.node.launcher import Launch
 from ignitetf.node.memory import check_memory, parse_memory
 from ignitetf.node.ports import wait_free
 from ignitetf.node.process import (
@@ -32,6 +31,7 @@ from ignitetf.node.process import (
     wait_gone,
 )
 from ignitetf.node.security import Security
+from ignitetf.node.start import Launch
 from ignitetf.node.state import (
     NodeOptions,
     NodeState,

@@ -60,7 +60,7 @@ def wait_active(member: Member, login: Callable[[], Settings], deadline: float) 
     Raises:
         NodeError: The member ended, or the time is over.
     """
-    from ignitetf.transport import Channel
+    from ignitetf.net.channel import Channel
     from ignitetf.wire.codes import OpCode
 
     def make_active() -> None:
@@ -84,7 +84,7 @@ def wait_answer(member: Member, settings: Settings, deadline: float) -> None:
 
 def answers(settings: Settings) -> None:
     """Ask a query of the address of `settings`; raises what the client raises."""
-    from ignitetf.client import Client
+    from ignitetf.net.client import Client
 
     with Client(settings) as client:
         rows = client.sql("SELECT 1").fetchall()

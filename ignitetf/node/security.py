@@ -30,7 +30,7 @@ from ignitetf.settings import Settings, limits_of_environment, profile_path
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ignitetf.client import Client
+    from ignitetf.net.client import Client
 
 __all__ = ["ADMIN", "PROFILE_USER", "Security"]
 
@@ -209,7 +209,7 @@ class Security:
 
     @staticmethod
     def _connect(settings: Settings) -> Client:
-        from ignitetf.client import Client
+        from ignitetf.net.client import Client
 
         return Client(settings)
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import psutil
 
-from ignitetf.client import Client
 from ignitetf.errors import ConfigError
+from ignitetf.net.client import Client
 from ignitetf.read.options import LARGE_ROW_BYTES, ReadOptions
 from ignitetf.read.plan import Order, check_shard, whole_argument
 from ignitetf.read.reader import CacheReader

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ignitetf.client import Client
 from ignitetf.errors import DataChanged, IgniteTFError, PartitionLost
+from ignitetf.net.client import Client
 from ignitetf.wire.schema import Batch, Column
 
 __all__ = ["Changes", "fingerprint", "with_lost_partitions"]

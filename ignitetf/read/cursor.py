@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 
 from ignitetf.errors import IgniteTFError, ServerError
-from ignitetf.transport import Channel
+from ignitetf.net.channel import Channel
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.frames import (
     Page,

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import MissingExtra
-from ignitetf.read.elements import Dense, Node, Runs, Struct
+from ignitetf.read.leaves import Dense, Node, Runs, Struct
 from ignitetf.wire.schema import Batch, Column
 
 __all__ = ["Ragged", "to_arrow", "to_numpy"]

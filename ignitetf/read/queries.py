@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from ignitetf.client import Client, cache_id
 from ignitetf.errors import ConfigError
+from ignitetf.net.client import Client, cache_id
 from ignitetf.read.conditions import Condition, Table, parse_condition
 from ignitetf.read.options import PAGE_BYTES, ReadOptions
 from ignitetf.read.scan import Query, RetryPolicy, pipeline_depth, scan_units

@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from ignitetf.catalog import Manifest, read_manifest
-from ignitetf.client import Client, cache_id
 from ignitetf.errors import (
     ConfigError,
     DataChanged,
     PartitionLost,
     SchemaError,
 )
+from ignitetf.net.binary_types import with_types
+from ignitetf.net.client import Client, cache_id
 from ignitetf.read.changes import Changes, fingerprint, with_lost_partitions
 from ignitetf.read.cursor import Times
 from ignitetf.read.declared import (
@@ -35,12 +35,12 @@ from ignitetf.read.declared import (
     seen_names,
     with_unseen,
 )
+from ignitetf.read.error_context import Place, key_of
 from ignitetf.read.nulls import apply_nulls, check_masks
 from ignitetf.read.options import LARGE_ROW_BYTES, PAGE_BYTES, ReadOptions
-from ignitetf.read.place import Place, key_of
 from ignitetf.read.queries import Selection, find_selection, scan_query
 from ignitetf.read.scan import Query, RetryPolicy, scan_units
-from ignitetf.registry import with_types
+from ignitetf.tables.catalog import Manifest, read_manifest
 from ignitetf.wire.blocks import BlockDecoder
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.decoder import Decoder

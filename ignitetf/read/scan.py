@@ -29,11 +29,11 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final
 
-from ignitetf.client import Client
 from ignitetf.errors import ConfigError, IgniteTFError
-from ignitetf.failures import is_retryable
+from ignitetf.net.channel import Channel
+from ignitetf.net.client import Client
+from ignitetf.net.failures import is_retryable
 from ignitetf.read.cursor import Cursor, Times
-from ignitetf.transport import Channel
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.frames import Page
 

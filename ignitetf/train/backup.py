@@ -20,9 +20,9 @@ from typing import Any, Final, Literal
 import tensorflow as tf
 
 from ignitetf.errors import ConfigError
-from ignitetf.read.dataset import IgniteDataset
-from ignitetf.read.iteration import Steps
-from ignitetf.read.windows import batch_count
+from ignitetf.read.batches import batch_count
+from ignitetf.read.tf.dataset import IgniteDataset
+from ignitetf.read.tf.iteration import Steps
 from ignitetf.train.checkpoint import BackgroundCheckpoint, _variables
 
 __all__ = ["BackupAndRestore"]

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ignitetf.client import Client
 from ignitetf.load.loader import load_dataset
 from ignitetf.load.sources import open_source
+from ignitetf.net.client import Client
 from ignitetf.settings import Settings
 
 __all__ = ["run_demo"]
@@ -65,7 +65,7 @@ def run_demo(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
 def _train(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
     import tensorflow as tf
 
-    from ignitetf.read.dataset import IgniteDataset
+    from ignitetf.read.tf.dataset import IgniteDataset
 
     tf.keras.utils.set_random_seed(1)
     train, test = (

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError
 from ignitetf.read.arguments import order_of
-from ignitetf.read.dataset import IgniteDataset
-from ignitetf.read.form import rebatched
+from ignitetf.read.batches import batch_count
 from ignitetf.read.plan import Order, Window, whole_argument
-from ignitetf.read.windows import batch_count
+from ignitetf.read.tf.dataset import IgniteDataset
+from ignitetf.read.tf.tensors import rebatched
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.schema import Batch
 

@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from ignitetf.errors import ConfigError, SchemaError
 from ignitetf.wire.codes import ARRAY_ELEMENT, TypeCode
 from ignitetf.wire.decoder import Decoder
+from ignitetf.wire.encoders import copy_runs
 from ignitetf.wire.frames import Page
-from ignitetf.wire.parts import copy_runs
 from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema, field_for
 from ignitetf.wire.types import TypeRegistry
 

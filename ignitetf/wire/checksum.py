@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.wire.codes import TypeCode, java_hash_lower
+from ignitetf.wire.encoders import as_bytes, ordered_runs
 from ignitetf.wire.fasthash import RowHashes, mix, row_hash_rows, row_hash_runs
-from ignitetf.wire.parts import as_bytes, ordered_runs
 from ignitetf.wire.schema import Batch, Column, Field, Schema
 
 __all__ = ["batch_hashes", "checksum"]

@@ -19,7 +19,7 @@ import numpy as np
 
 from ignitetf.errors import SchemaError
 from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.parts import Bytes, FixedPart, Part, Positions, RunsPart, as_bytes, each
+from ignitetf.wire.encoders import Bytes, FixedPart, Part, Positions, RunsPart, as_bytes, each
 from ignitetf.wire.schema import Column, Field
 
 __all__ = ["CONTAINERS", "ELEMENT_CODE", "container_part", "element_field", "enum_part"]

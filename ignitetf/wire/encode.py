@@ -24,8 +24,7 @@ from ignitetf.errors import SchemaError
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.codes import BinaryFlag, TypeCode, java_hash_lower
 from ignitetf.wire.containers import CONTAINERS, container_part, enum_part
-from ignitetf.wire.fasthash import RowHashes, both_hashes, hash_joined, hash_rows, hash_runs
-from ignitetf.wire.parts import (
+from ignitetf.wire.encoders import (
     Bytes,
     NullablePart,
     Part,
@@ -37,6 +36,7 @@ from ignitetf.wire.parts import (
     put_rows,
     value_part,
 )
+from ignitetf.wire.fasthash import RowHashes, both_hashes, hash_joined, hash_rows, hash_runs
 from ignitetf.wire.schema import Batch, Column, Field, Schema, schema_id
 
 __all__ = ["EncodedPage", "encode_entries", "nested_type_name"]

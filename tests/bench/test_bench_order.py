@@ -79,9 +79,9 @@ def test_cost_of_order_shuffle_and_state(client, table):
 
 def test_memory_is_bounded_by_the_window(client, table):
     from ignitetf.read.arguments import order_of
+    from ignitetf.read.batches import read_pieces
     from ignitetf.read.options import ReadOptions
     from ignitetf.read.reader import CacheReader
-    from ignitetf.read.windows import read_pieces
 
     process = psutil.Process()
     reader = CacheReader(client, table, ReadOptions())

@@ -10,7 +10,6 @@ import statistics
 import pytest
 from conftest import lasting_port
 
-from ignitetf.client import connect
 from ignitetf.explore.bench_rows import (
     PROFILES,
     drop_rows,
@@ -22,6 +21,7 @@ from ignitetf.explore.bench_rows import (
 from ignitetf.explore.bench_ways import Setup, make_ways
 from ignitetf.explore.turns import in_turn, median_ratio, rows_a_second
 from ignitetf.load.loader import load_dataset
+from ignitetf.net.client import connect
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = [pytest.mark.node, pytest.mark.bench, pytest.mark.timeout(1800)]

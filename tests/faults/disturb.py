@@ -13,7 +13,7 @@ import pytest
 from operations import World, is_told
 from proxy import Fault, Proxy, at_random
 
-from ignitetf.client import connect
+from ignitetf.net.client import connect
 
 ROUNDS = int(os.environ.get("IGNITETF_FAULT_ROUNDS", "1"))
 SEED = int(os.environ.get("IGNITETF_FAULT_SEED", "1"))

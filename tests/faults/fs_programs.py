@@ -16,8 +16,8 @@ from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from ignitetf.client import connect
 from ignitetf.fs.store import Store
+from ignitetf.net.client import connect
 from ignitetf.settings import Settings
 
 

@@ -73,8 +73,8 @@ class Loaders:
 
 
 def load(address, cache, layout, mode, number, rows, batch_s):
-    from ignitetf.client import connect
     from ignitetf.load.loader import load_dataset
+    from ignitetf.net.client import connect
 
     with connect(address) as client:
         load_dataset(
@@ -105,8 +105,9 @@ def main():
     import signal
 
     import ignitetf.load.loader  # noqa: F401
-    from ignitetf.load import blocks, fill, lease
+    from ignitetf.load import blocks, fill
     from ignitetf.load.sources import base
+    from ignitetf.tables import lease
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     fill._NOTE_S, base.BATCH_BYTES = 0.02, 20_000

@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 from checkpoint_files import index_of
 
-from ignitetf.catalog import read_manifest
 from ignitetf.errors import IgniteTFError
 from ignitetf.fs.pull import pull
 from ignitetf.fs.push import push
 from ignitetf.fs.store import Store
-from ignitetf.load.caches import drop_cache, list_caches
 from ignitetf.load.loader import load_dataset
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
+from ignitetf.tables.caches import drop_cache, list_caches
+from ignitetf.tables.catalog import read_manifest
 
 ROWS = 400
 PARTITIONS = 8

@@ -13,10 +13,10 @@ from collections import Counter
 
 import numpy as np
 
-from ignitetf.client import connect
 from ignitetf.errors import ConfigError, IgniteTFError, LoadInterrupted
 from ignitetf.fs.store import Store
 from ignitetf.load.loader import load_dataset
+from ignitetf.net.client import connect
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
 

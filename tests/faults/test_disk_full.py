@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from conftest import lasting_port
 
-from ignitetf.catalog import read_manifest
-from ignitetf.client import connect
 from ignitetf.errors import IgniteTFError
 from ignitetf.load import fill
 from ignitetf.load.loader import load_dataset
+from ignitetf.net.client import connect
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
+from ignitetf.tables.catalog import read_manifest
 
 pytestmark = [pytest.mark.node, pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(400)]
 NAME, ROWS = "diskfull", 5000

@@ -17,13 +17,13 @@ from pyignite.datatypes import prop_codes
 from pyignite.datatypes.cache_config import PartitionLossPolicy
 from settled import settle
 
-from ignitetf.catalog import Manifest, write_manifest
-from ignitetf.client import connect
 from ignitetf.errors import DataChanged, PartitionLost
 from ignitetf.explore.epoch import verify_epoch
 from ignitetf.load.loader import load_dataset
+from ignitetf.net.client import connect
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
+from ignitetf.tables.catalog import Manifest, write_manifest
 
 pytestmark = [pytest.mark.node, pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(900)]
 

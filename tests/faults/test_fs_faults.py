@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from conftest import lasting_port, needs_native_io
 
-from ignitetf.client import connect
 from ignitetf.fs.check import check
 from ignitetf.fs.store import Store
+from ignitetf.net.client import connect
 from ignitetf.node import Node
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -16,11 +16,11 @@ import pytest
 from conftest import lasting_port
 from settled import settle
 
-from ignitetf.client import connect
 from ignitetf.fs.check import check
 from ignitetf.fs.filesystem import IgniteFileSystem
 from ignitetf.fs.oserrors import NativeIOUnavailable
 from ignitetf.fs.store import Store
+from ignitetf.net.client import connect
 from ignitetf.settings import Settings
 
 sys.path.insert(0, str(Path(__file__).parent))

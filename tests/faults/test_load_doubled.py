@@ -14,14 +14,14 @@ from collections import Counter
 import pytest
 from loaders import SPAN, Loaders
 
-from ignitetf.catalog import read_manifest
 from ignitetf.errors import CacheNotFound, DataSetBusy
 from ignitetf.explore.verify import verify
-from ignitetf.load.caches import clear_cache, drop_cache, drop_table
 from ignitetf.load.journal import read_journal
-from ignitetf.load.lease import Lease
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
+from ignitetf.tables.caches import clear_cache, drop_cache, drop_table
+from ignitetf.tables.catalog import read_manifest
+from ignitetf.tables.lease import Lease
 
 pytestmark = [pytest.mark.node, pytest.mark.faults, pytest.mark.timeout(300)]
 if sys.platform == "win32":
@@ -178,7 +178,7 @@ def test_what_is_being_loaded_is_neither_dropped_nor_cleared(client, cache_name,
 
 def test_the_clock_of_the_holder_does_not_matter(client, cache_name, monkeypatch):
     """One on another machine, whose clock is wrong, is judged by its renewals alone."""
-    from ignitetf.load import lease
+    from ignitetf.tables import lease
 
     monkeypatch.setattr(lease, "RENEWED_S", 0.1)
     monkeypatch.setattr(lease, "EXPIRES_S", 1.0)

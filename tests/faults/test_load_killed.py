@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from conftest import lasting_port
 
-from ignitetf.catalog import read_manifest
 from ignitetf.load.journal import read_journal
 from ignitetf.load.loader import load_dataset
+from ignitetf.tables.catalog import read_manifest
 
 pytestmark = [pytest.mark.node, pytest.mark.faults]
 ROWS = 30_000
@@ -22,7 +22,7 @@ SEED = 20241121
 LOADER = """
 import sys, time
 import numpy as np
-from ignitetf.client import connect
+from ignitetf.net.client import connect
 from ignitetf.load import blocks, fill
 from ignitetf.load.sources import base
 from ignitetf.load.loader import load_dataset
@@ -69,7 +69,7 @@ def expected(client):
     name = "T_KILLED_REFERENCE"
     load_dataset(arrays(), name, client=client, partitions=8, if_exists="replace")
     yield read_manifest(client, name).checksum
-    from ignitetf.load.caches import drop_cache
+    from ignitetf.tables.caches import drop_cache
 
     drop_cache(client, name)
 
@@ -108,7 +108,7 @@ def test_killed_at_random_moments_and_resumed(client, address, cache_name, expec
 AT_FULL_SPEED = """
 import sys
 import numpy as np
-from ignitetf.client import connect
+from ignitetf.net.client import connect
 from ignitetf.load.loader import load_dataset
 
 rows = np.zeros((3_000_000, 16), np.uint8)
@@ -123,8 +123,8 @@ def connected(node):
 
     For 10 s it may have no thread for a handshake, which it then ends itself.
     """
-    from ignitetf.client import connect
     from ignitetf.errors import ConnectError
+    from ignitetf.net.client import connect
 
     deadline = time.monotonic() + 30
     while True:
@@ -139,9 +139,9 @@ def connected(node):
 @pytest.mark.timeout(300)
 def test_a_loader_that_is_killed_at_full_speed_takes_no_node_along(node_home):
     """Through the data streamer, every second of these would halt the node."""
-    from ignitetf.client import connect
-    from ignitetf.load.caches import drop_cache
+    from ignitetf.net.client import connect
     from ignitetf.node import Node
+    from ignitetf.tables.caches import drop_cache
 
     chance = random.Random(SEED)
     with Node.start("full-speed", port=lasting_port(), memory="1g") as node:
@@ -165,8 +165,8 @@ def test_a_loader_that_is_killed_at_full_speed_takes_no_node_along(node_home):
 def test_a_load_that_is_given_up_takes_no_node_along(client, cache_name):
     """Bad input after many rows: the streams are closed before their connections."""
     from ignitetf.errors import SourceError
-    from ignitetf.load.caches import CacheSpec, create_cache, drop_cache
     from ignitetf.load.writer import Writer, register_types
+    from ignitetf.tables.caches import CacheSpec, create_cache, drop_cache
     from ignitetf.wire.codes import TypeCode
     from ignitetf.wire.schema import Batch, Column, Field, Schema
 

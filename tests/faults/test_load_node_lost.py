@@ -8,13 +8,13 @@ import numpy as np
 import psutil
 import pytest
 
-from ignitetf.catalog import read_manifest
-from ignitetf.client import connect
 from ignitetf.errors import ConnectError, LoadInterrupted
 from ignitetf.load import fill
 from ignitetf.load.loader import load_dataset
 from ignitetf.load.sources import base
 from ignitetf.load.sources.records import records
+from ignitetf.net.client import connect
+from ignitetf.tables.catalog import read_manifest
 from ignitetf.wire.checksum import checksum
 from ignitetf.wire.schema import Batch, Column
 

@@ -7,13 +7,13 @@ import psutil
 import pytest
 from conftest import lasting_port
 
-from ignitetf.catalog import read_manifest
-from ignitetf.client import connect
 from ignitetf.explore.verify import verify
 from ignitetf.load import fill
 from ignitetf.load.loader import load_dataset
 from ignitetf.load.route import find_route
 from ignitetf.load.sources import base
+from ignitetf.net.client import connect
+from ignitetf.tables.catalog import read_manifest
 from ignitetf.wire.affinity import partitions_of
 from ignitetf.wire.checksum import checksum
 from ignitetf.wire.codes import TypeCode

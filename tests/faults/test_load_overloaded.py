@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from ignitetf.catalog import read_manifest
-from ignitetf.client import connect
 from ignitetf.errors import LoadInterrupted, ServerOverloaded
 from ignitetf.load import fill
-from ignitetf.load.caches import drop_cache
 from ignitetf.load.loader import load_dataset
+from ignitetf.net.client import connect
+from ignitetf.tables.caches import drop_cache
+from ignitetf.tables.catalog import read_manifest
 
 pytestmark = [pytest.mark.node, pytest.mark.faults, pytest.mark.slow]
 

@@ -16,7 +16,7 @@ import pytest
 from conftest import lasting_port
 from settled import settle
 
-from ignitetf.client import connect
+from ignitetf.net.client import connect
 
 sys.path.insert(0, str(Path(__file__).parent))
 from operations import World, is_told

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ignitetf.client import connect
 from ignitetf.errors import ConnectError, RequestTimeout
+from ignitetf.net.client import connect
 
 sys.path.insert(0, str(Path(__file__).parent))
 from disturb import (

@@ -14,10 +14,10 @@ import pyignite
 import pytest
 from loaders import SPAN, Loaders
 
-from ignitetf.client import connect
-from ignitetf.load.caches import describe, drop_cache, list_tables
 from ignitetf.load.journal import read_journal
 from ignitetf.load.loader import load_dataset
+from ignitetf.net.client import connect
+from ignitetf.tables.caches import describe, drop_cache, list_tables
 
 pytestmark = [pytest.mark.node, pytest.mark.faults, pytest.mark.timeout(300)]
 if sys.platform == "win32":

@@ -19,8 +19,8 @@ import pytest
 from conftest import lasting_port
 from settled import settle
 
-from ignitetf.client import connect
 from ignitetf.fs.check import check
+from ignitetf.net.client import connect
 
 sys.path.insert(0, str(Path(__file__).parent))
 from soak_traffic import Appends, Files, Inserts, Loads, Queries, Reads

@@ -18,8 +18,8 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from ignitetf.cli.main import app
-from ignitetf.client import Client, connect
 from ignitetf.errors import ConnectError, IgniteTFError, RequestTimeout, TlsError
+from ignitetf.net.client import Client, connect
 from ignitetf.settings import Settings
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -195,7 +195,7 @@ def without_handshake(settings):
 
 
 def open_dataset(client):
-    from ignitetf.read.dataset import IgniteDataset
+    from ignitetf.read.tf.dataset import IgniteDataset
 
     IgniteDataset("C", settings=client.settings)
 
@@ -311,7 +311,7 @@ def test_tls_to_a_silent_peer(tmp_path):
 
 def test_a_peer_that_reads_nothing():
     """A request that does not fit into the buffers of the system is given up, too."""
-    from ignitetf.transport import Channel
+    from ignitetf.net.channel import Channel
 
     with Silent("reads nothing") as peer:
         settings = Settings(addresses=(peer.address,), **LIMITS)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from conftest import lasting_port
 
-from ignitetf.client import connect
 from ignitetf.errors import ConnectError, IgniteTFError, TlsError
+from ignitetf.net.client import connect
 
 sys.path.insert(0, str(Path(__file__).parent))
 from disturb import LIMITS, PATIENT, ROUNDS, SEED, WAYS, rng_for, sizes_of, under_fault, world_of

@@ -16,7 +16,7 @@ from pathlib import Path
 import pyignite.datatypes as t
 from pyignite import GenericObjectMeta
 
-from ignitetf.client import cache_id, connect
+from ignitetf.net.client import cache_id, connect
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.evidence import Evidence, observe_page
 from ignitetf.wire.frames import read_first_page, scan_request

@@ -9,8 +9,8 @@ import time
 import pytest
 from conftest import needs_native_io
 
-from ignitetf.catalog import drop_manifest
 from ignitetf.fs.filesystem import IgniteFileSystem
+from ignitetf.tables.catalog import drop_manifest
 
 pytest.importorskip("tensorflow")
 pytest.importorskip("sklearn")

@@ -8,7 +8,7 @@ import sys
 import pytest
 from conftest import ROOT, free_port
 
-from ignitetf.client import connect
+from ignitetf.net.client import connect
 
 yaml = pytest.importorskip("yaml")
 pytestmark = [pytest.mark.node, pytest.mark.timeout(300)]

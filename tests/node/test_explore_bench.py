@@ -21,9 +21,9 @@ from ignitetf.explore.bench_rows import (
 )
 from ignitetf.explore.bench_sweep import bench_partitions
 from ignitetf.explore.bench_ways import Setup, make_ways
-from ignitetf.load.caches import CacheSpec, create_cache
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
+from ignitetf.tables.caches import CacheSpec, create_cache
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.node

@@ -9,12 +9,12 @@ import time
 
 import pytest
 
-from ignitetf.client import connect
 from ignitetf.fs.check import check
 from ignitetf.fs.files import close_together
 from ignitetf.fs.records import Entry
 from ignitetf.fs.store import Store
-from ignitetf.transport import Channel
+from ignitetf.net.channel import Channel
+from ignitetf.net.client import connect
 
 pytestmark = pytest.mark.node
 

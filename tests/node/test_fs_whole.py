@@ -223,7 +223,7 @@ import itertools, random, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[4])
 from checkpoint_files import save
-from ignitetf.client import connect
+from ignitetf.net.client import connect
 from ignitetf.fs.checkpoints import prune
 from ignitetf.fs.pull import pull
 from ignitetf.fs.push import push

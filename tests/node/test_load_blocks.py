@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from ignitetf.catalog import read_manifest
 from ignitetf.errors import ConfigError
 from ignitetf.explore.verify import verify
 from ignitetf.load import blocks
-from ignitetf.load.caches import drop_cache
 from ignitetf.load.loader import load_dataset
 from ignitetf.load.sources import open_source
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
+from ignitetf.tables.caches import drop_cache
+from ignitetf.tables.catalog import read_manifest
 from ignitetf.wire.checksum import checksum
 from ignitetf.wire.schema import Batch, Column
 
@@ -178,7 +178,7 @@ def test_sql_counts_the_rows_of_blocks_or_says_that_it_cannot(
 
 def test_sql_does_not_say_that_a_cache_without_a_table_is_empty(client, cache_name):
     from ignitetf.errors import SqlError
-    from ignitetf.load.caches import CacheSpec, create_cache
+    from ignitetf.tables.caches import CacheSpec, create_cache
 
     create_cache(client, CacheSpec(cache_name, partitions=4))
     client.cache(cache_name).put(1, 2)

@@ -37,9 +37,11 @@ from pyignite.datatypes import (
     UUIDObject,
 )
 
-from ignitetf.client import Client, connect
 from ignitetf.errors import CacheExists, CacheNotFound, ConfigError, SqlError
-from ignitetf.load.caches import (
+from ignitetf.load.loader import load_dataset
+from ignitetf.net.client import Client, connect
+from ignitetf.sql import text_of
+from ignitetf.tables.caches import (
     CacheSpec,
     clear_cache,
     create_cache,
@@ -52,9 +54,7 @@ from ignitetf.load.caches import (
     list_tables,
     remove_cache,
 )
-from ignitetf.load.loader import load_dataset
-from ignitetf.load.statements import create_tables
-from ignitetf.sql import text_of
+from ignitetf.tables.statements import create_tables
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.schema import BYTES, Field, Schema, field_for
 

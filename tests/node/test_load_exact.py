@@ -10,14 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ignitetf.catalog import read_manifest
 from ignitetf.errors import ConfigError, IgniteTFError
 from ignitetf.explore.verify import verify
-from ignitetf.load.caches import drop_cache
 from ignitetf.load.loader import load_dataset
 from ignitetf.load.sources import open_source
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
+from ignitetf.tables.caches import drop_cache
+from ignitetf.tables.catalog import read_manifest
 
 pytestmark = pytest.mark.node
 

@@ -7,16 +7,16 @@ import time
 import numpy as np
 import pytest
 
-from ignitetf import pyclient
-from ignitetf.catalog import read_manifest
 from ignitetf.errors import CacheExists
-from ignitetf.load.caches import CacheSpec, create_cache, create_table, list_tables
 from ignitetf.load.journal import read_journal
 from ignitetf.load.loader import load_dataset
-from ignitetf.load.statements import create_tables
 from ignitetf.load.work import Flush
 from ignitetf.load.writer import Writer, register_types
-from ignitetf.transport import Channel
+from ignitetf.net import pyclient
+from ignitetf.net.channel import Channel
+from ignitetf.tables.caches import CacheSpec, create_cache, create_table, list_tables
+from ignitetf.tables.catalog import read_manifest
+from ignitetf.tables.statements import create_tables
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.schema import Batch, Column, Schema, field_for
 

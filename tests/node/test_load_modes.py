@@ -8,17 +8,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ignitetf.catalog import read_manifest
-from ignitetf.client import cache_id
 from ignitetf.errors import CacheExists, ConfigError, LoadInterrupted, SchemaError, ServerOverloaded
 from ignitetf.load import blocks, fill
-from ignitetf.load.caches import remove_cache
 from ignitetf.load.journal import read_journal
 from ignitetf.load.loader import load_dataset
 from ignitetf.load.sources.base import Source
 from ignitetf.load.sources.records import records
+from ignitetf.net.client import cache_id
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
+from ignitetf.tables.caches import remove_cache
+from ignitetf.tables.catalog import read_manifest
 from ignitetf.wire.blocks import block_schema, unpack_blocks
 from ignitetf.wire.checksum import checksum
 from ignitetf.wire.codes import OpCode
@@ -220,7 +220,7 @@ def test_replace_leaves_the_new_rows_under_the_name(client, cache_name, layout):
 
 def test_readers_see_the_old_or_the_new_rows_while_they_are_replaced(client, address, cache_name):
     """A reader follows the manifest: each whole pass is one of the two sets, or an error."""
-    from ignitetf.client import connect
+    from ignitetf.net.client import connect
 
     load_dataset(arrays(3000), cache_name, client=client, partitions=4)
     seen, errors, stop = [], [], threading.Event()
@@ -274,7 +274,7 @@ def test_a_replacement_that_dies_while_it_takes_its_name_is_finished_later(
     client, cache_name, monkeypatch, place
 ):
     """The manifest names the replacement until the copy is whole."""
-    from ignitetf.load import single
+    from ignitetf.load import run
 
     load_dataset(arrays(100), cache_name, client=client, partitions=4)
 
@@ -283,11 +283,11 @@ def test_a_replacement_that_dies_while_it_takes_its_name_is_finished_later(
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         if place == "copy":
-            patch.setattr(single, "copy_entries", die)
+            patch.setattr(run, "copy_entries", die)
         else:
-            real = single.Load._create
+            real = run.Load._create
             patch.setattr(
-                single.Load,
+                run.Load,
                 "_create",
                 lambda self, cache: die() if cache == self.name else real(self, cache),
             )
@@ -304,14 +304,14 @@ def test_a_replacement_that_dies_while_it_takes_its_name_is_finished_later(
 def test_a_replacement_that_somebody_removed_is_loaded_again(
     client, cache_name, monkeypatch, gone, if_exists
 ):
-    from ignitetf.load import single
+    from ignitetf.load import run
 
     def die(*args, **kwargs):
         raise KeyboardInterrupt
 
     load_dataset(arrays(100), cache_name, client=client, partitions=4)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(single, "copy_entries", die)
+        patch.setattr(run, "copy_entries", die)
         load_dataset(source(seed=6), cache_name, client=client, if_exists="replace")
     staging = read_manifest(client, cache_name).cache
     for name in (staging, cache_name) if gone == "both" else (staging,):
@@ -356,16 +356,16 @@ def test_what_an_interrupted_load_says_of_itself_is_true(client, cache_name, lay
 def test_a_node_that_does_not_answer_leaves_a_load_to_resume(
     client, address, cache_name, layout, place, monkeypatch
 ):
-    from ignitetf.client import connect
     from ignitetf.errors import RequestTimeout
-    from ignitetf.load import single
+    from ignitetf.load import run
+    from ignitetf.net.client import connect
 
     def no_answer(*args, **kwargs):
         raise RequestTimeout("no answer within 30 s")
 
     options = {"partitions": 4, "layout": layout, "index": ("LABEL",)}
     with connect(address, idle_timeout_s=0.2) as hasty, monkeypatch.context() as patch:
-        patch.setattr(*((fill.Writer, place) if place == "write" else (single, place)), no_answer)
+        patch.setattr(*((fill.Writer, place) if place == "write" else (run, place)), no_answer)
         with pytest.raises(LoadInterrupted, match="no answer") as caught:
             load_dataset(source(), cache_name, client=hasty, **options)
     assert "resume" in caught.value.hint

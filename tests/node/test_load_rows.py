@@ -9,14 +9,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ignitetf import handshake
-from ignitetf.catalog import read_manifest
-from ignitetf.client import cache_id
 from ignitetf.errors import ConfigError, SourceError
-from ignitetf.load.caches import CacheSpec, create_cache
 from ignitetf.load.loader import load_dataset
 from ignitetf.load.sources import open_source
 from ignitetf.load.writer import Writer, register_types
+from ignitetf.net import handshake
+from ignitetf.net.client import cache_id
+from ignitetf.tables.caches import CacheSpec, create_cache
+from ignitetf.tables.catalog import read_manifest
 from ignitetf.wire.checksum import checksum
 from ignitetf.wire.codes import OpCode, TypeCode
 from ignitetf.wire.frames import read_first_page, scan_request
@@ -299,8 +299,8 @@ def test_a_catalog_entry_is_text_that_every_client_reads(client, cache_name):
 
 @pytest.mark.parametrize("layout", ["rows", "blocks"])
 def test_a_load_through_the_streamer_is_the_same_data_set(client, cache_name, layout):
-    from ignitetf.catalog import read_manifest
     from ignitetf.load.loader import load_dataset
+    from ignitetf.tables.catalog import read_manifest
 
     found = []
     for streamer in (False, True):
@@ -357,7 +357,7 @@ def test_a_name_that_sql_has_already_is_refused_before_anything_is_stored(client
 def test_the_cache_of_another_beside_a_data_set_stays(client, cache_name):
     """A name that a load would give to its slim table may be somebody else's."""
     from ignitetf.errors import CacheExists
-    from ignitetf.load.caches import CacheSpec, create_cache, drop_cache
+    from ignitetf.tables.caches import CacheSpec, create_cache, drop_cache
 
     other = f"{cache_name}_INDEX"
     create_cache(client, CacheSpec(other))

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ignitetf.catalog import read_manifest
 from ignitetf.explore.verify import verify
-from ignitetf.load.caches import drop_cache
 from ignitetf.load.loader import load_dataset
 from ignitetf.load.sources.records import records
+from ignitetf.tables.caches import drop_cache
+from ignitetf.tables.catalog import read_manifest
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
 

@@ -5,13 +5,13 @@ import itertools
 import numpy as np
 import pytest
 
-from ignitetf.catalog import read_manifest
 from ignitetf.errors import CacheExists, ConfigError
 from ignitetf.explore.verify import verify
 from ignitetf.load import fill
 from ignitetf.load.loader import load_dataset
 from ignitetf.load.sources import open_source
 from ignitetf.load.sources.vocxml import parse_voc
+from ignitetf.tables.catalog import read_manifest
 
 pytestmark = pytest.mark.node
 HEIGHT, WIDTH = 482, 415

@@ -8,13 +8,13 @@ import pytest
 from conftest import lasting_port
 from pyignite.datatypes.prop_codes import PROP_CACHE_MODE, PROP_NAME
 
-from ignitetf.client import connect
 from ignitetf.errors import IgniteTFError, ServerOverloaded
-from ignitetf.load.caches import CacheSpec, create_cache
 from ignitetf.load.loader import load_dataset
+from ignitetf.net.client import connect
 from ignitetf.node import Node
 from ignitetf.node.guard import PAGES_PER_PARTITION
 from ignitetf.settings import split_address
+from ignitetf.tables.caches import CacheSpec, create_cache
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(240)]
 TABLE = 'CREATE TABLE {} (ID BIGINT PRIMARY KEY, V VARCHAR) WITH "template=p1024,CACHE_NAME={}"'

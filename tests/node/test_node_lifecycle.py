@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ignitetf.client import connect
 from ignitetf.errors import NodeError
+from ignitetf.net.client import connect
 from ignitetf.node import Node, running_addresses
 from ignitetf.node.embedded import node_status, stop_node
 from ignitetf.node.jars import IGNITE_VERSION

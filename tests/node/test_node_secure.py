@@ -12,8 +12,8 @@ import time
 import psutil
 import pytest
 
-from ignitetf.client import connect
 from ignitetf.errors import AuthenticationError, ConfigError, ConnectError, NodeError, TlsError
+from ignitetf.net.client import connect
 from ignitetf.node import Node
 from ignitetf.node.embedded import node_status, stop_node
 from ignitetf.node.jars import IGNITE_VERSION

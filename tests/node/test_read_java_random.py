@@ -14,11 +14,11 @@ import pytest
 from conftest import ROOT
 from java_programs import java_command, run, secured
 
-from ignitetf.catalog import drop_manifest
 from ignitetf.errors import SchemaError
 from ignitetf.explore.rows import first_rows
 from ignitetf.explore.stats import dataset_stats
 from ignitetf.read.export import Ragged
+from ignitetf.tables.catalog import drop_manifest
 from ignitetf.wire.codes import java_hash, java_hash_lower
 
 tf = pytest.importorskip("tensorflow")

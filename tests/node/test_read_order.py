@@ -311,7 +311,7 @@ def together(parts):
 
 def test_a_resume_gives_the_remaining_rows_or_refuses(client, address, cache_name):
     from ignitetf import IgniteDataset
-    from ignitetf.catalog import drop_manifest
+    from ignitetf.tables.catalog import drop_manifest
 
     rows = [{"A": np.int64(i * i), "S": f"s{i}" * (i % 9) if i % 5 else None} for i in range(ROWS)]
     names = {"described": cache_name, "undescribed": f"{cache_name}_B"}

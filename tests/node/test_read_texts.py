@@ -43,7 +43,7 @@ def table(client, kind, request):
 @pytest.fixture(params=["op", "no op"])
 def build(request, address, table, monkeypatch):
     from ignitetf import IgniteDataset
-    from ignitetf.read import form
+    from ignitetf.read.tf import tensors as form
 
     if request.param == "no op":
         monkeypatch.setattr(form, "substr_op", lambda: None)

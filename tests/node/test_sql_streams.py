@@ -10,8 +10,8 @@ import warnings
 
 import pytest
 
-from ignitetf.client import connect
 from ignitetf.errors import ConfigError, RequestTimeout, SqlError
+from ignitetf.net.client import connect
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from conftest import needs_native_io
 
-from ignitetf.client import connect
 from ignitetf.errors import AuthenticationError, ConfigError, ConnectError, IgniteTFError, TlsError
+from ignitetf.net.client import connect
 from ignitetf.node import Node
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(240)]
@@ -176,8 +176,8 @@ def ways():
         return int(IgniteDataset("SQL_PUBLIC_T", settings=settings).cardinality())
 
     def load(settings):
-        from ignitetf.client import Client
         from ignitetf.load.loader import load_dataset
+        from ignitetf.net.client import Client
 
         with Client(settings) as client:
             rows = [{"A": i} for i in range(20)]

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ignitetf.catalog import read_manifest
 from ignitetf.explore.verify import verify
 from ignitetf.load.loader import load_dataset
 from ignitetf.load.sources import open_source
 from ignitetf.load.sources.records import records
+from ignitetf.tables.catalog import read_manifest
 
 pytestmark = pytest.mark.node
 LAYOUTS = pytest.mark.parametrize("layout", ["rows", "blocks"])

@@ -8,8 +8,8 @@ import pytest
 
 from ignitetf.errors import ConfigError, SchemaError
 from ignitetf.read.declared import check_names, merge, parse_declaration
-from ignitetf.read.elements import element_tree, key_tree
 from ignitetf.read.export import to_arrow
+from ignitetf.read.leaves import element_tree, key_tree
 from ignitetf.read.nulls import apply_nulls, check_masks
 from ignitetf.wire.codes import ARRAY_ELEMENT, FIXED_DTYPE, TypeCode
 from ignitetf.wire.columns import decode_column

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ignitetf.read.elements import Text, TextStore
+from ignitetf.read.leaves import Text, TextStore
 from ignitetf.wire.buffers import ALIGNMENT, BufferPool
 from ignitetf.wire.schema import Column
 

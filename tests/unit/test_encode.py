@@ -49,7 +49,8 @@ from pyignite.stream import BinaryStream
 
 from ignitetf.errors import SchemaError
 from ignitetf.native import native_library
-from ignitetf.wire import fasthash, hashing, parts
+from ignitetf.wire import encoders as parts
+from ignitetf.wire import fasthash, hashing
 from ignitetf.wire.checksum import checksum
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.encode import encode_entries

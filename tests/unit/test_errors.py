@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ignitetf import errors
 from ignitetf.errors import ConfigError, IgniteTFError, SchemaError, ServerError, SqlError
-from ignitetf.failures import plain_text, server_error
+from ignitetf.net.failures import plain_text, server_error
 
 CLASSES = [getattr(errors, name) for name in errors.__all__]
 HINT = "what to do about it"

@@ -9,8 +9,8 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import pkcs12
 
-from ignitetf.client import Client
 from ignitetf.errors import ConfigError, ConnectError, IgniteTFError, TlsError
+from ignitetf.net.client import Client
 from ignitetf.node import certificates
 from ignitetf.node.certificates import CertificateFiles, make_certificates
 from ignitetf.settings import Settings

@@ -13,7 +13,6 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = {
     "ignitetf": ROOT / "ignitetf",
     "ignitetf.cli": ROOT / "cli",
-    "ignitetf.sql": ROOT / "sql",
 }
 
 # What a part may import of the project, by the beginning of the name; itself is always allowed.

@@ -54,11 +54,11 @@ def build(what, project, folder, **environment):
 
 def files_of_the_packages():
     found = set()
-    for folder in ("ignitetf", "cli", "sql"):
+    places = {"ignitetf": "ignitetf", "cli": "ignitetf/cli", "sql": "ignitetf/sql/files"}
+    for folder, place in places.items():
         for path in (ROOT / folder).rglob("*"):
             if path.is_file() and path.suffix not in _GENERATED:
-                inside = path.relative_to(ROOT).as_posix()
-                found.add(inside if folder == "ignitetf" else f"ignitetf/{inside}")
+                found.add(f"{place}/{path.relative_to(ROOT / folder).as_posix()}")
     return found
 
 

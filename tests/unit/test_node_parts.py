@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from ignitetf.client import connect
 from ignitetf.errors import ConfigError, ConnectError, NodeError, ServerOverloaded
-from ignitetf.failures import server_error
+from ignitetf.net.client import connect
+from ignitetf.net.failures import server_error
 from ignitetf.node import running_addresses
 from ignitetf.node.checks import check_disk
 from ignitetf.node.java import JavaRuntime

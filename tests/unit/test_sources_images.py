@@ -14,6 +14,7 @@ from ignitetf.errors import ConfigError, SourceError
 from ignitetf.load.sources import images, open_source
 from ignitetf.load.sources.base import ordered_map
 from ignitetf.load.sources.filelist import read_groups
+from ignitetf.load.sources.location import locate
 from ignitetf.load.sources.pictures import (
     PictureError,
     Recipe,
@@ -21,7 +22,6 @@ from ignitetf.load.sources.pictures import (
     decode_cropped,
     decode_picture,
 )
-from ignitetf.load.sources.places import locate
 from ignitetf.load.sources.workers import Workers
 from ignitetf.wire.schema import BYTES
 

@@ -13,8 +13,8 @@ from conftest import without_native
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ignitetf.read import substr
-from ignitetf.read.substr import Sharing, substr_op
+from ignitetf.read.tf import substr
+from ignitetf.read.tf.substr import Sharing, substr_op
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -188,7 +188,7 @@ def test_it_is_registered_once_also_by_threads_and_reloaded_modules():
     """TensorFlow would abort the process at a second time."""
     code = """
 import importlib, threading
-from ignitetf.read import substr
+from ignitetf.read.tf import substr
 threads = [threading.Thread(target=substr.substr_op) for _ in range(8)]
 [t.start() for t in threads], [t.join() for t in threads]
 assert importlib.reload(substr).substr_op() is not None

@@ -22,7 +22,7 @@ from ignitetf.load.sources.base import (
     rows_per_batch,
 )
 from ignitetf.load.sources.exact import cast_array, stored_field
-from ignitetf.load.sources.places import digest, one_line
+from ignitetf.load.sources.location import digest, one_line
 from ignitetf.load.sources.values import UNFIT, column_of, field_of, names_of, strings_column
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema

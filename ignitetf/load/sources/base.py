@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError, SourceError
 from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.parts import LARGE_BYTES
+from ignitetf.wire.encoders import LARGE_BYTES
 from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
 
 __all__ = [

@@ -12,7 +12,7 @@ import numpy as np
 
 from ignitetf.errors import SourceError
 from ignitetf.load.sources.base import OnBadRecord, Source, keys_of
-from ignitetf.load.sources.places import Place, digest, locate, reading
+from ignitetf.load.sources.location import Place, digest, locate, reading
 from ignitetf.wire.schema import Batch, Column
 
 __all__ = ["ChainSource", "files_at"]

@@ -31,8 +31,8 @@ from ignitetf.load.sources.csvtypes import (
     type_of,
     wrong_values,
 )
-from ignitetf.load.sources.places import Place, digest, open_plain, reading
-from ignitetf.load.sources.tables import Table
+from ignitetf.load.sources.location import Place, digest, open_plain, reading
+from ignitetf.load.sources.tabular import Table
 from ignitetf.load.sources.utf8 import NOT_UTF8, Utf8Stream
 from ignitetf.wire.schema import Batch
 

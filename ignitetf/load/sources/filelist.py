@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from ignitetf.errors import SourceError
 from ignitetf.load.sources.base import MAX_RECORD_BYTES, ordered_map
-from ignitetf.load.sources.places import Place
+from ignitetf.load.sources.location import Place
 
 __all__ = ["FileList", "read_groups", "readable_name", "walk"]
 

@@ -28,7 +28,7 @@ from ignitetf.load.sources.base import (
     rows_per_batch,
 )
 from ignitetf.load.sources.exact import stored_field
-from ignitetf.load.sources.places import (
+from ignitetf.load.sources.location import (
     Location,
     Place,
     digest,

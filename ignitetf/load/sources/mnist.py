@@ -20,7 +20,7 @@ from typing import IO
 from ignitetf.errors import ConfigError, SourceError
 from ignitetf.load.sources.base import OnBadRecord
 from ignitetf.load.sources.idx import IdxSource
-from ignitetf.load.sources.places import (
+from ignitetf.load.sources.location import (
     Location,
     Place,
     inspect,

@@ -27,7 +27,7 @@ from ignitetf.load.sources.base import (
     rows_per_batch,
     type_name,
 )
-from ignitetf.load.sources.places import (
+from ignitetf.load.sources.location import (
     Location,
     Place,
     Stream,

@@ -25,7 +25,7 @@ from PIL import Image, UnidentifiedImageError
 
 from ignitetf.errors import ConfigError, SourceError
 from ignitetf.load.sources.base import MAX_RECORD_BYTES
-from ignitetf.load.sources.places import Place
+from ignitetf.load.sources.location import Place
 from ignitetf.load.sources.png import SIGNATURE, PngError, sound_png
 
 __all__ = [

@@ -25,7 +25,7 @@ from ignitetf.load.sources.base import (
     rows_per_batch,
 )
 from ignitetf.load.sources.exact import kinds_of
-from ignitetf.load.sources.places import digest, one_line
+from ignitetf.load.sources.location import digest, one_line
 from ignitetf.load.sources.values import UNFIT, column_of, field_of, names_of
 from ignitetf.wire.schema import Batch, Column, Field, Schema
 

@@ -33,7 +33,7 @@ from ignitetf.load.sources.chain import ChainSource, files_at
 from ignitetf.load.sources.crc32c import crc32c, crc32c_many, masked
 from ignitetf.load.sources.example import BYTES_LIST, ExampleError, parse_example, varints
 from ignitetf.load.sources.featurespec import FeatureSpec, declared_specs, inferred_specs
-from ignitetf.load.sources.places import Place, Stream, digest, open_plain, reading
+from ignitetf.load.sources.location import Place, Stream, digest, open_plain, reading
 from ignitetf.load.sources.values import column_of
 from ignitetf.wire.schema import BYTES, Batch, Column, Schema
 

@@ -13,7 +13,7 @@ import io
 from typing import Any
 
 from ignitetf.errors import SourceError
-from ignitetf.load.sources.places import Stream, reading
+from ignitetf.load.sources.location import Stream, reading
 
 __all__ = ["NOT_UTF8", "Utf8Stream"]
 

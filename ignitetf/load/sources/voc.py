@@ -23,12 +23,12 @@ from ignitetf.load.sources.base import (
 )
 from ignitetf.load.sources.filelist import read_groups, readable_name
 from ignitetf.load.sources.images import image_column
+from ignitetf.load.sources.location import Location, digest, locate
 from ignitetf.load.sources.pictures import (
     MAX_PIXELS,
     check_channels,
     parse_size,
 )
-from ignitetf.load.sources.places import Location, digest, locate
 from ignitetf.load.sources.vocfolder import Pair, VocFolder
 from ignitetf.load.sources.vocxml import VocObject, main_object
 from ignitetf.wire.codes import TypeCode

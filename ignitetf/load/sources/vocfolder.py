@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from ignitetf.errors import SourceError
 from ignitetf.load.sources.base import ordered_map
 from ignitetf.load.sources.filelist import readable_name, walk
+from ignitetf.load.sources.location import Place, digest
 from ignitetf.load.sources.pictures import (
     PictureError,
     check_picture,
     decode_cropped,
     picture_suffixes,
 )
-from ignitetf.load.sources.places import Place, digest
 from ignitetf.load.sources.vocxml import VocError, VocObject, parse_voc
 
 __all__ = ["BACKGROUND", "Pair", "VocFolder"]

@@ -20,8 +20,8 @@ import sys
 from collections.abc import Sequence
 from typing import IO, Final
 
+from ignitetf.load.sources.location import Place
 from ignitetf.load.sources.pictures import Loaded, Recipe
-from ignitetf.load.sources.places import Place
 
 __all__ = ["Workers", "main"]
 

@@ -1,0 +1,390 @@
+"""`Load`: one source into one cache, from the way to begin to the report.
+
+begin -> journal -> fill -> check -> manifest -> **report**
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from ignitetf.errors import (
+    ConfigError,
+    ConnectError,
+    DataSetBusy,
+    LoadInterrupted,
+    RequestTimeout,
+)
+from ignitetf.load.checks import (
+    exists_error,
+    interrupted_error,
+    next_key,
+    require_alike,
+    require_same_options,
+    require_same_source,
+)
+from ignitetf.load.copy import copy_entries
+from ignitetf.load.fill import Filler, Progress, index_schema
+from ignitetf.load.finish import entries_of, manifest_of, require_stored, successor
+from ignitetf.load.journal import Journal, drop_journal, read_journal, write_journal
+from ignitetf.load.options import IfExists, LoadOptions, LoadReport
+from ignitetf.load.place import create_caches, require_new_names, views_of
+from ignitetf.load.sources.base import Source
+from ignitetf.load.targets import type_name_of
+from ignitetf.net.client import Client
+from ignitetf.tables.caches import DEFAULT_PARTITIONS
+from ignitetf.tables.catalog import Manifest, drop_manifest, read_manifest, write_manifest
+from ignitetf.tables.lease import Lease
+from ignitetf.tables.removal import caches_of, drop_caches, index_table
+from ignitetf.tables.typenames import with_free_name
+from ignitetf.tables.views import publish, sql_kinds, switch
+from ignitetf.wire.blocks import block_schema
+
+__all__ = ["Load"]
+
+# A replacement is loaded into a cache of this ending, beside the one that it replaces.
+_STAGING: Final = "__NEXT_"
+_HELPER: Final = "__SWITCH"
+_SLIM_BYTES: Final = 200
+
+
+class Load:
+    """One source into one cache."""
+
+    def __init__(
+        self,
+        client: Client,
+        source: Source,
+        name: str,
+        options: LoadOptions,
+        on_progress: Progress | None,
+    ) -> None:
+        self.client, self.source, self.name, self.options = client, source, name, options
+        self.on_progress = on_progress or (lambda rows, nbytes: None)
+        self.fingerprint = source.fingerprint()
+        self.schema = replace(source.schema, type_name=type_name_of(source.schema, name))
+        options.check(self.schema)
+        self.resumed = 0
+        self.lease = Lease(client, name, "load")
+        # The journal of this load while there is one, which `resume` goes on with.
+        self.unfinished: Journal | None = None
+
+    def run(self, if_exists: IfExists) -> LoadReport:
+        """Load as `if_exists` says; the lease is held.
+
+        Raises:
+            LoadInterrupted: The cluster stayed away; what is stored is kept.
+            DataSetBusy: The lease was lost; nothing more is written.
+        """
+        self.began = time.perf_counter()
+        try:
+            return self._run(if_exists)
+        except (ConnectError, RequestTimeout) as error:
+            if self.unfinished is None:
+                raise
+            raise interrupted_error(self.unfinished, error) from error
+
+    def _run(self, if_exists: IfExists) -> LoadReport:
+        exists = self.client.cache_exists(self.name)
+        journal = read_journal(self.client, self.name)
+        if if_exists == "resume":
+            return self._resume(exists, journal)
+        if if_exists == "replace":
+            return self._replace(exists, journal)
+        if journal is not None and (exists or journal.mode == "replace"):
+            raise exists_error(self.name, journal)
+        if not exists:
+            return self._load(self._journal("new", self.name))
+        if if_exists == "append":
+            return self._fill(self.begin_append(), fresh=False)
+        raise exists_error(self.name, None)
+
+    # The ways to begin
+
+    def begin_append(self, key_base: int | None = None) -> Journal:
+        """Check that rows can be added, and write the journal of it.
+
+        Args:
+            key_base: Where running keys begin; None takes the end of those that are there.
+        """
+        if key_base is not None and not self.client.cache_exists(self.name):
+            journal = self._journal("new", self.name)
+            journal.key_base = key_base
+            self._note(journal)
+            return journal
+        old = read_manifest(self.client, self.name)
+        if old is None:
+            raise ConfigError(
+                f"cache {self.name!r} was not loaded by ignitetf, so its rows are not known",
+                hint="write to it with SQL, or load into another cache",
+            )
+        require_alike(self.schema, self.options.layout, old)
+        self.schema = old.schema
+        journal = self._journal("append", old.cache)
+        if self.source.key_name is None:
+            journal.key_base = next_key(old) if key_base is None else key_base
+        if "blocks" in old.options:
+            journal.state = {"blocks": old.options["blocks"]}
+        self._note(journal)
+        return journal
+
+    def _replace(self, exists: bool, journal: Journal | None) -> LoadReport:
+        """Load beside, then take the place; readers see the old or the new rows, never both."""
+        if journal is not None and self._taken(journal):
+            self._move(journal)
+            journal, exists = None, True
+        if journal is not None and journal.mode != "append":
+            drop_caches(self.client, caches_of(journal.cache, journal.options))
+            drop_journal(self.client, self.name)
+            exists = exists and journal.mode != "new"
+        if not exists:
+            drop_manifest(self.client, self.name)
+            return self._load(self._journal("new", self.name))
+        self._keep_partitions()
+        new = self._journal("replace", self.name)
+        # A name of its own, so that no other load of this name ever writes there.
+        new.cache += f"{_STAGING}{new.load[:8]}"
+        new.replaces = self._caches()
+        require_new_names(self.client, self.name, new.options, self.schema, new.replaces)
+        return self._load(new)
+
+    def _caches(self) -> list[str]:
+        """The caches that the data set has now."""
+        manifest = read_manifest(self.client, self.name)
+        slim = None if manifest is None else manifest.index
+        return [self.name] if slim is None else [self.name, slim]
+
+    def _resume(self, exists: bool, journal: Journal | None) -> LoadReport:
+        if journal is None:
+            return self._resume_finished(exists)
+        require_same_source(journal, self.fingerprint)
+        self._require_options(journal.options)
+        self.resumed = journal.rows
+        self.options = replace(self.options, partitions=journal.partitions, backups=journal.backups)
+        if self._taken(journal):
+            self._move(journal)
+            return self._report(journal)
+        missing = not self.client.cache_exists(journal.cache)
+        if missing or (journal.rows == 0 and journal.mode != "append"):
+            # Nothing is known to be stored, not even that all of its caches were made.
+            if not missing:
+                drop_caches(self.client, caches_of(journal.cache, journal.options))
+            self.resumed = 0
+            again = self._journal(journal.mode, journal.cache)
+            again.key_base, again.replaces = journal.key_base, journal.replaces
+            return self._load(again)
+        self.unfinished = journal
+        return self._fill(journal, fresh=False)
+
+    def _taken(self, journal: Journal) -> bool:
+        """Whether a replacement is loaded and has only to be copied under its name."""
+        if journal.mode != "replace":
+            return False
+        manifest = read_manifest(self.client, self.name)
+        if manifest is not None and manifest.cache == journal.cache:
+            # Somebody may have removed it since; then it has to be loaded again.
+            return self.client.cache_exists(journal.cache)
+        return journal.phase == "move"
+
+    def _keep_partitions(self) -> None:
+        """A replacement has as many partitions as the old cache unless a number was given."""
+        if self.options.partitions is None:
+            found = self.client.partition_count(self.name)
+            if found != DEFAULT_PARTITIONS:
+                self.options = replace(self.options, partitions=found)
+
+    def _resume_finished(self, exists: bool) -> LoadReport:
+        """Nothing was interrupted: load what is missing altogether, or nothing."""
+        if not exists:
+            return self._load(self._journal("new", self.name))
+        manifest = read_manifest(self.client, self.name)
+        if manifest is None or self.fingerprint not in manifest.source.split():
+            raise ConfigError(
+                f"cache {self.name!r} holds no unfinished load of this source",
+                hint="--if-exists append adds to it, --if-exists replace takes its place",
+            )
+        if manifest.source == self.fingerprint:
+            self._require_options(manifest.options)
+        journal = self._journal("new", self.name)
+        journal.rows, journal.nbytes = manifest.rows, manifest.nbytes
+        journal.skipped, self.resumed = manifest.skipped, manifest.rows
+        return self._report(journal)
+
+    # The work
+
+    def _load(self, journal: Journal) -> LoadReport:
+        """Make the journal's caches and fill them; leaves nothing when that fails by bad input."""
+        stored = [self.schema]
+        if self.options.layout == "blocks":
+            slim = index_schema(self.schema, list(self.options.index))
+            stored = [block_schema(self.schema), slim]
+        if journal.cache == self.name:
+            require_new_names(self.client, self.name, journal.options, self.schema, [])
+        journal.schema = self.schema = with_free_name(self.client, self.schema, stored)
+        self._note(journal)
+        made = False
+        try:
+            self._create(journal.cache)
+            made = True
+            return self._fill(journal, fresh=True)
+        except BaseException as error:
+            # Once it is shown, a replacement is all there may be of the data set.
+            if journal.phase == "load" and not _is_kept(error, made=made):
+                with contextlib.suppress(ConnectError, RequestTimeout):
+                    self._forget(journal)
+            raise
+
+    def _fill(self, journal: Journal, *, fresh: bool) -> LoadReport:
+        Filler(
+            self.client,
+            self.source,
+            journal,
+            self.lease,
+            self.on_progress,
+            streamer=self.options.streamer,
+        ).run(fresh=fresh)
+        manifest = manifest_of(journal, self.source)
+        require_stored(self.client, journal, manifest, self.source.key_name)
+        old = read_manifest(self.client, self.name)
+        self.lease.check()
+        if old is None or old.options.get("load") != journal.load:
+            write_manifest(self.client, successor(self.client, old, manifest, journal.mode))
+        if journal.mode == "replace":
+            journal.phase = "move"
+            write_journal(self.client, journal)
+            self._move(journal)
+            return self._report(journal)
+        if fresh or journal.mode == "new":
+            publish(self.client, self._views(self.name, journal))
+        self._drop_journal()
+        return self._report(journal)
+
+    def _create(self, cache: str) -> None:
+        self.lease.check()
+        create_caches(self.client, self.schema, cache, self.options)
+
+    def _views(self, cache: str, journal: Journal) -> dict[str, str]:
+        return views_of(self.name, cache, journal.options, journal.schema)
+
+    def _move(self, journal: Journal) -> None:
+        """Copy a loaded replacement into a new cache of the data set's name.
+
+        SQL is shown the replacement before the old caches go, and the copy before the replacement
+        goes; the manifest changes with it. Each step can be repeated after a kill.
+        """
+        self.unfinished = journal
+        manifest = read_manifest(self.client, self.name)
+        if manifest is not None and manifest.cache == journal.cache:
+            self._show(journal, journal.cache)
+            self.schema, layout = journal.schema, journal.options["layout"]
+            self.options = replace(
+                self.options,
+                partitions=self.client.partition_count(journal.cache),
+                backups=journal.backups,
+                layout=layout,
+                index=tuple(journal.options["index"]),
+                sql=journal.options["sql"],
+            )
+            drop_caches(self.client, self._replaced(journal))
+            self._create(self.name)
+            self._copy(journal, manifest)
+            require_stored(self.client, journal, replace(manifest, cache=self.name))
+            index = None if manifest.index is None else index_table(self.name)
+            self.lease.check()
+            write_manifest(self.client, replace(manifest, cache=self.name, index=index))
+        if manifest is not None:
+            self._show(journal, self.name)
+        self.lease.check()
+        drop_caches(self.client, caches_of(journal.cache, journal.options))
+        self._drop_journal()
+
+    def _replaced(self, journal: Journal) -> list[str]:
+        """The caches that a replacement takes the place of, or that an earlier copy of it made."""
+        return list(dict.fromkeys([*journal.replaces, *caches_of(self.name, journal.options)]))
+
+    def _show(self, journal: Journal, cache: str) -> None:
+        """Have the SQL names of the data set show the tables of this cache."""
+        self.lease.check()
+        shown = self._views(cache, journal)
+        kinds = sql_kinds(self.client, {*journal.replaces, *shown})
+        if "TABLE" in kinds.values():
+            # Of another's making (CREATE TABLE): no view can take its name while it is there.
+            drop_caches(self.client, self._replaced(journal))
+        gone = [name for name, kind in kinds.items() if kind == "VIEW" and name not in shown]
+        if shown or gone:
+            switch(self.client, {**shown, **dict.fromkeys(gone)}, f"{self.name}{_HELPER}")
+
+    def _copy(self, journal: Journal, manifest: Manifest) -> None:
+        size = max(1, manifest.nbytes // max(1, entries_of(manifest)))
+        sources = caches_of(journal.cache, journal.options)
+        targets = caches_of(self.name, journal.options)
+        for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
+            copy_entries(
+                self.client,
+                source,
+                target,
+                entry_bytes=_SLIM_BYTES if number else size,
+                check_lease=self.lease.check,
+            )
+
+    # The end
+
+    def _report(self, journal: Journal) -> LoadReport:
+        seconds = max(time.perf_counter() - self.began, 1e-9)
+        written = journal.rows - self.resumed
+        share = written / journal.rows if journal.rows else 0.0
+        return LoadReport(
+            cache=self.name,
+            rows=journal.rows,
+            skipped=journal.skipped,
+            bytes=journal.nbytes,
+            seconds=round(seconds, 3),
+            rows_per_s=round(written / seconds, 1),
+            mb_per_s=round(journal.nbytes * share / seconds / 1e6, 1),
+            resumed_rows=self.resumed,
+            bad_records=tuple(self.source.skipped),
+            notes=tuple(self.source.notes),
+        )
+
+    def _journal(self, mode: str, cache: str) -> Journal:
+        return Journal(
+            name=self.name,
+            cache=cache,
+            mode=mode,
+            schema=self.schema,
+            source=self.fingerprint,
+            options=self.options.identity(self.source),
+            partitions=self.options.partitions,
+            backups=self.options.backups,
+            origin=self.options.origin,
+        )
+
+    def _require_options(self, earlier: Mapping[str, Any]) -> None:
+        require_same_options(self.name, self.options.identity(self.source), earlier)
+
+    def _note(self, journal: Journal) -> None:
+        """Write the journal of a load that begins."""
+        self.lease.check()
+        self.unfinished = journal
+        write_journal(self.client, journal)
+
+    def _drop_journal(self) -> None:
+        drop_journal(self.client, self.name)
+        self.unfinished = None
+
+    def _forget(self, journal: Journal) -> None:
+        """Remove the caches of a load that failed, and its journal."""
+        self.lease.check()
+        drop_caches(self.client, caches_of(journal.cache, journal.options))
+        self._drop_journal()
+
+
+def _is_kept(error: BaseException, *, made: bool) -> bool:
+    """Whether a load that was ended by this can be resumed, or is not ours any more."""
+    if isinstance(error, (DataSetBusy, LoadInterrupted, ConnectError, RequestTimeout)):
+        return True
+    # Ctrl-C, or a signal: what was stored is kept, as it takes long to remove.
+    return made and not isinstance(error, Exception)

@@ -1,0 +1,78 @@
+"""What CSV and Parquet files have in common: columns by name, one of them perhaps the key.
+
+Columns are called after their headings, in capitals, and must be SQL identifiers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignitetf.errors import ConfigError, SourceError
+from ignitetf.load.sources.arrays import key_field_of, take_key
+from ignitetf.load.sources.base import Source, keys_of, rows_per_batch, type_name
+from ignitetf.load.sources.location import Place
+from ignitetf.wire.schema import Batch, Column, Field, Schema
+
+__all__ = ["Table"]
+
+
+class Table(Source):
+    """A source whose records are rows of a file with named columns."""
+
+    place: Place
+
+    def _take_fields(self, fields: list[Field], key: str | None) -> None:
+        """Set the schema; `self._columns` are all fields in the order of the file."""
+        if not fields:
+            raise SourceError(f"{self.place.name}: no columns", hint="give a table with columns")
+        names = [f.name for f in fields]
+        if twice := sorted(n for n, count in Counter(names).items() if count > 1):
+            raise SourceError(
+                f"{self.place.name}: two columns are called {twice[0]!r}",
+                hint="rename one; capitals and small letters count as equal",
+            )
+        self._columns = fields
+        self.key_name = None if key is None else key.upper()
+        key_field = key_field_of(self.key_name, by_name := {f.name: f for f in fields})
+        self.schema = Schema(type_name(self.place.stem), key_field, tuple(by_name.values()))
+        try:
+            Schema(None, key_field, tuple(fields)).check_identifiers()
+        except ConfigError as error:
+            raise SourceError(f"{self.place.name}: {error.message}", hint=error.hint) from error
+
+    def _batches_of(
+        self, columns: dict[str, Column], numbers: NDArray[np.int64], max_bytes: int
+    ) -> Iterator[tuple[int, Batch]]:
+        """Columns of records with these numbers, cut to about `max_bytes`."""
+        if self.key_name is None:
+            key = keys_of(numbers)
+        else:
+            numbers, columns = self._without_null_keys(columns, numbers)
+            key = take_key(columns, self.key_name, 0, len(numbers))
+            key = Column(key.values, key.starts, key.lengths)
+        whole = Batch(key, columns)
+        count = len(numbers)
+        rows = rows_per_batch(whole.nbytes // max(1, count), max_bytes)
+        for first in range(0, count, rows):
+            last = min(first + rows, count)
+            yield int(numbers[last - 1]) + 1, whole[first:last]
+
+    def _without_null_keys(
+        self, columns: dict[str, Column], numbers: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], dict[str, Column]]:
+        assert self.key_name is not None
+        valid = columns[self.key_name].valid
+        if valid is None or valid.all():
+            return numbers, columns
+        for number in numbers[~valid].tolist():
+            self.bad(self._row(number), f"the key {self.key_name} is null")
+        good = np.flatnonzero(valid)
+        return numbers[good], {name: column[good] for name, column in columns.items()}
+
+    def _row(self, number: int) -> str:
+        """How a record is named in messages."""
+        return f"{self.place.name}, row {number + 1}"

@@ -1,0 +1,1 @@
+"""Connections to a cluster: handshake, channels, requests in flight, retry, the client."""

@@ -1,0 +1,339 @@
+"""One connection to one node: frames of bytes, time limits.
+
+handshake -> **Channel** -> frames of bytes
+
+A channel that timed out or broke is closed for good: a late answer can never be taken for the next
+one, and request ids are compared besides.
+
+Source: Apache Ignite 2.17.0, `ClientMessageParser`, `ClientResponse` (header); IEP-9, IEP-23.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import ssl
+import struct
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from ignitetf.errors import (
+    ConnectError,
+    RequestTimeout,
+    WireError,
+)
+from ignitetf.net.failures import server_error
+from ignitetf.net.handshake import open_connection, string_at
+from ignitetf.net.refusals import cause
+from ignitetf.settings import Settings
+from ignitetf.wire.buffers import BufferPool
+from ignitetf.wire.codes import OpCode
+
+__all__ = [
+    "FLAG_ERROR",
+    "FLAG_TOPOLOGY",
+    "MAX_FRAME_BYTES",
+    "Channel",
+    "Progress",
+    "is_ended",
+]
+
+# A frame above this is taken for a hostile or broken peer. Memory is touched as bytes arrive only.
+MAX_FRAME_BYTES: Final = (1 << 31) - 1
+# One receive call waits for at most this much, so that its time limit is one of progress.
+_RECEIVE_BYTES: Final = 8 << 20
+# What an idle channel keeps of its buffers: those that are costly to have again.
+_RESTING_BLOCK_BYTES: Final = 1 << 20
+_RESTING_BYTES: Final = 32 << 20
+# Less than this within a time limit is no progress.
+_PROGRESS_BYTES: Final = 64 << 10
+# Of what one call to send takes; Linux takes 1,024.
+_SEND_PARTS: Final = 256
+_REQUEST: Final = struct.Struct("<ihq")  # length of the rest, op code, request id
+_RESPONSE: Final = struct.Struct("<qh")  # request id, flags
+_HEAD_BYTES: Final = 10 + 12 + 32  # response header, topology version, beginning of the body
+FLAG_ERROR: Final = 1
+FLAG_TOPOLOGY: Final = 2
+# With kernel time limits a page arrives in one call that holds no GIL; elsewhere Python polls.
+_KERNEL_LIMITS: Final = sys.platform in ("linux", "darwin")
+
+
+class Progress:
+    """Ends a transfer that trickles: in each time limit some bytes have to come.
+
+    Args:
+        limit_s: The limit in seconds.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._begin = time.monotonic()
+        self._count = 0
+
+    def made(self, count: int) -> None:
+        """Note bytes; raises TimeoutError where they were too few."""
+        self._count += count
+        now = time.monotonic()
+        if now - self._begin < self._limit_s:
+            return
+        if self._count < _PROGRESS_BYTES:
+            raise TimeoutError(f"{self._count} bytes in {self._limit_s:g} s")
+        self._begin, self._count = now, 0
+
+
+class Channel:
+    """A connection for raw requests; not for several threads at once.
+
+    Requests may be sent ahead; the node works on them at once and answers in any order, and
+    answers that come early are kept. Any failure but an error answer closes the channel.
+
+    Attributes:
+        waited_s: Seconds in all for which no byte of the next answer was here.
+    """
+
+    def __init__(self, address: str, settings: Settings) -> None:
+        """Connect to `address`; see `open_connection` for the errors."""
+        self.settings = settings
+        self._sock, self.peer = open_connection(address, settings)
+        self.address = address
+        self.node_id = self.peer.node_id
+        self.features = self.peer.features
+        self.topology_version: tuple[int, int] | None = None
+        self.closed = False
+        self.waited_s = 0.0
+        self._request_id = 0
+        self._waiting: set[int] = set()
+        self._early: dict[int, memoryview] = {}
+        self._buffers = BufferPool()
+        self._limit_s = 0.0
+        self._wait_all = _KERNEL_LIMITS and not isinstance(self._sock, ssl.SSLSocket)
+        if self._wait_all:
+            self._sock.settimeout(None)
+        self._set_limit(settings.request_timeout_s)
+
+    def __repr__(self) -> str:
+        return f"<Channel {self.address}{' closed' if self.closed else ''}>"
+
+    def __enter__(self) -> Channel:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def call(
+        self, op: OpCode | int, body: bytes | bytearray = b"", *, timeout_s: float | None = None
+    ) -> memoryview:
+        """Send one request and give the body of its answer (after the header), the caller's own."""
+        return self.receive(self.send(op, body), timeout_s=timeout_s)
+
+    def send(self, op: OpCode | int, *buffers: Any) -> int:
+        """Send a request made of buffers (anything of contiguous bytes); gives its request id."""
+        self._check_open()
+        self._request_id += 1
+        views = [memoryview(b).cast("B") for b in buffers]
+        header = _REQUEST.pack(10 + sum(map(len, views)), int(op), self._request_id)
+        try:
+            if sum(map(len, views)) <= 1 << 16:
+                self._sock.sendall(header + b"".join(views))
+            else:
+                self._send_parts([memoryview(header), *views])
+        except OSError as error:
+            raise self._broken(error, "sending") from error
+        except BaseException:
+            self.close()
+            raise
+        self._waiting.add(self._request_id)
+        return self._request_id
+
+    def receive(
+        self,
+        request_id: int,
+        *,
+        timeout_s: float | None = None,
+        on_head: Callable[[memoryview], object] | None = None,
+    ) -> memoryview:
+        """The body of the answer to `request_id`; may wait for others before it.
+
+        Args:
+            request_id: As `send` gave it.
+            timeout_s: Limit in seconds until the answer begins, and for each further 64 KiB.
+            on_head: Called with the first bytes of the body (up to 32, fewer of a short one) while
+                the rest is on its way, to send what depends on them; not for an error answer, nor
+                for one that came while another was waited for.
+
+        Returns:
+            A view of a buffer that is not used again while any view of it is left.
+
+        Raises:
+            RequestTimeout: The limit passed; the channel is closed.
+            ConnectError: The connection was lost; the channel is closed.
+            WireError: The answer breaks the protocol; the channel is closed.
+            ServerError: The server answered with an error; the channel stays open.
+        """
+        self._check_open()
+        self._set_limit(self.settings.request_timeout_s if timeout_s is None else timeout_s)
+        try:
+            frame = self._early.pop(request_id, None)
+            while frame is None:
+                answer = self._frame(request_id, on_head)
+                answered = int.from_bytes(answer[:8], "little", signed=True)
+                if answered not in self._waiting:
+                    raise WireError(
+                        f"{self.address}: answer to request {answered}, which was not asked"
+                    )
+                self._waiting.discard(answered)
+                if answered == request_id:
+                    frame = answer
+                else:
+                    self._early[answered] = answer
+        except OSError as error:
+            raise self._broken(error, "waiting for an answer") from error
+        except BaseException:
+            # A WireError, or Ctrl-C in the middle of a frame: what follows has no meaning.
+            self.close()
+            raise
+        return self._body(frame)
+
+    @property
+    def ended(self) -> bool:
+        """Whether an idle channel has come to its end, as the other side hung up meanwhile."""
+        return self.closed or is_ended(self._sock)
+
+    @property
+    def idle(self) -> bool:
+        """Whether every request was answered and received, so that the channel can be reused."""
+        return not self.closed and not self._waiting and not self._early
+
+    def rest(self) -> None:
+        """Keep little memory until the next use."""
+        self._buffers.rest(_RESTING_BLOCK_BYTES, _RESTING_BYTES)
+
+    def close(self) -> None:
+        """Close the connection; its cursors and streamers on the server end with it."""
+        self.closed = True
+        with contextlib.suppress(OSError):
+            self._sock.close()
+
+    def abort(self) -> None:
+        """Wake a thread that waits in `receive`, from another thread."""
+        self.closed = True
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ConnectError(f"{self.address}: the connection is closed")
+
+    def _set_limit(self, limit_s: float) -> None:
+        if limit_s == self._limit_s:
+            return
+        self._limit_s = limit_s
+        if self._wait_all:
+            whole = int(limit_s)
+            packed = struct.pack("@ll", whole, int((limit_s - whole) * 1e6))
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, packed)
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, packed)
+        else:
+            self._sock.settimeout(limit_s)
+
+    def _send_parts(self, parts: list[memoryview]) -> None:
+        if isinstance(self._sock, ssl.SSLSocket) or not hasattr(self._sock, "sendmsg"):
+            for part in parts:
+                self._sock.sendall(part)
+            return
+        while parts:
+            sent = self._sock.sendmsg(parts[:_SEND_PARTS])
+            while parts and sent >= len(parts[0]):
+                sent -= len(parts[0])
+                parts.pop(0)
+            if parts and sent:
+                parts[0] = parts[0][sent:]
+
+    def _frame(self, request_id: int, on_head: Callable[[memoryview], object] | None) -> memoryview:
+        head = bytearray(4)
+        begin = time.monotonic()
+        self._receive_into(memoryview(head))
+        self.waited_s += time.monotonic() - begin
+        length = int.from_bytes(head, "little", signed=True)
+        if not 10 <= length <= MAX_FRAME_BYTES:
+            raise WireError(f"{self.address}: answer of impossible length {length}")
+        # Not zeroed, and committed by the kernel as bytes arrive: a lying length costs nothing.
+        try:
+            frame = self._buffers.take(length).data
+        except MemoryError as error:
+            raise WireError(f"{self.address}: no memory for an answer of {length} bytes") from error
+        if on_head is None:
+            self._receive_into(frame)
+            return frame
+        first = frame[:_HEAD_BYTES]
+        self._receive_into(first)
+        answered, flags = _RESPONSE.unpack_from(first, 0)
+        if answered == request_id and not flags & ~FLAG_TOPOLOGY:
+            on_head(first[_RESPONSE.size + (12 if flags & FLAG_TOPOLOGY else 0) :])
+        self._receive_into(frame[_HEAD_BYTES:])
+        return frame
+
+    def _receive_into(self, view: memoryview) -> None:
+        flags = socket.MSG_WAITALL if self._wait_all else 0
+        progress = Progress(self._limit_s)
+        sock = self._sock
+        while len(view):
+            if isinstance(sock, ssl.SSLSocket):
+                # One record of 16 KB at the most, so what Python does around it counts. (Stubs
+                # know the form that gives bytes only.)
+                count = int(sock.read(len(view), view))
+            else:
+                count = sock.recv_into(view, min(len(view), _RECEIVE_BYTES), flags)
+            if count == 0:
+                raise ConnectionResetError("the node closed the connection")
+            view = view[count:]
+            if len(view):
+                progress.made(count)
+
+    def _body(self, frame: memoryview) -> memoryview:
+        _, flags = _RESPONSE.unpack_from(frame, 0)
+        at = _RESPONSE.size
+        if flags & ~(FLAG_ERROR | FLAG_TOPOLOGY):
+            self.close()
+            raise WireError(f"{self.address}: answer with unknown flags {flags:#x}")
+        try:
+            if flags & FLAG_TOPOLOGY:
+                self.topology_version = struct.unpack_from("<qi", frame, at)
+                at += 12
+            if not flags & FLAG_ERROR:
+                return frame[at:]
+            (status,) = struct.unpack_from("<i", frame, at)
+            message = string_at(frame, at + 4)[0] or ""
+        except (struct.error, IndexError, UnicodeDecodeError) as error:
+            self.close()
+            raise WireError(f"{self.address}: damaged answer header") from error
+        raise server_error(status, message, address=self.address)
+
+    def _broken(self, error: OSError, doing: str) -> ConnectError | RequestTimeout:
+        self.close()
+        if isinstance(error, (TimeoutError, BlockingIOError)):
+            return RequestTimeout(
+                f"{self.address}: no answer within {self._limit_s:g} s while {doing}",
+                hint="the node may be overloaded or paused; --timeout sets the limit",
+                address=self.address,
+            )
+        return ConnectError(
+            f"{self.address}: connection lost while {doing}: {cause(error)}",
+            hint="is the node still running?",
+            address=self.address,
+        )
+
+
+def is_ended(sock: socket.socket) -> bool:
+    """Whether a connection without an answer outstanding has something to read: its end."""
+    try:
+        if hasattr(select, "poll"):
+            poll = select.poll()
+            poll.register(sock, select.POLLIN)
+            return bool(poll.poll(0))
+        return bool(select.select([sock], [], [], 0)[0])
+    except (OSError, ValueError):
+        return True

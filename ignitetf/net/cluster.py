@@ -1,0 +1,118 @@
+"""What a cluster tells about itself: its caches, its nodes, the owners of partitions.
+
+answer -> **values** -> client
+
+Whatever does not fit raises what `failures.damaged` turns into a WireError.
+
+Source: Apache Ignite 2.17.0, `ClientCachePartitionsResponse` (op 1101),
+`ClientClusterGroupGetNodesEndpointsResponse` (op 5102).
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from dataclasses import dataclass
+
+from ignitetf.net.handshake import read_uuid
+from ignitetf.wire.codes import TypeCode
+
+__all__ = [
+    "NodeEndpoint",
+    "PartitionMap",
+    "read_cache_names",
+    "read_endpoints",
+    "read_partition_map",
+]
+
+
+@dataclass(frozen=True)
+class NodeEndpoint:
+    """A server node and where its thin client port can be reached."""
+
+    node_id: uuid.UUID
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PartitionMap:
+    """Which node owns which partition, at one version of the topology.
+
+    Attributes:
+        version: Affinity version (major, minor).
+        count: Number of partitions of the cache.
+        owners: Primary node by partition; a partition without owner is missing. Empty for a
+            cache whose affinity the thin client protocol does not tell.
+    """
+
+    version: tuple[int, int]
+    count: int
+    owners: dict[int, uuid.UUID]
+
+    def owner(self, partition: int) -> uuid.UUID | None:
+        """Node id of the partition's primary, None where it is not known."""
+        return self.owners.get(partition)
+
+
+def read_cache_names(body: memoryview) -> list[str]:
+    """The answer with the names of all caches."""
+    names, at = [], 4
+    for _ in range(struct.unpack_from("<i", body, 0)[0]):
+        name, at = _read_string(body, at)
+        names.append(name)
+    return names
+
+
+def read_partition_map(body: memoryview) -> PartitionMap:
+    """The answer about one cache's partitions."""
+    major, minor, groups = struct.unpack_from("<qii", body, 0)
+    at, owners = 16, {}
+    for _ in range(groups):
+        applicable, caches = struct.unpack_from("<bi", body, at)
+        at += 5
+        for _ in range(caches):
+            at += 4
+            if applicable:
+                (keys,) = struct.unpack_from("<i", body, at)
+                at += 4 + 8 * keys
+        if not applicable:
+            continue
+        (nodes,) = struct.unpack_from("<i", body, at)
+        at += 4
+        for _ in range(nodes):
+            node = read_uuid(body, at + 1)
+            (count,) = struct.unpack_from("<i", body, at + 17)
+            at += 21
+            for partition in struct.unpack_from(f"<{count}i", body, at):
+                owners[partition] = node
+            at += 4 * count
+    return PartitionMap((major, minor), max(owners, default=-1) + 1, owners)
+
+
+def read_endpoints(body: memoryview) -> list[NodeEndpoint]:
+    """The answer with the server nodes and their addresses."""
+    _, added = struct.unpack_from("<qi", body, 0)
+    at, found = 12, []
+    for _ in range(added):
+        node = read_uuid(body, at)
+        port, count = struct.unpack_from("<ii", body, at + 16)
+        at += 24
+        hosts = []
+        for _ in range(count):
+            host, at = _read_string(body, at)
+            hosts.append(host)
+        found.append(NodeEndpoint(node, tuple(_join_address(h, port) for h in hosts)))
+    return found
+
+
+def _join_address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _read_string(body: memoryview, at: int) -> tuple[str, int]:
+    if body[at] != TypeCode.STRING:
+        return "", at + 1
+    (length,) = struct.unpack_from("<i", body, at + 1)
+    if length < 0 or at + 5 + length > len(body):
+        raise IndexError("string beyond the end of the answer")
+    return bytes(body[at + 5 : at + 5 + length]).decode("utf-8", "replace"), at + 5 + length

@@ -1,0 +1,295 @@
+"""Opening a connection: TCP, TLS, handshake, within one time limit.
+
+settings -> **handshake** -> transport (frames), pyclient
+
+Every connection of ignitetf is made here, those of pyignite too (`pyclient` takes its sockets from
+`open_connection`). The certificate and the host name are checked before a byte of the handshake is
+sent.
+
+Source: Apache Ignite 2.17.0, `ClientListenerNioListener` (handshake); IEP-9, IEP-23.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import struct
+import time
+import uuid
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ignitetf.errors import (
+    AuthenticationError,
+    ConnectError,
+    RequestTimeout,
+    TlsError,
+    WireError,
+)
+from ignitetf.net.refusals import LOST, cause, foreign, tls_failed, unverified
+from ignitetf.net.tlsfiles import tls_context
+from ignitetf.settings import Settings, split_address
+from ignitetf.wire.codes import Feature, Status, TypeCode
+
+__all__ = ["Peer", "open_connection", "read_uuid", "string_at"]
+
+# Within one machine the peer takes bytes at once; with the kernel's buffers of megabytes they have
+# left the processor's caches by then. Loads of large values and of blocks are a sixth faster so.
+_LOCAL_SEND_BYTES: Final = 128 << 10
+_MAX_HANDSHAKE_BYTES: Final = 1 << 16
+_ALERT_S: Final = 0.2  # for an alert that is here already
+_VERSIONS: Final = ((1, 7, 0), (1, 6, 0), (1, 5, 0), (1, 4, 0))
+_OUR_FEATURES: Final = (
+    Feature.CLUSTER_STATES
+    | Feature.CLUSTER_GROUP_GET_NODES_ENDPOINTS
+    | Feature.QUERY_PARTITIONS_BATCH_SIZE
+)
+
+
+@dataclass(frozen=True)
+class Peer:
+    """What the handshake told about the other side."""
+
+    address: str
+    version: tuple[int, int, int]
+    features: Feature
+    node_id: uuid.UUID | None
+
+
+def open_connection(
+    address: str, settings: Settings, features: Feature = _OUR_FEATURES
+) -> tuple[socket.socket, Peer]:
+    """Connect, check the certificate, shake hands.
+
+    Returns:
+        The connected socket (its time limit is `settings.connect_timeout_s` still) and its peer.
+
+    Raises:
+        ConnectError: Nothing listens there, it is no Ignite node, or it is not ready.
+        TlsError: TLS failed: certificate, name, protocol, or only one side speaks it.
+        AuthenticationError: User name or password refused.
+        RequestTimeout: The peer accepts connections and says nothing.
+    """
+    deadline = time.monotonic() + settings.connect_timeout_s
+    for version in _VERSIONS:
+        sock = _open_socket(address, settings, deadline)
+        try:
+            answer = _handshake(sock, address, settings, version, features, deadline)
+        except BaseException:
+            sock.close()
+            raise
+        if isinstance(answer, Peer):
+            return sock, answer
+        sock.close()
+        if answer not in _VERSIONS:
+            raise ConnectError(
+                f"{address}: the node speaks protocol {'.'.join(map(str, answer))} only",
+                hint="ignitetf needs Apache Ignite 2.8 or newer",
+            )
+    raise ConnectError(f"{address}: no common protocol version")
+
+
+def _left(deadline: float) -> float:
+    return max(0.001, deadline - time.monotonic())
+
+
+def _open_socket(address: str, settings: Settings, deadline: float) -> socket.socket:
+    host, port = split_address(address)
+    # First, so that what is wrong with a file is told whether a node answers or not.
+    context = tls_context(settings) if settings.tls else None
+    try:
+        sock = socket.create_connection((host, port), _left(deadline))
+    except TimeoutError as error:
+        raise ConnectError(
+            f"{address}: no connection within {settings.connect_timeout_s:g} s",
+            hint="check the address and the firewall",
+            address=address,
+        ) from error
+    except OSError as error:
+        raise ConnectError(
+            f"{address}: {cause(error)}",
+            hint="start a node with 'ignitetf node start', or give --address HOST:PORT",
+            address=address,
+        ) from error
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        _limit_local_sends(sock)
+        sock.settimeout(_left(deadline))
+        return _wrap_tls(context, sock, host, address, settings) if context else sock
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _limit_local_sends(sock: socket.socket) -> None:
+    # A peer that is gone already has no name; the handshake will tell that it is.
+    with contextlib.suppress(OSError):
+        if sock.getsockname()[0] == sock.getpeername()[0]:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LOCAL_SEND_BYTES)
+
+
+def _wrap_tls(
+    context: ssl.SSLContext, sock: socket.socket, host: str, address: str, settings: Settings
+) -> socket.socket:
+    try:
+        return context.wrap_socket(sock, server_hostname=host)
+    except ssl.SSLCertVerificationError as error:
+        raise unverified(address, error) from error
+    except TimeoutError as error:
+        raise TlsError(
+            f"{address}: no TLS answer within {settings.connect_timeout_s:g} s",
+            hint="does this port speak TLS? --no-tls connects without",
+            address=address,
+            lost=True,
+        ) from error
+    except (ssl.SSLError, ConnectionError) as error:
+        raise tls_failed(address, error, settings) from error
+
+
+def _handshake(
+    sock: socket.socket,
+    address: str,
+    settings: Settings,
+    version: tuple[int, int, int],
+    features: Feature,
+    deadline: float,
+) -> Peer | tuple[int, int, int]:
+    """One try at one version: the peer, or the version the server wants instead."""
+    request = _handshake_request(settings, version, features)
+    try:
+        sock.settimeout(_left(deadline))
+        sock.sendall(request)
+        answer = _handshake_answer(sock, deadline)
+    except TimeoutError as error:
+        raise RequestTimeout(
+            f"{address}: no answer to the handshake within {settings.connect_timeout_s:g} s",
+            hint="is this the thin client port (10800) of a running Ignite node, without TLS?"
+            if not settings.tls
+            else "is the node paused or overloaded?",
+            address=address,
+        ) from error
+    except OSError as error:
+        # A TLS 1.3 server refuses a client certificate only after the client's last word: its
+        # alert, or its end, comes in place of the answer.
+        if settings.tls:
+            raise tls_failed(address, _alert_of(sock, error), settings, agreed=True) from error
+        raise ConnectError(
+            f"{address}: the handshake was cut: {cause(error)}",
+            hint="is this the thin client port (10800) of an Ignite node? does it need TLS (--tls),"
+            " or a client certificate (--cert)?",
+            address=address,
+            lost=isinstance(error, LOST),
+            closed=True,
+        ) from error
+    if isinstance(answer, _Foreign):
+        raise foreign(address, answer.head)
+    try:
+        return _read_handshake(answer, address, version)
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise WireError(f"{address}: damaged handshake answer") from error
+
+
+def _alert_of(sock: socket.socket, error: OSError) -> OSError:
+    """The alert that came before the connection ended while something was sent; else the error."""
+    if isinstance(error, ssl.SSLError) and not isinstance(error, LOST):
+        return error
+    try:
+        sock.settimeout(_ALERT_S)
+        sock.recv(1)
+    except ssl.SSLError as alert:
+        return alert
+    except (OSError, ValueError):
+        return error
+    return error
+
+
+@dataclass(frozen=True)
+class _Foreign:
+    """The first bytes of an answer that no Ignite node gives."""
+
+    head: bytes
+
+
+def _handshake_request(
+    settings: Settings, version: tuple[int, int, int], features: Feature
+) -> bytes:
+    body = struct.pack("<b3hb", 1, *version, 2)
+    if version >= (1, 7, 0):
+        mask = int(features).to_bytes(int(features).bit_length() // 8 + 1, "little")
+        body += struct.pack("<bi", TypeCode.BYTE_ARRAY, len(mask)) + mask
+    if settings.username:
+        body += _string(settings.username) + _string(settings.password or "")
+    return struct.pack("<i", len(body)) + body
+
+
+def _handshake_answer(sock: socket.socket, deadline: float) -> bytes | _Foreign:
+    """The answer's bytes; or its head, when its length is none that an Ignite node would send."""
+    data = bytearray()
+    need = 4
+    while len(data) < need:
+        sock.settimeout(_left(deadline))
+        piece = sock.recv(need - len(data))
+        if not piece:
+            raise ConnectionResetError("the peer closed the connection")
+        data += piece
+        if need == 4 and len(data) == 4:
+            length = int.from_bytes(data, "little", signed=True)
+            if not 1 <= length <= _MAX_HANDSHAKE_BYTES:
+                return _Foreign(bytes(data))
+            need += length
+    return bytes(data[4:])
+
+
+def _read_handshake(
+    answer: bytes, address: str, version: tuple[int, int, int]
+) -> Peer | tuple[int, int, int]:
+    if answer[0] == 1:
+        at, features, node_id = 1, Feature(0), None
+        if version >= (1, 7, 0):
+            (length,) = struct.unpack_from("<i", answer, 2)
+            features = Feature(int.from_bytes(answer[6 : 6 + length], "little"))
+            at = 6 + length
+        if version >= (1, 4, 0) and answer[at] == TypeCode.UUID:
+            node_id = read_uuid(answer, at + 1)
+        return Peer(address, version, features & _OUR_FEATURES, node_id)
+    if answer[0] != 0:
+        raise WireError(f"{address}: handshake answer begins with byte {answer[0]}")
+    wanted = struct.unpack_from("<3h", answer, 1)
+    message, at = string_at(answer, 7)
+    status = struct.unpack_from("<i", answer, at)[0] if len(answer) >= at + 4 else Status.FAILED
+    if status == Status.AUTH_FAILED:
+        raise AuthenticationError(
+            f"{address}: the node refused the user name or the password",
+            hint="check --username and --password",
+            address=address,
+        )
+    if status == Status.NODE_IN_RECOVERY:
+        raise ConnectError(
+            f"{address}: the node is still starting", hint="try again in a moment", status=status
+        )
+    if any(wanted) and wanted != version:
+        return (wanted[0], wanted[1], wanted[2])
+    raise ConnectError(f"{address}: the node refused the handshake: {message}", status=status)
+
+
+def read_uuid(buffer: Any, at: int) -> uuid.UUID:
+    """A UUID from its two little-endian longs."""
+    high, low = struct.unpack_from("<QQ", buffer, at)
+    return uuid.UUID(int=(high << 64) | low)
+
+
+def _string(text: str) -> bytes:
+    data = text.encode("utf-8")
+    return struct.pack("<bi", TypeCode.STRING, len(data)) + data
+
+
+def string_at(buffer: Any, at: int) -> tuple[str | None, int]:
+    """A string of an answer, None for a null, and the place behind it."""
+    if buffer[at] != TypeCode.STRING:
+        return None, at + 1
+    (length,) = struct.unpack_from("<i", buffer, at + 1)
+    if length < 0 or at + 5 + length > len(buffer):
+        raise IndexError("string beyond the end of the frame")
+    return bytes(buffer[at + 5 : at + 5 + length]).decode("utf-8"), at + 5 + length

@@ -1,0 +1,332 @@
+"""pyignite over the connections of `transport`, and its errors in the project's own words.
+
+transport -> **pyclient** -> client
+
+pyignite encodes and decodes typed values (SQL, cache configurations). Its sockets, time limits and
+checks of frames are ours: an answer has the length it says, below a limit, and the request id that
+was asked; whatever pyignite makes of bytes that it cannot read is a WireError.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import decimal
+import re
+import struct
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import pyignite
+from pyignite.connection import Connection as PyConnection
+from pyignite.connection.bitmask_feature import BitmaskFeature
+from pyignite.connection.protocol_context import ProtocolContext
+from pyignite.datatypes.base import IgniteDataType
+from pyignite.datatypes.internal import AnyDataObject
+from pyignite.exceptions import CacheError, ClusterError, ParameterError, ParseError, ReconnectError
+from pyignite.exceptions import SQLError as PySqlError
+from pyignite.utils import is_binary, is_hinted
+
+from ignitetf.errors import (
+    ConfigError,
+    ConnectError,
+    IgniteTFError,
+    RequestTimeout,
+    ServerError,
+    SqlError,
+    WireError,
+)
+from ignitetf.net.channel import FLAG_ERROR, FLAG_TOPOLOGY, MAX_FRAME_BYTES, Progress, is_ended
+from ignitetf.net.failures import plain_text, server_error
+from ignitetf.net.handshake import open_connection
+from ignitetf.settings import Settings, split_address
+from ignitetf.sql.tokens import is_query
+from ignitetf.wire.check_answer import check_answer, readable
+from ignitetf.wire.codes import Feature, OpCode
+from ignitetf.wire.parameters import encode_parameter
+
+__all__ = ["PyClient", "abandon", "sql_arguments", "translated"]
+
+_RECEIVE_BYTES: Final = 1 << 20
+_CLOSE: Final = struct.Struct("<ihqq")  # length of the rest, op code, request id, cursor
+_FLAGS: Final = struct.Struct("<h")
+_DISTINCT: Final = re.compile(r"\(\s*DISTINCT\b", re.IGNORECASE)
+_DIGITS: Final = decimal.Context(prec=5100)
+_YEAR: Final = re.compile(r"\byear\b|date value out of range")
+_PREFIX: Final = 4  # the length, which pyignite expects before the answer
+
+
+@contextlib.contextmanager
+def translated(statement: str | None = None) -> Iterator[None]:
+    """Turn pyignite's errors into the project's; `statement` is the SQL that is under way.
+
+    Decimals keep all their digits meanwhile: pyignite divides, which rounds.
+    """
+    try:
+        with decimal.localcontext(_DIGITS):
+            yield
+    except ReconnectError as error:
+        raise ConnectError("connection lost", hint="is the node still running?") from error
+    except (PySqlError, CacheError, ClusterError) as error:
+        message = str(error)
+        found = server_error(1, message)
+        if statement is not None and type(found) in (ServerError, SqlError):
+            raise SqlError(
+                plain_text(message) or "SQL error",
+                hint=_sql_hint(message, statement),
+                statement=statement,
+                status=1,
+            ) from error
+        raise found from error
+    except ParseError as error:
+        if statement is None:
+            raise WireError(f"an answer cannot be read: {error}") from error
+        raise SqlError(
+            f"the result has a value that thin clients cannot read: {error}",
+            hint="it may be an object that Java serialized by itself; leave that column out",
+            statement=statement,
+        ) from error
+    except RequestTimeout as error:
+        if statement is None:
+            raise
+        raise RequestTimeout(
+            error.message, hint=_late_hint(statement), **{**error.fields, "statement": statement}
+        ) from error
+    except (TypeError, ParameterError):
+        # A value of the caller's for which pyignite has no type.
+        raise
+    except (IgniteTFError, OSError):
+        raise
+    except Exception as error:
+        unheld = isinstance(error, (ValueError, OverflowError)) and _YEAR.search(str(error))
+        if unheld and statement is not None:
+            raise SqlError(
+                f"the result has a date that datetime cannot hold: {error}",
+                hint="CAST it to VARCHAR, or read it with IgniteDataset",
+                statement=statement,
+            ) from error
+        raise WireError(f"damaged answer: {type(error).__name__} while it was read") from error
+
+
+def _sql_hint(message: str, statement: str) -> str:
+    if "out of bounds" in message and _DISTINCT.search(statement):
+        # GridSqlQuerySplitter.splitAggregate of 2.17 takes an argument that COUNT(*) has not.
+        return "Apache Ignite cannot have COUNT(*) beside a DISTINCT aggregate: write COUNT(1)"
+    if "The query was cancelled" in message:
+        return "after its own limit (timeout_s=, --statement-timeout), or by KILL QUERY"
+    if "Table" in message and "not found" in message:
+        return "'ignitetf table ls' lists the tables; write the schema if it is not PUBLIC"
+    if "Column" in message and "not found" in message:
+        return "'ignitetf table describe NAME' lists the columns"
+    return "[*] in the message marks the place" if "[*]" in message else "check the statement"
+
+
+def _late_hint(statement: str) -> str:
+    if is_query(statement):
+        return "the node gives it up; timeout_s= (--statement-timeout) lets a statement take longer"
+    return (
+        "it may go on on the node: look at what it did before it is run again; timeout_s="
+        " (--statement-timeout) waits longer for it"
+    )
+
+
+class _Encoded(IgniteDataType):  # type: ignore[misc]
+    """An object that is bytes already."""
+
+    @classmethod
+    def from_python(cls, stream: Any, value: bytes) -> None:
+        """Write it."""
+        stream.write(value)
+
+
+def sql_arguments(values: Sequence[Any]) -> list[Any]:
+    """Parameters of a statement as pyignite takes them.
+
+    Raises:
+        ConfigError: SQL has no type for a value.
+    """
+    return [_argument(value) for value in values]
+
+
+def _argument(value: Any) -> Any:
+    if is_hinted(value):
+        return value
+    if isinstance(value, (list, tuple)) or is_binary(value):
+        try:  # an array, or an object, for a column that holds such
+            AnyDataObject.map_python_type(value)
+        except (TypeError, IndexError) as error:
+            raise ConfigError(
+                f"a SQL parameter cannot be this {type(value).__name__}: {error}",
+                hint="an array has values of one type; of a list for IN each value has a '?' of"
+                " its own",
+            ) from error
+        return value
+    return encode_parameter(value), _Encoded
+
+
+def abandon(cursor: Any) -> None:
+    """Close a cursor that nobody reads any more: now, or with the next request where one runs.
+
+    Called while objects are collected, so it neither raises nor waits for another thread.
+    """
+    connection = getattr(cursor, "connection", None)
+    if isinstance(connection, _Connection) and cursor.more and cursor.cursor_id:
+        connection.abandon(cursor.cursor_id)
+
+
+class _Connection(PyConnection):  # type: ignore[misc]
+    """pyignite's connection over a socket of `transport`."""
+
+    def __init__(self, client: PyClient, address: str) -> None:
+        host, port = split_address(address)
+        super().__init__(client, host, port)
+        self._address = address
+        self._request_lock = threading.Lock()
+        self._abandoned: deque[tuple[Any, int]] = deque()  # socket, cursor
+
+    def _connect_version(self) -> dict[str, Any]:
+        settings = self.client.settings
+        self._socket, peer = open_connection(self._address, settings, Feature.CLUSTER_STATES)
+        self.timeout = 0.0
+        self.client.protocol_context = ProtocolContext(
+            peer.version, BitmaskFeature(int(peer.features)) if peer.features else None
+        )
+        mask = int(peer.features).to_bytes(2, "little")
+        return {"features": mask, "node_uuid": peer.node_id}
+
+    def _on_handshake_fail(self, err: BaseException) -> None:
+        # pyignite logs a traceback here; the error itself reaches the caller.
+        self.failed = True
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can be used; not, when the node hung up since the last answer."""
+        if self.failed or self.closed:
+            return False
+        if not self._request_lock.acquire(blocking=False):
+            return True  # what there is to read is the answer to another thread's request
+        try:
+            return not is_ended(self._socket)
+        finally:
+            self._request_lock.release()
+
+    def request(self, data: bytes | bytearray, flags: int | None = None) -> bytearray:
+        """Send a request and give the frame of its answer; one at a time."""
+        with self._request_lock:
+            answer = self._requested(data)
+        self._close_abandoned()
+        return answer
+
+    def abandon(self, cursor: int) -> None:
+        """Close a cursor, now or after the request that is under way."""
+        self._abandoned.append((self._socket, cursor))
+        self._close_abandoned()
+
+    def _close_abandoned(self) -> None:
+        """Close them, unless a request runs; those of a connection that is gone ended with it."""
+        while self._abandoned and self._request_lock.acquire(blocking=False):
+            try:
+                sock, cursor = self._abandoned.popleft()
+                if sock is self._socket and not self.closed and not is_ended(sock):
+                    self._requested(_CLOSE.pack(18, OpCode.RESOURCE_CLOSE, cursor, cursor))
+            except (IndexError, IgniteTFError):
+                return
+            finally:
+                self._request_lock.release()
+
+    def _requested(self, data: bytes | bytearray) -> bytearray:
+        self.timeout = self.client.wait_s
+        try:
+            if self._socket is not None:
+                self._socket.settimeout(self.timeout)
+            self.send(data, reconnect=False)
+            return self._answer(bytes(data))
+        except TimeoutError as error:
+            self.close()
+            raise RequestTimeout(
+                f"{self._address}: no answer within {self.timeout:g} s",
+                hint="--timeout sets the limit",
+                address=self._address,
+            ) from error
+        except (OSError, EOFError) as error:
+            self.close()
+            raise ConnectError(
+                f"{self._address}: connection lost: {error}",
+                hint="is the node still running?",
+                address=self._address,
+            ) from error
+        except BaseException:
+            self.failed = True
+            self.close()
+            raise
+
+    def _answer(self, request: bytes) -> bytearray:
+        """The whole frame; length, request id and objects are checked before pyignite sees it."""
+        frame = bytearray()
+        self._receive(frame, _PREFIX)
+        length = int.from_bytes(frame, "little", signed=True)
+        if not 10 <= length <= MAX_FRAME_BYTES:
+            raise WireError(f"{self._address}: answer of impossible length {length}")
+        self._receive(frame, length)
+        if frame[_PREFIX : _PREFIX + 8] != request[6:14]:
+            raise WireError(f"{self._address}: answer to a request that was not asked")
+        with memoryview(frame) as view:
+            (flags,) = _FLAGS.unpack_from(view, _PREFIX + 8)
+            if flags & ~(FLAG_ERROR | FLAG_TOPOLOGY):
+                raise WireError(f"{self._address}: answer with unknown flags {flags:#x}")
+            if not flags & FLAG_ERROR:
+                begin = _PREFIX + 10 + (12 if flags & FLAG_TOPOLOGY else 0)
+                op, body = int.from_bytes(request[4:6], "little"), view[begin:]
+                if spans := check_answer(op, request, body):
+                    whole = bytes(view[:begin]) + readable(body, spans)
+                    return bytearray(struct.pack("<i", len(whole) - _PREFIX) + whole[_PREFIX:])
+        return frame
+
+    def _receive(self, frame: bytearray, count: int) -> None:
+        progress = Progress(self.timeout)
+        while count:
+            piece = self._socket.recv(min(count, _RECEIVE_BYTES))
+            if not piece:
+                raise ConnectionResetError("the node closed the connection")
+            frame += piece
+            count -= len(piece)
+            if count:
+                progress.made(len(piece))
+
+
+class PyClient(pyignite.Client):  # type: ignore[misc]
+    """pyignite's client over connections of these settings; uses the next address on a loss."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(compact_footer=True, partition_aware=False)
+        self.settings = settings
+        self._waits = threading.local()
+        self._connect([])
+
+    @property
+    def wait_s(self) -> float:
+        """How long this thread's requests wait for an answer to begin, in seconds."""
+        return float(getattr(self._waits, "limit_s", self.settings.request_timeout_s))
+
+    @contextlib.contextmanager
+    def waiting(self, limit_s: float) -> Iterator[None]:
+        """Let requests of this thread wait so long."""
+        self._waits.limit_s = limit_s
+        try:
+            yield
+        finally:
+            del self._waits.limit_s
+
+    def _connect(self, nodes: Any) -> None:
+        self._nodes = [_Connection(self, a) for a in self.settings.addresses]
+        causes: list[IgniteTFError] = []
+        for index, node in enumerate(self._nodes):
+            try:
+                node.connect()
+            except (ConnectError, RequestTimeout) as error:
+                causes.append(error)
+            else:
+                self._current_node = index
+                return
+        raise causes[0]

@@ -1,0 +1,103 @@
+"""Statements that write to a data set by its SQL name, which is a view.
+
+client -> **targets** -> client
+
+A view cannot be written to. The statement is meant for the table that the view shows, whose name
+changes when the data set is replaced, and nobody should have to look it up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from ignitetf.errors import SqlError
+from ignitetf.net.sql_result import SqlResult
+
+__all__ = ["run"]
+
+_NAME: Final = r'(?P<name>"[^"]+"|\w+)(?![\w.])'
+_WRITES: Final = re.compile(
+    r"""\s*(?:INSERT\s+INTO|MERGE\s+INTO|UPDATE|DELETE\s+FROM
+    |(?P<drop>DROP\s+TABLE(?P<if>\s+IF\s+EXISTS)?)
+    |ALTER\s+TABLE(?:\s+IF\s+EXISTS)?
+    |CREATE\s+INDEX(?:\s+IF\s+NOT\s+EXISTS)?(?:\s+(?!ON\b)(?:"[^"]+"|\w+))?\s+ON
+    )\s+(?:"?PUBLIC"?\.)?"""
+    + _NAME,
+    re.IGNORECASE | re.VERBOSE,
+)
+# As `create_view.sql` makes it of `rows_table`.
+_VIEW: Final = re.compile(r'SELECT \* FROM ("[^"]+__ROWS")')
+
+
+_NO_TABLE: Final = re.compile(r'Table "([^"]+)" not found')
+_NO_COLUMN: Final = re.compile(r'Column "(?:[^"]+\.)?_(?:KEY|VAL)" not found')
+
+
+def run(
+    sql: Callable[..., SqlResult],
+    is_cache: Callable[[str], bool],
+    statement: str,
+    params: Sequence[Any],
+    options: Mapping[str, Any],
+) -> SqlResult:
+    """Run a statement; one that writes to a data set by its name, on the table of that.
+
+    Args:
+        sql: Runs a statement with parameters and options.
+        is_cache: Whether there is a cache of a name.
+        statement: The statement.
+        params: Values for its parameters.
+        options: Options of `sql`.
+
+    Raises:
+        SqlError: The node refused the statement.
+    """
+    found = _WRITES.match(statement)
+    if found is not None and found["if"] is not None:
+        # Of a view the node would drop nothing, and say nothing.
+        statement = _of_table(sql, statement) or statement
+    try:
+        return sql(statement, params, **options)
+    except SqlError as error:
+        if (meant := _of_table(sql, statement)) is None:
+            if (hint := _hint(is_cache, error.message)) is not None:
+                raise error.hinted(hint) from error
+            raise
+    return sql(meant, params, **options)
+
+
+def _hint(is_cache: Callable[[str], bool], message: str) -> str | None:
+    """What helps where a name of a data set is not what its user takes it for."""
+    if _NO_COLUMN.match(message):
+        return (
+            "the SQL name of a data set is a view, which has no _KEY and _VAL: name the column of"
+            " the key, or the table, NAME__ROWS"
+        )
+    missing = _NO_TABLE.match(message)
+    if missing is None or not is_cache(missing[1]):
+        return None
+    return (
+        f"cache {missing[1]!r} has no SQL table: blocks get one of the columns of --index, and"
+        " other caches by CREATE TABLE"
+    )
+
+
+def _of_table(sql: Callable[..., SqlResult], statement: str) -> str | None:
+    """The statement with the table of a data set in place of its name.
+
+    None where it writes to no data set. To drop the table, its view has been dropped.
+    """
+    if (found := _WRITES.match(statement)) is None:
+        return None
+    name = found["name"]
+    name = name[1:-1] if name.startswith('"') else name.upper()
+    query = "SELECT SQL FROM SYS.VIEWS WHERE SCHEMA = 'PUBLIC' AND NAME = ?"
+    views = sql(query, (name,)).fetchall()
+    shown = [view[1] for (text,) in views if (view := _VIEW.fullmatch(text))]
+    if not shown:
+        return None
+    if found["drop"]:
+        sql(f'DROP VIEW IF EXISTS "{name}"', ()).close()
+    return f"{statement[: found.start('name')]}{shown[0]}{statement[found.end('name') :]}"

@@ -1,0 +1,204 @@
+"""The rows of a plan's pieces: windows read, permuted, and cut to the rows that are wanted.
+
+plan + reader -> **windows** -> dataset
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Iterator, Sequence
+from typing import Final
+
+import numpy as np
+
+from ignitetf.read.options import PAGE_BYTES
+from ignitetf.read.plan import Order, Piece, Window
+from ignitetf.read.reader import CacheReader
+from ignitetf.read.window import (
+    ALIGNED_ROWS,
+    MANY_ROWS,
+    Filling,
+    concat_batches,
+    piece_rows,
+)
+from ignitetf.wire.buffers import BufferPool
+from ignitetf.wire.schema import Batch
+
+__all__ = [
+    "batch_count",
+    "closing_batches",
+    "concat_batches",
+    "join_batches",
+    "read_pieces",
+]
+
+# Batches are joined until they have so much: a full page crosses alone, blocks about as many as a
+# page has.
+_LEAST_BYTES: Final = PAGE_BYTES * 3 // 4
+
+
+def read_pieces(
+    reader: CacheReader, order: Order, pieces: Sequence[Piece], epoch: int
+) -> Generator[Batch, None, None]:
+    """The rows of the pieces, in order.
+
+    Args:
+        reader: The cache.
+        order: Its order.
+        pieces: What to read of an epoch.
+        epoch: Number of the epoch.
+    """
+    for piece in pieces:
+        if not order.known:
+            yield from _read_range(reader, order, piece, (piece.start, piece.stop), epoch)
+            continue
+        own = order.own_rows(piece.shard, piece.count)
+        start, stop = piece.start, piece.stop
+        while start < stop and own:
+            # A padded shard begins again with its own first rows.
+            first = start % own
+            last = min(own, first + stop - start)
+            yield from _read_range(reader, order, piece, (first, last), epoch)
+            start += last - first
+
+
+def _read_range(
+    reader: CacheReader,
+    order: Order,
+    piece: Piece,
+    wanted: tuple[int, int],
+    epoch: int,
+) -> Iterator[Batch]:
+    start, stop = wanted
+    windows = order.windows(piece.shard, piece.count, epoch)
+    if order.known:
+        windows = [w for w in windows if w.first < stop and w.first + w.rows > start]
+        at = windows[0].first if windows else 0
+    else:
+        at = 0
+    shuffled = order.seed is not None
+    for batch in _windowed(reader, order, windows, epoch) if shuffled else _plain(reader, windows):
+        size = len(batch)
+        low, high = max(0, start - at), min(size, stop - at) if order.known else size
+        if low < high:
+            yield batch if (low, high) == (0, size) else batch[low:high]
+        at += size
+
+
+def _plain(reader: CacheReader, windows: list[Window]) -> Iterator[Batch]:
+    partitions = [p for w in windows for p in w.partitions]
+    with contextlib.closing(reader.batches(partitions)) as batches:
+        for item in batches:
+            if item.batch is not None and len(item.batch):
+                yield item.batch
+
+
+def _windowed(
+    reader: CacheReader, order: Order, windows: list[Window], epoch: int
+) -> Iterator[Batch]:
+    """Permuted windows; the next one is received while the current one is handed over."""
+    partitions = [p for w in windows for p in w.partitions]
+    last_unit = np.cumsum([len(w.partitions) for w in windows]) - 1
+    # Where the number of rows is certain, each goes to its place as soon as it is here.
+    certain = order.known and reader.options.on_change == "error" and not reader.options.raw_nulls
+    pools = reader.window_pools
+    pool = pools.pop() if pools else BufferPool(order.window_bytes)
+    number, parts = 0, list[Batch]()
+    filling: Filling | None = None
+    rest: Batch | None = None
+    try:
+        with contextlib.closing(reader.batches(partitions)) as batches:
+            for item in batches:
+                if item.batch is not None and certain:
+                    if filling is None:
+                        filling = Filling(order.permutation(windows[number], epoch), pool, rest)
+                    filling.add(item.batch)
+                    continue
+                if item.batch is not None:
+                    parts.append(item.batch)
+                    continue
+                if item.unit != last_unit[number]:
+                    continue
+                if filling is not None:
+                    rest = yield from filling.batches(last=number == len(windows) - 1)
+                    filling = None
+                yield from _permuted(parts, order, windows[number], epoch)
+                number, parts = number + 1, []
+        if rest is not None:
+            yield rest
+    finally:
+        filling = rest = None
+        pools.append(pool)
+
+
+def _permuted(parts: list[Batch], order: Order, window: Window, epoch: int) -> Iterator[Batch]:
+    rows = sum(len(b) for b in parts)
+    if rows == 0:
+        return
+    whole = parts[0] if len(parts) == 1 else concat_batches(parts)
+    parts.clear()
+    actual = Window(window.partitions, window.first, rows)
+    index = order.permutation(actual, epoch)
+    step = piece_rows(rows, whole.nbytes)
+    for start in range(0, rows, step):
+        yield whole[index[start : start + step]]
+
+
+def join_batches(
+    batches: Generator[Batch, None, None], exact_rows: int | None, drop_remainder: bool
+) -> Generator[list[Batch], None, None]:
+    """Batches joined to about a page, or cut to exactly `exact_rows`.
+
+    Pages of many rows have a multiple of `ALIGNED_ROWS` of them: that many rows of any dtype
+    are a multiple of 64 bytes, so that TensorFlow cuts batches out of the page without a copy.
+    """
+    if exact_rows is not None:
+        yield from _cut(batches, exact_rows, drop_remainder)
+        return
+    waiting: list[Batch] = []
+    rows = nbytes = 0
+    with contextlib.closing(batches):
+        for batch in batches:
+            waiting.append(batch)
+            rows, nbytes = rows + len(batch), nbytes + batch.nbytes
+            if nbytes < _LEAST_BYTES:
+                continue
+            rest = rows % ALIGNED_ROWS
+            if rows < MANY_ROWS or rest >= len(batch):
+                rest = 0
+            yield [*waiting[:-1], batch[: len(batch) - rest]]
+            waiting, rows = ([batch[len(batch) - rest :]] if rest else []), rest
+            nbytes = sum(b.nbytes for b in waiting)
+        if waiting:
+            yield waiting
+
+
+def _cut(
+    batches: Generator[Batch, None, None], exact_rows: int, drop_remainder: bool
+) -> Generator[list[Batch], None, None]:
+    waiting: list[Batch] = []
+    rows = 0
+    with contextlib.closing(batches):
+        for batch in batches:
+            while rows + len(batch) >= exact_rows:
+                need = exact_rows - rows
+                yield [*waiting, batch[:need]]
+                waiting, rows, batch = [], 0, batch[need:]
+            if len(batch):
+                waiting.append(batch)
+                rows += len(batch)
+        if waiting and not drop_remainder:
+            yield waiting
+
+
+def closing_batches(batches: Generator[Batch, None, None]) -> Iterator[Batch]:
+    """The batches; the generator is closed however the iteration ends."""
+    with contextlib.closing(batches):
+        yield from batches
+
+
+def batch_count(rows: int | None, size: int, drop_remainder: bool) -> int | None:
+    """Batches of `size` that so many rows make; None where their number is not known."""
+    if rows is None:
+        return None
+    return rows // size if drop_remainder else -(-rows // size)

@@ -1,0 +1,1 @@
+"""Rows as tensors: `IgniteDataset` and what it needs of TensorFlow."""

@@ -1,0 +1,197 @@
+"""`Form`: how columns become TensorFlow elements.
+
+elements -> **form** -> dataset
+
+On this side columns are packed into flat leaves; TensorFlow puts ragged tensors and texts
+together from them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from ignitetf.read.arguments import label_of
+from ignitetf.read.leaves import (
+    Dense,
+    Node,
+    Runs,
+    Struct,
+    Text,
+    TextStore,
+    element_tree,
+    key_tree,
+)
+from ignitetf.read.reader import CacheReader
+from ignitetf.read.tf.substr import Sharing, substr_op
+from ignitetf.read.window import ALIGNED_ROWS
+from ignitetf.wire.buffers import BufferPool
+from ignitetf.wire.schema import Batch
+
+__all__ = ["Form", "counted", "page_options", "rebatched"]
+
+# Without the op, longer values cost one copy less as objects of their own.
+_SHORT_ENTRY_BYTES = 512
+# A joined text is new memory on both sides each time; in pieces of this size it stays in the
+# processor's cache.
+_PIECE_BYTES = 512 << 10
+
+_Substr = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+
+
+class Form:
+    """The leaves and the structure of one dataset's elements.
+
+    Args:
+        reader: The opened cache.
+        as_supervised: Elements are `(features, label)`.
+
+    Attributes:
+        has_runs: Whether a field is ragged.
+        splits_texts: Whether texts cross as the bytes of a page, to be split in TensorFlow.
+        assembles: Whether leaves cross flat, and `assemble` runs in TensorFlow.
+        piece_rows: Rows to pack at once where texts cross joined, None for whole pages.
+    """
+
+    def __init__(self, reader: CacheReader, as_supervised: bool) -> None:
+        self.key = key_tree(reader.schema, reader.options.nulls)
+        self.values = element_tree(reader.schema, reader.options.nulls)
+        self.plain = reader.schema.type_name is None
+        self.label = label_of(list(self.values), reader.name) if as_supervised else None
+        nodes = (self.key, *self.values.values())
+        self.has_runs = any(_has(n, Runs) for n in nodes)
+        has_texts = any(_has(n, Text) for n in nodes)
+        self._substr = substr_op() if has_texts else None
+        short = reader.entry_bytes < _SHORT_ENTRY_BYTES
+        self.splits_texts = has_texts and (short or self._substr is not None)
+        self.assembles = self.has_runs or self.splits_texts
+        self.piece_rows: int | None = None
+        if self.splits_texts and self._substr is None:
+            rows = int(_PIECE_BYTES / max(reader.entry_bytes, 16.0))
+            self.piece_rows = max(ALIGNED_ROWS, rows - rows % ALIGNED_ROWS)
+
+    def pack(self, parts: list[Batch], pool: BufferPool) -> tuple[Any, ...]:
+        """The leaves of some batches, key first."""
+        leaves: list[Any] = []
+        texts = TextStore() if self.splits_texts else None
+        if self.label is None:
+            leaves += self.key.pack([b.key for b in parts if b.key is not None], pool, texts)
+        for name, node in self.values.items():
+            leaves += node.pack([b.columns[name] for b in parts], pool, texts)
+        if texts is not None:
+            leaves += (texts.joined(),) if self._substr is None else texts.halves(pool)
+        return tuple(leaves)
+
+    def flat_spec(self, rows: int | None) -> tuple[tf.TensorSpec, ...]:
+        """Specs of the leaves that `pack` gives."""
+        out: list[tf.TensorSpec] = []
+        nodes = (
+            self.values.values() if self.label is not None else (self.key, *self.values.values())
+        )
+        for node in nodes:
+            _leaf_specs(node, rows, out, self.splits_texts)
+        if self.splits_texts and self._substr is None:
+            out.append(tf.TensorSpec([], tf.string))
+        elif self.splits_texts:
+            out += [tf.TensorSpec([None], tf.uint8)] * 2
+        return tuple(out)
+
+    def assemble(self, *leaves: tf.Tensor, sharing: Sharing = Sharing.TEXT) -> Any:
+        """The structure of a batch, from its leaves."""
+        left = iter(leaves)
+        substr = self._substr_of(leaves, sharing) if self.splits_texts else None
+        key = None if self.label is not None else _assemble(self.key, left, substr)
+        values = {name: _assemble(node, left, substr) for name, node in self.values.items()}
+        return self._structure(key, values)
+
+    def _substr_of(self, leaves: tuple[tf.Tensor, ...], sharing: Sharing) -> _Substr:
+        if self._substr is None:
+            return functools.partial(tf.strings.substr, leaves[-1])
+        return functools.partial(self._substr, leaves[-2], leaves[-1], sharing=sharing)
+
+    def rows_of(self, *leaves: tf.Tensor) -> tf.data.Dataset:
+        """A dataset of the single elements of a page whose fields differ in length."""
+        whole = self.assemble(*leaves)
+        count = tf.shape(tf.nest.flatten(whole, expand_composites=True)[0], tf.int64)[0]
+        first = tf.nest.flatten(whole)[0]
+        if isinstance(first, tf.RaggedTensor):
+            count = first.nrows()
+        return tf.data.Dataset.range(count).map(
+            lambda i: tf.nest.map_structure(lambda t: t[i], whole)
+        )
+
+    def _structure(self, key: Any, values: dict[str, Any]) -> Any:
+        if self.label is not None:
+            label = values.pop(self.label)
+            return (next(iter(values.values())) if len(values) == 1 else values), label
+        if self.plain and set(values) == {"val"}:
+            return {"key": key, "val": values["val"]}
+        return {"key": key, "val": values}
+
+
+def _has(node: Node, kind: type) -> bool:
+    if isinstance(node, Struct):
+        return any(_has(n, kind) for _, n in node.fields)
+    return isinstance(node, kind) or (isinstance(node, Runs) and _has(node.item, kind))
+
+
+def _leaf_specs(node: Node, rows: int | None, out: list[tf.TensorSpec], split: bool) -> None:
+    if isinstance(node, Dense):
+        out.append(tf.TensorSpec([rows, *node.shape], tf.as_dtype(node.dtype)))
+    elif isinstance(node, Text):
+        dtypes = (tf.int64, tf.int64) if split else (tf.string,)
+        out += [tf.TensorSpec([rows], dtype) for dtype in dtypes]
+    elif isinstance(node, Runs):
+        _leaf_specs(node.item, None, out, split)
+        out.append(tf.TensorSpec([rows], tf.int64))
+    else:
+        for _, inner in node.fields:
+            _leaf_specs(inner, rows, out, split)
+
+
+def _assemble(node: Node, leaves: Iterator[tf.Tensor], substr: _Substr | None) -> Any:
+    if isinstance(node, Text) and substr is not None:
+        return substr(next(leaves), next(leaves))
+    if isinstance(node, (Dense, Text)):
+        return next(leaves)
+    if isinstance(node, Runs):
+        items = _assemble(node.item, leaves, substr)
+        lengths = next(leaves)
+        return tf.nest.map_structure(
+            lambda t: tf.RaggedTensor.from_row_lengths(t, lengths, validate=False), items
+        )
+    return {name: _assemble(inner, leaves, substr) for name, inner in node.fields}
+
+
+def counted(dataset: tf.data.Dataset, count: int | None) -> tf.data.Dataset:
+    """The dataset with its cardinality, where it is known."""
+    if count is None:
+        return dataset
+    return dataset.apply(tf.data.experimental.assert_cardinality(count))
+
+
+def rebatched(dataset: tf.data.Dataset, size: int, drop_remainder: bool) -> tf.data.Dataset:
+    """Pages cut to batches, which stay what they are under every `tf.distribute` strategy.
+
+    A strategy takes the `rebatch` that a pipeline ends with, be it before options, a prefetch or an
+    asserted cardinality, for its own one, and has it divide what comes by the number of replicas.
+    So another step follows, which gives all that it is given.
+    """
+    return dataset.rebatch(size, drop_remainder=drop_remainder).take(-1)
+
+
+def page_options(*, sharded: bool) -> tf.data.Options:
+    """Without the prefetch that TensorFlow adds by itself, and without a second sharding.
+
+    That prefetch hands every element and batch from one thread to another, which costs more
+    than cutting it; where a `map` follows, `prefetch` called by the user does as before.
+    """
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    if sharded:
+        policy = tf.data.experimental.AutoShardPolicy.OFF
+        options.experimental_distribute.auto_shard_policy = policy
+    return options

@@ -1,0 +1,147 @@
+"""The statements in `sql/`, which commands run by name, and how a text is split into statements.
+
+The files are beside this package in an installation (`ignitetf/sql/files`), and in the folder
+`sql/` of a checkout. Each has one statement or several, for Ignite's H2 dialect. `{name}` in a file is a place to
+fill; `statement` puts nothing there but names, numbers and lists of them, so that no value can
+become SQL. Values of a query go as `?` parameters, beside the text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from ignitetf.errors import ConfigError
+from ignitetf.sql.tokens import tokens
+
+__all__ = [
+    "TABLES",
+    "Fill",
+    "bare",
+    "fill",
+    "names",
+    "placeholders",
+    "split",
+    "statement",
+    "text_of",
+]
+
+# Files that `ignitetf table create NAME` knows.
+TABLES = ("images", "mnist", "voc")
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_$.-]*\Z")
+_TYPE = re.compile(r"[A-Z]+(\([0-9]+(,[0-9]+)?\))?( NOT NULL)?\Z")
+_PLACE = re.compile(r"\{([a-z_]+)\}")
+Fill = str | int | Sequence[str] | Sequence[tuple[str, str]] | Mapping[str, "str | int | bool"]
+
+
+def names() -> list[str]:
+    """Names of all files, without `.sql`."""
+    return sorted(path.stem for path in _folder().glob("*.sql"))
+
+
+def statement(name: str, /, **values: Fill) -> str:
+    """The text of `name`.sql with its places filled; see `fill`.
+
+    Raises:
+        ConfigError: There is no such file, a place has no value, or a value may not stand in SQL.
+    """
+    text = text_of(name)
+    if missing := placeholders(text) - values.keys():
+        raise ConfigError(f"{name}.sql needs {', '.join(sorted(missing))}")
+    # A view keeps its statement as it was sent.
+    return fill(text.strip(), **values)
+
+
+def text_of(name: str) -> str:
+    """The text of `name`.sql as it stands there; raises ConfigError where there is none."""
+    if name not in names():
+        raise ConfigError(f"no statement {name!r}", hint=f"there are {', '.join(names())}")
+    return (_folder() / f"{name}.sql").read_text(encoding="utf-8")
+
+
+def fill(text: str, /, **values: Fill) -> str:
+    """The text with each `{place}` that has a value exchanged for it.
+
+    A name or a number stands as it is. A list of names becomes `"A", "B"`; a list of names and
+    types becomes the columns `"A" INT, "B" BIGINT`; a mapping becomes the options
+    `,TEMPLATE=p16,BACKUPS=1`, with the comma in front, as other options stand there already.
+
+    Raises:
+        ConfigError: A value may not stand in SQL.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        place = match[1]
+        return _render(place, values[place]) if place in values else match[0]
+
+    return _PLACE.sub(value, text)
+
+
+def placeholders(text: str) -> set[str]:
+    """Names of the places in the text."""
+    return set(_PLACE.findall(text))
+
+
+def bare(text: str) -> str:
+    """The text without the space and the comments it begins with."""
+    for token in tokens(text):
+        if token.kind not in ("space", "comment"):
+            return text[token.start :]
+    return ""
+
+
+def split(text: str) -> Iterator[str]:
+    """The statements of a text, which semicolons end outside quotes and comments.
+
+    Yields:
+        Each without its semicolon; none that is only space and comments.
+    """
+    start, content = 0, False
+    for token in tokens(text):
+        if token.text == ";":
+            if content:
+                yield text[start : token.start].strip()
+            start, content = token.start + 1, False
+        elif token.kind not in ("space", "comment") and not token.text.startswith("/*"):
+            content = True
+    if content:
+        yield text[start:].strip()
+
+
+def _folder() -> Path:
+    installed = Path(__file__).with_name("files")
+    return installed if installed.is_dir() else Path(__file__).parents[2] / "sql"
+
+
+def _render(place: str, value: Fill) -> str:
+    if isinstance(value, Mapping):
+        return "".join(f",{_name(place, k)}={_word(place, v)}" for k, v in value.items())
+    if isinstance(value, (str, int)):
+        return _word(place, value)
+    return ", ".join(_column(place, item) for item in value)
+
+
+def _column(place: str, item: str | tuple[str, str]) -> str:
+    if isinstance(item, str):
+        return f'"{_name(place, item)}"'
+    name, kind = item
+    if not _TYPE.match(kind):
+        raise ConfigError(f"{kind!r} is no SQL type ({place})")
+    return f'"{_name(place, name)}" {kind}'
+
+
+def _word(place: str, value: str | int | bool) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int) else _name(place, value)
+
+
+def _name(place: str, value: str) -> str:
+    if not isinstance(value, str) or not _NAME.match(value):
+        raise ConfigError(
+            f"{place} {value!r} may not stand in SQL",
+            hint="a name has letters, digits, '_', '$', '.', '-', and begins with a letter or '_'",
+        )
+    return value

@@ -1,0 +1,262 @@
+"""Manifests: what the data set in a cache is, kept in Ignite beside the data.
+
+loader -> **manifest** -> reader, verify, describe
+
+A manifest is a JSON text under the name of its data set in the replicated cache
+`IGNITETF_CATALOG`, so that every Ignite client can read it. The loader writes it last, when all
+rows are stored; what stands in it can therefore be relied on.
+
+The name of a data set is the name its user gave. The cache that has the rows is
+`Manifest.cache`; the two differ while a replacement takes its place, and readers follow the
+manifest.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
+
+from ignitetf.errors import CacheNotFound, SchemaError, WireError
+from ignitetf.net.client import Client, cache_id
+from ignitetf.net.pyclient import translated
+from ignitetf.tables.room import require_room
+from ignitetf.wire.codes import OpCode, TypeCode
+from ignitetf.wire.schema import Schema
+
+__all__ = [
+    "CATALOG_CACHE",
+    "SEPARATOR",
+    "Manifest",
+    "add_text",
+    "delete_entry",
+    "drop_manifest",
+    "json_text",
+    "list_entries",
+    "list_manifests",
+    "read_entry",
+    "read_manifest",
+    "read_text",
+    "remove_text",
+    "replace_text",
+    "write_entry",
+    "write_manifest",
+]
+
+CATALOG_CACHE: Final = "IGNITETF_CATALOG"
+_PARTITIONS: Final = 512  # of a replicated cache, by default
+_FORMAT: Final = 1
+# Entries beside the manifests have a name with this, which no cache of a data set has.
+SEPARATOR: Final = "\n"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What is known about a data set.
+
+    Attributes:
+        name: Name of the data set.
+        schema: Its records, as they are for training (also in the block layout).
+        cache: The cache that holds it now; `name`, except while it is being replaced.
+        layout: `rows` (an entry is a record) or `blocks` (an entry is a block of columns).
+        rows: Number of records.
+        partition_rows: Records by partition; empty where it is not known.
+        class_names: Names of the values of LABEL; empty where they have none.
+        checksum: Sum modulo 2^64 of the records' hashes (`wire.checksum`), 16 hex digits;
+            equal for both layouts. Empty where it is not known.
+        source: Fingerprint of what was loaded; several, separated by spaces, after `append`.
+        created: Time of the load, ISO 8601 in UTC.
+        version: 1 for a new data set, one more with each `replace` or `append`.
+        skipped: Bad records that were left out.
+        nbytes: Bytes of all values.
+        index: Table beside a block layout that has the keys and some fields as SQL rows.
+        options: Options of the loader.
+    """
+
+    name: str
+    schema: Schema
+    cache: str = ""
+    layout: str = "rows"
+    rows: int = 0
+    partition_rows: tuple[int, ...] = ()
+    class_names: tuple[str, ...] = ()
+    checksum: str = ""
+    source: str = ""
+    created: str = ""
+    version: int = 1
+    skipped: int = 0
+    nbytes: int = 0
+    index: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """The cache has the data set's name unless another is given."""
+        if not self.cache:
+            object.__setattr__(self, "cache", self.name)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object from which `from_json` makes an equal manifest."""
+        out = {f.name: getattr(self, f.name) for f in fields(self)}
+        out["schema"] = self.schema.to_json()
+        return {"format": _FORMAT, **out}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Manifest:
+        """The manifest that `to_json` wrote; raises SchemaError when it is not one."""
+        known = {f.name for f in fields(cls)}
+        try:
+            if data["format"] != _FORMAT:
+                raise SchemaError(
+                    f"manifest of format {data['format']}, this version reads {_FORMAT}",
+                    hint="update ignitetf",
+                )
+            given = {k: v for k, v in data.items() if k in known}
+            given["schema"] = Schema.from_json(given["schema"])
+            for name in ("partition_rows", "class_names"):
+                given[name] = tuple(given.get(name, ()))
+            return cls(**given)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise SchemaError(f"not a manifest: {error!r}") from error
+
+
+def read_manifest(client: Client, name: str) -> Manifest | None:
+    """The manifest of a data set; None where there is none (also for caches of others)."""
+    entry = read_entry(client, name)
+    return None if entry is None else Manifest.from_json(entry)
+
+
+def write_manifest(client: Client, manifest: Manifest) -> None:
+    """Store a manifest under its name, in place of an older one."""
+    write_entry(client, manifest.name, manifest.to_json())
+
+
+def drop_manifest(client: Client, name: str) -> None:
+    """Remove a data set's manifest and journal; harmless where there are none."""
+    delete_entry(client, name)
+    delete_entry(client, name + SEPARATOR + "journal")
+
+
+def list_manifests(client: Client) -> list[Manifest]:
+    """The manifests of all data sets, by name."""
+    found = list_entries(client)
+    names = sorted(name for name in found if SEPARATOR not in name)
+    return [Manifest.from_json(json.loads(found[name])) for name in names]
+
+
+def list_entries(client: Client) -> dict[str, str]:
+    """All texts of the catalog by their names."""
+    try:
+        with translated(), client.cache(CATALOG_CACHE).scan(page_size=256) as cursor:
+            return dict(cursor)
+    except CacheNotFound:
+        return {}
+
+
+def read_entry(client: Client, name: str) -> dict[str, Any] | None:
+    """The JSON object under a name of the catalog; None where there is none."""
+    if (text := read_text(client, name)) is None:
+        return None
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise SchemaError(f"{CATALOG_CACHE}: the entry {name!r} is no JSON") from error
+    if not isinstance(found, dict):
+        raise SchemaError(f"{CATALOG_CACHE}: the entry {name!r} is no JSON object")
+    return found
+
+
+def read_text(client: Client, name: str) -> str | None:
+    """The text under a name of the catalog, as it stands there; None where there is none."""
+    try:
+        body = client.call(OpCode.CACHE_GET, _request(name))
+    except CacheNotFound:
+        return None
+    if len(body) == 0 or body[0] == TypeCode.NULL:
+        return None
+    if body[0] != TypeCode.STRING or len(body) < 5:
+        raise WireError(f"{CATALOG_CACHE}: the entry {name!r} is no text")
+    (length,) = struct.unpack_from("<i", body, 1)
+    if length != len(body) - 5:
+        raise WireError(f"{CATALOG_CACHE}: the entry {name!r} is cut")
+    try:
+        return bytes(body[5 : 5 + length]).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise SchemaError(f"{CATALOG_CACHE}: the entry {name!r} is no JSON") from error
+
+
+def write_entry(client: Client, name: str, entry: Mapping[str, Any]) -> None:
+    """Store a JSON object under a name of the catalog, which is made when it is missing."""
+    _put(client, OpCode.CACHE_PUT, _request(name, json_text(entry)))
+
+
+def json_text(entry: Mapping[str, Any]) -> str:
+    """A JSON object as the catalog has it."""
+    return json.dumps(entry, ensure_ascii=False, separators=(",", ":"))
+
+
+def add_text(client: Client, name: str, text: str) -> bool:
+    """Store a text under a name that has none; False where it has one already."""
+    return _flag(_put(client, OpCode.CACHE_PUT_IF_ABSENT, _request(name, text)))
+
+
+def replace_text(client: Client, name: str, old: str, new: str) -> bool:
+    """Store a text in place of exactly this one; False where there is another or none."""
+    return _flag(_put(client, OpCode.CACHE_REPLACE_IF_EQUALS, _request(name, old, new)))
+
+
+def remove_text(client: Client, name: str, text: str, *, timeout_s: float | None = None) -> bool:
+    """Remove exactly this text; False where there is another or none."""
+    request = _request(name, text)
+    return _flag(client.call(OpCode.CACHE_REMOVE_IF_EQUALS, request, timeout_s=timeout_s))
+
+
+def delete_entry(client: Client, name: str) -> None:
+    """Remove an entry of the catalog; harmless where there is none."""
+    try:
+        client.call(OpCode.CACHE_REMOVE_KEY, _request(name))
+    except CacheNotFound:
+        return
+
+
+def _put(client: Client, op: OpCode, request: bytes) -> memoryview:
+    """Send a request that stores something; the catalog is made when it is missing."""
+    try:
+        return client.call(op, request)
+    except CacheNotFound:
+        _create(client)
+        return client.call(op, request)
+
+
+def _flag(body: memoryview) -> bool:
+    if len(body) != 1:
+        raise WireError(f"{CATALOG_CACHE}: an answer of {len(body)} bytes is neither yes nor no")
+    return body[0] != 0
+
+
+def _request(*texts: str) -> bytes:
+    out = struct.pack("<ib", cache_id(CATALOG_CACHE), 0)
+    for text in texts:
+        data = text.encode("utf-8")
+        out += struct.pack("<bi", TypeCode.STRING, len(data)) + data
+    return out
+
+
+def _create(client: Client) -> None:
+    from pyignite.datatypes import prop_codes
+    from pyignite.datatypes.cache_config import (
+        CacheMode,
+        PartitionLossPolicy,
+        WriteSynchronizationMode,
+    )
+
+    properties = {
+        prop_codes.PROP_NAME: CATALOG_CACHE,
+        prop_codes.PROP_CACHE_MODE: CacheMode.REPLICATED,
+        prop_codes.PROP_WRITE_SYNCHRONIZATION_MODE: WriteSynchronizationMode.FULL_SYNC,
+        prop_codes.PROP_PARTITION_LOSS_POLICY: PartitionLossPolicy.READ_WRITE_SAFE,
+    }
+    require_room(client, CATALOG_CACHE, _PARTITIONS)
+    with translated():
+        client.pyignite.get_or_create_cache(properties)

@@ -1,0 +1,226 @@
+"""What is in the cluster: caches, tables, and the fields of one cache.
+
+Fields come from the manifest that a load wrote, from the SQL table, or else from the first
+entries of the cache.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from ignitetf.errors import CacheNotFound, ConfigError, SchemaError, SqlError
+from ignitetf.net.binary_types import with_types
+from ignitetf.net.client import Client, cache_id
+from ignitetf.sql import statement
+from ignitetf.tables.catalog import Manifest, list_manifests
+from ignitetf.wire.codes import OpCode
+from ignitetf.wire.evidence import Evidence, observe_page
+from ignitetf.wire.frames import Page, cursor_request, read_first_page, scan_request
+from ignitetf.wire.infer import infer_schema
+from ignitetf.wire.schema import BYTES, Field, Schema
+from ignitetf.wire.types import TypeRegistry
+
+__all__ = ["describe", "find_table", "list_caches", "list_tables", "manifest_of", "resolve"]
+
+_SAMPLE: Final = 4  # entries looked at where nothing else tells the fields
+
+_SQL_TYPE: Final[Mapping[str, str]] = {
+    "java.lang.Byte": "TINYINT",
+    "java.lang.Short": "SMALLINT",
+    "java.lang.Integer": "INT",
+    "java.lang.Long": "BIGINT",
+    "java.lang.Float": "REAL",
+    "java.lang.Double": "DOUBLE",
+    "java.lang.Boolean": "BOOLEAN",
+    "java.lang.String": "VARCHAR",
+    "java.util.UUID": "UUID",
+    "java.sql.Date": "DATE",
+    "java.sql.Timestamp": "TIMESTAMP",
+    "java.sql.Time": "TIME",
+    "java.math.BigDecimal": "DECIMAL",
+    "[B": "VARBINARY",
+    "java.lang.Object": "OTHER",
+}
+
+
+def list_caches(client: Client) -> list[dict[str, Any]]:
+    """One mapping for each cache: `name`, `entries`, `partitions`, `backups`, `mode`."""
+    rows = client.sql(statement("caches"), (None, None)).fetchall()
+    return [_cache_row(client, row) for row in rows]
+
+
+def list_tables(client: Client) -> list[dict[str, Any]]:
+    """One mapping for each SQL name of rows.
+
+    Returns:
+        `schema`, `table` (the name: of a data set it is a view), `cache`, `rows`, `key_type`,
+        `value_type`, `affinity_key`, and `base_table` (the table that has the rows).
+    """
+    return [{**table, "rows": client.cache_size(table["cache"])} for table in _tables(client)]
+
+
+def find_table(client: Client, name: str) -> dict[str, Any]:
+    """The table of this name, as written or in capitals, with or without its schema.
+
+    Returns:
+        As `list_tables`, without `rows`.
+
+    Raises:
+        CacheNotFound: There is none; the hint has the nearest names.
+    """
+    tables = _tables(client)
+    for wanted in (name, name.upper()):
+        for table in tables:
+            if wanted in (table["table"], f"{table['schema']}.{table['table']}"):
+                return table
+    for table in tables:
+        if table["base_table"] in (name, name.upper()):
+            return table
+    near = difflib.get_close_matches(name.upper(), [t["table"] for t in tables], 3)
+    found = f"did you mean {' or '.join(near)}?" if near else "'ignitetf table ls' lists the tables"
+    raise CacheNotFound(f"no table {name!r}", hint=found, cache=name)
+
+
+def resolve(client: Client, name: str) -> str:
+    """The cache of this name, or the one that holds the data set of this name.
+
+    Raises:
+        CacheNotFound: There is neither; the hint has the nearest names.
+    """
+    if not client.cache_exists(name):
+        for manifest in list_manifests(client):
+            if manifest.name == name and client.cache_exists(manifest.cache):
+                return manifest.cache
+        client.require_cache(name)
+    return name
+
+
+def manifest_of(client: Client, cache: str) -> Manifest | None:
+    """The manifest of the data set that a cache holds, None where it holds none."""
+    return next((m for m in list_manifests(client) if m.cache == cache), None)
+
+
+def describe(client: Client, name: str) -> dict[str, Any]:
+    """A cache: as in `list_caches`, how it stores data, its table, data set, fields and indexes.
+
+    Raises:
+        CacheNotFound: There is none.
+    """
+    cache = resolve(client, name)
+    rows = client.sql(statement("caches"), (cache, cache)).fetchall()
+    if not rows:
+        raise CacheNotFound(f"cache {cache!r} is one of the system", cache=cache)
+    out = _cache_row(client, rows[0])
+    _, _, _, _, out["atomicity"], out["partition_loss"], out["data_region"] = rows[0]
+    table = next(iter(_tables(client, cache)), None)
+    manifest = manifest_of(client, cache)
+    out["table"] = table["table"] if table else None
+    if manifest is not None:
+        out.update(_data_set(manifest))
+    if table is not None:
+        out.update({k: table[k] for k in ("key_type", "value_type", "affinity_key")})
+    schema = manifest.schema if manifest else None if table else _sample(client, cache)
+    out["fields"] = _fields(client, table, schema)
+    if table is not None:
+        found = client.sql(statement("indexes"), (table["schema"], table["base_table"])).fetchall()
+        out["indexes"] = [{"name": n, "columns": c, "unique": u} for n, c, u in found]
+    return out
+
+
+def _cache_row(client: Client, row: Sequence[Any]) -> dict[str, Any]:
+    name, partitions, backups, mode = row[:4]
+    return {
+        "name": name,
+        "entries": client.cache_size(name),
+        "partitions": partitions,
+        "backups": backups if mode != "REPLICATED" else None,
+        "mode": mode,
+    }
+
+
+def _tables(client: Client, cache: str | None = None) -> list[dict[str, Any]]:
+    names = ("schema", "table", "base_table", "cache", "key_type", "value_type", "affinity_key")
+    rows: Iterable[tuple[Any, ...]] = client.sql(statement("tables"), (cache, cache)).fetchall()
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def _data_set(manifest: Manifest) -> dict[str, Any]:
+    names = ("layout", "rows", "skipped", "nbytes", "version", "created")
+    return {"data_set": manifest.name, **{n: getattr(manifest, n) for n in names}}
+
+
+def _fields(
+    client: Client, table: Mapping[str, Any] | None, schema: Schema | None
+) -> list[dict[str, Any]]:
+    """Columns of the table with what the schema says about each; without a table, the schema's."""
+    if schema is None:
+        return _columns(client, table["schema"], table["base_table"]) if table is not None else []
+    keys = schema.key.fields or (schema.key,)
+    rows = [_schema_row(f, key=True) for f in keys]
+    rows += [_schema_row(f, key=False) for f in schema.fields]
+    if table is None:
+        return rows
+    known = {row["name"].upper(): row for row in rows}
+    if not schema.key.fields:
+        known["ID"] = known.get("ID", known[schema.key.name.upper()])
+    columns = _columns(client, table["schema"], table["base_table"])
+    for column in columns:
+        if found := known.get(column["name"]):
+            column.update(dtype=found["dtype"], shape=found["shape"])
+    return columns
+
+
+def _schema_row(field: Field, *, key: bool) -> dict[str, Any]:
+    return {
+        "name": field.name,
+        "type": field.type.name,
+        "key": key,
+        "nullable": field.nullable,
+        "dtype": "bytes" if field.dtype == BYTES else field.dtype.name,
+        "shape": list(field.shape),
+    }
+
+
+def _columns(client: Client, schema: str, table: str) -> list[dict[str, Any]]:
+    rows = client.sql(statement("columns"), (schema, table)).fetchall()
+    fields = {
+        name: {
+            "name": name,
+            "type": _SQL_TYPE.get(java, java),
+            "key": key,
+            "nullable": nullable and not key,
+            "affinity": affinity,
+        }
+        for name, java, key, nullable, affinity in rows
+    }
+    try:
+        order = client.sql(statement("column_order", schema=schema, table=table)).columns
+    except (ConfigError, SqlError):  # a name that needs escapes: the columns as they come
+        order = list(fields)
+    return [fields[name] for name in order if name in fields]
+
+
+def _sample(client: Client, cache: str) -> Schema | None:
+    """The schema of the first entries; None where there are none, or none that is clear."""
+    page = _first_page(client, cache)
+    if page.count == 0:
+        return None
+    registry, key, value = TypeRegistry(), Evidence(), Evidence()
+    try:
+        with_types(client, registry, observe_page, page, key, value, registry)
+        return infer_schema(key, value, registry, left_out={})
+    except SchemaError:
+        return None
+
+
+def _first_page(client: Client, cache: str) -> Page:
+    with client.channel() as channel:
+        body = channel.call(OpCode.QUERY_SCAN, scan_request(cache_id(cache), _SAMPLE))
+        cursor, page = read_first_page(body)
+        page = dataclasses.replace(page, data=page.data.copy())
+        if page.more:
+            channel.call(OpCode.RESOURCE_CLOSE, cursor_request(cursor))
+    return page

@@ -1,0 +1,252 @@
+"""The lease of a data set: one load, or one command that removes it, at a time.
+
+load, drop, clear -> **lease** -> catalog
+
+The lease is an entry of the catalog that only one client can have put there. Its holder renews
+it every second with a number that grows. Nobody compares the clocks of two machines:
+
+- who waits watches the number. One that grew has a living holder, who is named in the error; one
+  that stood still for `EXPIRES_S` is taken over, and at once where the holder is a process of this
+  machine that has ended;
+- who holds it has to have renewed it within `TRUSTED_S`, half of that, before it sends anything
+  that changes the data set (`check`). A holder that stood still for longer renews first, and
+  stops where somebody else has taken over.
+
+What remains: a request that was on its way to the node when its holder was stopped; and a virtual
+machine that is halted together with its clock, which learns of it with its next renewal, a second
+after it goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+import platform
+import threading
+import time
+import uuid
+from typing import Any, Final
+
+from ignitetf.errors import DataSetBusy, IgniteTFError
+from ignitetf.net.client import Client
+from ignitetf.owner import has_ended, machine, started
+from ignitetf.tables.catalog import (
+    SEPARATOR,
+    add_text,
+    json_text,
+    read_text,
+    remove_text,
+    replace_text,
+)
+
+__all__ = ["Lease", "is_held"]
+
+EXPIRES_S: Final = 20.0
+TRUSTED_S: Final = 10.0
+RENEWED_S: Final = 1.0
+_POLL_S: Final = 0.1
+_HURRY_S: Final = 1.0
+# Of the clocks of this machine, the one that also goes on while it sleeps.
+_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def _now() -> float:
+    return time.clock_gettime(_CLOCK)
+
+
+def _entry_name(name: str) -> str:
+    return f"{name}{SEPARATOR}lease"
+
+
+def is_held(client: Client, name: str) -> bool:
+    """Whether there is a lease of this data set, be its holder alive or not."""
+    return read_text(client, _entry_name(name)) is not None
+
+
+class Lease:
+    """The lease of one data set, held for the time of the block as a context manager."""
+
+    def __init__(self, client: Client, name: str, work: str) -> None:
+        """A lease that is not held yet.
+
+        Args:
+            client: The connection.
+            name: Name of the data set.
+            work: What it is held for, in words for those who have to wait.
+        """
+        self.client, self.name = client, name
+        self._facts: dict[str, Any] = {
+            "id": uuid.uuid4().hex,
+            "work": work,
+            "host": platform.node(),
+            "machine": machine(),
+            "pid": os.getpid(),
+            "started": started(),
+            "since": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        }
+        self._renewals = 0
+        self._text = ""
+        self._renewed = 0.0
+        self._lost: DataSetBusy | None = None
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+
+    def __enter__(self) -> Lease:
+        self.acquire()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        # Who ends the program does not wait for a node that is slow; the lease expires then.
+        at_once = kind is not None and not issubclass(kind, Exception)
+        self.release(_HURRY_S if at_once else self.client.settings.request_timeout_s)
+
+    def acquire(self) -> None:
+        """Take the lease; waits for `EXPIRES_S` at most, for a sign of life of its holder.
+
+        Raises:
+            DataSetBusy: Somebody has it, and lives.
+        """
+        try:
+            self._wait()
+        except DataSetBusy:
+            raise
+        except BaseException:
+            # The answer that it is ours may have been lost, or the wait for it been cut short.
+            self.release(_HURRY_S)
+            raise
+        threading.Thread(target=self._renew_often, name="ignitetf-lease", daemon=True).start()
+
+    def _wait(self) -> None:
+        seen: str | None = None
+        since = 0.0
+        while not self._add():
+            began = _now()
+            found = read_text(self.client, _entry_name(self.name))
+            if found is None:
+                continue
+            if seen is None:
+                seen, since = found, _now()
+            elif found != seen:
+                raise self._busy(found)
+            if _is_abandoned(found) or began - since >= EXPIRES_S:
+                if self._replace(found):
+                    return
+                seen = None
+            else:
+                time.sleep(_POLL_S)
+
+    def check(self) -> None:
+        """Make sure that the lease is still held; before each request that changes the data set.
+
+        Raises:
+            DataSetBusy: Somebody else has taken over.
+            ConnectError: It has to be renewed, and the cluster does not answer.
+        """
+        if self._lost is not None:
+            raise self._lost
+        if _now() - self._renewed >= TRUSTED_S:
+            with self._lock:
+                if _now() - self._renewed >= TRUSTED_S:
+                    self._renew()
+
+    def release(self, limit_s: float) -> None:
+        """Give the lease back; where the cluster does not answer for so long, it expires."""
+        self._ended.set()
+        # A renewal may be under way, which has as long as any request.
+        if self._lost is None and self._lock.acquire(timeout=limit_s):
+            try:
+                with contextlib.suppress(IgniteTFError):
+                    self._remove(limit_s)
+            finally:
+                self._lock.release()
+
+    def _remove(self, limit_s: float) -> None:
+        entry = _entry_name(self.name)
+        if not remove_text(self.client, entry, self._text, timeout_s=limit_s):
+            # A renewal whose answer was lost has put a newer text there.
+            found = read_text(self.client, entry)
+            if found is not None and self._is_mine(found):
+                remove_text(self.client, entry, found, timeout_s=limit_s)
+
+    def _renew_often(self) -> None:
+        while not self._ended.wait(RENEWED_S):
+            # The cluster may be away for a while; `check` decides for how long that may be.
+            with contextlib.suppress(IgniteTFError), self._lock:
+                if self._lost is not None:
+                    return
+                if not self._ended.is_set():
+                    self._renew()
+
+    def _renew(self) -> None:
+        """Renew the lease; raises DataSetBusy where it is somebody else's."""
+        if self._lost is not None:
+            raise self._lost
+        if self._replace(self._text):
+            return
+        # An earlier renewal whose answer was lost may have been the last.
+        found = read_text(self.client, _entry_name(self.name))
+        if found is not None and self._is_mine(found):
+            if self._replace(found):
+                return
+            found = read_text(self.client, _entry_name(self.name))
+        self._lost = self._taken(found)
+        raise self._lost
+
+    def _is_mine(self, text: str) -> bool:
+        return bool(json.loads(text)["id"] == self._facts["id"])
+
+    def _add(self) -> bool:
+        began, text = _now(), self._next()
+        done = add_text(self.client, _entry_name(self.name), text)
+        return self._confirm(done, began, text)
+
+    def _replace(self, old: str) -> bool:
+        began, text = _now(), self._next()
+        done = replace_text(self.client, _entry_name(self.name), old, text)
+        return self._confirm(done, began, text)
+
+    def _confirm(self, done: bool, began: float, text: str) -> bool:
+        if done:
+            # From when the request was sent: who watches saw the new number after that.
+            self._text, self._renewed = text, began
+        return done
+
+    def _next(self) -> str:
+        self._renewals += 1
+        return json_text({**self._facts, "renewals": self._renewals})
+
+    def _busy(self, found: str) -> DataSetBusy:
+        holder = json.loads(found)
+        return DataSetBusy(
+            f"{self.name!r} is in use: {_told(holder)}",
+            hint=f"wait for that to end; what a killed process leaves is free after {EXPIRES_S:g} s",
+            **_fields(self.name, holder),
+        )
+
+    def _taken(self, found: str | None) -> DataSetBusy:
+        holder = {} if found is None else json.loads(found)
+        by = f" by {_told(holder)}" if holder else ""
+        return DataSetBusy(
+            f"{self.name!r} was taken over{by}, as this process had stood still:"
+            " nothing more is written",
+            hint="it is the other's now; look at it with 'ignitetf verify' when that has ended",
+            **_fields(self.name, holder),
+        )
+
+
+def _is_abandoned(text: str) -> bool:
+    """Whether the holder of a lease is a process of this machine that has ended."""
+    holder = json.loads(text)
+    return has_ended(holder["machine"], holder["pid"], holder["started"])
+
+
+def _told(holder: dict[str, Any]) -> str:
+    return (
+        f"a {holder['work']} by process {holder['pid']} on {holder['host']} since {holder['since']}"
+    )
+
+
+def _fields(name: str, holder: dict[str, Any]) -> dict[str, Any]:
+    return {"cache": name, **{key: holder.get(key) for key in ("host", "pid", "since", "work")}}

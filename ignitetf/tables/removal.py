@@ -1,0 +1,140 @@
+"""Caches, tables and data sets removed, with their views, manifests and journals.
+
+A command that removes or empties a data set holds its lease for that: beside a load it is
+refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ignitetf.errors import CacheNotFound, SqlError
+from ignitetf.net.client import Client, cache_id
+from ignitetf.sql import statement
+from ignitetf.tables.catalog import SEPARATOR, drop_manifest, list_entries, read_entry
+from ignitetf.tables.describe import find_table, resolve
+from ignitetf.tables.lease import Lease
+from ignitetf.tables.views import drop_views
+from ignitetf.wire.codes import OpCode
+
+__all__ = [
+    "caches_of",
+    "clear_cache",
+    "drop_cache",
+    "drop_caches",
+    "drop_sql_table",
+    "drop_table",
+    "index_table",
+    "remove_cache",
+]
+
+
+def index_table(cache: str) -> str:
+    """Name of the cache of the slim table beside a cache of blocks."""
+    return f"{cache}_INDEX"
+
+
+def caches_of(cache: str, options: Mapping[str, Any]) -> list[str]:
+    """A cache, and the one of the slim table where a load with these options makes that."""
+    slim = options["layout"] == "blocks" and options["index"]
+    return [cache, index_table(cache)] if slim else [cache]
+
+
+def drop_caches(client: Client, caches: Iterable[str]) -> None:
+    """Remove caches with their tables; harmless where there are none."""
+    for name in caches:
+        with contextlib.suppress(CacheNotFound):
+            remove_cache(client, name)
+
+
+def drop_cache(client: Client, name: str) -> None:
+    """Remove a data set: caches, tables, views, manifest, and what an unfinished load left.
+
+    Raises:
+        CacheNotFound: There is no such cache.
+        DataSetBusy: It is being loaded.
+    """
+    cache = resolve(client, name)
+    data_set = _data_set(client, cache)
+    with Lease(client, data_set, "removal"):
+        caches = {cache} if cache == index_table(data_set) else _caches(client, data_set) | {cache}
+        drop_caches(client, sorted(caches))
+        if cache != index_table(data_set):
+            drop_manifest(client, data_set)
+
+
+def drop_table(client: Client, name: str) -> None:
+    """Drop a table and its cache; with the name of a data set, all that belongs to that.
+
+    Raises:
+        CacheNotFound: There is no such table.
+        DataSetBusy: It is being loaded.
+    """
+    table = find_table(client, name)
+    data_set = _data_set(client, table["cache"])
+    if data_set == table["table"] or data_set == table["cache"]:
+        drop_cache(client, table["cache"] if data_set == table["cache"] else data_set)
+        return
+    with Lease(client, data_set, "removal"):
+        drop_views(client, table["base_table"])
+        drop_sql_table(client, table["schema"], table["base_table"])
+
+
+def clear_cache(client: Client, name: str) -> None:
+    """Remove all entries of a cache and its manifest.
+
+    Raises:
+        CacheNotFound: There is no such cache.
+        DataSetBusy: It is being loaded.
+    """
+    cache = resolve(client, name)
+    data_set = _data_set(client, cache)
+    with Lease(client, data_set, "removal"):
+        client.call(OpCode.CACHE_CLEAR, struct.pack("<ib", cache_id(cache), 0))
+        drop_manifest(client, data_set)
+
+
+def remove_cache(client: Client, cache: str) -> None:
+    """Remove exactly this cache and its table; raises CacheNotFound where there is none."""
+    client.require_cache(cache)
+    rows = client.sql(statement("tables_of_cache"), (cache,)).fetchall()
+    own = [table for schema, table in rows if schema == "PUBLIC"]
+    if not own:
+        client.destroy_cache(cache)
+    for table in own:
+        drop_views(client, table)
+        drop_sql_table(client, "PUBLIC", table)
+
+
+def drop_sql_table(client: Client, schema: str, table: str) -> None:
+    """Drop a table; raises CacheNotFound where another was faster: a call that Ctrl-C cut off."""
+    try:
+        client.sql(statement("drop_table", schema=schema, table=table)).close()
+    except SqlError as error:
+        if "Table doesn't exist" not in error.message:
+            raise
+        raise CacheNotFound(f"no table {table!r}", cache=table) from error
+
+
+def _data_set(client: Client, cache: str) -> str:
+    """Name of the data set that has this cache, or is being loaded into it; else the cache's."""
+    for name, text in list_entries(client).items():
+        if not name.endswith(f"{SEPARATOR}lease"):
+            held = json.loads(text).get("cache")
+            if cache in (held, index_table(held or "")):
+                return name.partition(SEPARATOR)[0]
+    return cache
+
+
+def _caches(client: Client, data_set: str) -> set[str]:
+    """The caches of a data set, and of a load of it that was stopped."""
+    names = {data_set}
+    if (manifest := read_entry(client, data_set)) is not None:
+        names |= {manifest.get("cache") or data_set, manifest.get("index") or data_set}
+    if (journal := read_entry(client, f"{data_set}{SEPARATOR}journal")) is not None:
+        names |= set(caches_of(journal["cache"], journal["options"]))
+    return names

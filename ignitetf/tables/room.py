@@ -1,0 +1,83 @@
+"""Room in a node's memory: is it full, and does a new cache fit into what is left?
+
+A cache takes memory before it has a row, by its number of partitions, and an in-memory node that
+has none left for them halts. An embedded node refuses such a cache itself (`node.guard`), whoever
+asks for it, and says little; here it is refused before, with the sum, on every cluster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Final
+
+from ignitetf.errors import IgniteTFError, ServerOverloaded
+from ignitetf.node.guard import PAGES_PER_PARTITION, RESERVE_PAGES, RESERVE_PART
+from ignitetf.sql import statement
+
+if TYPE_CHECKING:
+    from ignitetf.net.client import Client
+
+__all__ = ["memory_full", "require_room"]
+
+_PAGE_BYTES: Final = 4096 + 24  # a page and what Ignite keeps beside it
+# Of a full data region Ignite leaves a few pages free.
+_FULL: Final = 0.9
+_DEFAULT: Final = "default"
+_HINT: Final = "give the node more memory (ignitetf node start --memory SIZE), or remove data"
+
+
+def memory_full(client: Client) -> ServerOverloaded | None:
+    """The error to tell when a data region of the node is full; None when none is.
+
+    A failed update answers with the keys alone, so that the reason must be looked for.
+    """
+    for region, (used, most) in _regions(client).items():
+        if used > _FULL * most > 0 and not _on_disk(client, region):
+            return ServerOverloaded(
+                f"the node's memory is full: {used >> 20:,} of {most >> 20:,} MB of the data"
+                f" region {region!r} are in use",
+                hint=_HINT,
+            )
+    return None
+
+
+def require_room(client: Client, cache: str, partitions: int) -> None:
+    """Raise ServerOverloaded unless the node has room for a new cache of so many partitions.
+
+    It is counted as if the node that is asked took all of them, as it may have to one day. A node
+    that keeps no metrics is taken to have room.
+    """
+    used, most = _regions(client).get(_DEFAULT, (0, 0))
+    pages = most // _PAGE_BYTES
+    need = partitions * PAGES_PER_PARTITION
+    reserve = max(RESERVE_PAGES, pages // RESERVE_PART)
+    if not most or used + (need + reserve) * _PAGE_BYTES <= most or _on_disk(client, _DEFAULT):
+        return
+    raise ServerOverloaded(
+        f"the node has no room for {cache!r}: its {partitions:,} partitions take"
+        f" {need * _PAGE_BYTES / 1e6:,.1f} MB at once, and {used / 1e6:,.1f} of"
+        f" {most / 1e6:,.1f} MB are in use",
+        hint=f"{_HINT}, or choose fewer --partitions",
+        cache=cache,
+    )
+
+
+def _regions(client: Client) -> dict[str, tuple[int, int]]:
+    """Bytes in use and at most of each data region of the node that is asked."""
+    sizes: dict[str, dict[str, int]] = {}
+    with contextlib.suppress(IgniteTFError):
+        for name, value in client.sql(statement("memory")).fetchall():
+            region, _, kind = name.removeprefix("io.dataregion.").rpartition(".")
+            sizes.setdefault(region, {})[kind] = int(value)
+    return {
+        region: (size.get("TotalUsedSize", 0), size.get("MaxSize", 0))
+        for region, size in sizes.items()
+    }
+
+
+def _on_disk(client: Client, region: str) -> bool:
+    """Whether pages that find no room in memory go to disk; then the region is never full."""
+    rows: list[tuple[str | None]] = []
+    with contextlib.suppress(IgniteTFError):
+        rows = client.sql(statement("persistent")).fetchall()
+    return region == _DEFAULT and rows == [("true",)]

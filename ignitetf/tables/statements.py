@@ -1,0 +1,131 @@
+"""Create tables from SQL statements: those in `ignitetf.sql`, or a user's file.
+
+All tables of a text are made, or none: when a statement fails or is interrupted, its table and
+those before it are dropped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Container
+from typing import Any, Final
+
+from ignitetf.errors import CacheNotFound, ConfigError, SqlError
+from ignitetf.net.client import Client
+from ignitetf.sql import Fill, bare, fill, placeholders, split
+from ignitetf.tables.caches import (
+    DEFAULT_PARTITIONS,
+    check_partitions,
+    creation_error,
+    drop_table,
+    find_table,
+    list_tables,
+    missing_template,
+)
+from ignitetf.tables.undo import unmade_if_interrupted
+
+__all__ = ["create_tables"]
+
+_TABLE_NAME: Final = re.compile(
+    r'CREATE\s+TABLE\s+(?:IF\s+NOT\s+EXISTS\s+)?(?:"([^"]+)"|([\w.]+))', re.IGNORECASE
+)
+
+
+def create_tables(
+    client: Client,
+    text: str,
+    *,
+    name: str,
+    partitions: int | None = None,
+    backups: int = 0,
+) -> list[dict[str, Any]]:
+    """Run the statements of a text that makes tables.
+
+    Args:
+        client: The connection.
+        text: Statements; `{name}` and `{options}` in them are filled, the latter with the
+            template and the backups.
+        name: Value for `{name}`.
+        partitions: Partitions of each table; None leaves them to the cluster (1024).
+        backups: Copies of each partition.
+
+    Returns:
+        The new tables, as `list_tables` shows them.
+
+    Raises:
+        CacheExists: One of the tables is there already.
+        ConfigError: The cluster has no template for this number of partitions.
+        SqlError: A statement is wrong. Nothing is left behind in any of these cases.
+    """
+    check_partitions(partitions)
+    values: dict[str, Fill] = {"name": name, "options": _options(partitions, backups)}
+    if partitions is None and "options" in placeholders(text):
+        # The template also has the partition loss policy that Ignite's defaults lack.
+        preferred = {**values, "options": _options(DEFAULT_PARTITIONS, backups)}
+        try:
+            return _create(client, fill(text, **preferred), DEFAULT_PARTITIONS)
+        except ConfigError as error:
+            if "partitions" not in error.fields:
+                raise
+    return _create(client, fill(text, **values), partitions)
+
+
+def _options(partitions: int | None, backups: int) -> dict[str, str | int | bool]:
+    options: dict[str, str | int | bool] = {}
+    if partitions is not None:
+        options["TEMPLATE"] = f"p{partitions}"
+    if backups:
+        options["BACKUPS"] = backups
+        options["WRITE_SYNCHRONIZATION_MODE"] = "FULL_SYNC"
+    return options
+
+
+def _create(client: Client, text: str, partitions: int | None) -> list[dict[str, Any]]:
+    before = {(t["schema"], t["table"]) for t in list_tables(client)}
+    made: list[dict[str, Any]] = []
+    try:
+        for statement in split(text):
+            found = _TABLE_NAME.match(bare(statement))
+            if found is None:
+                client.sql(statement).close()
+                continue
+            name = found[1] or found[2].upper()
+            with _unmade(client, name, before):
+                table = _make(client, statement, name, partitions)
+                if (table["schema"], table["table"]) in before:
+                    continue
+                made.append(table)
+            if partitions is not None and client.partition_count(table["cache"]) != partitions:
+                raise missing_template(partitions)
+    except BaseException:
+        for table in made:
+            with contextlib.suppress(CacheNotFound):
+                drop_table(client, f"{table['schema']}.{table['table']}")
+        raise
+    return made
+
+
+def _make(client: Client, statement: str, name: str, partitions: int | None) -> dict[str, Any]:
+    """Run a statement that makes the table `name`."""
+    try:
+        client.sql(statement).close()
+    except SqlError as error:
+        raise creation_error(error, name, partitions or DEFAULT_PARTITIONS) from error
+    table = find_table(client, name)
+    return {**table, "rows": client.cache_size(table["cache"])}
+
+
+def _unmade(
+    client: Client, name: str, before: Container[tuple[str, str]]
+) -> contextlib.AbstractContextManager[None]:
+    """Drop a table that is not one of those before, when the calls that make it are interrupted."""
+
+    def exists() -> bool:
+        try:
+            table = find_table(client, name)
+        except CacheNotFound:
+            return False
+        return (table["schema"], table["table"]) not in before
+
+    return unmade_if_interrupted(exists, lambda: drop_table(client, name))

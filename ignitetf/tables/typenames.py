@@ -1,0 +1,49 @@
+"""Names of binary types that are free, or stand for the same fields.
+
+A cluster remembers a binary type for ever, also when the last cache with it is gone, and refuses
+another type for one of its fields. So a table that is made again with other columns gets a type
+of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ignitetf.net.client import Client
+from ignitetf.wire.codes import OpCode, java_hash_lower
+from ignitetf.wire.register import binary_types
+from ignitetf.wire.schema import Field, Schema
+from ignitetf.wire.types import read_binary_type
+
+__all__ = ["with_free_name"]
+
+
+def with_free_name(client: Client, schema: Schema, stored: Sequence[Schema]) -> Schema:
+    """The schema, under another name where one of its binary types has other fields already.
+
+    Args:
+        client: The connection.
+        schema: The records.
+        stored: The schemas of all that is stored of them; their names begin with its name.
+    """
+    if schema.type_name is None:
+        return schema
+    types = [item for one in stored for item in binary_types(one) if item[0] != one.key_type_name]
+    if not any(_differs(client, name, fields) for name, fields, _ in types):
+        return schema
+    told = json.dumps([field.to_json() for field in schema.fields])
+    return replace(schema, type_name=f"{schema.type_name}_{zlib.crc32(told.encode()):08X}")
+
+
+def _differs(client: Client, name: str, fields: Sequence[Field]) -> bool:
+    """Whether the cluster knows this type with a field of another type."""
+    request = struct.pack("<i", java_hash_lower(name))
+    found = read_binary_type(client.call(OpCode.BINARY_TYPE_GET, request))
+    known = {} if found is None else found.fields
+    return any(
+        field.field_id in known and known[field.field_id][1] != field.type for field in fields
+    )

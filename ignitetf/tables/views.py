@@ -1,0 +1,151 @@
+"""The SQL names of a data set: views over the tables of the caches that hold it now.
+
+load -> cache, table -> **view** -> SQL
+
+The table of a cache has a name of its own (`rows_table`), and the data set's name is a view over
+it. So a replacement is loaded into another table, and one statement then shows it instead: a
+query sees the old rows or the new ones.
+
+Source: Apache Ignite 2.17.0, by experiment.
+- `CREATE OR REPLACE VIEW` leaves the plans of statements that were run before as they are: the
+  same text goes on reading the old table until plans are thrown away, which `ALTER TABLE` and
+  `DROP TABLE` of any table do, on every node. Hence the helper table.
+- A view whose table is dropped is gone too, but stays listed, and making it again with the same
+  text does nothing. So views are dropped before their tables.
+- `CREATE VIEW` over the name of a table is accepted, and does nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Final
+
+from ignitetf.errors import CacheExists, IgniteTFError
+from ignitetf.net.client import Client
+from ignitetf.sql import statement
+from ignitetf.tables.room import require_room
+
+__all__ = ["drop_views", "publish", "require_free", "rows_table", "sql_kinds", "switch"]
+
+# Queries that read the old rows when the new ones are shown have this long to end.
+READERS_S: Final = 10.0
+_POLL_S: Final = 0.02
+_HELPER_PARTITIONS: Final = 512  # of a replicated cache, by default
+
+
+def rows_table(cache: str) -> str:
+    """Name of the SQL table of a cache that belongs to a data set."""
+    return f"{cache}__ROWS"
+
+
+def require_free(client: Client, names: Iterable[str], own: Collection[str] = ()) -> None:
+    """Raise CacheExists where a SQL name is one of somebody else's tables or views.
+
+    Args:
+        client: The connection.
+        names: The names.
+        own: Caches whose tables, and views over them, are no hindrance.
+    """
+    for kind, name, found in _taken(client, names):
+        if kind == "TABLE" and found in own:
+            continue
+        if kind == "VIEW" and (found in map(_text, own) or not _works(client, name)):
+            # Of one that does not work the table was dropped without it.
+            if not own:
+                client.sql(statement("drop_view", view=name)).close()
+            continue
+        raise CacheExists(
+            f"there is a SQL {kind.lower()} {name!r}"
+            f" {'of the cache' if kind == 'TABLE' else 'over'} {found}",
+            hint="choose another name, or drop it",
+            cache=name,
+        )
+
+
+def sql_kinds(client: Client, names: Iterable[str]) -> dict[str, str]:
+    """`TABLE` or `VIEW` for each of these names that SQL knows."""
+    return {name: kind for kind, name, _ in _taken(client, names)}
+
+
+def publish(client: Client, views: Mapping[str, str]) -> None:
+    """Make the views of a new data set; from names to tables."""
+    for name, table in views.items():
+        client.sql(statement("create_view", view=name, table=table)).close()
+
+
+def switch(client: Client, views: Mapping[str, str | None], helper: str) -> None:
+    """Have views show other tables, and wait until nobody reads those that they showed before.
+
+    Args:
+        client: The connection.
+        views: From names to tables; None removes the view.
+        helper: Name for a table and a cache that this makes and drops.
+    """
+    require_room(client, helper, _HELPER_PARTITIONS)
+    client.sql(statement("create_helper", name=helper)).close()
+    for name, table in views.items():
+        if table is None:
+            client.sql(statement("drop_view", view=name)).close()
+        else:
+            client.sql(statement("create_view", view=name, table=table)).close()
+    client.sql(statement("alter_helper", name=helper)).close()
+    _wait_for_readers(client, views)
+    # A statement that was being planned meanwhile is planned anew.
+    client.sql(statement("drop_table", schema="PUBLIC", table=helper)).close()
+
+
+def drop_views(client: Client, table: str) -> None:
+    """Drop the views that show a table."""
+    for (name,) in client.sql(statement("views_of_table"), (table,)).fetchall():
+        client.sql(statement("drop_view", view=name)).close()
+
+
+def _taken(client: Client, names: Iterable[str]) -> list[tuple[str, str, str]]:
+    found: list[tuple[str, str, str]] = []
+    for name in names:
+        found += client.sql(statement("sql_name"), (name, name)).fetchall()
+    return found
+
+
+def _text(cache: str) -> str:
+    # Compared with what a view has; never run.
+    return f'SELECT * FROM "{rows_table(cache)}"'  # nosec B608
+
+
+def _works(client: Client, view: str) -> bool:
+    try:
+        client.sql(statement("column_order", schema="PUBLIC", table=view)).close()
+    except IgniteTFError:
+        return False
+    return True
+
+
+def _wait_for_readers(client: Client, names: Iterable[str]) -> None:
+    """Wait for the queries under way that may read a view's former table, on every node."""
+    names = [name.upper() for name in names]
+    deadline = time.monotonic() + READERS_S
+    with contextlib.ExitStack() as stack, contextlib.suppress(IgniteTFError):
+        nodes = [stack.enter_context(node) for node in _each_node(client)]
+        waiting = {node: _queries(node, names) for node in nodes}
+        while any(waiting.values()) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+            waiting = {n: ids & _queries(n, names) for n, ids in waiting.items() if ids}
+
+
+def _each_node(client: Client) -> Iterator[contextlib.AbstractContextManager[Client]]:
+    """A client of each node; a node shows its own queries only."""
+    nodes = client.nodes()
+    if len(nodes) < 2:
+        yield contextlib.nullcontext(client)
+        return
+    for node in nodes:
+        with contextlib.suppress(IgniteTFError):
+            yield Client(replace(client.settings, addresses=node.addresses))
+
+
+def _queries(client: Client, names: Iterable[str]) -> set[str]:
+    rows = client.sql(statement("running_queries")).fetchall()
+    return {query for query, text in rows if any(name in text.upper() for name in names)}
