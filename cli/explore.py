@@ -33,7 +33,7 @@ def head(
 
     Example: ignitetf head MNIST_TRAIN -n 3
     """
-    from ignitetf.explore.rows import first_rows
+    from ignitetf.explore.head import first_rows
 
     wanted = tuple(name.strip() for name in fields.split(",")) if fields else None
     with connect() as client:

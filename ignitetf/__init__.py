@@ -2,6 +2,7 @@
 
     ds = IgniteDataset("MNIST_TRAIN", as_supervised=True).batch(128)   # a tf.data.Dataset
     with connect() as client: client.sql("SELECT COUNT(*) FROM MNIST_TRAIN").fetchall()
+    rows = open_rows("MNIST_TRAIN")                    # the same rows as NumPy columns
     load_dataset(source, "IMAGES", partitions=16)
     with Node.start() as node: ...
 
@@ -21,6 +22,7 @@ __all__ = [
     "Node",
     "connect",
     "load_dataset",
+    "open_rows",
     "own_errors",
 ]
 __version__ = "0.1.0"
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from ignitetf.load.loader import load_dataset
     from ignitetf.net.client import Client, connect
     from ignitetf.node import Node
+    from ignitetf.read.rows import open_rows
     from ignitetf.read.tf.causes import own_errors
     from ignitetf.read.tf.dataset import IgniteDataset
 
@@ -40,6 +43,7 @@ _HOME = {
     "Node": "ignitetf.node",
     "connect": "ignitetf.net.client",
     "load_dataset": "ignitetf.load.loader",
+    "open_rows": "ignitetf.read.rows",
     "own_errors": "ignitetf.read.tf.causes",
 }
 

@@ -17,14 +17,10 @@ import numpy as np
 from ignitetf.explore.bench_bare import can_drain, draining
 from ignitetf.explore.bench_rows import Profile, make_rows
 from ignitetf.net.client import Client
-from ignitetf.read.arguments import order_of, reader_count
-from ignitetf.read.batches import closing_batches, read_pieces
 from ignitetf.read.cursor import Times
-from ignitetf.read.export import to_numpy
-from ignitetf.read.leaves import element_tree
-from ignitetf.read.options import LARGE_ROW_BYTES, ReadOptions
-from ignitetf.read.plan import WINDOW_BYTES
+from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
+from ignitetf.read.rows import open_rows
 from ignitetf.read.scan import pipeline_depth
 from ignitetf.wire.schema import Batch, Column
 
@@ -90,7 +86,7 @@ def make_ways(setup: Setup) -> dict[str, Way]:
     ways: dict[str, Way] = {}
     if can_drain(client):
         ways |= _bare(setup, reader)
-    ways["numpy()"] = _numpy(setup, reader)
+    ways["numpy()"] = _numpy(setup)
     with contextlib.suppress(ImportError):
         import tensorflow
 
@@ -108,25 +104,16 @@ def _bare(setup: Setup, reader: CacheReader) -> dict[str, Way]:
     return {BARE: Way(drained), BARE_AHEAD: Way(functools.partial(drained, ahead=ahead))}
 
 
-def _numpy(setup: Setup, reader: CacheReader) -> Way:
+def _numpy(setup: Setup) -> Way:
     """What `IgniteDataset.numpy()` gives, also where TensorFlow is not installed."""
-    readers = reader_count("auto", setup.client)
-    if reader.entry_bytes >= LARGE_ROW_BYTES:
-        readers = max(2, readers)
-    options = ReadOptions(page_size=setup.page_size, readers=readers)
-    reader = CacheReader(setup.client, setup.profile.cache, options)
-    nodes = element_tree(reader.schema, "error")
-    order = order_of(reader, list(range(setup.partitions)), None, None, (0, 1), WINDOW_BYTES)
-    pieces = order.pieces((), 0, 1)
+    rows = open_rows(
+        setup.profile.cache, client=setup.client, page_size=setup.page_size, shard=(0, 1)
+    )
 
     def read() -> int:
-        rows = 0
-        for batch in closing_batches(read_pieces(reader, order, pieces, 0)):
-            columns = {name: to_numpy(batch.columns[name], node) for name, node in nodes.items()}
-            rows += len(next(iter(columns.values())))
-        return rows
+        return sum(len(batch["key"]) for batch in rows.batches())
 
-    return Way(read, reader.times)
+    return Way(read, rows.reader.times)
 
 
 def _tensorflow(setup: Setup, tf: Any) -> dict[str, Way]:
@@ -136,7 +123,7 @@ def _tensorflow(setup: Setup, tf: Any) -> dict[str, Way]:
     dataset = IgniteDataset(
         setup.profile.cache, settings=setup.client.settings, page_size=setup.page_size, shard=(0, 1)
     )
-    batches, times = dataset.batch(size), dataset._reader.times
+    batches, times = dataset.batch(size), dataset.rows.reader.times
     zero = tf.constant(0, tf.int64)
     # TensorFlow's tuning thread may sleep through the end of an epoch, which ends at its next turn.
     calm = tf.data.Options()

@@ -20,14 +20,15 @@ from numpy.typing import NDArray
 
 from ignitetf.net.client import Client
 from ignitetf.read.arguments import order_of
-from ignitetf.read.batches import closing_batches, read_pieces
+from ignitetf.read.batches import closing_batches
 from ignitetf.read.options import ReadOptions
-from ignitetf.read.plan import WINDOW_BYTES, check_shard
+from ignitetf.read.plan import WINDOW_BYTES, Position, Shard
 from ignitetf.read.reader import CacheReader
+from ignitetf.read.rows import EpochRows
 from ignitetf.wire.checksum import batch_hashes
 from ignitetf.wire.schema import Batch, Schema
 
-__all__ = ["EpochReport", "verify_epoch"]
+__all__ = ["EpochReport", "KeySequence", "verify_epoch"]
 
 _DIGEST_BYTES = 8
 
@@ -110,7 +111,7 @@ def verify_epoch(
         DataChanged: A partition has another number of entries than the manifest says.
         PartitionLost: A partition has no owner left.
     """
-    check_shard((0, shards))
+    Shard(0, shards)  # refuses a number that is none
     options = ReadOptions(raw_nulls=True, readers=readers, page_size=page_size)
     reader = CacheReader(client, cache, options)
     report = EpochReport(cache, seed, epoch, shards, readers)
@@ -130,13 +131,13 @@ def _read_shards(
 ) -> list[NDArray[np.uint64]]:
     """The hashes of the keys that all shards of the report's epoch give; fills in its sequences."""
     partitions = list(range(reader.partition_count))
-    whole, seen = _Sequence(), []
+    whole, seen = KeySequence(), []
     for index in range(report.shards):
-        shard = (index, report.shards)
+        shard = Shard(index, report.shards)
         order = order_of(reader, partitions, report.seed, None, shard, window_bytes)
-        pieces = order.pieces((), *shard)
-        own = _Sequence()
-        for keys in hashes.of(closing_batches(read_pieces(reader, order, pieces, report.epoch))):
+        rows = EpochRows(reader, order, shard, Position(report.epoch))
+        own = KeySequence()
+        for keys in hashes.of(closing_batches(rows.column_batches())):
             own.add(keys)
             whole.add(keys)
             seen.append(keys)
@@ -161,7 +162,7 @@ class _Hashes:
                 self._on_progress(len(batch), batch.nbytes)
 
 
-class _Sequence:
+class KeySequence:
     """The hash of a sequence of keys that comes in parts; how it is cut does not matter."""
 
     def __init__(self) -> None:
@@ -169,10 +170,12 @@ class _Sequence:
         self.rows = 0
 
     def add(self, keys: NDArray[np.uint64]) -> None:
+        """Take in the hashes of the keys that follow."""
         self._hash.update(np.ascontiguousarray(keys, "<u8").tobytes())
         self.rows += len(keys)
 
     def digest(self) -> str:
+        """The hash of all keys so far."""
         return self._hash.hexdigest()
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont, UnidentifiedImageError
 
 from ignitetf.errors import SchemaError
-from ignitetf.explore.rows import first_rows
+from ignitetf.explore.head import first_rows
 from ignitetf.net.client import Client
 from ignitetf.tables.catalog import read_manifest
 

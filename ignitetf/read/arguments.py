@@ -1,4 +1,4 @@
-"""The arguments of `IgniteDataset`, checked and put into the terms of the read path.
+"""The arguments of `IgniteDataset` and `open_rows`, checked and put into the terms of the read path.
 
 Raises ConfigError for every value that cannot be meant. No TensorFlow here.
 """
@@ -17,7 +17,7 @@ import psutil
 from ignitetf.errors import ConfigError
 from ignitetf.net.client import Client
 from ignitetf.read.options import LARGE_ROW_BYTES, ReadOptions
-from ignitetf.read.plan import Order, check_shard, whole_argument
+from ignitetf.read.plan import Order, Shard, whole_argument
 from ignitetf.read.reader import CacheReader
 from ignitetf.settings import Settings
 
@@ -114,28 +114,28 @@ def page_rows(page_size: Any) -> int | None:
     return whole_argument("page_size", page_size or 0, 0, (1 << 31) - 1) or None
 
 
-def shard_of(shard: Any) -> tuple[int, int]:
-    """(index, count) of a shard argument; None asks TF_CONFIG."""
+def shard_of(shard: Any) -> Shard:
+    """The worker of a shard argument; None asks TF_CONFIG."""
     if shard is None:
         return _shard_of_config(os.environ.get("TF_CONFIG"))
     if hasattr(shard, "num_input_pipelines"):
-        return check_shard((shard.input_pipeline_id, shard.num_input_pipelines))
-    return check_shard(shard)
+        return Shard(shard.input_pipeline_id, shard.num_input_pipelines)
+    return Shard.of(shard)
 
 
-def _shard_of_config(text: str | None) -> tuple[int, int]:
+def _shard_of_config(text: str | None) -> Shard:
     """The worker's share by TF_CONFIG; the chief comes first."""
     if not text:
-        return 0, 1
+        return Shard()
     try:
         config = json.loads(text)
         cluster, task = config.get("cluster") or {}, config.get("task") or {}
         chiefs = len(cluster.get("chief", ())) + len(cluster.get("master", ()))
         count = chiefs + len(cluster.get("worker", ()))
         if count < 2 or task.get("type") not in ("chief", "master", "worker"):
-            return 0, 1
+            return Shard()
         before = chiefs if task["type"] == "worker" else 0
-        return check_shard((before + int(task["index"]), count))
+        return Shard(before + int(task["index"]), count)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ConfigError("TF_CONFIG is not what TensorFlow expects") from error
 
@@ -167,7 +167,7 @@ def order_of(
     partitions: list[int],
     seed: int | None,
     even: Any,
-    shard: tuple[int, int],
+    shard: Shard,
     window_bytes: int,
 ) -> Order:
     """The order of the rows of these partitions."""
@@ -181,7 +181,7 @@ def order_of(
             f"even={even!r} needs the number of rows, which where= and nulls='drop' leave open"
         )
     has_counts = reader.manifest is not None and bool(reader.manifest.partition_rows)
-    known = reader.counts_are_exact and (has_counts or seed is not None or shard[1] > 1)
+    known = reader.counts_are_exact and (has_counts or seed is not None or shard.count > 1)
     counts = reader.partition_counts if known or has_counts else reader.estimated_counts
     return Order(
         tuple(partitions),

@@ -1,6 +1,6 @@
 """The rows of a plan's pieces: windows read, permuted, and cut to the rows that are wanted.
 
-plan + reader -> **windows** -> dataset
+plan + reader -> **batches** -> rows
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def read_pieces(
         if not order.known:
             yield from _read_range(reader, order, piece, (piece.start, piece.stop), epoch)
             continue
-        own = order.own_rows(piece.shard, piece.count)
+        own = order.own_rows(piece.shard)
         start, stop = piece.start, piece.stop
         while start < stop and own:
             # A padded shard begins again with its own first rows.
@@ -70,7 +70,7 @@ def _read_range(
     epoch: int,
 ) -> Iterator[Batch]:
     start, stop = wanted
-    windows = order.windows(piece.shard, piece.count, epoch)
+    windows = order.windows(piece.shard, epoch)
     if order.known:
         windows = [w for w in windows if w.first < stop and w.first + w.rows > start]
         at = windows[0].first if windows else 0

@@ -35,8 +35,8 @@ __all__ = [
     "Order",
     "Piece",
     "Position",
+    "Shard",
     "Window",
-    "check_shard",
     "whole",
     "whole_argument",
 ]
@@ -67,13 +67,52 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Rows `start` to `stop` of the epoch of shard `shard` of `count`."""
+class Shard:
+    """One of `count` equal workers, each of which reads its share of the rows.
 
-    shard: int
-    count: int
+    Raises:
+        ConfigError: The index or the count is not a whole number, or out of range.
+    """
+
+    index: int = 0
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        try:
+            index, count = whole(self.index), whole(self.count)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"shard=({self.index!r}, {self.count!r})", hint="write shard=(index, count)"
+            ) from error
+        if count < 1 or not 0 <= index < count:
+            raise ConfigError(
+                f"shard {index} of {count}", hint="the index counts from 0 to count - 1"
+            )
+        object.__setattr__(self, "index", index)
+        object.__setattr__(self, "count", count)
+
+    @classmethod
+    def of(cls, value: Any) -> Shard:
+        """A shard as users write it: `(index, count)`; raises ConfigError for all else."""
+        if isinstance(value, cls):
+            return value
+        try:
+            index, count = value
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"shard={value!r}", hint="write shard=(index, count)") from error
+        return cls(index, count)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows `start` to `stop` of the epoch of a shard."""
+
+    shard: Shard
     start: int
     stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
 
 
 @dataclass(frozen=True)
@@ -86,7 +125,14 @@ class Position:
     """
 
     epoch: int
-    chain: tuple[tuple[int, int], ...]
+    chain: tuple[tuple[int, int], ...] = ()
+
+    def after(self, rows: int, workers: int) -> Position:
+        """The place after each of so many workers has consumed `rows` more."""
+        chain = list(self.chain)
+        if chain and chain[-1][0] == workers:
+            rows += chain.pop()[1]
+        return Position(self.epoch, (*chain, (workers, rows)))
 
     @classmethod
     def from_state(cls, state: Any) -> Position:
@@ -131,15 +177,15 @@ class Order:
     window_bytes: int = WINDOW_BYTES
     known: bool = True
 
-    def share(self, shard: int, count: int) -> tuple[int, ...]:
+    def share(self, shard: Shard) -> tuple[int, ...]:
         """Partitions of one shard, ascending: the largest partition goes to the smallest shard."""
-        return _shares(self.partitions, self.counts, count)[shard]
+        return _shares(self.partitions, self.counts, shard.count)[shard.index]
 
-    def own_rows(self, shard: int, count: int) -> int:
+    def own_rows(self, shard: Shard) -> int:
         """Rows that belong to a shard."""
-        return _share_rows(self.partitions, self.counts, count)[shard]
+        return _share_rows(self.partitions, self.counts, shard.count)[shard.index]
 
-    def rows(self, shard: int, count: int) -> int:
+    def rows(self, shard: Shard) -> int:
         """Rows that a shard reads in an epoch, after `even`; without bound where not known.
 
         Raises:
@@ -147,22 +193,22 @@ class Order:
         """
         if not self.known:
             return _UNBOUNDED
-        if self.even is None or count == 1:
-            return self.own_rows(shard, count)
-        every = _share_rows(self.partitions, self.counts, count)
+        if self.even is None or shard.count == 1:
+            return self.own_rows(shard)
+        every = _share_rows(self.partitions, self.counts, shard.count)
         if self.even == "drop":
             return min(every)
         if max(every) and not min(every):
             raise ConfigError(
-                f"{count} shards, and one of them has no rows to repeat",
+                f"{shard.count} shards, and one of them has no rows to repeat",
                 hint="load the data with more partitions, or use even='drop'",
             )
         return max(every)
 
-    def windows(self, shard: int, count: int, epoch: int) -> list[Window]:
+    def windows(self, shard: Shard, epoch: int) -> list[Window]:
         """The windows of a shard's epoch, in order."""
         sizes = dict(zip(self.partitions, self.counts, strict=True))
-        order = list(self.share(shard, count))
+        order = list(self.share(shard))
         if self.seed is not None:
             rng = np.random.default_rng([self.seed, epoch, _ORDER_STREAM])
             # One permutation of all partitions, so that it does not depend on the shards.
@@ -191,13 +237,13 @@ class Order:
         rng = np.random.default_rng([self.seed, epoch, _ROWS_STREAM, name])
         return rng.permutation(window.rows)
 
-    def pieces(self, chain: Sequence[tuple[int, int]], shard: int, count: int) -> list[Piece]:
-        """What shard `shard` of `count` has to read after the links of `chain`.
+    def pieces(self, chain: Sequence[tuple[int, int]], shard: Shard) -> list[Piece]:
+        """What a shard has to read after the links of `chain`.
 
         Raises:
             ConfigError: A link consumes more rows than any of its shards has.
         """
-        shares = [[Piece(i, 1, 0, self.rows(0, 1))] for i in range(1)]
+        shares = self._dealt([], 1, fresh=True)
         for number, (links, consumed) in enumerate(chain):
             shares = self._dealt(shares, links, fresh=number == 0)
             if consumed > (longest := max(map(_length, shares))):
@@ -207,24 +253,24 @@ class Order:
                     hint="pass what state() gave, as it is",
                 )
             shares = [_tail(pieces, consumed) for pieces in shares]
-        fresh = not chain
-        if chain and chain[-1][0] == count:
-            return shares[shard]
-        return self._dealt(shares, count, fresh=fresh)[shard]
+        if not chain or chain[-1][0] != shard.count:
+            shares = self._dealt(shares, shard.count, fresh=not chain)
+        return shares[shard.index]
 
     def _dealt(self, shares: list[list[Piece]], count: int, *, fresh: bool) -> list[list[Piece]]:
         """The pieces of all shards shared out among `count`; a fresh epoch by partitions."""
         if fresh:
-            return [[Piece(i, count, 0, self.rows(i, count))] for i in range(count)]
-        every = [p for pieces in shares for p in pieces]
-        total = sum(p.stop - p.start for p in every)
+            every = [Shard(i, count) for i in range(count)]
+            return [[Piece(shard, 0, self.rows(shard))] for shard in every]
+        left = [p for pieces in shares for p in pieces]
+        total = _length(left)
         bounds = [i * total // count for i in range(count + 1)]
         if self.even == "drop":
             bounds = [i * (total // count) for i in range(count + 1)]
-        dealt = [_head(_tail(every, a), b - a) for a, b in itertools.pairwise(bounds)]
+        dealt = [_head(_tail(left, a), b - a) for a, b in itertools.pairwise(bounds)]
         if self.even == "pad" and total:
             longest = max(_length(d) for d in dealt)
-            dealt = [d + _head(every, longest - _length(d)) for d in dealt]
+            dealt = [d + _head(left, longest - _length(d)) for d in dealt]
         return dealt
 
 
@@ -254,18 +300,17 @@ def _share_rows(
 
 
 def _length(pieces: Sequence[Piece]) -> int:
-    return sum(p.stop - p.start for p in pieces)
+    return sum(map(len, pieces))
 
 
 def _tail(pieces: Sequence[Piece], rows: int) -> list[Piece]:
     """The pieces without their first `rows` rows."""
     out = []
     for piece in pieces:
-        size = piece.stop - piece.start
-        if rows >= size:
-            rows -= size
+        if rows >= len(piece):
+            rows -= len(piece)
             continue
-        out.append(Piece(piece.shard, piece.count, piece.start + rows, piece.stop))
+        out.append(Piece(piece.shard, piece.start + rows, piece.stop))
         rows = 0
     return out
 
@@ -276,8 +321,8 @@ def _head(pieces: Sequence[Piece], rows: int) -> list[Piece]:
     for piece in pieces:
         if rows <= 0:
             break
-        size = min(rows, piece.stop - piece.start)
-        out.append(Piece(piece.shard, piece.count, piece.start, piece.start + size))
+        size = min(rows, len(piece))
+        out.append(Piece(piece.shard, piece.start, piece.start + size))
         rows -= size
     return out
 
@@ -299,14 +344,3 @@ def whole_argument(name: str, value: Any, least: int, most: int = MOST_ROWS) -> 
         bounds = f"{least} or above" if number < least else f"{most} or below"
         raise ConfigError(f"{name}={number}", hint=f"a whole number, {bounds}")
     return number
-
-
-def check_shard(shard: Any) -> tuple[int, int]:
-    """A shard as (index, count); raises ConfigError where it is none."""
-    try:
-        index, count = map(whole, shard)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"shard={shard!r}", hint="write shard=(index, count)") from error
-    if count < 1 or not 0 <= index < count:
-        raise ConfigError(f"shard {index} of {count}", hint="the index counts from 0 to count - 1")
-    return index, count

@@ -1,6 +1,6 @@
 """Where training stands, as JSON: what a state says, and whether it is of this way of reading.
 
-plan -> **state** -> dataset
+plan -> **state** -> rows
 
 A state names a place in an order of rows, and all that this order depends on. A way of reading that
 gives another order is refused; a measure that may come out differently, the bytes of a row of a
@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from ignitetf.errors import ConfigError, DataChanged
-from ignitetf.read.plan import Order, Position
+from ignitetf.read.plan import Order, Position, Shard
 from ignitetf.read.reader import CacheReader
 from ignitetf.wire.parameters import encode_parameter
 
@@ -59,9 +59,7 @@ def identity_of(reader: CacheReader, order: Order) -> dict[str, Any]:
     }
 
 
-def placed(
-    state: Any, reader: CacheReader, order: Order, shard: tuple[int, int]
-) -> tuple[Position, Order]:
+def placed(state: Any, reader: CacheReader, order: Order, shard: Shard) -> tuple[Position, Order]:
     """The place that a state names, and the order that it is a place in.
 
     Raises:
@@ -74,9 +72,9 @@ def placed(
     if mine["row_bytes"] is not None:
         order = replace(order, row_bytes=_row_bytes(state["row_bytes"]))
     if order.known:
-        order.pieces(position.chain, *shard)  # refuses a place behind the end
+        order.pieces(position.chain, shard)  # refuses a place behind the end
         return position, order
-    if any(n != shard[1] for n, _ in position.chain):
+    if any(n != shard.count for n, _ in position.chain):
         raise ConfigError(
             "the rows of each partition are not known (where=, nulls='drop', no manifest): a state"
             " fits the same number of workers only"

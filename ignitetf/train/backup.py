@@ -89,7 +89,8 @@ class BackupAndRestore(BackgroundCheckpoint):
             raise ConfigError(f"save_freq={save_freq!r}", hint='"epoch" or a number of batches')
         every = None if save_freq == "epoch" else int(save_freq)
         super().__init__(directory, every_steps=every, keep=_KEPT, barrier_s=barrier_s)
-        if dataset._length is None:
+        rows = dataset.rows
+        if rows.length is None or rows.position.chain:
             raise ConfigError(
                 "the number of rows is not known, or it is the rest of an epoch",
                 hint="not with where=, nulls='drop' or what resume() gave; the backup resumes",
@@ -98,8 +99,9 @@ class BackupAndRestore(BackgroundCheckpoint):
         self._dataset = dataset
         # What resume gives promises no length, and can be moved.
         self._source = dataset.resume(dataset.state(0))
+        self._at = self._source.rows  # where the next iteration begins
         batches = self._source.batch(batch_size, drop_remainder=drop_remainder)
-        self._steps = batch_count(dataset._length, self.batch_size, drop_remainder) or 0
+        self._steps = batch_count(rows.length, self.batch_size, drop_remainder) or 0
         self.batches = _Counted(batches if prepare is None else prepare(batches), self._steps)
         self.resumed: dict[str, Any] | None = None
         self._drop_remainder = drop_remainder
@@ -124,7 +126,7 @@ class BackupAndRestore(BackgroundCheckpoint):
         self.resumed = None if note is None else note["position"]
         if note is not None:
             # Said now, rather than when the first batch is read, if the data are others.
-            self._source.seek(note["position"])
+            self._source.rows.resume(note["position"])
         self._let_fit_begin(note)
         super().on_train_begin(logs)
 
@@ -220,20 +222,17 @@ class BackupAndRestore(BackgroundCheckpoint):
     def _go_to(self, epoch: int) -> None:
         """Move the batches to the beginning of an epoch of `fit`."""
         self._fit_epoch = epoch
-        number = self._dataset._position.epoch + epoch
-        self._seek({**self._source.state(0), "epoch": number, "chain": []})
+        rows = self._dataset.rows
+        self._seek(rows.state(0, rows.position.epoch + epoch))
 
     def _seek(self, position: dict[str, Any]) -> None:
         self._source.seek(position)
+        self._at = self._source.rows.resume(position)
         self._first_batch, self._done, self._left = -1, 0, self._batches_left()
 
     def _batches_left(self) -> int:
         """Batches of the epoch from the position of the source on."""
-        chain = self._source._position.chain
-        rows = (self._dataset._length or 0) - sum(rows for _, rows in chain)
-        if self._source._order.known:
-            rows = self._source._epoch_rows(chain)
-        return batch_count(rows, self.batch_size, self._drop_remainder) or 0
+        return batch_count(self._at.length, self.batch_size, self._drop_remainder) or 0
 
     def _add_metrics(self) -> None:
         """Add the sums of the interrupted epoch, once the first batch has made the variables."""
@@ -243,13 +242,10 @@ class BackupAndRestore(BackgroundCheckpoint):
                 variable.assign(variable + value)
 
     def _noted(self) -> dict[str, Any]:
-        position = self._source._position
-        rows = self._done * self.batch_size
-        if self._source._order.known:
-            rows = min(rows, self._source._epoch_rows(position.chain))
+        rows = min(self._done * self.batch_size, self._at.length or 0)
         return {
             "fit_epoch": self._fit_epoch,
-            "position": self._source.state(rows, position.epoch),
+            "position": self._at.state(rows),
             "variables": _kinds(_variables(self.model)),
             "metrics": _kinds(self._sums_so_far()),
         }
@@ -260,7 +256,7 @@ class BackupAndRestore(BackgroundCheckpoint):
 
     @property
     def _is_writer(self) -> bool:
-        return self._dataset._shard[0] == 0
+        return self._dataset.rows.shard.index == 0
 
     def _remove(self) -> None:
         """Remove the backups, the name of the latest first; and the directory if it is empty."""

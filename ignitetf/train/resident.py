@@ -9,7 +9,6 @@ same windows and permutations, only that here they are looked up rather than rea
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,11 +17,11 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError
-from ignitetf.read.arguments import order_of
 from ignitetf.read.batches import batch_count
-from ignitetf.read.plan import Order, Window, whole_argument
+from ignitetf.read.plan import Window, whole_argument
+from ignitetf.read.rows import EpochRows
 from ignitetf.read.tf.dataset import IgniteDataset
-from ignitetf.read.tf.tensors import rebatched
+from ignitetf.read.tf.tensors import Form, rebatched
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.schema import Batch
 
@@ -59,7 +58,7 @@ def device_resident(
         ConfigError: The data are too big.
         DataChanged: As when `dataset` is iterated.
     """
-    if dataset._position.chain:
+    if dataset.rows.position.chain:
         raise ConfigError(
             "the dataset is the rest of an epoch", hint="pass the one that resume() was called on"
         )
@@ -88,26 +87,16 @@ class DeviceResident(tf.data.Dataset):  # type: ignore[misc]
         device: str | None,
         limit_bytes: int | None,
     ) -> None:
-        self._shard = dataset._shard
-        self._epoch = dataset._position.epoch
-        old = dataset._order
-        order = order_of(
-            dataset._reader,
-            list(old.partitions),
-            old.seed if seed is None else seed,
-            old.even,
-            self._shard,
-            old.window_bytes,
-        )
-        self._order = replace(order, row_bytes=old.row_bytes)
-        share = self._order.share(*self._shard)
-        _check_size(dataset, self._order, share, limit_bytes)
-        self._counts, leaves = _read(dataset, share)
+        rows = dataset.rows.shuffled(seed)
+        self._shard, self._order = rows.shard, rows.order
+        self._epoch = rows.position.epoch
+        _check_size(rows, limit_bytes)
+        self._counts, leaves = _read(rows, dataset.form)
         with tf.device(device):
-            self.columns = dataset._form.assemble(*map(tf.constant, leaves))
+            self.columns = dataset.form.assemble(*map(tf.constant, leaves))
         self.nbytes = sum(len(x) if isinstance(x, bytes) else x.nbytes for x in leaves)
-        rows = len(self._row_numbers(self._epoch))
-        self.indices = self._indices(rows, batch_size, drop_remainder)
+        count = len(self._row_numbers(self._epoch))
+        self.indices = self._indices(count, batch_size, drop_remainder)
         self._batches = self.indices.map(self.gather)
         super().__init__(self._batches._variant_tensor)
 
@@ -142,7 +131,7 @@ class DeviceResident(tf.data.Dataset):  # type: ignore[misc]
         ends = np.cumsum(list(self._counts.values()))
         first = {p: int(end) - n for (p, n), end in zip(self._counts.items(), ends, strict=True)}
         parts = [np.empty(0, np.int64)]
-        for window in self._order.windows(*self._shard, epoch):
+        for window in self._order.windows(self._shard, epoch):
             spans = [np.arange(first[p], first[p] + self._counts[p]) for p in window.partitions]
             numbers = np.concatenate(spans)
             if self._order.seed is not None:
@@ -153,33 +142,32 @@ class DeviceResident(tf.data.Dataset):  # type: ignore[misc]
         if not self._order.known or not len(numbers):
             return numbers
         # A padded shard begins again with its own first rows; a shortened one ends early.
-        return np.resize(numbers, self._order.rows(*self._shard))
+        return np.resize(numbers, self._order.rows(self._shard))
 
 
-def _check_size(
-    dataset: IgniteDataset, order: Order, share: tuple[int, ...], limit_bytes: int | None
-) -> None:
-    rows = order.own_rows(*dataset._shard) if len(share) else 0
-    needed = int(rows * dataset._reader.entry_bytes)
+def _check_size(rows: EpochRows, limit_bytes: int | None) -> None:
+    count = rows.order.own_rows(rows.shard)
+    needed = int(count * rows.reader.entry_bytes)
     limit = limit_bytes
     if limit is None:
         # While they are put together, the columns are there twice.
         limit = psutil.virtual_memory().available // 2
     if needed > limit:
         raise ConfigError(
-            f"{dataset._reader.name}: {rows} rows are about {needed >> 20} MB, the limit is"
+            f"{rows.reader.name}: {count} rows are about {needed >> 20} MB, the limit is"
             f" {limit >> 20} MB",
             hint="read fewer fields, take a shard, or iterate the dataset itself",
         )
 
 
-def _read(dataset: IgniteDataset, share: tuple[int, ...]) -> tuple[dict[int, int], tuple[Any, ...]]:
+def _read(rows: EpochRows, form: Form) -> tuple[dict[int, int], tuple[Any, ...]]:
     """Rows of each partition after the policy for nulls, and the leaves of all rows."""
+    share = rows.order.share(rows.shard)
     counts = dict.fromkeys(share, 0)
     batches: list[Batch] = []
-    for item in dataset._reader.batches(share):
+    for item in rows.reader.batches(share):
         if item.batch is not None:
             counts[share[item.unit]] += len(item.batch)
             batches.append(item.batch)
-    dataset._reader.client.rest()
-    return counts, dataset._form.pack(batches, BufferPool())
+    rows.reader.client.rest()
+    return counts, form.pack(batches, BufferPool())

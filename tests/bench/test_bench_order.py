@@ -78,22 +78,20 @@ def test_cost_of_order_shuffle_and_state(client, table):
 
 
 def test_memory_is_bounded_by_the_window(client, table):
-    from ignitetf.read.arguments import order_of
-    from ignitetf.read.batches import read_pieces
-    from ignitetf.read.options import ReadOptions
-    from ignitetf.read.reader import CacheReader
+    from ignitetf import open_rows
+    from ignitetf.read.plan import Position
 
     process = psutil.Process()
-    reader = CacheReader(client, table, ReadOptions())
-    partitions = list(range(reader.partition_count))
     for window_mb in (4, 16, 64):
-        order = order_of(reader, partitions, 7, None, (0, 1), window_mb << 20)
+        first = open_rows(
+            table, client=client, shuffle=7, shard=(0, 1), window_bytes=window_mb << 20
+        )
         before, most, rows = process.memory_info().rss, 0, 0
         for epoch in range(3):
-            for batch in read_pieces(reader, order, order.pieces((), 0, 1), epoch):
+            for batch in first.at(Position(epoch)).column_batches():
                 most = max(most, process.memory_info().rss)
                 rows += len(batch)
-        largest = max(w.rows for e in range(3) for w in order.windows(0, 1, e))
+        largest = max(w.rows for e in range(3) for w in first.order.windows(first.shard, e))
         assert rows == 3 * ROWS
         print(
             f"window of {window_mb} MB, the largest {largest * 788 / 1e6:.0f} MB of rows:"

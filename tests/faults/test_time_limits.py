@@ -252,7 +252,7 @@ def stats(client):
 
 
 def first_rows(client):
-    from ignitetf.explore.rows import first_rows as run
+    from ignitetf.explore.head import first_rows as run
 
     list(run(client, "C", 3))
 

@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from ignitetf.errors import SchemaError
+from ignitetf.explore.head import first_rows
 from ignitetf.explore.preview import contact_sheet, half_blocks
-from ignitetf.explore.rows import first_rows
 from ignitetf.explore.stats import dataset_stats
 from ignitetf.load.loader import load_dataset
 

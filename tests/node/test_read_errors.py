@@ -55,7 +55,7 @@ def test_iteration_raises_errors_by_their_class(build):
     for pipeline in (dataset, dataset.batch(16), dataset.resume(dataset.state(0)).batch(16)):
         with pytest.raises(DataChanged) as caught:
             exhaust(pipeline)
-        assert caught.value.cache.startswith(dataset._reader.name) and caught.value.hint
+        assert caught.value.cache.startswith(dataset.rows.reader.name) and caught.value.hint
         with pytest.raises(DataChanged):
             exhaust(pipeline.as_numpy_iterator())
         with pytest.raises(DataChanged):
@@ -73,8 +73,8 @@ def test_iteration_raises_errors_by_their_class(build):
 def test_what_comes_out_of_tensorflow_is_raised_by_its_class(build):
     changed = build("CHANGED", REMOVED)
     damaged = build("DAMAGED", as_supervised=True)
-    client = damaged._reader.client
-    client.sql(f"UPDATE {damaged._reader.name} SET LABEL = NULL WHERE _KEY = 7")
+    client = damaged.rows.reader.client
+    client.sql(f"UPDATE {damaged.rows.reader.name} SET LABEL = NULL WHERE _KEY = 7")
 
     def fit():
         model = tf.keras.Sequential([tf.keras.Input((3,)), tf.keras.layers.Dense(2)])
@@ -168,7 +168,7 @@ def open_queries(client, name):
 @pytest.mark.parametrize("where", [None, "LABEL >= 0"])
 def test_reads_that_are_given_up_leave_no_cursor(build, client, where):
     """At every moment of a scan: a node (2.17) keeps what is asked as the connection closes."""
-    name = build()._reader.name
+    name = build().rows.reader.name
     options = ReadOptions(page_size=3, where=where, readers=2)
     reader = CacheReader(client, name, options)
     for number in range(90):
@@ -190,7 +190,7 @@ def test_reads_that_are_given_up_leave_no_cursor(build, client, where):
 
 def test_a_read_that_fails_leaves_no_cursor(build, client):
     dataset = build(change=SHORTENED, page_size=3)
-    name = dataset._reader.name
+    name = dataset.rows.reader.name
     for _ in range(40):
         with pytest.raises(SchemaError):
             list(dataset.numpy())
@@ -216,7 +216,7 @@ def test_giving_up_does_not_wait_for_a_node_that_says_nothing(build, monkeypatch
     monkeypatch.setattr(scan._Reader, "start", lambda self: (streams.append(self), start(self)))
     monkeypatch.setattr(scan._Reader, "take", lambda self: (began.wait(60), 1 / 0))
     with pytest.raises(ZeroDivisionError):
-        next(dataset._reader.batches([0]))
+        next(dataset.rows.reader.batches([0]))
     # Closed though no answer is here; the reader goes on alone, and ends with the answer.
     assert not answers.is_set() and streams[0].is_alive()
     answers.set()
@@ -228,7 +228,7 @@ def test_giving_up_does_not_wait_for_a_node_that_says_nothing(build, monkeypatch
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_is_told_and_its_parent_goes_on(build):
     dataset = build(page_size=3)
-    name = dataset._reader.name
+    name = dataset.rows.reader.name
     keys = [key for page in dataset.numpy() for key in page["key"].tolist()]
     context = multiprocessing.get_context("fork")
 
@@ -260,7 +260,7 @@ def test_a_forked_child_is_told_and_its_parent_goes_on(build):
     seen = next(pages)["key"].tolist()
     arrows = next(batches).column(0).to_pylist()
     tensors = next(rows)["key"].numpy().tolist()
-    with dataset._reader.client.channel() as idle:
+    with dataset.rows.reader.client.channel() as idle:
         pass  # one connection that waits for its next use, which must stay the parent's
     assert in_child(lambda: next(pages)) == told
     assert in_child(lambda: next(batches)) == told
@@ -269,7 +269,7 @@ def test_a_forked_child_is_told_and_its_parent_goes_on(build):
     assert kind is ConfigError and "forked" in text
     # A read that begins in the child is its own.
     assert in_child(lambda: [k for p in dataset.numpy() for k in p["key"].tolist()]) == keys
-    assert in_child(lambda: dataset._reader.client.sql("SELECT 1").fetchall()) == [(1,)]
+    assert in_child(lambda: dataset.rows.reader.client.sql("SELECT 1").fetchall()) == [(1,)]
     # And the parent's reads go on, over the connections that they had.
     assert not idle.ended
     assert seen + [k for p in pages for k in p["key"].tolist()] == keys

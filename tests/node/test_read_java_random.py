@@ -15,7 +15,7 @@ from conftest import ROOT
 from java_programs import java_command, run, secured
 
 from ignitetf.errors import SchemaError
-from ignitetf.explore.rows import first_rows
+from ignitetf.explore.head import first_rows
 from ignitetf.explore.stats import dataset_stats
 from ignitetf.read.export import Ragged
 from ignitetf.tables.catalog import drop_manifest

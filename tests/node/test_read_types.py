@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pyignite import GenericObjectMeta
 
 from ignitetf.errors import SchemaError
-from ignitetf.explore.rows import first_rows
+from ignitetf.explore.head import first_rows
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
 from ignitetf.wire.schema import Column

@@ -7,9 +7,9 @@ import pytest
 from typer.testing import CliRunner
 
 from ignitetf.errors import ConfigError, DataChanged
-from ignitetf.explore import epoch as module
-from ignitetf.explore.epoch import verify_epoch
+from ignitetf.explore.epoch import KeySequence, verify_epoch
 from ignitetf.load.loader import load_dataset
+from ignitetf.read import rows
 
 pytestmark = pytest.mark.node
 ROWS = 500
@@ -45,8 +45,8 @@ def test_the_order_is_that_of_training(client, address, table):
     for shard in range(2):
         dataset = IgniteDataset(table, addresses=[address], shuffle=7, shard=(shard, 2), epoch=4)
         keys = np.array([int(k) for k in dataset.map(lambda e: e["key"])])
-        schema = dataset._reader.schema
-        sequence = module._Sequence()
+        schema = dataset.rows.reader.schema
+        sequence = KeySequence()
         sequence.add(batch_hashes(Schema(None, schema.key, ()), Batch(Column(keys))))
         report = verify_epoch(client, table, seed=7, shards=2, epoch=4)
         assert report.shard_sequences[shard] == sequence.digest()
@@ -63,7 +63,7 @@ def test_the_order_is_that_of_training(client, address, table):
 )
 def test_a_broken_reader_is_caught(client, table, monkeypatch, damage, figures):
     """Guards the guard: rows left out, given twice, or made up."""
-    true = module.read_pieces
+    true = rows.read_pieces
 
     def broken(*arguments):
         batches = list(true(*arguments))
@@ -73,7 +73,7 @@ def test_a_broken_reader_is_caught(client, table, monkeypatch, damage, figures):
         yield type(whole)(type(whole.key)(keys + (1000 if "unknown" in figures else 0)))
         yield from batches[1:]
 
-    monkeypatch.setattr(module, "read_pieces", broken)
+    monkeypatch.setattr(rows, "read_pieces", broken)
     report = verify_epoch(client, table)
     assert not report.ok
     assert all(getattr(report, name) for name in figures)

@@ -1,6 +1,6 @@
 """`IgniteDataset`: a cache as a `tf.data.Dataset`.
 
-reader -> elements -> **dataset** -> training
+rows -> tensors -> **dataset** -> training
 
 Pages of columns cross into TensorFlow whole, through `from_generator`; single elements and
 batches are cut from them there, in C++. Nothing of Python runs for a row.
@@ -8,42 +8,30 @@ batches are cut from them there, in C++. Nothing of Python runs for a row.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from ignitetf.errors import ConfigError, IgniteTFError
-from ignitetf.net.client import Client
 from ignitetf.read.arguments import (
     DEFAULT_HOST,
     DEFAULT_PORT,
-    chosen_partitions,
     flag,
-    open_reader,
-    order_of,
-    page_rows,
-    retry_seconds,
     settings_of,
-    shard_of,
     with_environment,
 )
-from ignitetf.read.batches import batch_count, closing_batches, join_batches, read_pieces
-from ignitetf.read.export import to_arrow, to_numpy
-from ignitetf.read.options import ReadOptions
-from ignitetf.read.plan import MOST_ROWS, WINDOW_BYTES, Order, Position, whole_argument
-from ignitetf.read.state import identity_of, placed
+from ignitetf.read.batches import batch_count, join_batches
+from ignitetf.read.nulls import NullPolicy
+from ignitetf.read.plan import WINDOW_BYTES, Even, whole_argument
+from ignitetf.read.rows import EpochRows, Epochs, open_rows
 from ignitetf.read.tf.causes import for_tensorflow
 from ignitetf.read.tf.iteration import OwnDataset, Steps
 from ignitetf.read.tf.substr import Sharing
 from ignitetf.read.tf.tensors import Form, counted, page_options, rebatched
-from ignitetf.read.window import piece_rows
 from ignitetf.settings import Settings
 from ignitetf.wire.buffers import BufferPool
-from ignitetf.wire.parameters import parameter_list
-from ignitetf.wire.schema import Batch
 
 __all__ = ["IgniteDataset"]
 
@@ -135,12 +123,12 @@ class IgniteDataset(OwnDataset):
         where_params: Sequence[Any] = (),
         table: str | None = None,
         schema: Any = None,
-        nulls: Any = "error",
+        nulls: NullPolicy = "error",
         as_supervised: bool = False,
         shuffle: int | None = None,
         epoch: int = 0,
         shard: Any = None,
-        even: Any = None,
+        even: Even | None = None,
         readers: int | str = "auto",
         on_node_loss: str = "retry",
         on_change: str = "error",
@@ -156,45 +144,49 @@ class IgniteDataset(OwnDataset):
         )  # fmt: skip
         if settings is None:
             settings = settings_of(given, addresses, ca_certfile, tls)
-        options = ReadOptions(
-            fields=fields, where=where, where_params=parameter_list(where_params, "where_params"),
-            table=table, schema=schema, nulls=nulls, page_size=page_rows(given["page_size"]),
-            retry_s=retry_seconds(on_node_loss), on_change=on_change,
-            version=None if version is None else whole_argument("version", version, 0),
+        rows = open_rows(
+            given["cache_name"], fields=fields, where=where, where_params=where_params,
+            table=table, schema=schema, nulls=nulls, shuffle=shuffle, epoch=epoch, shard=shard,
+            even=even, part=given["part"], local=given["local"], readers=readers,
+            page_size=given["page_size"], on_node_loss=on_node_loss, on_change=on_change,
+            version=version, window_bytes=window_bytes, settings=settings,
         )  # fmt: skip
-        local, as_supervised = flag("local", given["local"]), flag("as_supervised", as_supervised)
-        begin = Position(whole_argument("epoch", epoch, 0), ())
-        self._shard = shard_of(shard)
-        self._reader = open_reader(Client(settings), given["cache_name"], options, readers)
-        partitions = chosen_partitions(self._reader, given["part"], local)
-        self._order = order_of(self._reader, partitions, shuffle, even, self._shard, window_bytes)
-        self._form = Form(self._reader, as_supervised)
-        self._rows_after: dict[tuple[tuple[int, int], ...], int] = {}
-        self._start_at(begin)
-        self._reader.client.rest()
+        self._begin(rows, Form(rows, flag("as_supervised", as_supervised)))
 
-    def _start_at(self, position: Position) -> None:
-        """Build the pipeline of all that follows a position."""
-        self._move_to(position)
-        rows: int | None = self._epoch_rows(()) if self._order.known else None
-        if not self._order.known and not position.chain:
-            rows = self._reader.row_count(self._order.partitions)
-        # The rest of an epoch has another length than the epochs that follow it.
-        self._length = None if position.chain else rows
+    @classmethod
+    def from_rows(cls, rows: EpochRows, as_supervised: bool = False) -> IgniteDataset:
+        """The same rows as a dataset, over the same connections."""
+        return cls._of(rows, Form(rows, flag("as_supervised", as_supervised)))
+
+    @classmethod
+    def _of(cls, rows: EpochRows, form: Form) -> IgniteDataset:
+        dataset = object.__new__(cls)
+        dataset._begin(rows, form)
+        return dataset
+
+    def _begin(self, rows: EpochRows, form: Form) -> None:
+        """Build the pipeline of these rows and all epochs that follow."""
+        self._rows, self._form, self._epochs = rows, form, Epochs(rows)
         self._elements = self._build_elements()
         super().__init__(self._elements._variant_tensor)
 
-    def _move_to(self, position: Position) -> None:
-        self._position = position
-        self._epoch = position.epoch
+    @property
+    def rows(self) -> EpochRows:
+        """The rows of the first epoch, without TensorFlow; iterating the dataset leaves them."""
+        return self._rows
 
-    def _epoch_rows(self, chain: Sequence[tuple[int, int]]) -> int:
-        """Rows of this shard that follow a chain."""
-        key = tuple(chain)
-        if key not in self._rows_after:
-            pieces = self._order.pieces(chain, *self._shard)
-            self._rows_after[key] = sum(p.stop - p.start for p in pieces)
-        return self._rows_after[key]
+    @property
+    def form(self) -> Form:
+        """How columns become the tensors of an element."""
+        return self._form
+
+    @property
+    def _length(self) -> int | None:
+        """Elements of every epoch; None where it is not known.
+
+        The rest of an epoch has another length than the epochs that follow it.
+        """
+        return None if self._rows.position.chain else self._rows.length
 
     def _inputs(self) -> list[Any]:
         return [self._elements]
@@ -219,52 +211,27 @@ class IgniteDataset(OwnDataset):
         """
         size = whole_argument("batch_size", batch_size, 1)
         form = self._form
-        if form.has_runs or size * self._reader.entry_bytes >= _LARGE_BATCH_BYTES:
+        if form.has_runs or size * self._rows.reader.entry_bytes >= _LARGE_BATCH_BYTES:
             # Ragged batches cannot be cut in TensorFlow, and large ones are cheaper to pack at
             # once than to copy again.
             dataset = self._pages(Sharing.PAGE, size, drop_remainder)
         else:
             dataset = rebatched(self._pages(Sharing.PAGE), size, drop_remainder)
-        dataset = dataset.with_options(page_options(sharded=self._shard[1] > 1))
+        dataset = dataset.with_options(page_options(sharded=self._rows.shard.count > 1))
         return Steps(counted(dataset, batch_count(self._length, size, drop_remainder)))
 
     def numpy(self) -> Iterator[dict[str, Any]]:
-        """The same records, a page at a time, as NumPy columns; see `export.to_numpy`.
-
-        Yields:
-            `{"key": column, "val": {FIELD: column}}`, or `val` itself a column for plain values.
-        """
-        for batch in closing_batches(self._batches()):
-            values = {n: to_numpy(batch.columns[n], node) for n, node in self._form.values.items()}
-            assert batch.key is not None
-            key = to_numpy(batch.key, self._form.key)
-            yield {"key": key, "val": values["val"] if self._form.plain else values}
+        """The rows of the first epoch as NumPy columns; see `EpochRows.numpy`."""
+        return self._rows.numpy()
 
     def arrow(self) -> Iterator[Any]:
-        """The same records, a page at a time, as `pyarrow.RecordBatch`; see `export.to_arrow`."""
-        for batch in closing_batches(self._batches()):
-            yield to_arrow(batch, self._form.key, self._form.values)
+        """The rows of the first epoch as `pyarrow.RecordBatch`; see `EpochRows.arrow`."""
+        return self._rows.arrow()
 
     @property
     def dropped(self) -> int:
         """Records left out so far by `nulls="drop"`."""
-        return self._reader.dropped
-
-    def _batches(self) -> Generator[Batch, None, None]:
-        """The rows of one epoch, as `numpy` and `arrow` give them: the first, from its position."""
-        pieces = self._order.pieces(self._position.chain, *self._shard)
-        read = read_pieces(self._reader, self._order, pieces, self._position.epoch)
-        with contextlib.closing(read) as batches:
-            for batch in batches:
-                # A shuffled window comes whole.
-                yield from batch.slices(piece_rows(len(batch), batch.nbytes))
-
-    def _next_epoch(self) -> Generator[Batch, None, None]:
-        """The rows of the next epoch; a resumed epoch is its rest only the first time."""
-        epoch, self._epoch = self._epoch, self._epoch + 1
-        chain = self._position.chain if epoch == self._position.epoch else ()
-        pieces = self._order.pieces(chain, *self._shard)
-        return read_pieces(self._reader, self._order, pieces, epoch)
+        return self._rows.dropped
 
     def state(self, rows_consumed: int, epoch: int | None = None) -> dict[str, Any]:
         """Where training stands after `rows_consumed` rows of an epoch.
@@ -278,17 +245,7 @@ class IgniteDataset(OwnDataset):
             A JSON object of less than 1 KB that `resume` takes, also on another number of
             workers.
         """
-        number = self._position.epoch if epoch is None else whole_argument("epoch", epoch, 0)
-        chain = list(self._position.chain) if number == self._position.epoch else []
-        count = self._shard[1]
-        limit = self._epoch_rows(chain) if self._order.known else MOST_ROWS
-        rows = whole_argument("rows_consumed", rows_consumed, 0, limit)
-        if chain and chain[-1][0] == count:
-            chain[-1] = (count, chain[-1][1] + rows)
-        else:
-            chain.append((count, rows))
-        identity = identity_of(self._reader, self._order)
-        return {"epoch": number, "chain": [list(link) for link in chain], **identity}
+        return self._rows.state(rows_consumed, epoch)
 
     def resume(self, state: dict[str, Any]) -> IgniteDataset:
         """This dataset from the place where `state` was taken, then the epochs that follow.
@@ -300,7 +257,7 @@ class IgniteDataset(OwnDataset):
             ConfigError: The state is of another cache or way of reading, or is none.
             DataChanged: The data were loaded again since.
         """
-        return self._moved(*placed(state, self._reader, self._order, self._shard))
+        return self._of(self._rows.resume(state), self._form)
 
     def seek(self, state: dict[str, Any]) -> None:
         """Let the next iteration begin where `state` was taken, also of pipelines built on this.
@@ -313,20 +270,11 @@ class IgniteDataset(OwnDataset):
         """
         if self._length is not None:
             raise ConfigError("its length is promised", hint="seek in what resume() gives")
-        position, self._order = placed(state, self._reader, self._order, self._shard)
-        self._move_to(position)
-
-    def _moved(self, position: Position, order: Order) -> IgniteDataset:
-        """Another dataset over the same connections."""
-        moved = object.__new__(type(self))
-        moved.__dict__.update(self.__dict__)
-        moved._order = order
-        moved._start_at(position)
-        return moved
+        self._epochs.seek(self._rows.resume(state))
 
     def __copy__(self) -> IgniteDataset:
         """A dataset that counts its own epochs, from the same one on."""
-        return self._moved(self._position, self._order)
+        return self._of(self._rows, self._form)
 
     def __deepcopy__(self, memo: Any) -> IgniteDataset:
         """As `__copy__`: connections and what is known of the cache are shared."""
@@ -339,7 +287,7 @@ class IgniteDataset(OwnDataset):
             dataset = self._leaves().flat_map(self._form.rows_of)
         else:
             dataset = self._pages(Sharing.TEXT).unbatch()
-        dataset = dataset.with_options(page_options(sharded=self._shard[1] > 1))
+        dataset = dataset.with_options(page_options(sharded=self._rows.shard.count > 1))
         return counted(dataset, self._length)
 
     def _pages(
@@ -360,10 +308,13 @@ class IgniteDataset(OwnDataset):
 
         # The memory of an epoch serves the next one; iterators at the same time have their own.
         pools: list[BufferPool] = []
+        epochs, client = self._epochs, self._rows.reader.client
 
         def generate() -> Iterator[tuple[Any, ...]]:
             pool = pools.pop() if pools else BufferPool()
-            chunks = join_batches(self._next_epoch(), exact_rows or form.piece_rows, drop_remainder)
+            chunks = join_batches(
+                epochs.take().column_batches(), exact_rows or form.piece_rows, drop_remainder
+            )
             try:
                 for parts in chunks:
                     leaves = form.pack(parts, pool)
@@ -372,7 +323,7 @@ class IgniteDataset(OwnDataset):
                 raise for_tensorflow(error) from None
             finally:
                 chunks.close()
-                self._reader.client.rest()
+                client.rest()
                 pools.append(pool)
 
         spec: Any = form.flat_spec(rows)

@@ -1,6 +1,6 @@
 """`Form`: how columns become TensorFlow elements.
 
-elements -> **form** -> dataset
+rows -> **tensors** -> dataset
 
 On this side columns are packed into flat leaves; TensorFlow puts ragged tensors and texts
 together from them.
@@ -22,10 +22,8 @@ from ignitetf.read.leaves import (
     Struct,
     Text,
     TextStore,
-    element_tree,
-    key_tree,
 )
-from ignitetf.read.reader import CacheReader
+from ignitetf.read.rows import EpochRows
 from ignitetf.read.tf.substr import Sharing, substr_op
 from ignitetf.read.window import ALIGNED_ROWS
 from ignitetf.wire.buffers import BufferPool
@@ -46,7 +44,7 @@ class Form:
     """The leaves and the structure of one dataset's elements.
 
     Args:
-        reader: The opened cache.
+        rows: The rows whose elements these are.
         as_supervised: Elements are `(features, label)`.
 
     Attributes:
@@ -56,10 +54,9 @@ class Form:
         piece_rows: Rows to pack at once where texts cross joined, None for whole pages.
     """
 
-    def __init__(self, reader: CacheReader, as_supervised: bool) -> None:
-        self.key = key_tree(reader.schema, reader.options.nulls)
-        self.values = element_tree(reader.schema, reader.options.nulls)
-        self.plain = reader.schema.type_name is None
+    def __init__(self, rows: EpochRows, as_supervised: bool) -> None:
+        reader = rows.reader
+        self.key, self.values, self.plain = rows.key, rows.values, rows.plain
         self.label = label_of(list(self.values), reader.name) if as_supervised else None
         nodes = (self.key, *self.values.values())
         self.has_runs = any(_has(n, Runs) for n in nodes)
@@ -70,8 +67,8 @@ class Form:
         self.assembles = self.has_runs or self.splits_texts
         self.piece_rows: int | None = None
         if self.splits_texts and self._substr is None:
-            rows = int(_PIECE_BYTES / max(reader.entry_bytes, 16.0))
-            self.piece_rows = max(ALIGNED_ROWS, rows - rows % ALIGNED_ROWS)
+            count = int(_PIECE_BYTES / max(reader.entry_bytes, 16.0))
+            self.piece_rows = max(ALIGNED_ROWS, count - count % ALIGNED_ROWS)
 
     def pack(self, parts: list[Batch], pool: BufferPool) -> tuple[Any, ...]:
         """The leaves of some batches, key first."""
