@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from ignitetf.errors import SchemaError
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.codes import BinaryFlag, TypeCode, java_hash_lower
-from ignitetf.wire.containers import CONTAINERS, container_part, enum_part
+from ignitetf.wire.containers import container_part, enum_part
+from ignitetf.wire.datatypes import Family, family_of
 from ignitetf.wire.encoders import (
     Bytes,
     NullablePart,
@@ -200,11 +201,12 @@ def _part(field: Field, column: Column, type_name: str | None) -> Part:
         inner = replace(column, valid=None)[column.valid]
         return NullablePart(_part(field, inner, type_name), column.valid)
     name = type_name or field.name
-    if field.type in CONTAINERS:
+    family = family_of(field.type)
+    if family in (Family.LIST, Family.MAP):
         return _container(field, replace(column, valid=None), name)
-    if field.type in (TypeCode.ENUM, TypeCode.BINARY_ENUM):
+    if family is Family.ENUM:
         return enum_part(field, column, java_hash_lower(name))
-    if field.type != TypeCode.OBJECT:
+    if family is not Family.OBJECT:
         return value_part(field, replace(column, valid=None))
     if not isinstance(column.values, dict):
         raise SchemaError(f"field {field.name!r}: values are no columns of a nested object")
