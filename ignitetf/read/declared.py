@@ -246,10 +246,11 @@ def _scalar_fits(code: TypeCode, dtype: np.dtype[Any]) -> bool:
     row = DATA_TYPES[code]
     if dtype.kind == "M":
         return np.datetime_data(dtype) in [(unit, 1) for unit in row.units]
-    if row.value == BYTES or row.family is Family.TIMESTAMP:
-        number = row.family is Family.DECIMAL and dtype == np.dtype("f8")
-        return dtype == row.value or number
-    return row.value is not None and _same_width(row.value, dtype)
+    if row.value is None or dtype == row.value:
+        return row.value is not None
+    if row.family is Family.DECIMAL:
+        return dtype == np.dtype("f8")
+    return row.family is not Family.TIMESTAMP and _same_width(row.value, dtype)
 
 
 def _element_of(stored: Field) -> Field | None:
