@@ -76,7 +76,6 @@ DEFAULT_PARTITIONS: Final = 1024  # RendezvousAffinityFunction's own
 _REPLICATED_PARTITIONS: Final = 512  # the same, of a replicated cache
 _MODES: Final = ("PARTITIONED", "REPLICATED")
 _ATOMICITIES: Final = ("ATOMIC", "TRANSACTIONAL")
-_ANY: Final = "OTHER"  # the SQL type of values that SQL has no type for
 
 
 @dataclass(frozen=True)
@@ -186,14 +185,15 @@ def create_table(
 
 def has_table(schema: Schema) -> bool:
     """Whether SQL can show these records: all but bare values of types that it has not."""
-    value = schema.fields[0]
-    bare = schema.type_name is None
-    return not bare or (column_type(value) != _ANY and value.type is not TypeCode.STRING)
+    if schema.type_name is not None:
+        return True
+    code = schema.fields[0].type
+    return DATA_TYPES[code].sql is not None and code is not TypeCode.STRING
 
 
 def column_type(field: Field) -> str:
     """The SQL type whose values are exactly those of the field's binary type."""
-    return DATA_TYPES[field.type].sql or _ANY
+    return DATA_TYPES[field.type].sql or "OTHER"
 
 
 def missing_template(partitions: int) -> ConfigError:

@@ -3,9 +3,9 @@
 **datatypes** -> objects, columns, encoders, infer, blocks; leaves, tables, sources
 
 To add a type, give it a number in `codes.TypeCode` and a row in `_ROWS`. That is all for a type of
-a family that exists. A new `Family` also needs an entry in `columns._READERS` and one in
-`encoders._WRITERS`; one that Python has a class for needs a conversion in `load/sources/values.py`.
-`tests/unit/test_datatypes.py` adds such a type and uses it.
+a family that exists. A new `Family` also needs a reader in `columns._READERS` and a writer in
+`encoders._WRITERS`; values of a class of Python need a conversion in `load/sources/values.py`.
+`tests/unit/test_datatypes.py` adds two types, one of a family of its own, and uses them.
 
 Source: Apache Ignite 2.17.0, `GridBinaryMarshaller`, `BinaryUtils`, `BinaryWriterExImpl`.
 """

@@ -56,7 +56,7 @@ _RUN: Final = {
     if not extent.objects
 }
 _HOLDER: Final = {code: extent for code, extent in _COUNTED.items() if extent.objects}
-# Where the count would stand behind the id of a class, had that no name.
+# Where the id of a class ends, unless its name follows; the count comes after both.
 _CLASS_ID_END: Final = 5
 # What a handle can lead to.
 _REFERABLE: Final = types_of(Family.OBJECT, Family.LIST, Family.MAP)
