@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 from ignitetf.errors import ConfigError
 from ignitetf.load.sources.base import BadRecord, Source
 from ignitetf.wire.blocks import block_schema
-from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.datatypes import DATA_TYPES, Family
 from ignitetf.wire.schema import Schema
 
 __all__ = ["IfExists", "Layout", "LoadOptions", "LoadReport"]
@@ -18,22 +18,7 @@ Layout = Literal["rows", "blocks"]
 
 # The types that SQL compares; of others an index holds whole Java objects.
 _INDEXED: Final = frozenset(
-    {
-        TypeCode.BYTE,
-        TypeCode.SHORT,
-        TypeCode.INT,
-        TypeCode.LONG,
-        TypeCode.FLOAT,
-        TypeCode.DOUBLE,
-        TypeCode.CHAR,
-        TypeCode.BOOL,
-        TypeCode.STRING,
-        TypeCode.UUID,
-        TypeCode.DATE,
-        TypeCode.TIMESTAMP,
-        TypeCode.TIME,
-        TypeCode.DECIMAL,
-    }
+    row.code for row in DATA_TYPES.values() if row.sql and row.family is not Family.ARRAY
 )
 
 

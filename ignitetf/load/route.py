@@ -14,15 +14,13 @@ import numpy as np
 
 from ignitetf.net.client import Client
 from ignitetf.wire.affinity import partitions_of
-from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.datatypes import INTEGERS
 from ignitetf.wire.schema import Batch, Schema
 
 __all__ = ["Route", "find_route"]
 
 # Each node has a connection and a thread here; with more nodes rows go to any.
 _MAX_NODES: Final = 8
-# Keys whose hashes are computed for whole columns.
-_QUICK: Final = (TypeCode.BYTE, TypeCode.SHORT, TypeCode.INT, TypeCode.LONG)
 
 
 class Route:
@@ -68,9 +66,10 @@ def find_route(client: Client, cache: str, schema: Schema) -> Route | None:
 
 
 def _is_quick(schema: Schema) -> bool:
+    """Whether the hashes of keys are computed for whole columns."""
     deciding = [
         field
         for field in schema.key.fields
         if schema.affinity_key is not None and field.name.lower() == schema.affinity_key.lower()
     ]
-    return (deciding[0] if deciding else schema.key).type in _QUICK
+    return (deciding[0] if deciding else schema.key).type in INTEGERS

@@ -16,8 +16,17 @@ from typing import Any
 import numpy as np
 
 from ignitetf.errors import ConfigError, SchemaError
-from ignitetf.wire.codes import ARRAY_ELEMENT, FIXED_DTYPE, TIMESTAMP_UNITS, TypeCode
-from ignitetf.wire.evidence import LISTS, Evidence
+from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.datatypes import (
+    ARRAY_ELEMENT,
+    DATA_TYPES,
+    LIST_ELEMENT,
+    TIME_UNIT,
+    Family,
+    family_of,
+    types_of,
+)
+from ignitetf.wire.evidence import Evidence
 from ignitetf.wire.schema import BYTES, Field, Schema, Shape, field_for
 from ignitetf.wire.types import TypeRegistry
 
@@ -35,7 +44,7 @@ __all__ = [
 # What is declared of a field: the field itself, or its dtype and shape.
 Form = Field | tuple[np.dtype[Any], Shape]
 
-_ENUMS = {TypeCode.ENUM, TypeCode.BINARY_ENUM}
+_ENUMS = types_of(Family.ENUM)
 
 
 class Declaration:
@@ -209,7 +218,7 @@ def _reform(stored: Field, dtype: np.dtype[Any], shape: Shape) -> Field:
         if not blob and not (shape and _same_width(ARRAY_ELEMENT[stored.type], dtype)):
             raise _contradiction(stored, declared)
         return replace(stored, dtype=dtype, shape=shape)
-    if stored.type in (TypeCode.OBJECT, TypeCode.MAP):
+    if family_of(stored.type) in (Family.OBJECT, Family.MAP):
         raise _contradiction(
             stored, declared, "leave schema= out to read it as it is stored, or pass a Field"
         )
@@ -226,35 +235,31 @@ def _reform(stored: Field, dtype: np.dtype[Any], shape: Shape) -> Field:
     if shape or not _scalar_fits(stored.type, dtype):
         raise _contradiction(stored, declared)
     if dtype.kind == "M":
-        # Nanoseconds, and milliseconds of dates and times, are what int64 stands for.
-        plain = stored.type != TypeCode.TIMESTAMP or np.datetime_data(dtype)[0] == "ns"
+        # What int64 stands for.
+        plain = np.datetime_data(dtype)[0] == TIME_UNIT[stored.type]
         dtype = np.dtype("<i8") if plain else dtype
     return replace(stored, dtype=dtype, shape=())
 
 
 def _scalar_fits(code: TypeCode, dtype: np.dtype[Any]) -> bool:
     """Whether single values of a type can be given in a dtype without a change of their bits."""
-    if code in (TypeCode.STRING, TypeCode.UUID):
-        return dtype == BYTES
-    if code == TypeCode.DECIMAL:
-        return dtype == BYTES or dtype == np.dtype("f8")
+    row = DATA_TYPES[code]
     if dtype.kind == "M":
-        units = {TypeCode.TIMESTAMP: tuple(TIMESTAMP_UNITS)}.get(code, ("ms",))
-        times = (TypeCode.DATE, TypeCode.TIME, TypeCode.TIMESTAMP)
-        return code in times and np.datetime_data(dtype) in [(unit, 1) for unit in units]
-    if code == TypeCode.TIMESTAMP:
-        return dtype == np.dtype("i8")
-    stored = np.dtype("<i4") if code in _ENUMS else FIXED_DTYPE.get(code)
-    return stored is not None and _same_width(stored, dtype)
+        return np.datetime_data(dtype) in [(unit, 1) for unit in row.units]
+    if row.value is None or dtype == row.value:
+        return row.value is not None
+    if row.family is Family.DECIMAL:
+        return dtype == np.dtype("f8")
+    return row.family is not Family.TIMESTAMP and _same_width(row.value, dtype)
 
 
 def _element_of(stored: Field) -> Field | None:
     """The field of the elements of a list; None where it is none."""
     if stored.fields:
         return stored.fields[0]
-    if (code := LISTS.get(stored.type)) is not None:
+    if (code := LIST_ELEMENT.get(stored.type)) is not None:
         return Field("item", code, stored.dtype, (), True)
-    if stored.type in (TypeCode.OBJECT_ARRAY, TypeCode.COLLECTION):
+    if family_of(stored.type) is Family.LIST:
         raise SchemaError(
             f"field {stored.name!r}: schema= does not say what its elements are",
             hint="pass a Field with the field of the elements",

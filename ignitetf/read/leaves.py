@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ignitetf.read.nulls import MASK_SUFFIX, NullPolicy
 from ignitetf.wire.buffers import ALIGNMENT, BufferPool
-from ignitetf.wire.codes import ARRAY_ELEMENT, TypeCode
+from ignitetf.wire.datatypes import Family, family_of
 from ignitetf.wire.schema import BYTES, Column, Field, Schema
 
 __all__ = ["Dense", "Node", "Runs", "Struct", "Text", "TextStore", "element_tree", "key_tree"]
@@ -208,13 +208,14 @@ def _ready(values: Any, dtype: np.dtype[Any]) -> NDArray[Any] | None:
 
 def node_for(field: Field) -> Node:
     """The node of a field: see `columns` for the form each type has."""
-    if field.type == TypeCode.OBJECT:
+    family = family_of(field.type)
+    if family is Family.OBJECT:
         return Struct(tuple((f.name, node_for(f)) for f in field.fields))
-    if field.type == TypeCode.MAP:
+    if family is Family.MAP:
         return Struct(tuple((f.name, Runs(node_for(f))) for f in field.fields))
     if field.fields:
         return Runs(node_for(field.fields[0]))
-    if field.type == TypeCode.UUID and field.dtype != BYTES:
+    if family is Family.UUID and field.dtype != BYTES:
         return Dense(np.dtype("<u8"), (2,))
     rest = tuple(n for n in field.shape[1:] if n is not None)
     if field.dtype.kind == "M":
@@ -223,7 +224,7 @@ def node_for(field: Field) -> Node:
         return Runs(Text()) if field.shape else Text()
     if field.ragged:
         return Runs(Dense(field.dtype, rest), step=int(np.prod(rest, dtype=np.int64)))
-    if field.shape and field.type not in ARRAY_ELEMENT:
+    if field.shape and family is not Family.ARRAY:
         return Runs(Dense(field.dtype, rest))
     return Dense(field.dtype, tuple(n for n in field.shape if n is not None))
 

@@ -14,7 +14,7 @@ value gets a full-text index, without whose jar the table silently does not appe
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -46,6 +46,7 @@ from ignitetf.tables.removal import (
 from ignitetf.tables.room import require_room
 from ignitetf.tables.undo import unmade_if_interrupted
 from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.datatypes import DATA_TYPES
 from ignitetf.wire.schema import Field, Schema
 
 __all__ = [
@@ -75,24 +76,6 @@ DEFAULT_PARTITIONS: Final = 1024  # RendezvousAffinityFunction's own
 _REPLICATED_PARTITIONS: Final = 512  # the same, of a replicated cache
 _MODES: Final = ("PARTITIONED", "REPLICATED")
 _ATOMICITIES: Final = ("ATOMIC", "TRANSACTIONAL")
-
-_COLUMN: Final[Mapping[TypeCode, str]] = {
-    TypeCode.BYTE: "TINYINT",
-    TypeCode.SHORT: "SMALLINT",
-    TypeCode.INT: "INT",
-    TypeCode.LONG: "BIGINT",
-    TypeCode.FLOAT: "REAL",
-    TypeCode.DOUBLE: "DOUBLE",
-    TypeCode.CHAR: "CHAR",
-    TypeCode.BOOL: "BOOLEAN",
-    TypeCode.STRING: "VARCHAR",
-    TypeCode.UUID: "UUID",
-    TypeCode.DATE: "TIMESTAMP",
-    TypeCode.TIMESTAMP: "TIMESTAMP",
-    TypeCode.TIME: "TIME",
-    TypeCode.DECIMAL: "DECIMAL",
-    TypeCode.BYTE_ARRAY: "VARBINARY",
-}
 
 
 @dataclass(frozen=True)
@@ -202,14 +185,15 @@ def create_table(
 
 def has_table(schema: Schema) -> bool:
     """Whether SQL can show these records: all but bare values of types that it has not."""
-    value = schema.fields[0]
-    bare = schema.type_name is None
-    return not bare or (value.type in _COLUMN and value.type is not TypeCode.STRING)
+    if schema.type_name is not None:
+        return True
+    code = schema.fields[0].type
+    return DATA_TYPES[code].sql is not None and code is not TypeCode.STRING
 
 
 def column_type(field: Field) -> str:
     """The SQL type whose values are exactly those of the field's binary type."""
-    return _COLUMN.get(field.type, "OTHER")
+    return DATA_TYPES[field.type].sql or "OTHER"
 
 
 def missing_template(partitions: int) -> ConfigError:

@@ -17,6 +17,7 @@ from ignitetf.net.client import Client, cache_id
 from ignitetf.sql import statement
 from ignitetf.tables.catalog import Manifest, list_manifests
 from ignitetf.wire.codes import OpCode
+from ignitetf.wire.datatypes import DATA_TYPES
 from ignitetf.wire.evidence import Evidence, observe_page
 from ignitetf.wire.frames import Page, cursor_request, read_first_page, scan_request
 from ignitetf.wire.infer import infer_schema
@@ -27,21 +28,10 @@ __all__ = ["describe", "find_table", "list_caches", "list_tables", "manifest_of"
 
 _SAMPLE: Final = 4  # entries looked at where nothing else tells the fields
 
+# SQL types by the Java class of their values, as the system views name it.
 _SQL_TYPE: Final[Mapping[str, str]] = {
-    "java.lang.Byte": "TINYINT",
-    "java.lang.Short": "SMALLINT",
-    "java.lang.Integer": "INT",
-    "java.lang.Long": "BIGINT",
-    "java.lang.Float": "REAL",
-    "java.lang.Double": "DOUBLE",
-    "java.lang.Boolean": "BOOLEAN",
-    "java.lang.String": "VARCHAR",
-    "java.util.UUID": "UUID",
+    **{row.java: row.sql for row in DATA_TYPES.values() if row.java and row.sql},
     "java.sql.Date": "DATE",
-    "java.sql.Timestamp": "TIMESTAMP",
-    "java.sql.Time": "TIME",
-    "java.math.BigDecimal": "DECIMAL",
-    "[B": "VARBINARY",
     "java.lang.Object": "OTHER",
 }
 

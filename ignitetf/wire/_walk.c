@@ -10,19 +10,19 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-/* Type codes (TypeCode in codes.py). */
-enum {
-  STRING = 9, STRING_ARRAY = 20, UUID_ARRAY = 21, DATE_ARRAY = 22, OBJECT_ARRAY = 23,
-  COLLECTION = 24, MAP = 25, WRAPPED = 27, ENUM_ARRAY = 29, DECIMAL = 30, DECIMAL_ARRAY = 31,
-  CLASS = 32, TIMESTAMP_ARRAY = 34, PROXY = 35, TIME_ARRAY = 37, HANDLE = 102, OBJECT = 103
-};
-enum { HEADER_BYTES = 24, MAX_DEPTH = 64, CUT = -1 };
+/* Type codes (TypeCode in codes.py) of objects whose end no table tells. */
+enum { STRING = 9, CLASS = 32, PROXY = 35, OBJECT = 103 };
+enum { HEADER_BYTES = 24, CLASS_ID_END = 5, MAX_DEPTH = 64, CUT = -1 };
+
+/* Where the objects of one type end (Extent in datatypes.py). */
+typedef struct {
+  int32_t head, unit, objects, count_at, class_id;
+} Extent;
 
 typedef struct {
   const uint8_t *data;
   int64_t size;
-  const int32_t *fixed; /* bytes of an object of a fixed size by type code, else 0 */
-  const int32_t *item;  /* bytes for each of its length, of an object of such, else 0 */
+  const Extent *extents; /* by type code; all zeros where there is none */
 } Page;
 
 /* The int32 at a position, or CUT where it is negative or beyond the page. */
@@ -54,27 +54,15 @@ static int64_t skip_class(const Page *page, int64_t at) {
 }
 
 /* The end of an array of objects, a collection or a map. */
-static int64_t skip_elements(const Page *page, int64_t at, int depth) {
-  int64_t count_place = at + 1, first;
-  switch (page->data[at]) {
-    case STRING_ARRAY: case UUID_ARRAY: case DATE_ARRAY: case TIMESTAMP_ARRAY: case TIME_ARRAY:
-    case DECIMAL_ARRAY:
-      first = at + 5;
-      break;
-    case OBJECT_ARRAY: case ENUM_ARRAY:
-      if ((count_place = skip_class(page, at + 1)) == CUT) return CUT;
-      first = count_place + 4;
-      break;
-    case COLLECTION: case MAP:
-      first = at + 6;
-      break;
-    default:
-      return CUT;
+static int64_t skip_elements(const Page *page, int64_t at, const Extent *extent, int depth) {
+  if (extent->class_id) {
+    if ((at = skip_class(page, at + 1)) == CUT) return CUT;
+    at -= CLASS_ID_END;
   }
+  int64_t count_place = at + extent->count_at, first = at + extent->head;
   int64_t count = length_at(page, count_place);
   if (count == CUT || count > page->size - count_place) return CUT;
-  if (page->data[at] == MAP) count *= 2;
-  for (; count > 0; count--)
+  for (count *= extent->objects; count > 0; count--)
     if ((first = skip(page, first, depth + 1)) == CUT) return CUT;
   return first;
 }
@@ -92,25 +80,24 @@ static int64_t skip_proxy(const Page *page, int64_t at, int depth) {
 static int64_t skip(const Page *page, int64_t at, int depth) {
   if (at >= page->size) return CUT;
   uint8_t code = page->data[at];
-  if (page->fixed[code]) return inside(page, at + page->fixed[code]);
+  const Extent *extent = &page->extents[code];
+  if (extent->head && !extent->count_at) return inside(page, at + extent->head);
   if (depth > MAX_DEPTH) return CUT;
-  if (code == HANDLE) return inside(page, at + 5);
+  if (extent->unit) return after(page, at, at + extent->count_at, extent->head, extent->unit);
+  if (extent->objects) return skip_elements(page, at, extent, depth);
   if (code == OBJECT) {
     int64_t length = length_at(page, at + 12);
     return length < HEADER_BYTES ? CUT : inside(page, at + length);
   }
-  if (code == DECIMAL) return after(page, at, at + 5, 9, 1);
-  if (page->item[code]) return after(page, at, at + 1, 5, page->item[code]);
-  if (code == WRAPPED) return after(page, at, at + 1, 9, 1);
   if (code == CLASS) return skip_class(page, at + 1);
   if (code == PROXY) return skip_proxy(page, at, depth);
-  return skip_elements(page, at, depth);
+  return CUT;
 }
 
 /* Positions of `count` objects that fill the page; 0, or another number where they do not. */
-EXPORT int walk(const uint8_t *data, int64_t size, int64_t count, const int32_t *fixed,
-                const int32_t *item, int64_t *starts) {
-  Page page = {data, size, fixed, item};
+EXPORT int walk(const uint8_t *data, int64_t size, int64_t count, const Extent *extents,
+                int64_t *starts) {
+  Page page = {data, size, extents};
   int64_t at = 0;
   for (int64_t i = 0; i < count; i++) {
     starts[i] = at;

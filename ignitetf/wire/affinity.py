@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.wire.codes import TypeCode, java_hash
+from ignitetf.wire.datatypes import FIXED_DTYPE, INTEGERS
 from ignitetf.wire.encode import encode_entries
 from ignitetf.wire.schema import Batch, Column, Field, Schema
 
@@ -76,11 +77,12 @@ def _number_hashes(code: TypeCode, values: NDArray[Any]) -> NDArray[np.int32] | 
         return _fold(values[:, 0] ^ values[:, 1])
     if values.ndim != 1:
         return None
-    if code in (TypeCode.LONG, TypeCode.DATE, TypeCode.TIME):
+    stored = FIXED_DTYPE.get(code)
+    if stored == np.int64:
         return _fold(values.astype(np.int64).view(np.uint64))
-    if code in (TypeCode.INT, TypeCode.SHORT, TypeCode.BYTE) and values.dtype.kind == "i":
+    if code in INTEGERS and values.dtype.kind == "i":
         return values.astype(np.int32)
-    if code is TypeCode.DOUBLE:
+    if stored == np.float64:
         return _fold(np.ascontiguousarray(values, np.float64).view(np.uint64))
     return None
 

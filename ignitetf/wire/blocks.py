@@ -26,7 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError, SchemaError
-from ignitetf.wire.codes import ARRAY_ELEMENT, TypeCode
+from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.datatypes import INTEGERS, TIME_UNIT, Family, types_of
 from ignitetf.wire.decoder import Decoder
 from ignitetf.wire.encoders import copy_runs
 from ignitetf.wire.frames import Page
@@ -39,28 +40,11 @@ Positions = NDArray[np.int64]
 
 BLOCK_KEY: Final = Field("key", TypeCode.LONG, np.dtype("<i8"))
 _INT32: Final = np.dtype("<i4")
-_TEXT: Final = (TypeCode.STRING, TypeCode.DECIMAL)
+_TEXT: Final = types_of(Family.TEXT, Family.DECIMAL)
+# Values that keep their dtype in a block.
+_PLAIN: Final = types_of(Family.NUMBER, Family.ARRAY)
 # Keys whose partition `affinity` knows.
-_KEYS: Final = (
-    TypeCode.BYTE,
-    TypeCode.SHORT,
-    TypeCode.INT,
-    TypeCode.LONG,
-    TypeCode.STRING,
-    TypeCode.OBJECT,
-)
-_SCALARS: Final = (
-    TypeCode.BYTE,
-    TypeCode.SHORT,
-    TypeCode.INT,
-    TypeCode.LONG,
-    TypeCode.FLOAT,
-    TypeCode.DOUBLE,
-    TypeCode.BOOL,
-    TypeCode.DATE,
-    TypeCode.TIME,
-    TypeCode.TIMESTAMP,
-)
+_KEYS: Final = INTEGERS | {TypeCode.STRING, TypeCode.OBJECT}
 
 
 def block_schema(schema: Schema) -> Schema:
@@ -118,9 +102,9 @@ def _element(field: Field) -> np.dtype[Any]:
         return np.dtype("u1")
     if field.type is TypeCode.UUID:
         return np.dtype("<u8")
-    if field.type in (TypeCode.DATE, TypeCode.TIME, TypeCode.TIMESTAMP):
+    if field.type in TIME_UNIT:
         return np.dtype("<i8")
-    if field.type in _SCALARS or field.type in ARRAY_ELEMENT:
+    if field.type in _PLAIN:
         return field.dtype
     raise ConfigError(
         f"field {field.name!r} of type {field.type.name} cannot stand in blocks",
@@ -167,7 +151,7 @@ def _pack(field: Field, column: Column, bounds: Positions, out: dict[str, Column
     if not _is_runs(field):
         values = np.asarray(column.values)
         if values.dtype.kind in "mM":
-            unit = "ns" if field.type is TypeCode.TIMESTAMP else "ms"
+            unit = TIME_UNIT.get(field.type, "ms")
             values = values.astype(f"{values.dtype.kind}8[{unit}]").view(np.int64)
         size = int(np.prod(values.shape[1:], dtype=np.int64))
         out[name] = Column.from_offsets(values.reshape(-1), bounds * size)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.wire.codes import TypeCode, java_hash_lower
+from ignitetf.wire.datatypes import TIME_UNIT
 from ignitetf.wire.encoders import as_bytes, ordered_runs
 from ignitetf.wire.fasthash import RowHashes, mix, row_hash_rows, row_hash_runs
 from ignitetf.wire.schema import Batch, Column, Field, Schema
@@ -22,7 +23,6 @@ __all__ = ["batch_hashes", "checksum"]
 _MASK: Final = (1 << 64) - 1
 _SPREAD: Final = 0x9E3779B97F4A7C15
 _NULL: Final = np.array([0xD6E8FEB86659FD93], np.uint64)
-_TEXTLESS_TIMES: Final = (TypeCode.DATE, TypeCode.TIME, TypeCode.TIMESTAMP)
 
 
 def checksum(schema: Schema, batch: Batch, known: RowHashes | None = None) -> int:
@@ -92,13 +92,12 @@ def _nested_hashes(field: Field, column: Column, inner: Column) -> NDArray[np.ui
 def _canonical(field: Field, values: NDArray[Any]) -> NDArray[Any]:
     """Little-endian values of the field's dtype; times as the numbers that are read back."""
     if values.dtype.kind == "M":
-        unit = "ns" if field.type is TypeCode.TIMESTAMP else "ms"
-        return values.astype(f"M8[{unit}]").view(np.int64)
+        return values.astype(f"M8[{TIME_UNIT.get(field.type, 'ms')}]").view(np.int64)
     if values.dtype.kind == "m":
         return values.astype("m8[ms]").view(np.int64)
     if values.dtype.names is not None or field.dtype.kind == "O":
         return values
-    if field.type in _TEXTLESS_TIMES:
+    if field.type in TIME_UNIT:
         return values.astype("<i8", copy=False)
     kind = field.dtype.newbyteorder("<") if field.dtype.itemsize > 1 else field.dtype
     return values if values.dtype == kind else values.astype(kind)

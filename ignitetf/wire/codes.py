@@ -9,16 +9,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 from enum import IntEnum, IntFlag
-from typing import Final
 
 import numpy as np
 
 __all__ = [
-    "ARRAY_ELEMENT",
-    "FIXED_DTYPE",
-    "FIXED_SIZE",
-    "RUN_UNIT",
-    "TIMESTAMP_UNITS",
     "BinaryFlag",
     "Feature",
     "OpCode",
@@ -170,58 +164,6 @@ class Status(IntEnum):
     RESOURCE_DOES_NOT_EXIST = 1011
     AUTHORIZATION_FAILURE = 1012
     AUTH_FAILED = 2000
-
-
-# Values whose object is the type code and a fixed number of bytes, as NumPy reads the value.
-# UUID is two longs, timestamp is milliseconds (int64) and nanoseconds within them (int32).
-FIXED_DTYPE: Final[dict[TypeCode, np.dtype[np.generic]]] = {
-    TypeCode.BYTE: np.dtype("i1"),
-    TypeCode.SHORT: np.dtype("<i2"),
-    TypeCode.INT: np.dtype("<i4"),
-    TypeCode.LONG: np.dtype("<i8"),
-    TypeCode.FLOAT: np.dtype("<f4"),
-    TypeCode.DOUBLE: np.dtype("<f8"),
-    TypeCode.CHAR: np.dtype("<u2"),
-    TypeCode.BOOL: np.dtype("?"),
-    TypeCode.UUID: np.dtype([("msb", "<u8"), ("lsb", "<u8")]),
-    TypeCode.DATE: np.dtype("<i8"),
-    TypeCode.TIMESTAMP: np.dtype([("ms", "<i8"), ("ns", "<i4")]),
-    TypeCode.TIME: np.dtype("<i8"),
-    TypeCode.ENUM: np.dtype([("type_id", "<i4"), ("ordinal", "<i4")]),
-    TypeCode.BINARY_ENUM: np.dtype([("type_id", "<i4"), ("ordinal", "<i4")]),
-}
-
-# Size in bytes of a whole object, type code included.
-FIXED_SIZE: Final[dict[TypeCode, int]] = {
-    **{code: 1 + dtype.itemsize for code, dtype in FIXED_DTYPE.items()},
-    TypeCode.NULL: 1,
-}
-
-# Arrays whose elements are bare values: type code, int32 count, elements.
-ARRAY_ELEMENT: Final[dict[TypeCode, np.dtype[np.generic]]] = {
-    TypeCode.BYTE_ARRAY: np.dtype("u1"),
-    TypeCode.SHORT_ARRAY: np.dtype("<i2"),
-    TypeCode.INT_ARRAY: np.dtype("<i4"),
-    TypeCode.LONG_ARRAY: np.dtype("<i8"),
-    TypeCode.FLOAT_ARRAY: np.dtype("<f4"),
-    TypeCode.DOUBLE_ARRAY: np.dtype("<f8"),
-    TypeCode.CHAR_ARRAY: np.dtype("<u2"),
-    TypeCode.BOOL_ARRAY: np.dtype("?"),
-}
-
-# Units of timestamps: how many are in a millisecond, and nanoseconds in one.
-TIMESTAMP_UNITS: Final[dict[str, tuple[int, int]]] = {
-    "ns": (1_000_000, 1),
-    "us": (1_000, 1_000),
-    "ms": (1, 1_000_000),
-}
-
-# Objects that are type code, int32 length, and so many bytes for each of it.
-RUN_UNIT: Final[dict[TypeCode, int]] = {
-    **{code: dtype.itemsize for code, dtype in ARRAY_ELEMENT.items()},
-    TypeCode.STRING: 1,
-    TypeCode.OPTIMIZED: 1,
-}
 
 
 def java_hash(text: str) -> int:

@@ -22,7 +22,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import SchemaError, WireError
-from ignitetf.wire.codes import ARRAY_ELEMENT, FIXED_DTYPE, TIMESTAMP_UNITS, TypeCode
+from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.datatypes import (
+    ALIKE,
+    ARRAY_ELEMENT,
+    FIXED_DTYPE,
+    LIST_ELEMENT,
+    TIMESTAMP_UNITS,
+    Family,
+    family_of,
+)
 from ignitetf.wire.fields import field_positions, headers
 from ignitetf.wire.meaning import described, is_raw, meant, type_code, type_codes
 from ignitetf.wire.objects import (
@@ -40,17 +49,6 @@ __all__ = ["as_dtype", "decode_column", "is_widened"]
 
 _LEAST, _GREATEST = -(1 << 63), (1 << 63) - 1
 _MOST_DIGITS: Final = 100_000
-_ENUMS: Final = (TypeCode.ENUM, TypeCode.BINARY_ENUM)
-_LISTS: Final = (TypeCode.OBJECT_ARRAY, TypeCode.COLLECTION)
-_ELEMENT_CODE: Final = {
-    TypeCode.STRING_ARRAY: TypeCode.STRING,
-    TypeCode.UUID_ARRAY: TypeCode.UUID,
-    TypeCode.DATE_ARRAY: TypeCode.DATE,
-    TypeCode.TIMESTAMP_ARRAY: TypeCode.TIMESTAMP,
-    TypeCode.TIME_ARRAY: TypeCode.TIME,
-    TypeCode.DECIMAL_ARRAY: TypeCode.DECIMAL,
-    TypeCode.ENUM_ARRAY: TypeCode.ENUM,
-}
 
 
 def decode_column(data: Bytes, at: Positions, field: Field, registry: TypeRegistry) -> Column:
@@ -89,33 +87,21 @@ def decode_column(data: Bytes, at: Positions, field: Field, registry: TypeRegist
 
 def _alike(codes: NDArray[np.uint8], field: Field) -> NDArray[np.bool_]:
     """Which type codes stand for the field's type."""
-    alike: NDArray[np.bool_] = codes == field.type
-    for same in (_ENUMS, _LISTS):
-        if field.type in same:
-            alike = (codes == same[0]) | (codes == same[1])
+    first, *others = ALIKE[field.type]
+    alike: NDArray[np.bool_] = codes == first
+    for other in others:
+        alike |= codes == other
     return alike
 
 
 def _decode_valid(data: Bytes, at: Positions, field: Field, registry: TypeRegistry) -> Column:
-    if field.type == TypeCode.UUID:
-        return _uuids(data, at, field)
-    if field.type == TypeCode.TIMESTAMP:
-        return Column(_timestamps(gather(data, at + 1, FIXED_DTYPE[TypeCode.TIMESTAMP]), field))
-    if field.type in _ENUMS:
-        return Column(as_dtype(gather(data, at + 5, "<i4"), field))
-    if field.type in FIXED_DTYPE:
-        return Column(as_dtype(gather(data, at + 1, FIXED_DTYPE[field.type]), field))
-    if field.type == TypeCode.STRING:
-        return _runs_of_bytes(data, at)
-    if field.type == TypeCode.DECIMAL:
-        return _decimals(data, at, field)
-    if field.type in ARRAY_ELEMENT:
-        return _array(data, at, field)
-    if field.type == TypeCode.OBJECT:
-        return _objects(data, at, field, registry)
-    if field.type == TypeCode.MAP:
-        return _maps(data, at, field, registry)
-    return _lists(data, at, field, registry)
+    if (read := _READERS.get(family_of(field.type))) is None:
+        raise SchemaError(
+            f"field {field.name!r} of type {type_code(field.type)} cannot be read",
+            hint="leave it out with fields=[...]",
+            field=field.name,
+        )
+    return read(data, at, field, registry)
 
 
 def as_dtype(values: NDArray[Any], field: Field) -> NDArray[Any]:
@@ -148,7 +134,19 @@ def is_widened(dtype: np.dtype[Any], stored: np.dtype[Any]) -> bool:
     return dtype.kind == "u" and stored.kind == "i" and stored.itemsize == 2 * dtype.itemsize
 
 
-def _timestamps(raw: NDArray[Any], field: Field) -> NDArray[np.int64]:
+def _numbers(data: Bytes, at: Positions, field: Field, registry: TypeRegistry) -> Column:
+    return Column(as_dtype(gather(data, at + 1, FIXED_DTYPE[field.type]), field))
+
+
+def _enums(data: Bytes, at: Positions, field: Field, registry: TypeRegistry) -> Column:
+    return Column(as_dtype(gather(data, at + 5, "<i4"), field))
+
+
+def _timestamps(data: Bytes, at: Positions, field: Field, registry: TypeRegistry) -> Column:
+    return Column(_in_unit(gather(data, at + 1, FIXED_DTYPE[field.type]), field))
+
+
+def _in_unit(raw: NDArray[Any], field: Field) -> NDArray[np.int64]:
     """Timestamps as int64 in the unit of the field's dtype, nanoseconds unless that has one."""
     unit = np.datetime_data(field.dtype)[0] if field.dtype.kind == "M" else "ns"
     if unit not in TIMESTAMP_UNITS:
@@ -173,7 +171,7 @@ def _timestamps(raw: NDArray[Any], field: Field) -> NDArray[np.int64]:
     return np.asarray(ms * per_ms + (rest if ns_per_unit == 1 else rest // ns_per_unit))
 
 
-def _runs_of_bytes(data: Bytes, at: Positions) -> Column:
+def _texts(data: Bytes, at: Positions, field: Field, registry: TypeRegistry) -> Column:
     lengths = _lengths(data, at + 1)
     check_bounds(data, at + 5, lengths)
     return Column(data, at + 5, lengths)
@@ -186,7 +184,7 @@ def _lengths(data: Bytes, at: Positions) -> Positions:
     return lengths
 
 
-def _array(data: Bytes, at: Positions, field: Field) -> Column:
+def _arrays(data: Bytes, at: Positions, field: Field, registry: TypeRegistry) -> Column:
     kind = ARRAY_ELEMENT[field.type]
     counts = _lengths(data, at + 1)
     check_bounds(data, at + 5, counts * kind.itemsize)
@@ -232,15 +230,15 @@ def check_inner(field: Field, counts: Positions) -> None:
         )
 
 
-def _uuids(data: Bytes, at: Positions, field: Field) -> Column:
-    raw = gather(data, at + 1, FIXED_DTYPE[TypeCode.UUID])
+def _uuids(data: Bytes, at: Positions, field: Field, registry: TypeRegistry) -> Column:
+    raw = gather(data, at + 1, FIXED_DTYPE[field.type])
     if field.dtype != BYTES:
         return Column(np.stack([raw["msb"], raw["lsb"]], axis=1))
     pairs = zip(raw["msb"].tolist(), raw["lsb"].tolist(), strict=True)
     return Column.from_bytes([str(uuid.UUID(int=(h << 64) | low)).encode() for h, low in pairs])
 
 
-def _decimals(data: Bytes, at: Positions, field: Field) -> Column:
+def _decimals(data: Bytes, at: Positions, field: Field, registry: TypeRegistry) -> Column:
     scales = gather(data, at + 1, "<i4")
     lengths = _lengths(data, at + 5)
     check_bounds(data, at + 9, lengths)
@@ -287,7 +285,7 @@ def _lists(data: Bytes, at: Positions, field: Field, registry: TypeRegistry) -> 
     found, counts = find_elements(data, at)
     if field.fields:
         element = field.fields[0]
-    elif (code := _ELEMENT_CODE.get(field.type)) is not None:
+    elif (code := LIST_ELEMENT.get(field.type)) is not None:
         element = Field(field.name, code, field.dtype, field.shape[1:], True)
     else:
         raise SchemaError(
@@ -310,6 +308,21 @@ def _maps(data: Bytes, at: Positions, field: Field, registry: TypeRegistry) -> C
         inner = _decode_items(data, found[i::2], item, registry, counts // 2)
         columns[item.name] = Column.from_offsets(_whole(inner), offsets)
     return Column(columns)
+
+
+_READERS: Final = {
+    Family.NUMBER: _numbers,
+    Family.MILLISECONDS: _numbers,
+    Family.TIMESTAMP: _timestamps,
+    Family.UUID: _uuids,
+    Family.ENUM: _enums,
+    Family.TEXT: _texts,
+    Family.DECIMAL: _decimals,
+    Family.ARRAY: _arrays,
+    Family.LIST: _lists,
+    Family.MAP: _maps,
+    Family.OBJECT: _objects,
+}
 
 
 def _decode_items(

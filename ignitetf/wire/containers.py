@@ -18,21 +18,12 @@ from typing import Final
 import numpy as np
 
 from ignitetf.errors import SchemaError
-from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.datatypes import DATA_TYPES, LIST_ELEMENT, Family, family_of
 from ignitetf.wire.encoders import Bytes, FixedPart, Part, Positions, RunsPart, as_bytes, each
 from ignitetf.wire.schema import Column, Field
 
-__all__ = ["CONTAINERS", "ELEMENT_CODE", "container_part", "element_field", "enum_part"]
+__all__ = ["container_part", "element_field", "enum_part"]
 
-ELEMENT_CODE: Final = {
-    TypeCode.UUID_ARRAY: TypeCode.UUID,
-    TypeCode.DATE_ARRAY: TypeCode.DATE,
-    TypeCode.TIMESTAMP_ARRAY: TypeCode.TIMESTAMP,
-    TypeCode.TIME_ARRAY: TypeCode.TIME,
-    TypeCode.DECIMAL_ARRAY: TypeCode.DECIMAL,
-    TypeCode.ENUM_ARRAY: TypeCode.ENUM,
-}
-CONTAINERS: Final = (*ELEMENT_CODE, TypeCode.OBJECT_ARRAY, TypeCode.COLLECTION, TypeCode.MAP)
 _ANY_OBJECT: Final = -1  # the type id of java.lang.Object
 _ARRAY_LIST: Final = 1
 _LINKED_MAP: Final = 2
@@ -44,7 +35,7 @@ def element_field(field: Field) -> Field:
     """The field of the elements of a list."""
     if field.fields:
         return field.fields[0]
-    if (code := ELEMENT_CODE.get(field.type)) is None:
+    if (code := LIST_ELEMENT.get(field.type)) is None:
         raise SchemaError(f"field {field.name!r}: the type of its elements is not declared")
     return Field(field.name, code, field.dtype, field.shape[1:], True)
 
@@ -53,7 +44,7 @@ def container_part(field: Field, column: Column, type_id: int, part_of: PartOf) 
     """The part of a column of lists or maps without nulls.
 
     Args:
-        field: One of the types of `CONTAINERS`.
+        field: Of the family LIST or MAP.
         column: Runs of elements; of maps, such columns `keys` and `values`.
         type_id: Of the enum, for arrays of those.
         part_of: Makes the part of a column of elements.
@@ -61,7 +52,7 @@ def container_part(field: Field, column: Column, type_id: int, part_of: PartOf) 
     Raises:
         SchemaError: The column is not made so.
     """
-    if field.type is TypeCode.MAP:
+    if family_of(field.type) is Family.MAP:
         return _maps(field, column, part_of)
     inner, offsets = _elements(field, column)
     part = part_of(element_field(field), inner)
@@ -109,15 +100,14 @@ def _elements(field: Field, column: Column) -> tuple[Column, Positions]:
 
 def _heads(field: Field, counts: Positions, type_id: int) -> Bytes:
     """What stands before the elements of each list: code, count, and the kind of list."""
+    row = DATA_TYPES[field.type]
+    assert row.extent is not None
     lengths = as_bytes(counts.astype("<i4"))
     before, after = bytes([field.type]), b""
-    if field.type in (TypeCode.OBJECT_ARRAY, TypeCode.ENUM_ARRAY):
-        number = type_id if field.type is TypeCode.ENUM_ARRAY else _ANY_OBJECT
-        before += struct.pack("<i", number)
-    elif field.type is TypeCode.COLLECTION:
-        after = bytes([_ARRAY_LIST])
-    elif field.type is TypeCode.MAP:
-        after = bytes([_LINKED_MAP])
+    if row.extent.class_id:
+        before += struct.pack("<i", _ANY_OBJECT if row.element is None else type_id)
+    if row.extent.head > len(before) + 4:
+        after = bytes([_LINKED_MAP if row.family is Family.MAP else _ARRAY_LIST])
     heads = np.empty((len(counts), len(before) + 4 + len(after)), np.uint8)
     heads[:, : len(before)] = np.frombuffer(before, np.uint8)
     heads[:, len(before) : len(before) + 4] = lengths

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from ignitetf.errors import SchemaError
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.codes import BinaryFlag, TypeCode, java_hash_lower
-from ignitetf.wire.containers import CONTAINERS, container_part, enum_part
+from ignitetf.wire.containers import container_part, enum_part
+from ignitetf.wire.datatypes import Family, family_of
 from ignitetf.wire.encoders import (
     Bytes,
     NullablePart,
@@ -53,6 +54,8 @@ _HEADER: Final = np.dtype(
         ("schema_offset", "<i4"),
     ]
 )
+# Types whose objects have the id of a binary type in them, or in those inside them.
+BY_TYPE_NAME: Final = frozenset({Family.ENUM, Family.LIST, Family.MAP, Family.OBJECT})
 _HASH_AT: Final = 8
 _HEADER_BYTES: Final = _HEADER.itemsize
 _FLAGS: Final = BinaryFlag.USER_TYPE | BinaryFlag.HAS_SCHEMA | BinaryFlag.COMPACT_FOOTER
@@ -199,13 +202,14 @@ def _part(field: Field, column: Column, type_name: str | None) -> Part:
     if column.valid is not None and not column.valid.all():
         inner = replace(column, valid=None)[column.valid]
         return NullablePart(_part(field, inner, type_name), column.valid)
+    column = replace(column, valid=None)
+    if (family := family_of(field.type)) not in BY_TYPE_NAME:
+        return value_part(field, column)
     name = type_name or field.name
-    if field.type in CONTAINERS:
-        return _container(field, replace(column, valid=None), name)
-    if field.type in (TypeCode.ENUM, TypeCode.BINARY_ENUM):
+    if family is Family.ENUM:
         return enum_part(field, column, java_hash_lower(name))
-    if field.type != TypeCode.OBJECT:
-        return value_part(field, replace(column, valid=None))
+    if family is not Family.OBJECT:
+        return _container(field, column, name)
     if not isinstance(column.values, dict):
         raise SchemaError(f"field {field.name!r}: values are no columns of a nested object")
     return _object(name, field.fields, column.values, len(column))

@@ -15,14 +15,15 @@ import decimal
 import math
 import struct
 import uuid
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import SchemaError
-from ignitetf.wire.codes import ARRAY_ELEMENT, FIXED_DTYPE, TypeCode
+from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.datatypes import ARRAY_ELEMENT, FIXED_DTYPE, Family, family_of
 from ignitetf.wire.schema import Column, Field
 
 __all__ = [
@@ -149,25 +150,16 @@ class NullablePart:
 
 
 def value_part(field: Field, column: Column) -> Part:
-    """The part of a column that is no nested object and has no nulls.
+    """The part of a column without nulls that is no enum, list, map or nested object.
 
     Raises:
         SchemaError: The column's values do not fit to the field.
     """
     if column.starts is None and isinstance(column.values, np.ndarray) and _is_text(column.values):
         column = Column.from_bytes([_text(v) for v in column.values.tolist()])
-    if field.type in _FIXED_BODY and column.starts is None:
-        return FixedPart(bytes([field.type]), as_bytes(_FIXED_BODY[field.type](field, column)))
-    if field.type == TypeCode.UUID:
-        texts = [_uuid(field, text) for text in column.to_bytes()]
-        return FixedPart(bytes([field.type]), np.frombuffer(b"".join(texts), "u1").reshape(-1, 16))
-    if field.type == TypeCode.DECIMAL:
-        return _decimals(field, column)
-    if field.type in (TypeCode.STRING, TypeCode.STRING_ARRAY) or field.type in ARRAY_ELEMENT:
-        return _array(field, column)
-    if field.type in FIXED_DTYPE:
-        return FixedPart(bytes([field.type]), as_bytes(_stored(field, column, field.type)))
-    raise SchemaError(f"field {field.name!r}: {field.type.name} cannot be written")
+    if (write := _WRITERS.get(family_of(field.type))) is None:
+        raise SchemaError(f"field {field.name!r}: {field.type.name} cannot be written")
+    return write(field, column)
 
 
 def each(sizes: int | Positions, count: int) -> Positions:
@@ -231,10 +223,10 @@ def _rising(starts: Positions, lengths: Positions) -> bool:
     return bool((starts[1:] >= starts[:-1] + lengths[:-1]).all())
 
 
-def _stored(field: Field, column: Column, code: TypeCode) -> NDArray[Any]:
-    """Dense values in the dtype that the wire has for this type code."""
+def _stored(field: Field, column: Column) -> NDArray[Any]:
+    """Dense values in the dtype that the wire has for the field's type."""
     values = np.asarray(column.values)
-    target = FIXED_DTYPE[code] if code in FIXED_DTYPE else ARRAY_ELEMENT[code]
+    target = (FIXED_DTYPE if field.type in FIXED_DTYPE else ARRAY_ELEMENT)[field.type]
     if target.names is not None:
         if values.dtype.names != target.names:
             raise _misfit(field, f"values are {values.dtype}, expected {target}")
@@ -261,12 +253,12 @@ def _timestamps(field: Field, column: Column) -> NDArray[Any]:
     """TIMESTAMP: nanoseconds as int64, or a NumPy time of any unit."""
     values = np.asarray(column.values)
     if values.dtype.names is not None:
-        return _stored(field, column, TypeCode.TIMESTAMP)
+        return _stored(field, column)
     if values.dtype.kind == "M":
         values = values.astype("M8[ns]").view("<i8")
     if values.dtype.kind not in "iu":
         raise _misfit(field, f"values are {values.dtype}, expected int64 nanoseconds")
-    out = np.empty(len(values), FIXED_DTYPE[TypeCode.TIMESTAMP])
+    out = np.empty(len(values), FIXED_DTYPE[field.type])
     out["ms"], out["ns"] = np.divmod(values.astype("<i8", copy=False), _NS_PER_MS)
     return out
 
@@ -275,18 +267,29 @@ def _uuid_pairs(field: Field, column: Column) -> NDArray[Any]:
     """UUID: two uint64 a record, high and low, or a structure of them."""
     values = np.asarray(column.values)
     if values.dtype.names is not None:
-        return _stored(field, column, TypeCode.UUID)
+        return _stored(field, column)
     if values.dtype != np.uint64 or values.shape[1:] != (2,):
         raise _misfit(field, f"values are {values.dtype} {list(values.shape)}, expected uint64 [2]")
     return values.astype("<u8", copy=False)
 
 
-_FIXED_BODY: Final = {
-    TypeCode.DATE: _milliseconds,
-    TypeCode.TIME: _milliseconds,
-    TypeCode.TIMESTAMP: _timestamps,
-    TypeCode.UUID: _uuid_pairs,
-}
+def _fixed(body: Callable[[Field, Column], NDArray[Any]]) -> Callable[[Field, Column], Part]:
+    """The writer of objects of equal size, from what makes the bytes after the type code."""
+
+    def write(field: Field, column: Column) -> Part:
+        return FixedPart(bytes([field.type]), as_bytes(body(field, column)))
+
+    return write
+
+
+def _uuids(field: Field, column: Column) -> Part:
+    """UUIDs from their text, or from pairs of numbers."""
+    if column.starts is None:
+        body = as_bytes(_uuid_pairs(field, column))
+    else:
+        texts = [_uuid(field, text) for text in column.to_bytes()]
+        body = np.frombuffer(b"".join(texts), np.uint8).reshape(-1, 16)
+    return FixedPart(bytes([field.type]), body)
 
 
 def _uuid(field: Field, text: bytes) -> bytes:
@@ -315,13 +318,11 @@ def _array(field: Field, column: Column) -> Part:
 
 def _elements(field: Field, column: Column) -> tuple[Positions, Bytes, Positions, Positions]:
     """Count of elements of each record, and its bytes as a run."""
-    if field.type == TypeCode.STRING_ARRAY:
-        return _strings(field, column)
     if column.starts is None:
         dtype = ARRAY_ELEMENT.get(field.type)
         if dtype is None or (not field.ragged and column_shape(column) != field.shape):
             raise _misfit(field, f"values have shape {list(column_shape(column))}")
-        rows = as_bytes(_stored(field, column, field.type))
+        rows = as_bytes(_stored(field, column))
         n, width = rows.shape
         lengths = np.full(n, width, np.int64)
         return lengths // dtype.itemsize, rows.reshape(-1), np.arange(n) * width, lengths
@@ -331,32 +332,12 @@ def _elements(field: Field, column: Column) -> tuple[Positions, Bytes, Positions
     values = column.values
     size = 1
     if field.type in ARRAY_ELEMENT and not (values.dtype == np.uint8 and _is_byte_run(field)):
-        values = _stored(field, Column(values), field.type)
+        values = _stored(field, Column(values))
         size = values.itemsize
     if not field.ragged and field.shape and (column.lengths != field.size).any():
         raise _misfit(field, f"a record has not {field.size} elements")
     flat = np.ascontiguousarray(values).view(np.uint8)
     return column.lengths, flat, column.starts * size, column.lengths * size
-
-
-def _strings(field: Field, column: Column) -> tuple[Positions, Bytes, Positions, Positions]:
-    """Arrays of strings: the elements of all records as one stream of string objects."""
-    if not isinstance(column.values, Column) or column.lengths is None:
-        raise _misfit(field, "values are no runs of strings")
-    inner, offsets = column.compact()
-    assert isinstance(inner, Column)
-    part: Part = _array(replace(field, type=TypeCode.STRING, shape=()), replace(inner, valid=None))
-    if inner.valid is not None and not inner.valid.all():
-        texts = replace(inner, valid=None)[inner.valid]
-        part = NullablePart(
-            _array(replace(field, type=TypeCode.STRING, shape=()), texts), inner.valid
-        )
-    sizes = each(part.sizes, len(inner))
-    ends = np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
-    flat = np.empty(int(ends[-1]), np.uint8)
-    part.scatter(flat, ends[:-1])
-    starts = ends[offsets[:-1]]
-    return column.lengths, flat, starts, ends[offsets[1:]] - starts
 
 
 def _decimals(field: Field, column: Column) -> Part:
@@ -406,3 +387,14 @@ def _text(value: Any) -> bytes:
 
 def _misfit(field: Field, found: str) -> SchemaError:
     return SchemaError(f"field {field.name!r} ({field.type.name}): {found}", field=field.name)
+
+
+_WRITERS: Final = {
+    Family.NUMBER: _fixed(_stored),
+    Family.MILLISECONDS: _fixed(_milliseconds),
+    Family.TIMESTAMP: _fixed(_timestamps),
+    Family.UUID: _uuids,
+    Family.TEXT: _array,
+    Family.DECIMAL: _decimals,
+    Family.ARRAY: _array,
+}

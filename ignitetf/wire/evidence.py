@@ -14,27 +14,18 @@ from typing import Any, Final
 
 import numpy as np
 
-from ignitetf.wire.codes import ARRAY_ELEMENT, BinaryFlag, TypeCode
+from ignitetf.wire.codes import BinaryFlag, TypeCode
+from ignitetf.wire.datatypes import ARRAY_ELEMENT, Family, types_of
 from ignitetf.wire.fields import field_positions, headers
 from ignitetf.wire.frames import Page
 from ignitetf.wire.meaning import described, is_raw, meant
 from ignitetf.wire.objects import Bytes, Positions, find_elements, find_rows, gather
 from ignitetf.wire.types import BinaryType, TypeRegistry
 
-__all__ = ["LISTS", "Evidence", "Where", "observe_objects", "observe_page"]
+__all__ = ["Evidence", "Where", "observe_objects", "observe_page"]
 
-# Type codes whose elements are objects.
-LISTS: Final = {
-    TypeCode.STRING_ARRAY: TypeCode.STRING,
-    TypeCode.UUID_ARRAY: TypeCode.UUID,
-    TypeCode.DATE_ARRAY: TypeCode.DATE,
-    TypeCode.TIMESTAMP_ARRAY: TypeCode.TIMESTAMP,
-    TypeCode.TIME_ARRAY: TypeCode.TIME,
-    TypeCode.DECIMAL_ARRAY: TypeCode.DECIMAL,
-    TypeCode.ENUM_ARRAY: TypeCode.ENUM,
-}
-_HOLD_OBJECTS: Final = {*LISTS, TypeCode.OBJECT_ARRAY, TypeCode.COLLECTION, TypeCode.MAP}
-_FOREIGN: Final = {TypeCode.OPTIMIZED, TypeCode.HANDLE, TypeCode.CLASS, TypeCode.PROXY}
+_HOLD_OBJECTS: Final = types_of(Family.LIST, Family.MAP)
+_FOREIGN: Final = types_of(Family.STAND_IN)
 _MAX_DEPTH: Final = 64
 # More fields within one come of objects that refer to others over and over.
 _MOST_FIELDS: Final = 2048

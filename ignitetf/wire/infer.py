@@ -14,9 +14,10 @@ from typing import Any, Final
 import numpy as np
 
 from ignitetf.errors import SchemaError
-from ignitetf.wire.codes import ARRAY_ELEMENT, FIXED_DTYPE, TypeCode
+from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.columns import decode_column
-from ignitetf.wire.evidence import LISTS, Evidence, observe_objects
+from ignitetf.wire.datatypes import ARRAY_ELEMENT, DATA_TYPES, LIST_ELEMENT, Family, types_of
+from ignitetf.wire.evidence import Evidence, observe_objects
 from ignitetf.wire.frames import Page
 from ignitetf.wire.meaning import type_code
 from ignitetf.wire.objects import find_rows
@@ -25,10 +26,9 @@ from ignitetf.wire.types import TypeRegistry
 
 __all__ = ["infer_schema", "key_column"]
 
-_LISTS_OF_ANY: Final = (TypeCode.OBJECT_ARRAY, TypeCode.COLLECTION)
-_TEXTS: Final = (TypeCode.STRING, TypeCode.UUID, TypeCode.DECIMAL)
-_INT64: Final = (TypeCode.DATE, TypeCode.TIME, TypeCode.TIMESTAMP)
-_ENUMS: Final = (TypeCode.ENUM, TypeCode.BINARY_ENUM)
+_LISTS: Final = types_of(Family.LIST)
+_LISTS_OF_ANY: Final = _LISTS - set(LIST_ELEMENT)
+_ENUMS: Final = types_of(Family.ENUM)
 
 
 def infer_schema(
@@ -136,8 +136,8 @@ class _Describer:
         if code == TypeCode.OBJECT:
             inner = self.fields(seen, sorted(seen.inside), path)
             return Field(name, code, BYTES, (), seen.null, inner)
-        if code in LISTS or code in _LISTS_OF_ANY:
-            item = self._inner(seen, "item", path, LISTS.get(code, TypeCode.STRING))
+        if code in _LISTS:
+            item = self._inner(seen, "item", path, LIST_ELEMENT.get(code, TypeCode.STRING))
             return Field(name, code, item.dtype, (None,), seen.null, (item,))
         if code == TypeCode.MAP:
             pair = tuple(self._inner(seen, n, path, TypeCode.STRING) for n in ("keys", "values"))
@@ -169,14 +169,8 @@ def _top(path: str) -> str:
 
 def scalar_dtype(code: TypeCode, name: str) -> np.dtype[np.generic]:
     """The dtype that values of this type have unless another is declared."""
-    if code in _TEXTS:
-        return BYTES
-    if code in _INT64:
-        return np.dtype("<i8")
-    if code in _ENUMS:
-        return np.dtype("<i4")
-    if code in FIXED_DTYPE:
-        return FIXED_DTYPE[code]
+    if (value := DATA_TYPES[code].value) is not None:
+        return value
     raise SchemaError(
         f"field {name!r} of type {type_code(code)} cannot be read",
         hint="leave it out with fields=[...]",

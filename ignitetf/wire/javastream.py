@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from ignitetf.errors import WireError
 from ignitetf.wire.codes import TypeCode, java_hash
+from ignitetf.wire.datatypes import ARRAY_ELEMENT, FIXED_DTYPE
 
 __all__ = ["NotReadable", "Stream", "collection", "mapping"]
 
@@ -32,13 +33,13 @@ _JDK, _HANDLE, _NULL = 0xFE, 0xFF, 0
 _OBJECT_ARRAY, _TEXT, _UUID, _PROPERTIES, _DATE = 17, 18, 19, 20, 27
 _CLASS, _PROXY, _ENUM, _EXTERNALIZABLE, _SERIALIZABLE = 28, 29, 100, 101, 102
 _NUMBERS: Final = {
-    1: (TypeCode.BYTE, 1), 2: (TypeCode.SHORT, 2), 3: (TypeCode.INT, 4), 4: (TypeCode.LONG, 8),
-    5: (TypeCode.FLOAT, 4), 6: (TypeCode.DOUBLE, 8), 7: (TypeCode.CHAR, 2), 8: (TypeCode.BOOL, 1),
+    1: TypeCode.BYTE, 2: TypeCode.SHORT, 3: TypeCode.INT, 4: TypeCode.LONG,
+    5: TypeCode.FLOAT, 6: TypeCode.DOUBLE, 7: TypeCode.CHAR, 8: TypeCode.BOOL,
 }  # fmt: skip
 _ARRAYS: Final = {
-    9: (TypeCode.BYTE_ARRAY, 1), 10: (TypeCode.SHORT_ARRAY, 2), 11: (TypeCode.INT_ARRAY, 4),
-    12: (TypeCode.LONG_ARRAY, 8), 13: (TypeCode.FLOAT_ARRAY, 4), 14: (TypeCode.DOUBLE_ARRAY, 8),
-    15: (TypeCode.CHAR_ARRAY, 2), 16: (TypeCode.BOOL_ARRAY, 1),
+    9: TypeCode.BYTE_ARRAY, 10: TypeCode.SHORT_ARRAY, 11: TypeCode.INT_ARRAY,
+    12: TypeCode.LONG_ARRAY, 13: TypeCode.FLOAT_ARRAY, 14: TypeCode.DOUBLE_ARRAY,
+    15: TypeCode.CHAR_ARRAY, 16: TypeCode.BOOL_ARRAY,
 }  # fmt: skip
 # Collections with a form of their own: bytes between their size and their elements.
 _LISTS: Final = {21: 0, 24: 0, 23: 4, 26: 5}
@@ -117,8 +118,8 @@ class Stream:
             raise WireError(f"objects nested more than {_MAX_DEPTH} deep")
         tag = self.number("B")
         if tag in _NUMBERS:
-            code, size = _NUMBERS[tag]
-            return bytes([code]) + self.take(size)
+            code = _NUMBERS[tag]
+            return bytes([code]) + self.take(FIXED_DTYPE[code].itemsize)
         if tag == _NULL:
             return _NULL_OBJECT
         if tag == _HANDLE:
@@ -159,9 +160,9 @@ class Stream:
         if tag == _TEXT:
             return _string(self.text())
         if tag in _ARRAYS:
-            code, size = _ARRAYS[tag]
-            count = self.count()
-            return struct.pack("<Bi", code, count) + self.take(count * size)
+            code, count = _ARRAYS[tag], self.count()
+            body = self.take(count * ARRAY_ELEMENT[code].itemsize)
+            return struct.pack("<Bi", code, count) + body
         if tag in _LISTS:
             count = self.count()
             self.take(_LISTS[tag])

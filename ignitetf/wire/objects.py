@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import WireError
-from ignitetf.wire.codes import FIXED_SIZE, RUN_UNIT, TypeCode, java_hash_lower
+from ignitetf.wire.codes import TypeCode, java_hash_lower
+from ignitetf.wire.datatypes import DATA_TYPES, FIXED_SIZE, Family, types_of
 from ignitetf.wire.walk import object_positions
 
 __all__ = [
@@ -43,26 +44,22 @@ HEADER_BYTES: Final = 24
 _MAX_DEPTH: Final = 64
 _INT32 = struct.Struct("<i")
 _FIXED: Final = {int(code): size for code, size in FIXED_SIZE.items()}
-_RUN: Final = {int(code): size for code, size in RUN_UNIT.items()}
-_OBJECT_ARRAYS: Final = frozenset(
-    int(c)
-    for c in (
-        TypeCode.STRING_ARRAY,
-        TypeCode.UUID_ARRAY,
-        TypeCode.DATE_ARRAY,
-        TypeCode.TIMESTAMP_ARRAY,
-        TypeCode.TIME_ARRAY,
-        TypeCode.DECIMAL_ARRAY,
-    )
-)
-# What a handle can lead to.
-_REFERABLE: Final = _OBJECT_ARRAYS | {
-    TypeCode.OBJECT,
-    TypeCode.OBJECT_ARRAY,
-    TypeCode.ENUM_ARRAY,
-    TypeCode.COLLECTION,
-    TypeCode.MAP,
+_COUNTED: Final = {
+    int(code): row.extent
+    for code, row in DATA_TYPES.items()
+    if row.extent is not None and row.extent.count_at
 }
+# Head, bytes for each of the count, place of the count.
+_RUN: Final = {
+    code: (extent.head, extent.unit, extent.count_at)
+    for code, extent in _COUNTED.items()
+    if not extent.objects
+}
+_HOLDER: Final = {code: extent for code, extent in _COUNTED.items() if extent.objects}
+# Where the id of a class ends, unless its name follows; the count comes after both.
+_CLASS_ID_END: Final = 5
+# What a handle can lead to.
+_REFERABLE: Final = types_of(Family.OBJECT, Family.LIST, Family.MAP)
 # What the binary objects are whose raw data are the elements of a sorted collection. Clients name
 # their types with and without the package.
 TREES: Final = {
@@ -184,19 +181,14 @@ def _skip(view: memoryview, at: int, depth: int) -> int:
         return _inside(view, at + size)
     if depth > _MAX_DEPTH:
         raise WireError(f"objects nested more than {_MAX_DEPTH} deep")
-    if code == TypeCode.HANDLE:
-        return _inside(view, at + 5)
+    if (run := _RUN.get(code)) is not None:
+        head, unit, count_at = run
+        return _inside(view, at + head + _length(view, at + count_at) * unit)
     if code == TypeCode.OBJECT:
         length = _length(view, at + 12)
         if length < HEADER_BYTES:
             raise WireError(f"binary object of {length} bytes")
         return _inside(view, at + length)
-    if code == TypeCode.DECIMAL:
-        return _inside(view, at + 9 + _length(view, at + 5))
-    if code in _RUN:
-        return _inside(view, at + 5 + _length(view, at + 1) * _RUN[code])
-    if code == TypeCode.WRAPPED:
-        return _inside(view, at + 9 + _length(view, at + 1))
     if code == TypeCode.CLASS:
         return _skip_class(view, at + 1)
     if code == TypeCode.PROXY:
@@ -213,18 +205,13 @@ def _skip(view: memoryview, at: int, depth: int) -> int:
 def elements_at(view: memoryview, at: int) -> tuple[int, int]:
     """First position and number of the objects inside an array of objects, collection or map."""
     code = view[at]
-    if code in _OBJECT_ARRAYS:
-        return at + 5, _count(view, at + 1)
-    if code in (TypeCode.OBJECT_ARRAY, TypeCode.ENUM_ARRAY):
-        after = _skip_class(view, at + 1)
-        return after + 4, _count(view, after)
-    if code == TypeCode.COLLECTION:
-        return at + 6, _count(view, at + 1)
-    if code == TypeCode.MAP:
-        return at + 6, 2 * _count(view, at + 1)
-    if code == TypeCode.OBJECT:
-        return _tree_elements(view, at)
-    raise WireError(f"unknown type code {code} at byte {at}")
+    if (holder := _HOLDER.get(code)) is None:
+        if code == TypeCode.OBJECT:
+            return _tree_elements(view, at)
+        raise WireError(f"unknown type code {code} at byte {at}")
+    if holder.class_id:
+        at = _skip_class(view, at + 1) - _CLASS_ID_END
+    return at + holder.head, holder.objects * _count(view, at + holder.count_at)
 
 
 def _tree_elements(view: memoryview, at: int) -> tuple[int, int]:

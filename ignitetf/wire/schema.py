@@ -22,13 +22,11 @@ from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError, SchemaError
 from ignitetf.wire.codes import TypeCode, java_hash_lower
+from ignitetf.wire.datatypes import ARRAY_ELEMENT, BYTES, DATA_TYPES, Family
 
 __all__ = ["BYTES", "Batch", "Column", "Field", "Schema", "Shape", "field_for", "is_identifier"]
 
 Shape = tuple[int | None, ...]
-
-# The dtype of a value that is a run of bytes (a string or a blob): `tf.string`, Python `bytes`.
-BYTES = np.dtype(object)
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*\Z")
 
@@ -129,22 +127,18 @@ def field_for(
     return Field(name, code_, little, shape, nullable)
 
 
-_SCALAR_CODE: dict[tuple[str, int], TypeCode] = {
-    ("i", 1): TypeCode.BYTE, ("u", 1): TypeCode.BYTE,
-    ("i", 2): TypeCode.SHORT, ("u", 2): TypeCode.SHORT,
-    ("i", 4): TypeCode.INT, ("u", 4): TypeCode.INT,
-    ("i", 8): TypeCode.LONG, ("u", 8): TypeCode.LONG,
-    ("f", 4): TypeCode.FLOAT, ("f", 8): TypeCode.DOUBLE,
-    ("b", 1): TypeCode.BOOL,
-}  # fmt: skip
-_ARRAY_CODE: dict[tuple[str, int], TypeCode] = {
-    ("i", 1): TypeCode.BYTE_ARRAY, ("u", 1): TypeCode.BYTE_ARRAY,
-    ("i", 2): TypeCode.SHORT_ARRAY, ("u", 2): TypeCode.SHORT_ARRAY,
-    ("i", 4): TypeCode.INT_ARRAY, ("u", 4): TypeCode.INT_ARRAY,
-    ("i", 8): TypeCode.LONG_ARRAY, ("u", 8): TypeCode.LONG_ARRAY,
-    ("f", 4): TypeCode.FLOAT_ARRAY, ("f", 8): TypeCode.DOUBLE_ARRAY,
-    ("b", 1): TypeCode.BOOL_ARRAY,
-}  # fmt: skip
+def _numbers() -> dict[tuple[str, int], TypeCode]:
+    """The type that stores numbers of a dtype, by kind and bytes of the dtype."""
+    found: dict[tuple[str, int], TypeCode] = {}
+    for code, row in DATA_TYPES.items():
+        if row.family is Family.NUMBER and row.dtype is not None and row.dtype.kind in "ifb":
+            found[row.dtype.kind, row.dtype.itemsize] = code
+    return found | {("u", size): code for (kind, size), code in found.items() if kind == "i"}
+
+
+_SCALAR_CODE = _numbers()
+_ARRAY_OF = {DATA_TYPES[code].element: code for code in ARRAY_ELEMENT}
+_ARRAY_CODE = {kind: _ARRAY_OF[code] for kind, code in _SCALAR_CODE.items()}
 
 
 @dataclass(frozen=True)

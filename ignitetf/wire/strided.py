@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import IgniteTFError
-from ignitetf.wire.codes import ARRAY_ELEMENT, FIXED_DTYPE, BinaryFlag, TypeCode
+from ignitetf.wire.codes import BinaryFlag, TypeCode
 from ignitetf.wire.columns import as_dtype, is_widened
+from ignitetf.wire.datatypes import ARRAY_ELEMENT, FIXED_DTYPE, Family, types_of
 from ignitetf.wire.fields import compact_fields, headers
 from ignitetf.wire.objects import Bytes, find_rows, unwrap
 from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
@@ -30,11 +31,7 @@ __all__ = ["Layout"]
 _HASH_AT: Final = 8
 _HASH_BYTES: Final = 4
 # Types whose value is their bytes as they stand (UUID, timestamp and enum are put together).
-_PLAIN: Final = frozenset(
-    set(FIXED_DTYPE) - {TypeCode.UUID, TypeCode.TIMESTAMP, TypeCode.ENUM, TypeCode.BINARY_ENUM}
-    | set(ARRAY_ELEMENT)
-    | {TypeCode.STRING}
-)
+_PLAIN: Final = types_of(Family.NUMBER, Family.MILLISECONDS, Family.TEXT, Family.ARRAY)
 
 
 @dataclass(frozen=True)

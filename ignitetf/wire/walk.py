@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.native import native_library
-from ignitetf.wire.codes import FIXED_SIZE, RUN_UNIT
+from ignitetf.wire.datatypes import DATA_TYPES
 
 __all__ = ["object_positions"]
 
@@ -52,19 +52,23 @@ def _native() -> Callable[[NDArray[np.uint8], int], NDArray[np.int64] | None] | 
         return None
     function = library.walk
     pointer, number = ctypes.c_void_p, ctypes.c_int64
-    function.argtypes = [pointer, number, number, pointer, pointer, pointer]
-    fixed, item = np.zeros(_CODES, np.int32), np.zeros(_CODES, np.int32)
-    for code, size in FIXED_SIZE.items():
-        fixed[code] = size
-    for code, size in RUN_UNIT.items():
-        item[code] = size
+    function.argtypes = [pointer, number, number, pointer, pointer]
+    extents = _extents()
 
     def walk(data: NDArray[np.uint8], count: int) -> NDArray[np.int64] | None:
         starts = np.empty(count, np.int64)
         failed = function(
-            data.ctypes.data, len(data), count,
-            fixed.ctypes.data, item.ctypes.data, starts.ctypes.data,
+            data.ctypes.data, len(data), count, extents.ctypes.data, starts.ctypes.data
         )  # fmt: skip
         return None if failed else starts
 
     return walk
+
+
+def _extents() -> NDArray[np.int32]:
+    """By type code, the `Extent` of its objects, as `_walk.c` has it; int32 `[256, 5]`."""
+    table = np.zeros((_CODES, 5), np.int32)
+    for code, row in DATA_TYPES.items():
+        if (end := row.extent) is not None:
+            table[code] = end.head, end.unit, end.objects, end.count_at, end.class_id
+    return table

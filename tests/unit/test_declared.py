@@ -11,9 +11,10 @@ from ignitetf.read.declared import check_names, merge, parse_declaration
 from ignitetf.read.export import to_arrow
 from ignitetf.read.leaves import element_tree, key_tree
 from ignitetf.read.nulls import apply_nulls, check_masks
-from ignitetf.wire.codes import ARRAY_ELEMENT, FIXED_DTYPE, TypeCode
+from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.columns import decode_column
-from ignitetf.wire.evidence import LISTS, Evidence
+from ignitetf.wire.datatypes import ARRAY_ELEMENT, FIXED_DTYPE, LIST_ELEMENT
+from ignitetf.wire.evidence import Evidence
 from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
 from ignitetf.wire.types import BinaryType, TypeRegistry
 
@@ -44,8 +45,8 @@ def same_width(stored, name):
 def fits(code, name, shape):
     if code in ALSO:
         return (name, shape) in ALSO[code]
-    if code in LISTS:
-        return len(shape) == 1 and fits(LISTS[code], name, ())
+    if code in LIST_ELEMENT:
+        return len(shape) == 1 and fits(LIST_ELEMENT[code], name, ())
     if name == "string":
         return code == TypeCode.BYTE_ARRAY and shape == ()
     if name.startswith("datetime"):
@@ -55,11 +56,11 @@ def fits(code, name, shape):
     return shape == () and same_width(FIXED_DTYPE[code], name)
 
 
-@pytest.mark.parametrize("code", [*FIXED_DTYPE, *ARRAY_ELEMENT, *LISTS, *ALSO])
+@pytest.mark.parametrize("code", [*FIXED_DTYPE, *ARRAY_ELEMENT, *LIST_ELEMENT, *ALSO])
 def test_declarations_that_contradict_are_refused(code):
     texts = (TypeCode.STRING, TypeCode.UUID, TypeCode.DECIMAL)
-    own = BYTES if LISTS.get(code, code) in texts else np.dtype("<i8")
-    stored = Field("F", code, own, (None,) if code in ARRAY_ELEMENT or code in LISTS else ())
+    own = BYTES if LIST_ELEMENT.get(code, code) in texts else np.dtype("<i8")
+    stored = Field("F", code, own, (None,) if code in ARRAY_ELEMENT or code in LIST_ELEMENT else ())
     schema = Schema("T", KEY, (stored, INT))
     for name, shape in itertools.product(FORMS, SHAPES):
         declaration = parse_declaration({"F": (name, shape)})

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from ignitetf.errors import WireError
 from ignitetf.wire import walk
-from ignitetf.wire.codes import ARRAY_ELEMENT, FIXED_SIZE, TypeCode
+from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.datatypes import ARRAY_ELEMENT, FIXED_SIZE
 from ignitetf.wire.objects import _walk_all
 
 OBJECT_ARRAYS = ["STRING", "UUID", "DATE", "TIMESTAMP", "TIME", "DECIMAL"]

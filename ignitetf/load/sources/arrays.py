@@ -25,6 +25,7 @@ from ignitetf.load.sources.exact import cast_array, stored_field
 from ignitetf.load.sources.location import digest, one_line
 from ignitetf.load.sources.values import UNFIT, column_of, field_of, names_of, strings_column
 from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.datatypes import INTEGERS
 from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
 
 __all__ = ["ArraySource", "array_column", "array_field", "key_field_of", "take_key"]
@@ -32,7 +33,6 @@ __all__ = ["ArraySource", "array_column", "array_field", "key_field_of", "take_k
 _SAMPLE = 100  # Python objects from which a type is inferred
 _HASH_PIECES = 64
 _PIECE_BYTES = 1 << 20
-_INTEGERS = (TypeCode.BYTE, TypeCode.SHORT, TypeCode.INT, TypeCode.LONG)
 
 
 class ArraySource(Source):
@@ -192,7 +192,7 @@ def key_field_of(name: str | None, fields: dict[str, Field]) -> Field:
         )
     if not fields:
         raise ConfigError(f"no column is left beside the key {name!r}")
-    if field.type in _INTEGERS and field.dtype.kind in "iu":
+    if field.type in INTEGERS and field.dtype.kind in "iu":
         return RUNNING_KEY
     if field.type == TypeCode.STRING:
         return Field("key", TypeCode.STRING, BYTES)

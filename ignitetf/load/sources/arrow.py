@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 from ignitetf.errors import MissingExtra, SourceError
 from ignitetf.load.sources.exact import stored_field
 from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.datatypes import DATA_TYPES
 from ignitetf.wire.schema import BYTES, Column, Field, Shape, field_for
 
 __all__ = ["arrow_column", "arrow_field", "import_pyarrow"]
-
-_INT64 = np.dtype(np.int64)
 
 
 def import_pyarrow(what: str) -> Any:
@@ -76,22 +75,10 @@ def _scalar_field(pa: Any, name: str, arrow_type: Any, nullable: bool) -> Field 
     types = pa.types
     if (dtype := _number_dtype(pa, arrow_type)) is not None:
         return stored_field(name, dtype, nullable=nullable)
-    for test, code, kind in (
-        ("is_string", TypeCode.STRING, BYTES),
-        ("is_large_string", TypeCode.STRING, BYTES),
-        ("is_string_view", TypeCode.STRING, BYTES),
-        ("is_null", TypeCode.STRING, BYTES),
-        ("is_binary", TypeCode.BYTE_ARRAY, BYTES),
-        ("is_large_binary", TypeCode.BYTE_ARRAY, BYTES),
-        ("is_binary_view", TypeCode.BYTE_ARRAY, BYTES),
-        ("is_fixed_size_binary", TypeCode.BYTE_ARRAY, BYTES),
-        ("is_decimal", TypeCode.DECIMAL, BYTES),
-        ("is_timestamp", TypeCode.TIMESTAMP, _INT64),
-        ("is_date", TypeCode.DATE, _INT64),
-        ("is_time", TypeCode.TIME, _INT64),
-    ):
-        if hasattr(types, test) and getattr(types, test)(arrow_type):
-            return Field(name, code, kind, (), nullable)
+    for row in DATA_TYPES.values():
+        tests = (getattr(types, f"is_{name}", None) for name in row.arrow)
+        if any(test is not None and test(arrow_type) for test in tests):
+            return Field(name, row.code, row.value or BYTES, (), nullable)
     return None
 
 
@@ -138,13 +125,8 @@ def arrow_column(field: Field, array: Any) -> Column:
 
 
 def _numbers(pa: Any, field: Field, array: Any) -> NDArray[Any]:
-    if field.type == TypeCode.TIMESTAMP:
-        array = array.cast(pa.timestamp("ns", array.type.tz)).cast(pa.int64())
-    elif field.type == TypeCode.DATE:
-        array = array.cast(pa.date64()).cast(pa.int64())
-    elif field.type == TypeCode.TIME:
-        array = array.cast(pa.time32("ms")).cast(pa.int32())
-    elif pa.types.is_float16(array.type):
+    array = _cast(pa, field, array)
+    if pa.types.is_float16(array.type):
         array = array.cast(pa.float32())
     elif pa.types.is_uint64(array.type):
         array = array.cast(pa.int64())  # a long holds half of them
@@ -154,13 +136,24 @@ def _numbers(pa: Any, field: Field, array: Any) -> NDArray[Any]:
     return values.astype(field.dtype, copy=False)
 
 
+def _cast(pa: Any, field: Field, array: Any) -> Any:
+    """Decimals as their text, times as integers in the unit of the field's type."""
+    if (name := DATA_TYPES[field.type].arrow_cast) is None:
+        return array
+    kind = pa.type_for_alias(name)
+    if pa.types.is_timestamp(kind):
+        kind = pa.timestamp(kind.unit, array.type.tz)
+    array = array.cast(kind)
+    if not pa.types.is_temporal(kind):
+        return array
+    return array.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
+
+
 def _bytes(pa: Any, field: Field, array: Any, valid: NDArray[np.bool_] | None) -> Column:
     if pa.types.is_null(array.type):
         nothing: list[bytes | None] = [None] * len(array)
         return Column.from_bytes(nothing)
-    if field.type == TypeCode.DECIMAL:
-        array = array.cast(pa.string())
-    array = array.cast(pa.large_binary())
+    array = _cast(pa, field, array).cast(pa.large_binary())
     n = len(array)
     _, offset_buffer, data = array.buffers()
     offsets = np.frombuffer(offset_buffer, np.int64, n + 1, array.offset * 8) if n else np.zeros(1)

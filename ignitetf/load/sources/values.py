@@ -12,9 +12,9 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from ignitetf.load.sources.exact import (
     stored_field,
 )
 from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.datatypes import DATA_TYPES, LIST_OF
 from ignitetf.wire.schema import BYTES, Column, Field, Shape, is_identifier
 
 __all__ = ["UNFIT", "column_of", "field_of", "names_of", "strings_column"]
@@ -43,13 +44,14 @@ _INT64 = np.iinfo(np.int64)
 _MAX_DIGITS = 100_000
 
 
-_LIST_CODE = {
-    TypeCode.UUID: TypeCode.UUID_ARRAY,
-    TypeCode.DECIMAL: TypeCode.DECIMAL_ARRAY,
-    TypeCode.DATE: TypeCode.DATE_ARRAY,
-    TypeCode.TIMESTAMP: TypeCode.TIMESTAMP_ARRAY,
-    TypeCode.TIME: TypeCode.TIME_ARRAY,
-}
+# Subclasses first: a datetime is a date.
+_CLASSES: Final = sorted(
+    (row for row in DATA_TYPES.values() if row.python), key=lambda row: -len(row.python[0].__mro__)
+)
+# What lists have a type of their own for. Those of texts are arrays to NumPy.
+_IN_LISTS: Final = tuple(
+    kind for code in LIST_OF if code is not TypeCode.STRING for kind in DATA_TYPES[code].python
+)
 
 
 def field_of(name: str, values: Sequence[Any]) -> Field:
@@ -102,19 +104,10 @@ def names_of(record: Mapping[Any, Any]) -> dict[str, Any]:
 
 def _special(name: str, present: list[Any], nullable: bool) -> Field | None:
     """Fields of values that are no arrays of numbers."""
-    kinds = (
-        (str, TypeCode.STRING, BYTES),
-        ((bytes, bytearray, memoryview), TypeCode.BYTE_ARRAY, BYTES),
-        (decimal.Decimal, TypeCode.DECIMAL, BYTES),
-        (dt.datetime, TypeCode.TIMESTAMP, np.dtype(np.int64)),
-        (dt.date, TypeCode.DATE, np.dtype(np.int64)),
-        (dt.time, TypeCode.TIME, np.dtype(np.int64)),
-        (uuid.UUID, TypeCode.UUID, BYTES),
-    )
-    for types, code, dtype in kinds:
-        if all(isinstance(v, types) for v in present):
-            return Field(name, code, dtype, (), nullable)
-        if any(isinstance(v, types) for v in present):
+    for row in _CLASSES:
+        if all(isinstance(v, row.python) for v in present):
+            return Field(name, row.code, row.value or BYTES, (), nullable)
+        if any(isinstance(v, row.python) for v in present):
             raise SchemaError(f"field {name!r}: types are mixed: {_kinds(present)}")
     if all(isinstance(v, Mapping) for v in present):
         return _object_field(name, present, nullable)
@@ -141,11 +134,10 @@ def _object_field(name: str, present: list[Mapping[str, Any]], nullable: bool) -
 def _list_field(name: str, present: list[Any], nullable: bool) -> Field | None:
     """Lists of what NumPy has no numbers for; None for the others."""
     items = [item for value in present for item in value]
-    types = (uuid.UUID, decimal.Decimal, dt.date, dt.time, Mapping)
-    if not any(isinstance(item, types) for item in items):
+    if not any(isinstance(item, (*_IN_LISTS, Mapping)) for item in items):
         return None
     item = field_of("item", items)
-    code = _LIST_CODE.get(item.type, TypeCode.COLLECTION)
+    code = LIST_OF.get(item.type, TypeCode.COLLECTION)
     return Field(name, code, item.dtype, (None,), nullable, (item,))
 
 
@@ -180,14 +172,12 @@ def column_of(field: Field, values: Sequence[Any]) -> Column:
         valid = np.fromiter((v is not None for v in values), np.bool_, len(values))
     if field.fields:
         return _nested(field, values, valid)
-    if field.type in (TypeCode.STRING, TypeCode.DECIMAL, TypeCode.UUID) or (
-        field.type == TypeCode.BYTE_ARRAY and field.dtype == BYTES
-    ):
-        return Column.from_bytes([_to_bytes(field, v) for v in values])
     if field.type == TypeCode.STRING_ARRAY:
         return strings_column(field, [() if v is None else v for v in values], valid)
-    if field.type in (TypeCode.TIMESTAMP, TypeCode.DATE, TypeCode.TIME):
-        numbers = [0 if v is None else _to_time(field, v) for v in values]
+    if field.dtype == BYTES and (to_bytes := _TO_BYTES.get(field.type)) is not None:
+        return Column.from_bytes([None if v is None else to_bytes(v) for v in values])
+    if (to_number := _TO_NUMBER.get(field.type)) is not None:
+        numbers = [0 if v is None else to_number(v) for v in values]
         return Column(np.array(numbers, np.int64), valid=valid)
     if field.ragged:
         return _runs(field, values, valid)
@@ -237,46 +227,55 @@ def _list(item: Field, lists: Sequence[Any], valid: NDArray[np.bool_] | None) ->
     return Column.from_offsets(inner.values if plain else inner, offsets, valid)  # type: ignore[arg-type]
 
 
-def _to_bytes(field: Field, value: Any) -> bytes | None:
-    if value is None:
-        return None
-    if field.type == TypeCode.DECIMAL:
-        if not isinstance(value, (decimal.Decimal, int)) or isinstance(value, bool):
-            raise SchemaError(f"{type(value).__name__} instead of a decimal")
-        number = decimal.Decimal(value)
-        if not number.is_finite():
-            raise SchemaError(f"{number} is no finite decimal")
-        exponent = int(number.as_tuple().exponent)
-        if max(number.adjusted(), 0) - min(exponent, 0) >= _MAX_DIGITS:
-            raise SchemaError(f"a decimal of more than {_MAX_DIGITS:,} digits")
-        return format(number, "f").encode()
-    if field.type == TypeCode.UUID:
-        return str(uuid.UUID(str(value))).encode()
+def _text(value: Any) -> bytes:
     if isinstance(value, str):
-        if field.type == TypeCode.BYTE_ARRAY:
-            raise SchemaError("str instead of bytes")
         return value.encode()
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        raw = bytes(value)
-        if field.type == TypeCode.STRING:
-            raw.decode()
-        return raw
-    raise SchemaError(f"{type(value).__name__} instead of {field.type.name.lower()}")
+    raw = _blob(value, "string")
+    raw.decode()
+    return raw
 
 
-def _to_time(field: Field, value: Any) -> int:
-    """Nanoseconds since the epoch for a timestamp, milliseconds for a date or a time of day."""
-    if field.type == TypeCode.TIME:
-        if not isinstance(value, dt.time) or value.tzinfo is not None:
-            raise SchemaError(f"{type(value).__name__} instead of a time without a zone")
-        if value.microsecond % 1000:
-            raise SchemaError(f"{value} has microseconds, a time of day only milliseconds")
-        seconds = (value.hour * 60 + value.minute) * 60 + value.second
-        return seconds * 1000 + value.microsecond // 1000
-    if field.type == TypeCode.DATE:
-        if isinstance(value, dt.datetime) or not isinstance(value, dt.date):
-            raise SchemaError(f"{type(value).__name__} instead of a date")
-        return (value.toordinal() - _EPOCH.toordinal()) * _DAY_MS
+def _blob(value: Any, wanted: str = "bytes") -> bytes:
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        raise SchemaError(f"{type(value).__name__} instead of {wanted}")
+    return bytes(value)
+
+
+def _uuid(value: Any) -> bytes:
+    return str(uuid.UUID(str(value))).encode()
+
+
+def _decimal(value: Any) -> bytes:
+    if not isinstance(value, (decimal.Decimal, int)) or isinstance(value, bool):
+        raise SchemaError(f"{type(value).__name__} instead of a decimal")
+    number = decimal.Decimal(value)
+    if not number.is_finite():
+        raise SchemaError(f"{number} is no finite decimal")
+    exponent = int(number.as_tuple().exponent)
+    if max(number.adjusted(), 0) - min(exponent, 0) >= _MAX_DIGITS:
+        raise SchemaError(f"a decimal of more than {_MAX_DIGITS:,} digits")
+    return format(number, "f").encode()
+
+
+def _time_of_day(value: Any) -> int:
+    """Milliseconds since midnight."""
+    if not isinstance(value, dt.time) or value.tzinfo is not None:
+        raise SchemaError(f"{type(value).__name__} instead of a time without a zone")
+    if value.microsecond % 1000:
+        raise SchemaError(f"{value} has microseconds, a time of day only milliseconds")
+    seconds = (value.hour * 60 + value.minute) * 60 + value.second
+    return seconds * 1000 + value.microsecond // 1000
+
+
+def _date(value: Any) -> int:
+    """Milliseconds since the epoch."""
+    if isinstance(value, dt.datetime) or not isinstance(value, dt.date):
+        raise SchemaError(f"{type(value).__name__} instead of a date")
+    return (value.toordinal() - _EPOCH.toordinal()) * _DAY_MS
+
+
+def _timestamp(value: Any) -> int:
+    """Nanoseconds since the epoch."""
     if not isinstance(value, dt.datetime):
         raise SchemaError(f"{type(value).__name__} instead of a datetime")
     if value != value:  # NaT of pandas
@@ -289,6 +288,20 @@ def _to_time(field: Field, value: Any) -> int:
     if not _INT64.min <= found <= _INT64.max:
         raise SchemaError(f"{value} is not in 1677 to 2262, the years of int64 nanoseconds")
     return found
+
+
+# What makes the values of a column of Python's: its bytes, or the number that stands for it.
+_TO_BYTES: Final[Mapping[TypeCode, Callable[[Any], bytes]]] = {
+    TypeCode.STRING: _text,
+    TypeCode.UUID: _uuid,
+    TypeCode.DECIMAL: _decimal,
+    TypeCode.BYTE_ARRAY: _blob,
+}
+_TO_NUMBER: Final[Mapping[TypeCode, Callable[[Any], int]]] = {
+    TypeCode.DATE: _date,
+    TypeCode.TIME: _time_of_day,
+    TypeCode.TIMESTAMP: _timestamp,
+}
 
 
 def strings_column(
