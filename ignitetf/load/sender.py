@@ -14,7 +14,6 @@ Source: Apache Ignite 2.17.0, `ClientDataStreamerStartRequest`, `ClientDataStrea
 from __future__ import annotations
 
 import contextlib
-import struct
 import threading
 import uuid
 from collections import deque
@@ -24,11 +23,12 @@ from ignitetf.errors import IgniteTFError, RequestTimeout, ServerError
 from ignitetf.load.work import Job, Work, WorkQueue
 from ignitetf.net.channel import Channel
 from ignitetf.net.client import cache_id
-from ignitetf.net.failures import damaged
 from ignitetf.tables.room import memory_full
+from ignitetf.wire.answers import read_long
 from ignitetf.wire.buffers import BufferPool
-from ignitetf.wire.codes import OpCode, Status, StreamerFlag, TypeCode
+from ignitetf.wire.codes import OpCode, Status, StreamerFlag
 from ignitetf.wire.encode import encode_entries
+from ignitetf.wire.requests import batch_head, streamer_head, streamer_start_request
 
 __all__ = ["Line"]
 
@@ -115,15 +115,7 @@ class Line:
         """Open a data streamer; without one in the server, go on with `put_all`."""
         assert self.channel is not None
         buffer = min(max(_NODE_BUFFER_BYTES // entry_bytes, _MIN_NODE_BUFFER), _MAX_NODE_BUFFER)
-        request = struct.pack(
-            "<ibiibi",
-            cache_id(self.job.cache),
-            self._flags(),
-            buffer,
-            buffer,
-            TypeCode.NULL,
-            0,
-        )
+        request = streamer_start_request(cache_id(self.job.cache), self._flags(), buffer)
         try:
             body = self.channel.call(OpCode.DATA_STREAMER_START, request)
         except ServerError as error:
@@ -131,22 +123,21 @@ class Line:
                 raise
             self.job.streamer = False
             return
-        with damaged("the id of a data streamer"):
-            (self.stream,) = struct.unpack_from("<q", body, 0)
+        self.stream = read_long(body, "the id of a data streamer")
 
-    def _flags(self) -> int:
-        overwrite = StreamerFlag.ALLOW_OVERWRITE if self.job.overwrite else 0
-        return int(StreamerFlag.KEEP_BINARY | overwrite)
+    def _flags(self) -> StreamerFlag:
+        overwrite = StreamerFlag.ALLOW_OVERWRITE if self.job.overwrite else StreamerFlag(0)
+        return StreamerFlag.KEEP_BINARY | overwrite
 
     def _send(self, count: int, views: list[memoryview]) -> None:
         assert self.channel is not None
         self.job.check_lease()
         if self.stream is None:
-            head = struct.pack("<ibi", cache_id(self.job.cache), 0, count)
+            head = batch_head(cache_id(self.job.cache), count)
             self.waiting.append(self.channel.send(OpCode.CACHE_PUT_ALL, head, *views))
         else:
             self.last = count, views
-            head = struct.pack("<qbi", self.stream, self._flags(), count)
+            head = streamer_head(self.stream, self._flags(), count)
             self.waiting.append(self.channel.send(OpCode.DATA_STREAMER_ADD_DATA, head, *views))
 
     def _cause(self, error: ServerError) -> IgniteTFError:
@@ -158,7 +149,7 @@ class Line:
             failed = "Failed to update keys" in error.message
             return (memory_full(self.job.client) if failed else None) or error
         count, views = self.last
-        head = struct.pack("<ibi", cache_id(self.job.cache), 0, count)
+        head = batch_head(cache_id(self.job.cache), count)
         try:
             with self.job.client.channel() as channel:
                 channel.receive(channel.send(OpCode.CACHE_PUT_ALL, head, *views))
@@ -172,13 +163,13 @@ class Line:
         assert self.channel is not None
         self.channel.receive(self.waiting.popleft())
 
-    def _flush(self, flags: int) -> None:
+    def _flush(self, flags: StreamerFlag) -> None:
         assert self.channel is not None
         while self.waiting:
             self._receive()
         if self.stream is None:
             return
-        request = struct.pack("<qbi", self.stream, self._flags() | int(flags), 0)
+        request = streamer_head(self.stream, self._flags() | flags, 0)
         self.channel.call(
             OpCode.DATA_STREAMER_ADD_DATA, request, timeout_s=self.job.flush_timeout_s
         )

@@ -5,10 +5,7 @@ transport, client -> **failures** -> errors
 
 from __future__ import annotations
 
-import contextlib
 import re
-import struct
-from collections.abc import Iterator
 from typing import Any, Final
 
 from ignitetf.errors import (
@@ -22,11 +19,10 @@ from ignitetf.errors import (
     ServerOverloaded,
     SqlError,
     TlsError,
-    WireError,
 )
 from ignitetf.wire.codes import Status
 
-__all__ = ["damaged", "is_retryable", "plain_text", "server_error"]
+__all__ = ["is_retryable", "plain_text", "server_error"]
 
 _JAVA_CLASS: Final = re.compile(r"(?:class )?(?:[a-zA-Z_]\w*\.)+[A-Z][\w$]*(?:Exception|Error): ")
 _SQL_STATE: Final = re.compile(r"^[0-9A-Z]{5}: ")
@@ -35,15 +31,6 @@ _FROM_OTHER_NODE: Final = re.compile(
     r"Failed to execute \w+ query on remote node \[nodeId=.*errMsg=(.*)\]"
 )
 _H2_CODE: Final = re.compile(r" \[\d{5}-\d+\]")
-
-
-@contextlib.contextmanager
-def damaged(what: str) -> Iterator[None]:
-    """Raise WireError where the bytes of an answer cannot be taken apart."""
-    try:
-        yield
-    except (struct.error, IndexError, OverflowError, MemoryError, UnicodeDecodeError) as error:
-        raise WireError(f"damaged answer: {what}") from error
 
 
 def plain_text(message: str) -> str:
