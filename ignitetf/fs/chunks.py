@@ -25,12 +25,11 @@ from typing import Final
 
 from ignitetf.crc import crc32
 from ignitetf.errors import ServerError, WireError
-from ignitetf.fs.oserrors import is_full
 from ignitetf.fs.path import os_error
 from ignitetf.fs.records import Extent
-from ignitetf.fs.retry import retry
 from ignitetf.net.client import Client, cache_id
 from ignitetf.net.pipeline import Pipeline
+from ignitetf.net.retry import ROOM, Backoff, retry
 from ignitetf.wire.answers import damaged, read_sized, sized_at, uuid_at
 from ignitetf.wire.codes import OpCode, TypeCode
 from ignitetf.wire.frames import Page, read_first_page, read_page
@@ -43,7 +42,6 @@ CHUNK_BYTES: Final = 1 << 20
 WINDOW: Final = 6
 _KEPT_CHUNKS: Final = 2
 _REMOVE_BATCH: Final = 512
-_FULL_TRIES: Final = 5
 _CHECKSUM_BYTES: Final = 4
 _SCAN_PAGE: Final = 8  # of a chunk each
 
@@ -79,11 +77,11 @@ class ChunkCache:
             self._remove_keys(batch_request(self.id, batch))
 
     def _remove_keys(self, request: bytes) -> None:
-        retry(self.client, lambda _: self.client.call(OpCode.CACHE_REMOVE_KEYS, request))
+        retry(self.client.settings, lambda _: self.client.call(OpCode.CACHE_REMOVE_KEYS, request))
 
     def count(self) -> int:
         """Number of chunks of all files."""
-        return retry(self.client, lambda _: self.client.cache_size(self.name))
+        return retry(self.client.settings, lambda _: self.client.cache_size(self.name))
 
     def scan(self) -> Iterator[tuple[str, int]]:
         """Content id and number of every chunk; reads the whole cache."""
@@ -185,16 +183,17 @@ class ContentWriter:
         self._pipeline.submit(OpCode.CACHE_PUT, view)
 
     def _answer(self) -> None:
-        for attempt in range(_FULL_TRIES):
+        backoff = Backoff(ROOM)
+        while True:
             try:
                 self._pipeline.take()
                 break
             except ServerError as error:
                 # Still pending, and sent again by the next try.
-                if not is_full(error) or attempt == _FULL_TRIES - 1:
+                if (wait_s := backoff.wait_s(error)) is None:
                     raise
                 self._cache.make_room()
-                time.sleep(0.2 * 2**attempt)
+                time.sleep(wait_s)
         buffer = self._used.popleft()
         if buffer is not self._buffer and len(self._free) <= WINDOW:
             self._free.append(buffer)

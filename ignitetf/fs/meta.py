@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 from ignitetf.errors import IgniteTFError, ServerError
-from ignitetf.fs.retry import retry
 from ignitetf.net.channel import Channel
 from ignitetf.net.client import Client, cache_id
 from ignitetf.net.pyclient import translated
+from ignitetf.net.retry import retry
 from ignitetf.wire.answers import damaged, int_at, pairs_at, read_bool, read_int, read_sized
 from ignitetf.wire.codes import OpCode, TypeCode
 from ignitetf.wire.frames import Page, read_first_sql_page, read_page
@@ -86,25 +86,27 @@ class MetaCache:
     def get(self, key: str) -> bytes | None:
         """The value of a key, None where there is none."""
         request = cache_request(self.id, encode_string(key))
-        body = retry(self.client, lambda _: self._call(OpCode.CACHE_GET, request))
+        body = retry(self.client.settings, lambda _: self._call(OpCode.CACHE_GET, request))
         code, value = read_sized(body, _WHAT)
         return None if code is TypeCode.NULL else bytes(value)
 
     def get_all(self, keys: Iterable[str]) -> dict[str, bytes]:
         """The values of those keys that exist."""
         request = batch_request(self.id, _keys(keys))
-        return _read_map(retry(self.client, lambda _: self._call(OpCode.CACHE_GET_ALL, request)))
+        return _read_map(
+            retry(self.client.settings, lambda _: self._call(OpCode.CACHE_GET_ALL, request))
+        )
 
     def put(self, key: str, value: bytes) -> None:
         """Set a value."""
         request = cache_request(self.id, encode_string(key), encode_bytes(value))
-        retry(self.client, lambda _: self._call(OpCode.CACHE_PUT, request))
+        retry(self.client.settings, lambda _: self._call(OpCode.CACHE_PUT, request))
 
     def put_all(self, pairs: Mapping[str, bytes]) -> None:
         """Set several values, each on its own."""
         if pairs:
             request = batch_request(self.id, _pairs(dict(sorted(pairs.items()))))
-            retry(self.client, lambda _: self._call(OpCode.CACHE_PUT_ALL, request))
+            retry(self.client.settings, lambda _: self._call(OpCode.CACHE_PUT_ALL, request))
 
     def offer(self, pairs: Mapping[str, bytes]) -> None:
         """Set several values that nobody needs: what the cluster refuses now is left out."""
@@ -121,7 +123,7 @@ class MetaCache:
             done = read_bool(self._call(OpCode.CACHE_PUT_IF_ABSENT, request), _WHAT)
             return done or (earlier is not None and self.get(key) == value)
 
-        return retry(self.client, once)
+        return retry(self.client.settings, once)
 
     def replace(self, key: str, old: bytes, new: bytes) -> bool:
         """Set a value where the present one is `old`; `new` must be no other client's."""
@@ -132,7 +134,7 @@ class MetaCache:
             done = read_bool(self._call(OpCode.CACHE_REPLACE_IF_EQUALS, request), _WHAT)
             return done or (earlier is not None and self.get(key) == new)
 
-        return retry(self.client, once)
+        return retry(self.client.settings, once)
 
     def remove_if(self, key: str, value: bytes) -> bool:
         """Remove a key where its value is this one; no other client may do the same."""
@@ -140,7 +142,7 @@ class MetaCache:
         def once(earlier: IgniteTFError | None) -> bool:
             return self._remove_if(key, value) or (earlier is not None and self.get(key) is None)
 
-        return retry(self.client, once)
+        return retry(self.client.settings, once)
 
     def _remove_if(self, key: str, value: bytes) -> bool:
         request = cache_request(self.id, encode_string(key), encode_bytes(value))
@@ -151,7 +153,7 @@ class MetaCache:
         ordered = sorted(keys)
         if ordered:
             request = batch_request(self.id, _keys(ordered))
-            retry(self.client, lambda _: self._call(OpCode.CACHE_REMOVE_KEYS, request))
+            retry(self.client.settings, lambda _: self._call(OpCode.CACHE_REMOVE_KEYS, request))
 
     def settle(self, key: str) -> None:
         """Wait until no transaction that holds this key is under way.
@@ -160,7 +162,7 @@ class MetaCache:
         Before "it does not exist" is said, the key is asked once more, after this. It is a
         conditional removal whose condition never holds (no value is empty): it takes the lock.
         """
-        retry(self.client, lambda _: self._remove_if(key, b""))
+        retry(self.client.settings, lambda _: self._remove_if(key, b""))
 
     def range(
         self, first: str, end: str, *, limit: int = -1, page: int = _RANGE_PAGE
@@ -173,7 +175,9 @@ class MetaCache:
             limit: Most rows wanted; -1 for all.
             page: Rows of one answer.
         """
-        channel, body = retry(self.client, lambda _: self._open_range(first, end, limit, page))
+        channel, body = retry(
+            self.client.settings, lambda _: self._open_range(first, end, limit, page)
+        )
         done = False
         try:
             cursor, _, found = read_first_sql_page(body)
@@ -248,7 +252,7 @@ class MetaCache:
             self.client.release(channel)
             return result
 
-        return retry(self.client, once)
+        return retry(self.client.settings, once)
 
 
 class Transaction:

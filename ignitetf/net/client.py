@@ -42,10 +42,10 @@ from ignitetf.net.cluster import (
     read_endpoints,
     read_partition_map,
 )
-from ignitetf.net.failures import is_retryable
 from ignitetf.net.probe import explained
 from ignitetf.net.pyclient import PyClient, sql_arguments, translated
 from ignitetf.net.redirect import run
+from ignitetf.net.retry import is_retryable
 from ignitetf.net.sql_result import SqlResult
 from ignitetf.settings import Settings, is_loopback
 from ignitetf.sql.tokens import count_parameters

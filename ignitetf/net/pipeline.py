@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ignitetf.errors import IgniteTFError
-from ignitetf.fs.retry import retry
 from ignitetf.net.channel import Channel
 from ignitetf.net.client import Client
+from ignitetf.net.retry import retry
 from ignitetf.wire.codes import OpCode
 
 __all__ = ["Pipeline"]
@@ -36,7 +36,7 @@ class Pipeline:
     def submit(self, op: OpCode, *buffers: Any) -> None:
         """Send a request; its buffers must stay as they are until its answer was taken."""
         self._pending.append((op, buffers))
-        retry(self._client, lambda _: self._send())
+        retry(self._client.settings, lambda _: self._send())
 
     def take(self) -> memoryview:
         """The answer to the oldest request."""
@@ -53,7 +53,7 @@ class Pipeline:
             self._pending.popleft()
             return body
 
-        return retry(self._client, once)
+        return retry(self._client.settings, once)
 
     def close(self) -> None:
         """Give the connection back, or close it while answers are still to come."""
