@@ -8,7 +8,6 @@ Source: Apache Ignite 2.17.0, `BinaryWriterExImpl.writeBinaryObject` (wrapped ob
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -17,6 +16,7 @@ import numpy as np
 from ignitetf.load.writer import IN_FLIGHT, REQUEST_BYTES
 from ignitetf.net.channel import Channel
 from ignitetf.net.client import Client, cache_id
+from ignitetf.net.pipeline import InFlight
 from ignitetf.wire.codes import OpCode, TypeCode
 from ignitetf.wire.encode import EncodedPage
 from ignitetf.wire.encoders import copy_runs
@@ -53,7 +53,7 @@ def copy_entries(
     page_size = max(1, min(_PAGE_BYTES // max(1, entry_bytes), 1 << 16))
     copied = 0
     with client.channel() as reading, client.channel() as writing:
-        waiting: deque[int] = deque()
+        in_flight = InFlight(writing, IN_FLIGHT)
         for partition in range(client.partition_count(source)):
             request = scan_request(cache_id(source), page_size, partition)
             for page in _pages(reading, request):
@@ -61,12 +61,9 @@ def copy_entries(
                 for count, views in entries.pieces(REQUEST_BYTES):
                     check_lease()
                     head = batch_head(cache_id(target), count)
-                    waiting.append(writing.send(OpCode.CACHE_PUT_ALL, head, *views))
-                    if len(waiting) > IN_FLIGHT:
-                        writing.receive(waiting.popleft())
+                    in_flight.send(OpCode.CACHE_PUT_ALL, head, *views)
                 copied += page.count
-        while waiting:
-            writing.receive(waiting.popleft())
+        in_flight.drain()
     return copied
 
 

@@ -16,13 +16,12 @@ from __future__ import annotations
 import contextlib
 import threading
 import uuid
-from collections import deque
 from typing import Final
 
 from ignitetf.errors import IgniteTFError, RequestTimeout, ServerError
 from ignitetf.load.work import Job, Work, WorkQueue
-from ignitetf.net.channel import Channel
 from ignitetf.net.client import cache_id
+from ignitetf.net.pipeline import InFlight
 from ignitetf.tables.room import memory_full
 from ignitetf.wire.answers import read_long
 from ignitetf.wire.buffers import BufferPool
@@ -47,22 +46,21 @@ class Line:
         self.node = node
         self.queue = work
         self.thread = threading.Thread(target=self._run, name="ignitetf-writer", daemon=True)
-        self.channel: Channel | None = None
+        self.sent: InFlight | None = None
         self.stream: int | None = None
         self.buffers = BufferPool()
-        self.waiting: deque[int] = deque()
         self.last: tuple[int, list[memoryview]] | None = None
         self._aborted = False
 
     def abort(self) -> None:
         """End the thread soon, whatever it waits for."""
         self._aborted = True
-        if self.channel is not None:
-            self.channel.abort()
+        if self.sent is not None:
+            self.sent.channel.abort()
 
     def _run(self) -> None:
         try:
-            self.channel = self.job.client.acquire(self.node)
+            self.sent = InFlight(self.job.client.acquire(self.node), self.job.in_flight)
             while (item := self.job.take(self.queue)) is not None:
                 if isinstance(item, Work):
                     self._write(item)
@@ -73,8 +71,8 @@ class Line:
                     item.done.set()
             if not self._aborted and self.job.failed is None:
                 self._flush(StreamerFlag.FLUSH | StreamerFlag.CLOSE)
-                self.job.client.release(self.channel)
-                self.channel = None
+                self.job.client.release(self.sent.channel)
+                self.sent = None
         except threading.BrokenBarrierError:
             self.job.fail(RequestTimeout(f"cache {self.job.cache!r}: a flush took too long"))
         except ServerError as error:
@@ -82,11 +80,11 @@ class Line:
         except BaseException as error:
             self.job.fail(error)
         finally:
-            if self.channel is not None:
-                self._settle()
-                self.channel.close()
+            if self.sent is not None:
+                self._settle(self.sent)
+                self.sent.channel.close()
 
-    def _settle(self) -> None:
+    def _settle(self, sent: InFlight) -> None:
         """Close a stream that is given up, before its connection.
 
         Ignite interrupts the threads that work for a stream whose connection ends; one of them
@@ -95,9 +93,9 @@ class Line:
         if self.stream is None or self._aborted:
             return
         with contextlib.suppress(IgniteTFError):
-            while self.waiting:
+            while len(sent):
                 with contextlib.suppress(ServerError):
-                    self._receive()
+                    sent.receive()
             self._flush(StreamerFlag.FLUSH | StreamerFlag.CLOSE)
 
     def _write(self, work: Work) -> None:
@@ -108,16 +106,14 @@ class Line:
             self._start(max(1, page.nbytes // max(1, len(page))))
         for count, views in page.pieces(self.job.request_bytes):
             self._send(count, views)
-            while len(self.waiting) > self.job.in_flight:
-                self._receive()
 
     def _start(self, entry_bytes: int) -> None:
         """Open a data streamer; without one in the server, go on with `put_all`."""
-        assert self.channel is not None
+        assert self.sent is not None
         buffer = min(max(_NODE_BUFFER_BYTES // entry_bytes, _MIN_NODE_BUFFER), _MAX_NODE_BUFFER)
         request = streamer_start_request(cache_id(self.job.cache), self._flags(), buffer)
         try:
-            body = self.channel.call(OpCode.DATA_STREAMER_START, request)
+            body = self.sent.channel.call(OpCode.DATA_STREAMER_START, request)
         except ServerError as error:
             if error.fields.get("status") != Status.INVALID_OP_CODE:
                 raise
@@ -130,15 +126,15 @@ class Line:
         return StreamerFlag.KEEP_BINARY | overwrite
 
     def _send(self, count: int, views: list[memoryview]) -> None:
-        assert self.channel is not None
+        assert self.sent is not None
         self.job.check_lease()
         if self.stream is None:
             head = batch_head(cache_id(self.job.cache), count)
-            self.waiting.append(self.channel.send(OpCode.CACHE_PUT_ALL, head, *views))
+            self.sent.send(OpCode.CACHE_PUT_ALL, head, *views)
         else:
             self.last = count, views
             head = streamer_head(self.stream, self._flags(), count)
-            self.waiting.append(self.channel.send(OpCode.DATA_STREAMER_ADD_DATA, head, *views))
+            self.sent.send(OpCode.DATA_STREAMER_ADD_DATA, head, *views)
 
     def _cause(self, error: ServerError) -> IgniteTFError:
         """What stopped a data streamer, whose own error does not say it.
@@ -159,18 +155,13 @@ class Line:
             return found
         return error
 
-    def _receive(self) -> None:
-        assert self.channel is not None
-        self.channel.receive(self.waiting.popleft())
-
     def _flush(self, flags: StreamerFlag) -> None:
-        assert self.channel is not None
-        while self.waiting:
-            self._receive()
+        assert self.sent is not None
+        self.sent.drain()
         if self.stream is None:
             return
         request = streamer_head(self.stream, self._flags() | flags, 0)
-        self.channel.call(
+        self.sent.channel.call(
             OpCode.DATA_STREAMER_ADD_DATA, request, timeout_s=self.job.flush_timeout_s
         )
         if flags & StreamerFlag.CLOSE:

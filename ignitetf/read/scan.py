@@ -212,7 +212,9 @@ class _Reader(threading.Thread):
         self._buffered_bytes = 0
         self._stop_asked = threading.Event()
         self._channel: Channel | None = None
-        self._asked: deque[tuple[int, int, int]] = deque()  # unit, partition, request id
+        # Unit, partition, request id. No `InFlight`: the oldest goes to a cursor, which asks for its
+        # next page as soon as the first bytes of an answer are here.
+        self._asked: deque[tuple[int, int, int]] = deque()
         self._backoff = Backoff(READ)
         self._starving = False  # the consumer had to wait for the last page that it took
         self.times = Times()
