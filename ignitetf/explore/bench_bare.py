@@ -22,7 +22,7 @@ from ignitetf.net.client import Client, cache_id
 from ignitetf.read.reader import CacheReader
 from ignitetf.settings import split_address
 from ignitetf.wire.codes import OpCode
-from ignitetf.wire.frames import cursor_request, scan_request
+from ignitetf.wire.requests import cursor_request, scan_request
 
 __all__ = ["can_drain", "drain", "draining", "new_buffer", "owners_of"]
 

@@ -16,7 +16,6 @@ import bisect
 import contextlib
 import errno
 import itertools
-import struct
 import threading
 import time
 from collections import OrderedDict, deque
@@ -25,15 +24,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from ignitetf.crc import crc32
-from ignitetf.errors import ServerError
-from ignitetf.fs.oserrors import is_full
+from ignitetf.errors import ServerError, WireError
 from ignitetf.fs.path import os_error
 from ignitetf.fs.records import Extent
-from ignitetf.fs.retry import retry
 from ignitetf.net.client import Client, cache_id
-from ignitetf.net.failures import damaged
 from ignitetf.net.pipeline import Pipeline
+from ignitetf.net.retry import ROOM, Backoff, retry
+from ignitetf.wire.answers import damaged, read_sized, sized_at, uuid_at
 from ignitetf.wire.codes import OpCode, TypeCode
+from ignitetf.wire.frames import Page, read_first_page, read_page
+from ignitetf.wire.parameters import encode_uuid, sized_head
+from ignitetf.wire.requests import batch_request, cache_request, cursor_request, scan_request
 
 __all__ = ["CHUNK_BYTES", "ChunkCache", "ContentReader", "ContentWriter"]
 
@@ -41,11 +42,19 @@ CHUNK_BYTES: Final = 1 << 20
 WINDOW: Final = 6
 _KEPT_CHUNKS: Final = 2
 _REMOVE_BATCH: Final = 512
-_FULL_TRIES: Final = 5
-_KEY: Final = struct.Struct("<bQQ")  # type code, content id, chunk number
-_HEAD: Final = struct.Struct("<ibbQQbiI")  # cache id, flags, key, type code, length, checksum
-_VALUE: Final = struct.Struct("<biI")  # type code, length, checksum
 _CHECKSUM_BYTES: Final = 4
+_SCAN_PAGE: Final = 8  # of a chunk each
+
+
+def _put_head(cache: int, content: int, number: int, size: int, checksum: int) -> bytes:
+    """What is before a chunk of so many bytes in the request that stores it."""
+    value = sized_head(TypeCode.BYTE_ARRAY, _CHECKSUM_BYTES + size)
+    head = cache_request(cache, encode_uuid(content, number), value)
+    return head + checksum.to_bytes(_CHECKSUM_BYTES, "little")
+
+
+_KEY_BYTES: Final = len(encode_uuid(0, 0))
+_HEAD_BYTES: Final = len(_put_head(0, 0, 0, 0, 0))
 
 
 class ChunkCache:
@@ -63,49 +72,39 @@ class ChunkCache:
 
     def remove_all(self, chunks: Iterable[tuple[str, int]]) -> None:
         """Remove chunks, given by content id and number, whether or not they exist."""
-        keys = (_KEY.pack(TypeCode.UUID, int(content, 16), number) for content, number in chunks)
-        head = struct.pack("<ib", self.id, 0)
+        keys = (encode_uuid(int(content, 16), number) for content, number in chunks)
         while batch := list(itertools.islice(keys, _REMOVE_BATCH)):
-            self._remove_keys(head + struct.pack("<i", len(batch)) + b"".join(batch))
+            self._remove_keys(batch_request(self.id, batch))
 
     def _remove_keys(self, request: bytes) -> None:
-        retry(self.client, lambda _: self.client.call(OpCode.CACHE_REMOVE_KEYS, request))
+        retry(self.client.settings, lambda _: self.client.call(OpCode.CACHE_REMOVE_KEYS, request))
 
     def count(self) -> int:
         """Number of chunks of all files."""
-        return retry(self.client, lambda _: self.client.cache_size(self.name))
+        return retry(self.client.settings, lambda _: self.client.cache_size(self.name))
 
     def scan(self) -> Iterator[tuple[str, int]]:
         """Content id and number of every chunk; reads the whole cache."""
         with self.client.channel() as channel:
-            # flags, no filter, entries of a page, all partitions, not only local ones
-            request = struct.pack("<ibbiib", self.id, 0, TypeCode.NULL, 8, -1, 0)
-            body = channel.call(OpCode.QUERY_SCAN, request)
-            with damaged("chunks of a file system"):
-                (cursor,) = struct.unpack_from("<q", body, 0)
-            at = 8
-            while True:
-                found, more = _scanned_keys(body, at)
-                yield from found
-                if not more:
-                    return
-                at = 0
-                body = channel.call(OpCode.QUERY_SCAN_PAGE, struct.pack("<q", cursor))
+            body = channel.call(OpCode.QUERY_SCAN, scan_request(self.id, _SCAN_PAGE))
+            cursor, page = read_first_page(body)
+            yield from _scanned_keys(page)
+            while page.more:
+                body = channel.call(OpCode.QUERY_SCAN_PAGE, cursor_request(cursor))
+                page = read_page(body)
+                yield from _scanned_keys(page)
 
 
-def _scanned_keys(body: memoryview, at: int) -> tuple[list[tuple[str, int]], bool]:
+def _scanned_keys(page: Page) -> list[tuple[str, int]]:
+    """Content ids and numbers of the chunks in a page."""
+    at, body = 0, page.data.data
     found = []
     with damaged("chunks of a file system"):
-        (count,) = struct.unpack_from("<i", body, at)
-        at += 4
-        for _ in range(count):
-            _, content, number = _KEY.unpack_from(body, at)
-            (length,) = struct.unpack_from("<i", body, at + _KEY.size + 1)
-            if length < 0:
-                raise IndexError(f"length {length}")
-            at += _KEY.size + 5 + length
+        for _ in range(page.count):
+            content, number = divmod(uuid_at(body, at + 1).int, 1 << 64)
             found.append((f"{content:016x}", number))
-        return found, bool(body[at])
+            _, _, at = sized_at(body, at + _KEY_BYTES)
+    return found
 
 
 class ContentWriter:
@@ -143,7 +142,7 @@ class ContentWriter:
             if self._buffer is None:
                 self._buffer = self._take_buffer()
             count = min(total - at, self.chunk_bytes - self._filled)
-            begin = _HEAD.size + self._filled
+            begin = _HEAD_BYTES + self._filled
             self._buffer[begin : begin + count] = data[at : at + count]
             self._filled += count
             self.size += count
@@ -171,39 +170,30 @@ class ContentWriter:
     def _take_buffer(self) -> bytearray:
         while len(self._pipeline) >= WINDOW:
             self._answer()
-        return self._free.pop() if self._free else bytearray(_HEAD.size + self.chunk_bytes)
+        return self._free.pop() if self._free else bytearray(_HEAD_BYTES + self.chunk_bytes)
 
     def _send(self) -> None:
         assert self._buffer is not None
-        view = memoryview(self._buffer)[: _HEAD.size + self._filled]
-        checksum = crc32(view[_HEAD.size :])
-        length = _CHECKSUM_BYTES + self._filled
-        _HEAD.pack_into(
-            self._buffer,
-            0,
-            self._cache.id,
-            0,
-            TypeCode.UUID,
-            self._content,
-            self._number,
-            TypeCode.BYTE_ARRAY,
-            length,
-            checksum,
+        view = memoryview(self._buffer)[: _HEAD_BYTES + self._filled]
+        checksum = crc32(view[_HEAD_BYTES:])
+        view[:_HEAD_BYTES] = _put_head(
+            self._cache.id, self._content, self._number, self._filled, checksum
         )
         self._used.append(self._buffer)
         self._pipeline.submit(OpCode.CACHE_PUT, view)
 
     def _answer(self) -> None:
-        for attempt in range(_FULL_TRIES):
+        backoff = Backoff(ROOM)
+        while True:
             try:
                 self._pipeline.take()
                 break
             except ServerError as error:
                 # Still pending, and sent again by the next try.
-                if not is_full(error) or attempt == _FULL_TRIES - 1:
+                if (wait_s := backoff.wait_s(error)) is None:
                     raise
                 self._cache.make_room()
-                time.sleep(0.2 * 2**attempt)
+                time.sleep(wait_s)
         buffer = self._used.popleft()
         if buffer is not self._buffer and len(self._free) <= WINDOW:
             self._free.append(buffer)
@@ -319,24 +309,24 @@ class ContentReader:
     def request(self, index: int) -> bytes:
         """The request for the chunk of a piece."""
         piece = self._pieces[index]
-        head = struct.pack("<ib", self._cache.id, 0)
-        return head + _KEY.pack(TypeCode.UUID, piece.content, piece.number)
+        return cache_request(self._cache.id, encode_uuid(piece.content, piece.number))
 
     def check(self, index: int, body: memoryview) -> memoryview:
         """The bytes of a piece out of the answer, after its checksum was compared."""
         piece = self._pieces[index]
         where = f"chunk {piece.number} of content {piece.content:016x}"
-        if len(body) == 1 and body[0] == TypeCode.NULL:
+        try:
+            code, value = read_sized(body, where)
+        except WireError as error:
+            raise os_error(errno.EIO, self._path, f"{where} is damaged") from error
+        if code is TypeCode.NULL:
             raise os_error(
                 errno.ESTALE, self._path, f"{where} is gone: the file was replaced or removed"
             )
-        if len(body) < _VALUE.size:
+        if code is not TypeCode.BYTE_ARRAY or len(value) < _CHECKSUM_BYTES:
             raise os_error(errno.EIO, self._path, f"{where} is damaged")
-        code, length, checksum = _VALUE.unpack_from(body, 0)
-        data = body[_VALUE.size : 5 + length]
-        if code != TypeCode.BYTE_ARRAY or len(data) != length - _CHECKSUM_BYTES:
-            raise os_error(errno.EIO, self._path, f"{where} is damaged")
-        if crc32(data) != checksum:
+        checksum, data = value[:_CHECKSUM_BYTES], value[_CHECKSUM_BYTES:]
+        if crc32(data) != int.from_bytes(checksum, "little"):
             raise os_error(errno.EIO, self._path, f"{where} does not match its checksum")
         if len(data) < piece.high:
             raise os_error(errno.EIO, self._path, f"{where} is cut at {len(data)} bytes")

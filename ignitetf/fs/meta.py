@@ -6,91 +6,62 @@ All requests are raw: a round trip costs what the node needs. Reads and repeatab
 tried again while the cluster changes; a conditional write whose answer was lost is settled by
 reading. `round_trips` counts requests, for those who must stay within a number of them.
 
-Source: Apache Ignite 2.17.0, `ClientCacheRequest` (flag 2 and transaction id), `ClientTxStartRequest`,
-`ClientCacheSqlFieldsQueryRequest`. Values are byte arrays, not text: a table with values of type
+Values are byte arrays, not text: a table with values of type
 String makes the node look for Lucene classes, which are an optional part of it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
-from ignitetf.errors import IgniteTFError, ServerError, WireError
-from ignitetf.fs.retry import retry
+from ignitetf.errors import IgniteTFError, ServerError
 from ignitetf.net.channel import Channel
 from ignitetf.net.client import Client, cache_id
-from ignitetf.net.failures import damaged
 from ignitetf.net.pyclient import translated
-from ignitetf.wire.codes import Feature, OpCode, TypeCode
+from ignitetf.net.retry import retry
+from ignitetf.wire.answers import damaged, int_at, pairs_at, read_bool, read_int, read_sized
+from ignitetf.wire.codes import OpCode, TypeCode
+from ignitetf.wire.frames import Page, read_first_sql_page, read_page
+from ignitetf.wire.parameters import encode_bytes, encode_string
+from ignitetf.wire.requests import (
+    batch_request,
+    cache_request,
+    cursor_request,
+    sql_request,
+    transaction_end_request,
+    transaction_start_request,
+)
 
 __all__ = ["MetaCache", "Transaction"]
 
 T = TypeVar("T")
 
 TABLE: Final = "ENTRY"
-_HEAD: Final = struct.Struct("<ib")  # cache id, flags
-_TX_HEAD: Final = struct.Struct("<ibi")  # cache id, flags, transaction id
-_SIZED: Final = struct.Struct("<bi")  # type code, length
-_IN_TRANSACTION: Final = 2
-_PESSIMISTIC: Final = 1
-_REPEATABLE_READ: Final = 1
 _LOCK_TIMEOUT_MS: Final = 10_000
 _RANGE_PAGE: Final = 16_384
-_SELECT: Final = 1
+_WHAT: Final = "the file system's metadata"
 
 
-def _text(value: str) -> bytes:
-    data = value.encode()
-    return _SIZED.pack(TypeCode.STRING, len(data)) + data
+def _keys(keys: Iterable[str]) -> list[bytes]:
+    return [encode_string(key) for key in keys]
 
 
-def _blob(value: bytes) -> bytes:
-    return _SIZED.pack(TypeCode.BYTE_ARRAY, len(value)) + value
-
-
-def _keys(keys: Iterable[str]) -> bytes:
-    packed = [_text(key) for key in keys]
-    return struct.pack("<i", len(packed)) + b"".join(packed)
-
-
-def _pairs(pairs: Mapping[str, bytes]) -> bytes:
-    packed = [_text(key) + _blob(value) for key, value in pairs.items()]
-    return struct.pack("<i", len(packed)) + b"".join(packed)
-
-
-def _read(body: memoryview, at: int) -> tuple[bytes | None, int]:
-    """One text or byte array of an answer, as bytes."""
-    with damaged("an entry of the metadata cache"):
-        code = body[at]
-        if code == TypeCode.NULL:
-            return None, at + 1
-        if code not in (TypeCode.STRING, TypeCode.BYTE_ARRAY):
-            raise WireError(f"the file system's metadata hold a value of type {code}")
-        (length,) = struct.unpack_from("<i", body, at + 1)
-    end = at + 5 + length
-    if length < 0 or end > len(body):
-        raise WireError("damaged answer from the metadata cache")
-    return bytes(body[at + 5 : end]), end
-
-
-def _flag(body: memoryview) -> bool:
-    if len(body) != 1 or body[0] > 1:
-        raise WireError("damaged answer from the metadata cache: no yes and no no")
-    return bool(body[0])
+def _pairs(pairs: Mapping[str, bytes]) -> list[bytes]:
+    return [encode_string(key) + encode_bytes(value) for key, value in pairs.items()]
 
 
 def _read_map(body: memoryview) -> dict[str, bytes]:
-    at, found = 4, {}
-    with damaged("entries of the metadata cache"):
-        for _ in range(struct.unpack_from("<i", body, 0)[0]):
-            key, at = _read(body, at)
-            value, at = _read(body, at)
-            if key is not None and value is not None:
-                found[key.decode()] = value
-    return found
+    with damaged(_WHAT):
+        pairs = pairs_at(body, 4, int_at(body, 0))
+        return {k.decode(): v for k, v in pairs if k is not None and v is not None}
+
+
+def _read_rows(page: Page) -> list[tuple[str, bytes]]:
+    with damaged(_WHAT):
+        pairs = pairs_at(page.data.data, 0, page.count)
+        return [((key or b"").decode(), value or b"") for key, value in pairs]
 
 
 class MetaCache:
@@ -98,6 +69,7 @@ class MetaCache:
 
     Attributes:
         name: Name of the cache.
+        id: Id of the cache.
         round_trips: Requests sent since this object was made.
     """
 
@@ -105,8 +77,7 @@ class MetaCache:
         self.client = client
         self.name = name
         self.round_trips = 0
-        self._id = cache_id(name)
-        self._head = _HEAD.pack(self._id, 0)
+        self.id = cache_id(name)
 
     def _call(self, op: OpCode, body: bytes) -> memoryview:
         self.round_trips += 1
@@ -114,51 +85,56 @@ class MetaCache:
 
     def get(self, key: str) -> bytes | None:
         """The value of a key, None where there is none."""
-        body = retry(self.client, lambda _: self._call(OpCode.CACHE_GET, self._head + _text(key)))
-        return _read(body, 0)[0]
+        request = cache_request(self.id, encode_string(key))
+        body = retry(self.client.settings, lambda _: self._call(OpCode.CACHE_GET, request))
+        code, value = read_sized(body, _WHAT)
+        return None if code is TypeCode.NULL else bytes(value)
 
     def get_all(self, keys: Iterable[str]) -> dict[str, bytes]:
         """The values of those keys that exist."""
-        request = self._head + _keys(keys)
-        return _read_map(retry(self.client, lambda _: self._call(OpCode.CACHE_GET_ALL, request)))
+        request = batch_request(self.id, _keys(keys))
+        return _read_map(
+            retry(self.client.settings, lambda _: self._call(OpCode.CACHE_GET_ALL, request))
+        )
 
     def put(self, key: str, value: bytes) -> None:
         """Set a value."""
-        request = self._head + _text(key) + _blob(value)
-        retry(self.client, lambda _: self._call(OpCode.CACHE_PUT, request))
+        request = cache_request(self.id, encode_string(key), encode_bytes(value))
+        retry(self.client.settings, lambda _: self._call(OpCode.CACHE_PUT, request))
 
     def put_all(self, pairs: Mapping[str, bytes]) -> None:
         """Set several values, each on its own."""
         if pairs:
-            ordered = dict(sorted(pairs.items()))
-            request = self._head + _pairs(ordered)
-            retry(self.client, lambda _: self._call(OpCode.CACHE_PUT_ALL, request))
+            request = batch_request(self.id, _pairs(dict(sorted(pairs.items()))))
+            retry(self.client.settings, lambda _: self._call(OpCode.CACHE_PUT_ALL, request))
 
     def offer(self, pairs: Mapping[str, bytes]) -> None:
         """Set several values that nobody needs: what the cluster refuses now is left out."""
         if pairs:
+            request = batch_request(self.id, _pairs(dict(sorted(pairs.items()))))
             with contextlib.suppress(ServerError):
-                self._call(OpCode.CACHE_PUT_ALL, self._head + _pairs(dict(sorted(pairs.items()))))
+                self._call(OpCode.CACHE_PUT_ALL, request)
 
     def put_if_absent(self, key: str, value: bytes) -> bool:
         """Set a value where there is none; the value must be no other client's."""
+        request = cache_request(self.id, encode_string(key), encode_bytes(value))
 
         def once(earlier: IgniteTFError | None) -> bool:
-            request = self._head + _text(key) + _blob(value)
-            done = _flag(self._call(OpCode.CACHE_PUT_IF_ABSENT, request))
+            done = read_bool(self._call(OpCode.CACHE_PUT_IF_ABSENT, request), _WHAT)
             return done or (earlier is not None and self.get(key) == value)
 
-        return retry(self.client, once)
+        return retry(self.client.settings, once)
 
     def replace(self, key: str, old: bytes, new: bytes) -> bool:
         """Set a value where the present one is `old`; `new` must be no other client's."""
+        objects = (encode_string(key), encode_bytes(old), encode_bytes(new))
+        request = cache_request(self.id, *objects)
 
         def once(earlier: IgniteTFError | None) -> bool:
-            request = self._head + _text(key) + _blob(old) + _blob(new)
-            done = _flag(self._call(OpCode.CACHE_REPLACE_IF_EQUALS, request))
+            done = read_bool(self._call(OpCode.CACHE_REPLACE_IF_EQUALS, request), _WHAT)
             return done or (earlier is not None and self.get(key) == new)
 
-        return retry(self.client, once)
+        return retry(self.client.settings, once)
 
     def remove_if(self, key: str, value: bytes) -> bool:
         """Remove a key where its value is this one; no other client may do the same."""
@@ -166,18 +142,18 @@ class MetaCache:
         def once(earlier: IgniteTFError | None) -> bool:
             return self._remove_if(key, value) or (earlier is not None and self.get(key) is None)
 
-        return retry(self.client, once)
+        return retry(self.client.settings, once)
 
     def _remove_if(self, key: str, value: bytes) -> bool:
-        request = self._head + _text(key) + _blob(value)
-        return _flag(self._call(OpCode.CACHE_REMOVE_IF_EQUALS, request))
+        request = cache_request(self.id, encode_string(key), encode_bytes(value))
+        return read_bool(self._call(OpCode.CACHE_REMOVE_IF_EQUALS, request), _WHAT)
 
     def remove(self, keys: Iterable[str]) -> None:
         """Remove keys, each on its own."""
         ordered = sorted(keys)
         if ordered:
-            request = self._head + _keys(ordered)
-            retry(self.client, lambda _: self._call(OpCode.CACHE_REMOVE_KEYS, request))
+            request = batch_request(self.id, _keys(ordered))
+            retry(self.client.settings, lambda _: self._call(OpCode.CACHE_REMOVE_KEYS, request))
 
     def settle(self, key: str) -> None:
         """Wait until no transaction that holds this key is under way.
@@ -186,7 +162,7 @@ class MetaCache:
         Before "it does not exist" is said, the key is asked once more, after this. It is a
         conditional removal whose condition never holds (no value is empty): it takes the lock.
         """
-        retry(self.client, lambda _: self._remove_if(key, b""))
+        retry(self.client.settings, lambda _: self._remove_if(key, b""))
 
     def range(
         self, first: str, end: str, *, limit: int = -1, page: int = _RANGE_PAGE
@@ -199,20 +175,18 @@ class MetaCache:
             limit: Most rows wanted; -1 for all.
             page: Rows of one answer.
         """
-        channel, body = retry(self.client, lambda _: self._open_range(first, end, limit, page))
+        channel, body = retry(
+            self.client.settings, lambda _: self._open_range(first, end, limit, page)
+        )
         done = False
         try:
-            with damaged("rows of the metadata cache"):
-                (cursor,) = struct.unpack_from("<q", body, 0)
-            at = 12  # after the number of columns
-            while True:
-                rows, more = _read_rows(body, at)
-                yield from rows
-                if not more:
-                    break
+            cursor, _, found = read_first_sql_page(body)
+            yield from _read_rows(found)
+            while found.more:
                 self.round_trips += 1
-                body = channel.call(OpCode.QUERY_SQL_FIELDS_PAGE, struct.pack("<q", cursor))
-                at = 0
+                body = channel.call(OpCode.QUERY_SQL_FIELDS_PAGE, cursor_request(cursor))
+                found = read_page(body)
+                yield from _read_rows(found)
             done = True
         finally:
             if done:
@@ -227,24 +201,16 @@ class MetaCache:
         statement = f'SELECT K, V FROM "{self.name}".{TABLE} WHERE K >= ? AND K < ?'  # nosec B608
         if limit >= 0:
             statement += f" LIMIT {limit}"
+        request = sql_request(
+            self.name,
+            statement,
+            _keys([first, end]),
+            page,
+            cache=self.id,
+            timeout_ms=int(self.client.settings.request_timeout_s * 1000),
+        )
         channel = self.client.acquire()
         try:
-            request = b"".join(
-                [
-                    self._head,
-                    _text(self.name),
-                    struct.pack("<ii", page, -1),
-                    _text(statement),
-                    struct.pack("<i", 2),
-                    _text(first),
-                    _text(end),
-                    # kind; not joins, local, replicated, ordered, collocated; lazy
-                    struct.pack("<7b", _SELECT, 0, 0, 0, 0, 0, 1),
-                    struct.pack("<qb", int(self.client.settings.request_timeout_s * 1000), 0),
-                ]
-            )
-            if channel.features & Feature.QUERY_PARTITIONS_BATCH_SIZE:
-                request += struct.pack("<ii", -1, 1)
             self.round_trips += 1
             return channel, channel.call(OpCode.QUERY_SQL_FIELDS, request)
         except ServerError:
@@ -286,19 +252,7 @@ class MetaCache:
             self.client.release(channel)
             return result
 
-        return retry(self.client, once)
-
-
-def _read_rows(body: memoryview, at: int) -> tuple[list[tuple[str, bytes]], bool]:
-    rows = []
-    with damaged("rows of the metadata cache"):
-        (count,) = struct.unpack_from("<i", body, at)
-        at += 4
-        for _ in range(count):
-            key, at = _read(body, at)
-            value, at = _read(body, at)
-            rows.append(((key or b"").decode(), value or b""))
-        return rows, bool(body[at])
+        return retry(self.client.settings, once)
 
 
 class Transaction:
@@ -315,40 +269,40 @@ class Transaction:
         self.unsettled = earlier is not None
         self._cache = cache
         self._channel = channel
-        request = struct.pack("<bbq", _PESSIMISTIC, _REPEATABLE_READ, _LOCK_TIMEOUT_MS)
-        body = self._call(OpCode.TX_START, request + bytes([TypeCode.NULL]))
-        with damaged("the id of a transaction"):
-            (self._id,) = struct.unpack_from("<i", body, 0)
-        self._head = _TX_HEAD.pack(cache._id, _IN_TRANSACTION, self._id)
+        body = self._call(OpCode.TX_START, transaction_start_request(_LOCK_TIMEOUT_MS))
+        self._id = read_int(body, "the id of a transaction")
 
     def _call(self, op: OpCode, body: bytes) -> memoryview:
         self._cache.round_trips += 1
         return self._channel.call(op, body)
 
+    def _batch(self, items: list[bytes]) -> bytes:
+        return batch_request(self._cache.id, items, transaction=self._id)
+
     def lock(self, keys: Iterable[str]) -> dict[str, bytes]:
         """Lock keys in the given order, and give the values of those that exist."""
-        return _read_map(self._call(OpCode.CACHE_GET_ALL, self._head + _keys(keys)))
+        return _read_map(self._call(OpCode.CACHE_GET_ALL, self._batch(_keys(keys))))
 
     def put(self, pairs: Mapping[str, bytes]) -> None:
         """Set values."""
         if len(pairs) == 1:
-            ((key, value),) = pairs.items()
-            self._call(OpCode.CACHE_PUT, self._head + _text(key) + _blob(value))
+            request = cache_request(self._cache.id, *_pairs(pairs), transaction=self._id)
+            self._call(OpCode.CACHE_PUT, request)
         elif pairs:
-            self._call(OpCode.CACHE_PUT_ALL, self._head + _pairs(pairs))
+            self._call(OpCode.CACHE_PUT_ALL, self._batch(_pairs(pairs)))
 
     def remove(self, keys: Iterable[str]) -> None:
         """Remove keys."""
         if found := list(keys):
-            self._call(OpCode.CACHE_REMOVE_KEYS, self._head + _keys(found))
+            self._call(OpCode.CACHE_REMOVE_KEYS, self._batch(_keys(found)))
 
     def end(self, *, commit: bool) -> None:
         """Commit, or roll back; on a broken connection the node rolls back by itself."""
         if commit:
-            self._call(OpCode.TX_END, struct.pack("<ib", self._id, 1))
+            self._call(OpCode.TX_END, transaction_end_request(self._id, commit=True))
         elif not self._channel.closed:
             try:
-                self._call(OpCode.TX_END, struct.pack("<ib", self._id, 0))
+                self._call(OpCode.TX_END, transaction_end_request(self._id, commit=False))
             except IgniteTFError:
                 self._channel.close()
 

@@ -16,8 +16,9 @@ from ignitetf.errors import (
     ServerOverloaded,
     TlsError,
 )
+from ignitetf.net.failures import is_full
 
-__all__ = ["NativeIOUnavailable", "as_os_error", "is_full", "os_errors"]
+__all__ = ["NativeIOUnavailable", "as_os_error", "os_errors"]
 
 # The first class that fits decides.
 _TABLE: tuple[tuple[type[IgniteTFError], int], ...] = (
@@ -34,22 +35,6 @@ _TABLE: tuple[tuple[type[IgniteTFError], int], ...] = (
 
 class NativeIOUnavailable(IgniteTFError, ImportError):
     """TensorFlow's own file operations cannot be had; fsspec and `checkpoint push` work."""
-
-
-def is_full(error: IgniteTFError) -> bool:
-    """Whether a node refused to store something, which nearly always means: no memory left.
-
-    An update that fails for want of memory says no more than "Failed to update keys", and a
-    transaction that it was "Committing a transaction has produced runtime exception".
-    """
-    message = str(error.fields.get("server_message"))
-    signs = (
-        "Failed to update keys",
-        "Committing a transaction has produced runtime exception",
-        "Out of memory in data region",
-        "IgniteOutOfMemory",
-    )
-    return isinstance(error, ServerOverloaded) or any(sign in message for sign in signs)
 
 
 def as_os_error(error: IgniteTFError, path: str | None = None) -> OSError:

@@ -13,7 +13,6 @@ from ignitetf.errors import IgniteTFError
 from ignitetf.fs.chunks import ChunkCache
 from ignitetf.fs.leases import GRACE_S, is_dead, is_here, now_ms
 from ignitetf.fs.meta import MetaCache, Transaction
-from ignitetf.fs.oserrors import is_full
 from ignitetf.fs.records import (
     Entry,
     decode,
@@ -26,6 +25,7 @@ from ignitetf.fs.records import (
     removed_key,
 )
 from ignitetf.fs.removal import Removal
+from ignitetf.net.failures import is_full
 
 __all__ = ["Reclaimer"]
 

@@ -16,7 +16,6 @@ from typing import Final
 from ignitetf.errors import IgniteTFError
 from ignitetf.fs.chunks import ChunkCache
 from ignitetf.fs.meta import Transaction
-from ignitetf.fs.oserrors import is_full
 from ignitetf.fs.path import join, os_error
 from ignitetf.fs.records import (
     Entry,
@@ -27,6 +26,7 @@ from ignitetf.fs.records import (
     removed_key,
 )
 from ignitetf.fs.tree import Found, Names, Stale, Tree
+from ignitetf.net.failures import is_full
 
 __all__ = ["Removal"]
 

@@ -37,6 +37,7 @@ from ignitetf.fs.records import (
     hint_key,
     new_id,
 )
+from ignitetf.net.retry import CONFLICT, Backoff
 
 __all__ = ["Found", "Names", "Stale", "Tree"]
 
@@ -186,13 +187,16 @@ class Tree:
 
     def settled(self, names: Names, work: Callable[[], T]) -> T:
         """Run work again while what it looked up is stale when it is locked."""
-        for attempt in range(_ATTEMPTS):
+        backoff = Backoff(CONFLICT)
+        while True:
             try:
                 return work()
-            except Stale:
+            except Stale as stale:
                 self.forget(names)
-                time.sleep(min(0.1, 0.002 * attempt))
-        raise os_error(errno.ETIMEDOUT, join(names), "too many changes at the same time")
+                if (wait_s := backoff.wait_s(stale)) is None:
+                    reason = "too many changes at the same time"
+                    raise os_error(errno.ETIMEDOUT, join(names), reason) from stale
+                time.sleep(wait_s)
 
     def make_directory(self, names: Names, *, parents: bool = False, exist_ok: bool = False) -> str:
         """Make a directory; gives its id.

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import math
-import struct
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
@@ -27,6 +26,7 @@ from ignitetf.wire.affinity import partitions_of
 from ignitetf.wire.blocks import BLOCK_KEY, concat, pack_blocks
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.codes import OpCode, TypeCode
+from ignitetf.wire.requests import batch_head
 from ignitetf.wire.schema import Batch, Column, Schema
 
 __all__ = ["BLOCK_BYTES", "BlockKeys", "Blocks", "trim"]
@@ -188,5 +188,5 @@ def _remove(client: Client, cache: str, keys: NDArray[np.int64]) -> None:
     objects = np.empty((len(keys), 9), np.uint8)
     objects[:, 0] = TypeCode.LONG
     objects[:, 1:] = keys.astype("<i8").view(np.uint8).reshape(-1, 8)
-    head = struct.pack("<ibi", cache_id(cache), 0, len(keys))
+    head = batch_head(cache_id(cache), len(keys))
     client.call(OpCode.CACHE_REMOVE_KEYS, head + objects.tobytes())

@@ -8,8 +8,6 @@ Source: Apache Ignite 2.17.0, `BinaryWriterExImpl.writeBinaryObject` (wrapped ob
 
 from __future__ import annotations
 
-import struct
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -18,11 +16,13 @@ import numpy as np
 from ignitetf.load.writer import IN_FLIGHT, REQUEST_BYTES
 from ignitetf.net.channel import Channel
 from ignitetf.net.client import Client, cache_id
+from ignitetf.net.pipeline import InFlight
 from ignitetf.wire.codes import OpCode, TypeCode
 from ignitetf.wire.encode import EncodedPage
 from ignitetf.wire.encoders import copy_runs
-from ignitetf.wire.frames import Page, cursor_request, read_first_page, read_page, scan_request
+from ignitetf.wire.frames import Page, read_first_page, read_page
 from ignitetf.wire.objects import Bytes, Positions, find_rows, gather, unwrap
+from ignitetf.wire.requests import batch_head, cursor_request, scan_request
 
 __all__ = ["copy_entries"]
 
@@ -52,22 +52,18 @@ def copy_entries(
     """
     page_size = max(1, min(_PAGE_BYTES // max(1, entry_bytes), 1 << 16))
     copied = 0
-    head = (cache_id(target), 0)
     with client.channel() as reading, client.channel() as writing:
-        waiting: deque[int] = deque()
+        in_flight = InFlight(writing, IN_FLIGHT)
         for partition in range(client.partition_count(source)):
             request = scan_request(cache_id(source), page_size, partition)
             for page in _pages(reading, request):
                 entries = unwrapped(page)
                 for count, views in entries.pieces(REQUEST_BYTES):
                     check_lease()
-                    body = struct.pack("<ibi", *head, count)
-                    waiting.append(writing.send(OpCode.CACHE_PUT_ALL, body, *views))
-                    if len(waiting) > IN_FLIGHT:
-                        writing.receive(waiting.popleft())
+                    head = batch_head(cache_id(target), count)
+                    in_flight.send(OpCode.CACHE_PUT_ALL, head, *views)
                 copied += page.count
-        while waiting:
-            writing.receive(waiting.popleft())
+        in_flight.drain()
     return copied
 
 

@@ -27,7 +27,7 @@ from ignitetf.load.journal import Journal, write_journal
 from ignitetf.load.sources.base import Source, batch_bytes
 from ignitetf.load.writer import Writer, register_types
 from ignitetf.net.client import Client
-from ignitetf.net.failures import is_retryable
+from ignitetf.net.retry import LOAD, Backoff
 from ignitetf.tables.lease import Lease
 from ignitetf.tables.removal import index_table
 from ignitetf.wire.blocks import block_schema
@@ -39,8 +39,6 @@ Progress = Callable[[int, int], None]
 
 # Between two notes in the journal the work of an interrupted load is lost; each costs a flush.
 _NOTE_S: Final = 2.0
-_FIRST_PAUSE_S: Final = 0.2
-_LAST_PAUSE_S: Final = 5.0
 
 
 class Filler:
@@ -82,20 +80,18 @@ class Filler:
         Raises:
             LoadInterrupted: The cluster stayed away or refused; what is stored is kept.
         """
-        # For this long a lost connection is tried again, as the cluster may need it to recover.
-        idle_s = self.client.settings.idle_timeout_s
-        deadline, pause = time.monotonic() + idle_s, _FIRST_PAUSE_S
+        backoff = Backoff(LOAD)
         while True:
             before = self.journal.position
             try:
                 return self._fill(fresh=fresh)
             except (ServerError, ConnectError, RequestTimeout) as error:
                 if self.journal.position > before:
-                    deadline, pause = time.monotonic() + idle_s, _FIRST_PAUSE_S
-                left = deadline - time.monotonic()
-                if is_retryable(error) and left > 0:
-                    time.sleep(min(pause, left))
-                    pause = min(2 * pause, _LAST_PAUSE_S)
+                    backoff.progress()
+                # The cluster may need so long to recover.
+                wait_s = backoff.wait_s(error, self.client.settings.idle_timeout_s)
+                if wait_s is not None:
+                    time.sleep(wait_s)
                     fresh = False
                     continue
                 if self.journal.rows == 0 and self.journal.mode != "append":

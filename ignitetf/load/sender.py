@@ -14,21 +14,20 @@ Source: Apache Ignite 2.17.0, `ClientDataStreamerStartRequest`, `ClientDataStrea
 from __future__ import annotations
 
 import contextlib
-import struct
 import threading
 import uuid
-from collections import deque
 from typing import Final
 
 from ignitetf.errors import IgniteTFError, RequestTimeout, ServerError
 from ignitetf.load.work import Job, Work, WorkQueue
-from ignitetf.net.channel import Channel
 from ignitetf.net.client import cache_id
-from ignitetf.net.failures import damaged
+from ignitetf.net.pipeline import InFlight
 from ignitetf.tables.room import memory_full
+from ignitetf.wire.answers import read_long
 from ignitetf.wire.buffers import BufferPool
-from ignitetf.wire.codes import OpCode, Status, StreamerFlag, TypeCode
+from ignitetf.wire.codes import OpCode, Status, StreamerFlag
 from ignitetf.wire.encode import encode_entries
+from ignitetf.wire.requests import batch_head, streamer_head, streamer_start_request
 
 __all__ = ["Line"]
 
@@ -47,22 +46,21 @@ class Line:
         self.node = node
         self.queue = work
         self.thread = threading.Thread(target=self._run, name="ignitetf-writer", daemon=True)
-        self.channel: Channel | None = None
+        self.sent: InFlight | None = None
         self.stream: int | None = None
         self.buffers = BufferPool()
-        self.waiting: deque[int] = deque()
         self.last: tuple[int, list[memoryview]] | None = None
         self._aborted = False
 
     def abort(self) -> None:
         """End the thread soon, whatever it waits for."""
         self._aborted = True
-        if self.channel is not None:
-            self.channel.abort()
+        if self.sent is not None:
+            self.sent.channel.abort()
 
     def _run(self) -> None:
         try:
-            self.channel = self.job.client.acquire(self.node)
+            self.sent = InFlight(self.job.client.acquire(self.node), self.job.in_flight)
             while (item := self.job.take(self.queue)) is not None:
                 if isinstance(item, Work):
                     self._write(item)
@@ -73,8 +71,8 @@ class Line:
                     item.done.set()
             if not self._aborted and self.job.failed is None:
                 self._flush(StreamerFlag.FLUSH | StreamerFlag.CLOSE)
-                self.job.client.release(self.channel)
-                self.channel = None
+                self.job.client.release(self.sent.channel)
+                self.sent = None
         except threading.BrokenBarrierError:
             self.job.fail(RequestTimeout(f"cache {self.job.cache!r}: a flush took too long"))
         except ServerError as error:
@@ -82,11 +80,11 @@ class Line:
         except BaseException as error:
             self.job.fail(error)
         finally:
-            if self.channel is not None:
-                self._settle()
-                self.channel.close()
+            if self.sent is not None:
+                self._settle(self.sent)
+                self.sent.channel.close()
 
-    def _settle(self) -> None:
+    def _settle(self, sent: InFlight) -> None:
         """Close a stream that is given up, before its connection.
 
         Ignite interrupts the threads that work for a stream whose connection ends; one of them
@@ -95,9 +93,9 @@ class Line:
         if self.stream is None or self._aborted:
             return
         with contextlib.suppress(IgniteTFError):
-            while self.waiting:
+            while len(sent):
                 with contextlib.suppress(ServerError):
-                    self._receive()
+                    sent.receive()
             self._flush(StreamerFlag.FLUSH | StreamerFlag.CLOSE)
 
     def _write(self, work: Work) -> None:
@@ -108,46 +106,35 @@ class Line:
             self._start(max(1, page.nbytes // max(1, len(page))))
         for count, views in page.pieces(self.job.request_bytes):
             self._send(count, views)
-            while len(self.waiting) > self.job.in_flight:
-                self._receive()
 
     def _start(self, entry_bytes: int) -> None:
         """Open a data streamer; without one in the server, go on with `put_all`."""
-        assert self.channel is not None
+        assert self.sent is not None
         buffer = min(max(_NODE_BUFFER_BYTES // entry_bytes, _MIN_NODE_BUFFER), _MAX_NODE_BUFFER)
-        request = struct.pack(
-            "<ibiibi",
-            cache_id(self.job.cache),
-            self._flags(),
-            buffer,
-            buffer,
-            TypeCode.NULL,
-            0,
-        )
+        request = streamer_start_request(cache_id(self.job.cache), self._flags(), buffer)
         try:
-            body = self.channel.call(OpCode.DATA_STREAMER_START, request)
+            body = self.sent.channel.call(OpCode.DATA_STREAMER_START, request)
         except ServerError as error:
             if error.fields.get("status") != Status.INVALID_OP_CODE:
                 raise
             self.job.streamer = False
             return
-        with damaged("the id of a data streamer"):
-            (self.stream,) = struct.unpack_from("<q", body, 0)
+        self.stream = read_long(body, "the id of a data streamer")
 
-    def _flags(self) -> int:
-        overwrite = StreamerFlag.ALLOW_OVERWRITE if self.job.overwrite else 0
-        return int(StreamerFlag.KEEP_BINARY | overwrite)
+    def _flags(self) -> StreamerFlag:
+        overwrite = StreamerFlag.ALLOW_OVERWRITE if self.job.overwrite else StreamerFlag(0)
+        return StreamerFlag.KEEP_BINARY | overwrite
 
     def _send(self, count: int, views: list[memoryview]) -> None:
-        assert self.channel is not None
+        assert self.sent is not None
         self.job.check_lease()
         if self.stream is None:
-            head = struct.pack("<ibi", cache_id(self.job.cache), 0, count)
-            self.waiting.append(self.channel.send(OpCode.CACHE_PUT_ALL, head, *views))
+            head = batch_head(cache_id(self.job.cache), count)
+            self.sent.send(OpCode.CACHE_PUT_ALL, head, *views)
         else:
             self.last = count, views
-            head = struct.pack("<qbi", self.stream, self._flags(), count)
-            self.waiting.append(self.channel.send(OpCode.DATA_STREAMER_ADD_DATA, head, *views))
+            head = streamer_head(self.stream, self._flags(), count)
+            self.sent.send(OpCode.DATA_STREAMER_ADD_DATA, head, *views)
 
     def _cause(self, error: ServerError) -> IgniteTFError:
         """What stopped a data streamer, whose own error does not say it.
@@ -158,7 +145,7 @@ class Line:
             failed = "Failed to update keys" in error.message
             return (memory_full(self.job.client) if failed else None) or error
         count, views = self.last
-        head = struct.pack("<ibi", cache_id(self.job.cache), 0, count)
+        head = batch_head(cache_id(self.job.cache), count)
         try:
             with self.job.client.channel() as channel:
                 channel.receive(channel.send(OpCode.CACHE_PUT_ALL, head, *views))
@@ -168,18 +155,13 @@ class Line:
             return found
         return error
 
-    def _receive(self) -> None:
-        assert self.channel is not None
-        self.channel.receive(self.waiting.popleft())
-
-    def _flush(self, flags: int) -> None:
-        assert self.channel is not None
-        while self.waiting:
-            self._receive()
+    def _flush(self, flags: StreamerFlag) -> None:
+        assert self.sent is not None
+        self.sent.drain()
         if self.stream is None:
             return
-        request = struct.pack("<qbi", self.stream, self._flags() | int(flags), 0)
-        self.channel.call(
+        request = streamer_head(self.stream, self._flags() | flags, 0)
+        self.sent.channel.call(
             OpCode.DATA_STREAMER_ADD_DATA, request, timeout_s=self.job.flush_timeout_s
         )
         if flags & StreamerFlag.CLOSE:

@@ -5,14 +5,15 @@ wire -> **registry** -> read, load
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from ignitetf.errors import SchemaError, ServerError
 from ignitetf.net.client import Client
 from ignitetf.wire.codes import OpCode
+from ignitetf.wire.requests import class_name_request, type_request
 from ignitetf.wire.types import (
+    BinaryType,
     TypeRegistry,
     UnknownClass,
     UnknownType,
@@ -20,11 +21,9 @@ from ignitetf.wire.types import (
     read_class_name,
 )
 
-__all__ = ["with_types"]
+__all__ = ["stored_type", "with_types"]
 
 T = TypeVar("T")
-
-_JAVA: Final = 0
 
 
 def with_types(client: Client, registry: TypeRegistry, work: Callable[..., T], *args: Any) -> T:
@@ -48,16 +47,20 @@ def with_types(client: Client, registry: TypeRegistry, work: Callable[..., T], *
                     hint="was it written by a client that registers no types?",
                 ) from missing
             asked.add(place)
-            body = client.call(OpCode.BINARY_TYPE_GET, struct.pack("<i", missing.type_id))
-            if (found := read_binary_type(body)) is None:
+            if (found := stored_type(client, missing.type_id)) is None:
                 registry.add_missing(missing.type_id)
             else:
                 registry.add(found)
 
 
+def stored_type(client: Client, type_id: int) -> BinaryType | None:
+    """The binary type of this id, as the cluster knows it now; None where it has none."""
+    return read_binary_type(client.call(OpCode.BINARY_TYPE_GET, type_request(type_id)))
+
+
 def _class_name(client: Client, class_id: int) -> str | None:
     try:
-        body = client.call(OpCode.BINARY_TYPE_NAME_GET, struct.pack("<bi", _JAVA, class_id))
+        body = client.call(OpCode.BINARY_TYPE_NAME_GET, class_name_request(class_id))
     except ServerError:
         return None
     return read_class_name(body)

@@ -26,11 +26,13 @@ from ignitetf.errors import (
     WireError,
 )
 from ignitetf.net.failures import server_error
-from ignitetf.net.handshake import open_connection, string_at
+from ignitetf.net.handshake import open_connection
 from ignitetf.net.refusals import cause
 from ignitetf.settings import Settings
+from ignitetf.wire.answers import int_at, string_at
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.codes import OpCode
+from ignitetf.wire.frames import request_head
 
 __all__ = [
     "FLAG_ERROR",
@@ -52,7 +54,6 @@ _RESTING_BYTES: Final = 32 << 20
 _PROGRESS_BYTES: Final = 64 << 10
 # Of what one call to send takes; Linux takes 1,024.
 _SEND_PARTS: Final = 256
-_REQUEST: Final = struct.Struct("<ihq")  # length of the rest, op code, request id
 _RESPONSE: Final = struct.Struct("<qh")  # request id, flags
 _HEAD_BYTES: Final = 10 + 12 + 32  # response header, topology version, beginning of the body
 FLAG_ERROR: Final = 1
@@ -134,7 +135,7 @@ class Channel:
         self._check_open()
         self._request_id += 1
         views = [memoryview(b).cast("B") for b in buffers]
-        header = _REQUEST.pack(10 + sum(map(len, views)), int(op), self._request_id)
+        header = request_head(sum(map(len, views)), op, self._request_id)
         try:
             if sum(map(len, views)) <= 1 << 16:
                 self._sock.sendall(header + b"".join(views))
@@ -305,7 +306,7 @@ class Channel:
                 at += 12
             if not flags & FLAG_ERROR:
                 return frame[at:]
-            (status,) = struct.unpack_from("<i", frame, at)
+            status = int_at(frame, at)
             message = string_at(frame, at + 4)[0] or ""
         except (struct.error, IndexError, UnicodeDecodeError) as error:
             self.close()

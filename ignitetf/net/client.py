@@ -16,7 +16,6 @@ import contextlib
 import functools
 import os
 import re
-import struct
 import threading
 import uuid
 import warnings
@@ -43,15 +42,22 @@ from ignitetf.net.cluster import (
     read_endpoints,
     read_partition_map,
 )
-from ignitetf.net.failures import damaged, is_retryable
 from ignitetf.net.probe import explained
 from ignitetf.net.pyclient import PyClient, sql_arguments, translated
 from ignitetf.net.redirect import run
+from ignitetf.net.retry import is_retryable
 from ignitetf.net.sql_result import SqlResult
 from ignitetf.settings import Settings, is_loopback
 from ignitetf.sql.tokens import count_parameters
+from ignitetf.wire.answers import damaged, read_long
 from ignitetf.wire.codes import Feature, OpCode, java_hash
 from ignitetf.wire.parameters import parameter_list
+from ignitetf.wire.requests import (
+    destroy_request,
+    nodes_request,
+    partitions_request,
+    size_request,
+)
 
 __all__ = ["Client", "NodeEndpoint", "PartitionMap", "SqlResult", "cache_id", "connect"]
 
@@ -394,21 +400,20 @@ class Client:
         A lost partition lowers it without an error.
         """
         with _named(name):
-            body = self.call(OpCode.CACHE_GET_SIZE, struct.pack("<ibi", cache_id(name), 0, 0))
-        with damaged(f"the size of {name}"):
-            return int(struct.unpack_from("<q", body, 0)[0])
+            body = self.call(OpCode.CACHE_GET_SIZE, size_request(cache_id(name)))
+        return read_long(body, f"the size of {name}")
 
     def destroy_cache(self, name: str) -> None:
         """Remove a cache and its entries; raises CacheNotFound where there is none."""
         with _named(name):
-            self.call(OpCode.CACHE_DESTROY, struct.pack("<i", cache_id(name)))
+            self.call(OpCode.CACHE_DESTROY, destroy_request(cache_id(name)))
 
     # Topology
 
     def partition_map(self, name: str) -> PartitionMap:
         """The primary node of each partition, as the cluster knows it now (op 1101)."""
         with _named(name):
-            body = self.call(OpCode.CACHE_PARTITIONS, struct.pack("<ii", 1, cache_id(name)))
+            body = self.call(OpCode.CACHE_PARTITIONS, partitions_request(cache_id(name)))
         with damaged(f"the partition map of {name}"):
             return read_partition_map(body)
 
@@ -439,7 +444,7 @@ class Client:
         with self.channel() as channel:
             if not channel.features & Feature.CLUSTER_GROUP_GET_NODES_ENDPOINTS:
                 return []
-            body = channel.call(OpCode.CLUSTER_GROUP_NODE_ENDPOINTS, struct.pack("<qq", -1, -1))
+            body = channel.call(OpCode.CLUSTER_GROUP_NODE_ENDPOINTS, nodes_request())
         with damaged("the list of nodes"):
             found = read_endpoints(body)
         seeds = set(self.settings.addresses)

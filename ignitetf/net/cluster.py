@@ -2,7 +2,7 @@
 
 answer -> **values** -> client
 
-Whatever does not fit raises what `failures.damaged` turns into a WireError.
+Whatever does not fit raises what `wire.answers.damaged` turns into a WireError.
 
 Source: Apache Ignite 2.17.0, `ClientCachePartitionsResponse` (op 1101),
 `ClientClusterGroupGetNodesEndpointsResponse` (op 5102).
@@ -14,8 +14,7 @@ import struct
 import uuid
 from dataclasses import dataclass
 
-from ignitetf.net.handshake import read_uuid
-from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.answers import int_at, string_at, uuid_at
 
 __all__ = [
     "NodeEndpoint",
@@ -57,9 +56,9 @@ class PartitionMap:
 def read_cache_names(body: memoryview) -> list[str]:
     """The answer with the names of all caches."""
     names, at = [], 4
-    for _ in range(struct.unpack_from("<i", body, 0)[0]):
-        name, at = _read_string(body, at)
-        names.append(name)
+    for _ in range(int_at(body, 0)):
+        name, at = string_at(body, at, errors="replace")
+        names.append(name or "")
     return names
 
 
@@ -73,15 +72,14 @@ def read_partition_map(body: memoryview) -> PartitionMap:
         for _ in range(caches):
             at += 4
             if applicable:
-                (keys,) = struct.unpack_from("<i", body, at)
-                at += 4 + 8 * keys
+                at += 4 + 8 * int_at(body, at)  # keys
         if not applicable:
             continue
-        (nodes,) = struct.unpack_from("<i", body, at)
+        nodes = int_at(body, at)
         at += 4
         for _ in range(nodes):
-            node = read_uuid(body, at + 1)
-            (count,) = struct.unpack_from("<i", body, at + 17)
+            node = uuid_at(body, at + 1)
+            count = int_at(body, at + 17)
             at += 21
             for partition in struct.unpack_from(f"<{count}i", body, at):
                 owners[partition] = node
@@ -94,25 +92,16 @@ def read_endpoints(body: memoryview) -> list[NodeEndpoint]:
     _, added = struct.unpack_from("<qi", body, 0)
     at, found = 12, []
     for _ in range(added):
-        node = read_uuid(body, at)
+        node = uuid_at(body, at)
         port, count = struct.unpack_from("<ii", body, at + 16)
         at += 24
         hosts = []
         for _ in range(count):
-            host, at = _read_string(body, at)
-            hosts.append(host)
+            host, at = string_at(body, at, errors="replace")
+            hosts.append(host or "")
         found.append(NodeEndpoint(node, tuple(_join_address(h, port) for h in hosts)))
     return found
 
 
 def _join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _read_string(body: memoryview, at: int) -> tuple[str, int]:
-    if body[at] != TypeCode.STRING:
-        return "", at + 1
-    (length,) = struct.unpack_from("<i", body, at + 1)
-    if length < 0 or at + 5 + length > len(body):
-        raise IndexError("string beyond the end of the answer")
-    return bytes(body[at + 5 : at + 5 + length]).decode("utf-8", "replace"), at + 5 + length

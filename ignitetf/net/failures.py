@@ -1,32 +1,25 @@
-"""What a failure means: the error of an answer, and whether trying again makes sense.
+"""What a failure means: the error of an answer, its text, and whether a node is full.
 
 transport, client -> **failures** -> errors
 """
 
 from __future__ import annotations
 
-import contextlib
 import re
-import struct
-from collections.abc import Iterator
 from typing import Any, Final
 
 from ignitetf.errors import (
-    AuthenticationError,
     CacheExists,
     CacheNotFound,
-    ConnectError,
+    IgniteTFError,
     PartitionLost,
-    RequestTimeout,
     ServerError,
     ServerOverloaded,
     SqlError,
-    TlsError,
-    WireError,
 )
 from ignitetf.wire.codes import Status
 
-__all__ = ["damaged", "is_retryable", "plain_text", "server_error"]
+__all__ = ["is_full", "plain_text", "server_error"]
 
 _JAVA_CLASS: Final = re.compile(r"(?:class )?(?:[a-zA-Z_]\w*\.)+[A-Z][\w$]*(?:Exception|Error): ")
 _SQL_STATE: Final = re.compile(r"^[0-9A-Z]{5}: ")
@@ -35,15 +28,6 @@ _FROM_OTHER_NODE: Final = re.compile(
     r"Failed to execute \w+ query on remote node \[nodeId=.*errMsg=(.*)\]"
 )
 _H2_CODE: Final = re.compile(r" \[\d{5}-\d+\]")
-
-
-@contextlib.contextmanager
-def damaged(what: str) -> Iterator[None]:
-    """Raise WireError where the bytes of an answer cannot be taken apart."""
-    try:
-        yield
-    except (struct.error, IndexError, OverflowError, MemoryError, UnicodeDecodeError) as error:
-        raise WireError(f"damaged answer: {what}") from error
 
 
 def plain_text(message: str) -> str:
@@ -104,27 +88,17 @@ def server_error(status: int, message: str, *, address: str | None = None) -> Se
     return ServerError(text, **facts)
 
 
-def is_retryable(error: BaseException) -> bool:
-    """Whether the same request may succeed on another connection, or a moment later."""
-    if isinstance(error, TlsError):
-        # Cut short, as by a node that dies, or refused.
-        return bool(error.fields.get("lost"))
-    if isinstance(error, AuthenticationError):
-        return False
-    if isinstance(error, (ConnectError, RequestTimeout)):
-        return True
-    if isinstance(error, ServerError) and not isinstance(error, (PartitionLost, ServerOverloaded)):
-        signs = (
-            "ClusterTopologyException",
-            "ClusterTopologyCheckedException",
-            "left topology",
-            "No queryable nodes",
-            "Failed to find resource with id",
-            "Node is stopping",
-            "NodeStoppingException",
-            "ClusterGroupEmpty",
-            # The partition's owner left while the scan was being sent to it.
-            "ClusterNode.isLocal()",
-        )
-        return any(sign in str(error.fields.get("server_message")) for sign in signs)
-    return False
+def is_full(error: IgniteTFError) -> bool:
+    """Whether a node refused to store something, which nearly always means: no memory left.
+
+    An update that fails for want of memory says no more than "Failed to update keys", and a
+    transaction that it was "Committing a transaction has produced runtime exception".
+    """
+    message = str(error.fields.get("server_message"))
+    signs = (
+        "Failed to update keys",
+        "Committing a transaction has produced runtime exception",
+        "Out of memory in data region",
+        "IgniteOutOfMemory",
+    )
+    return isinstance(error, ServerOverloaded) or any(sign in message for sign in signs)

@@ -18,7 +18,7 @@ import struct
 import time
 import uuid
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from ignitetf.errors import (
     AuthenticationError,
@@ -30,9 +30,11 @@ from ignitetf.errors import (
 from ignitetf.net.refusals import LOST, cause, foreign, tls_failed, unverified
 from ignitetf.net.tlsfiles import tls_context
 from ignitetf.settings import Settings, split_address
+from ignitetf.wire.answers import int_at, string_at, uuid_at
 from ignitetf.wire.codes import Feature, Status, TypeCode
+from ignitetf.wire.requests import handshake_request
 
-__all__ = ["Peer", "open_connection", "read_uuid", "string_at"]
+__all__ = ["Peer", "open_connection"]
 
 # Within one machine the peer takes bytes at once; with the kernel's buffers of megabytes they have
 # left the processor's caches by then. Loads of large values and of blocks are a sixth faster so.
@@ -157,7 +159,7 @@ def _handshake(
     deadline: float,
 ) -> Peer | tuple[int, int, int]:
     """One try at one version: the peer, or the version the server wants instead."""
-    request = _handshake_request(settings, version, features)
+    request = handshake_request(version, features, settings.username, settings.password)
     try:
         sock.settimeout(_left(deadline))
         sock.sendall(request)
@@ -212,18 +214,6 @@ class _Foreign:
     head: bytes
 
 
-def _handshake_request(
-    settings: Settings, version: tuple[int, int, int], features: Feature
-) -> bytes:
-    body = struct.pack("<b3hb", 1, *version, 2)
-    if version >= (1, 7, 0):
-        mask = int(features).to_bytes(int(features).bit_length() // 8 + 1, "little")
-        body += struct.pack("<bi", TypeCode.BYTE_ARRAY, len(mask)) + mask
-    if settings.username:
-        body += _string(settings.username) + _string(settings.password or "")
-    return struct.pack("<i", len(body)) + body
-
-
 def _handshake_answer(sock: socket.socket, deadline: float) -> bytes | _Foreign:
     """The answer's bytes; or its head, when its length is none that an Ignite node would send."""
     data = bytearray()
@@ -248,17 +238,17 @@ def _read_handshake(
     if answer[0] == 1:
         at, features, node_id = 1, Feature(0), None
         if version >= (1, 7, 0):
-            (length,) = struct.unpack_from("<i", answer, 2)
+            length = int_at(answer, 2)
             features = Feature(int.from_bytes(answer[6 : 6 + length], "little"))
             at = 6 + length
         if version >= (1, 4, 0) and answer[at] == TypeCode.UUID:
-            node_id = read_uuid(answer, at + 1)
+            node_id = uuid_at(answer, at + 1)
         return Peer(address, version, features & _OUR_FEATURES, node_id)
     if answer[0] != 0:
         raise WireError(f"{address}: handshake answer begins with byte {answer[0]}")
     wanted = struct.unpack_from("<3h", answer, 1)
     message, at = string_at(answer, 7)
-    status = struct.unpack_from("<i", answer, at)[0] if len(answer) >= at + 4 else Status.FAILED
+    status = int_at(answer, at) if len(answer) >= at + 4 else Status.FAILED
     if status == Status.AUTH_FAILED:
         raise AuthenticationError(
             f"{address}: the node refused the user name or the password",
@@ -272,24 +262,3 @@ def _read_handshake(
     if any(wanted) and wanted != version:
         return (wanted[0], wanted[1], wanted[2])
     raise ConnectError(f"{address}: the node refused the handshake: {message}", status=status)
-
-
-def read_uuid(buffer: Any, at: int) -> uuid.UUID:
-    """A UUID from its two little-endian longs."""
-    high, low = struct.unpack_from("<QQ", buffer, at)
-    return uuid.UUID(int=(high << 64) | low)
-
-
-def _string(text: str) -> bytes:
-    data = text.encode("utf-8")
-    return struct.pack("<bi", TypeCode.STRING, len(data)) + data
-
-
-def string_at(buffer: Any, at: int) -> tuple[str | None, int]:
-    """A string of an answer, None for a null, and the place behind it."""
-    if buffer[at] != TypeCode.STRING:
-        return None, at + 1
-    (length,) = struct.unpack_from("<i", buffer, at + 1)
-    if length < 0 or at + 5 + length > len(buffer):
-        raise IndexError("string beyond the end of the frame")
-    return bytes(buffer[at + 5 : at + 5 + length]).decode("utf-8"), at + 5 + length

@@ -44,12 +44,13 @@ from ignitetf.settings import Settings, split_address
 from ignitetf.sql.tokens import is_query
 from ignitetf.wire.check_answer import check_answer, readable
 from ignitetf.wire.codes import Feature, OpCode
+from ignitetf.wire.frames import request_head
 from ignitetf.wire.parameters import encode_parameter
+from ignitetf.wire.requests import cursor_request
 
 __all__ = ["PyClient", "abandon", "sql_arguments", "translated"]
 
 _RECEIVE_BYTES: Final = 1 << 20
-_CLOSE: Final = struct.Struct("<ihqq")  # length of the rest, op code, request id, cursor
 _FLAGS: Final = struct.Struct("<h")
 _DISTINCT: Final = re.compile(r"\(\s*DISTINCT\b", re.IGNORECASE)
 _DIGITS: Final = decimal.Context(prec=5100)
@@ -229,7 +230,9 @@ class _Connection(PyConnection):  # type: ignore[misc]
             try:
                 sock, cursor = self._abandoned.popleft()
                 if sock is self._socket and not self.closed and not is_ended(sock):
-                    self._requested(_CLOSE.pack(18, OpCode.RESOURCE_CLOSE, cursor, cursor))
+                    body = cursor_request(cursor)
+                    head = request_head(len(body), OpCode.RESOURCE_CLOSE, cursor)
+                    self._requested(head + body)
             except (IndexError, IgniteTFError):
                 return
             finally:

@@ -23,7 +23,7 @@ _STARTED = b"Ignite node started OK"
 # Looking at the log is cheap; asking a node that recovers is not, and fills its log.
 _LOG_POLL_S = 0.1
 _QUERY_POLL_S = 0.3
-_INACTIVE, _ACTIVE = 0, 1
+_INACTIVE = 0
 
 
 def wait_started(members: Sequence[Member], deadline: float) -> None:
@@ -62,13 +62,15 @@ def wait_active(member: Member, login: Callable[[], Settings], deadline: float) 
     """
     from ignitetf.net.channel import Channel
     from ignitetf.wire.codes import OpCode
+    from ignitetf.wire.requests import cluster_state_request
 
     def make_active() -> None:
         settings = login()
         with Channel(settings.addresses[0], settings) as channel:
             if channel.call(OpCode.CLUSTER_GET_STATE)[0] == _INACTIVE:
                 limit = max(1.0, deadline - time.monotonic())
-                channel.call(OpCode.CLUSTER_CHANGE_STATE, bytes([_ACTIVE]), timeout_s=limit)
+                request = cluster_state_request(active=True)
+                channel.call(OpCode.CLUSTER_CHANGE_STATE, request, timeout_s=limit)
 
     _retry(make_active, member, deadline)
 

@@ -21,11 +21,11 @@ from ignitetf.wire.frames import (
     Page,
     count_in_head,
     cursor_in_head,
-    cursor_request,
     read_first_page,
     read_first_sql_page,
     read_page,
 )
+from ignitetf.wire.requests import cursor_request
 
 __all__ = ["Cursor", "Times"]
 

@@ -22,8 +22,8 @@ from ignitetf.read.scan import Query, RetryPolicy, pipeline_depth, scan_units
 from ignitetf.sql import statement
 from ignitetf.sql.tokens import tokens
 from ignitetf.wire.codes import Feature, OpCode
-from ignitetf.wire.frames import scan_request, sql_request
 from ignitetf.wire.keysets import KeySet
+from ignitetf.wire.requests import scan_request, sql_request
 
 __all__ = ["Selection", "find_selection", "scan_query"]
 

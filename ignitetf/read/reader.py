@@ -45,9 +45,10 @@ from ignitetf.wire.blocks import BlockDecoder
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.decoder import Decoder
 from ignitetf.wire.evidence import Evidence, Where, observe_page
-from ignitetf.wire.frames import Page, scan_request
+from ignitetf.wire.frames import Page
 from ignitetf.wire.infer import infer_schema, key_column
 from ignitetf.wire.keysets import KeySet
+from ignitetf.wire.requests import scan_request
 from ignitetf.wire.schema import Batch, Schema
 from ignitetf.wire.types import TypeRegistry
 

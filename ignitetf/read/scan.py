@@ -20,7 +20,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import random
 import threading
 import time
 from collections import deque
@@ -32,7 +31,7 @@ from typing import Any, Final
 from ignitetf.errors import ConfigError, IgniteTFError
 from ignitetf.net.channel import Channel
 from ignitetf.net.client import Client
-from ignitetf.net.failures import is_retryable
+from ignitetf.net.retry import READ, Backoff, is_retryable
 from ignitetf.read.cursor import Cursor, Times
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.frames import Page
@@ -42,8 +41,6 @@ __all__ = ["Query", "RetryPolicy", "UnitPage", "assign_readers", "pipeline_depth
 log = logging.getLogger(__name__)
 
 _MAX_PIPELINED: Final = 16
-_FIRST_WAIT_S: Final = 0.1
-_LONGEST_WAIT_S: Final = 5.0
 # Who closes a scan waits for so long; a reader that then still has an answer to come, goes on alone.
 _CLOSING_S: Final = 1.0
 
@@ -215,8 +212,10 @@ class _Reader(threading.Thread):
         self._buffered_bytes = 0
         self._stop_asked = threading.Event()
         self._channel: Channel | None = None
-        self._asked: deque[tuple[int, int, int]] = deque()  # unit, partition, request id
-        self._progress_at = time.monotonic()
+        # Unit, partition, request id. No `InFlight`: the oldest goes to a cursor, which asks for its
+        # next page as soon as the first bytes of an answer are here.
+        self._asked: deque[tuple[int, int, int]] = deque()
+        self._backoff = Backoff(READ)
         self._starving = False  # the consumer had to wait for the last page that it took
         self.times = Times()
         self.taken = Times()
@@ -303,7 +302,7 @@ class _Reader(threading.Thread):
                 self._put(UnitPage(unit, decoded, replay, page.data.nbytes))
                 number += 1
                 if replay < 0:  # what was here before is no progress: it comes with each new try
-                    self._progress_at = time.monotonic()
+                    self._backoff.progress()
                 if self._stop_asked.is_set():
                     return number
                 if not page.more:
@@ -354,12 +353,10 @@ class _Reader(threading.Thread):
                 self._ready.wait()
 
     def _wait_to_retry(self, error: IgniteTFError, partition: int, delivered: int) -> None:
-        lost_for = time.monotonic() - self._progress_at
-        if not is_retryable(error) or lost_for >= self._retry.budget_s:
+        wait = self._backoff.wait_s(error, self._retry.budget_s)
+        if wait is None:
             where = {"cache": self._query.name, "partition": partition, "pages": delivered}
             raise error.at(f"{self._query.name}, partition {partition}", **where) from error
-        wait = min(_LONGEST_WAIT_S, max(_FIRST_WAIT_S, lost_for)) * random.uniform(0.5, 1.0)
-        wait = min(wait, self._retry.budget_s - lost_for)
         log.warning(
             "%s, partition %d: %s; reading on after page %d in %.1f s",
             self._query.name, partition, error, delivered, wait,

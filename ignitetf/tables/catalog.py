@@ -14,7 +14,6 @@ manifest.
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
@@ -23,7 +22,10 @@ from ignitetf.errors import CacheNotFound, SchemaError, WireError
 from ignitetf.net.client import Client, cache_id
 from ignitetf.net.pyclient import translated
 from ignitetf.tables.room import require_room
+from ignitetf.wire.answers import read_bool, read_sized
 from ignitetf.wire.codes import OpCode, TypeCode
+from ignitetf.wire.parameters import encode_string
+from ignitetf.wire.requests import cache_request
 from ignitetf.wire.schema import Schema
 
 __all__ = [
@@ -173,15 +175,13 @@ def read_text(client: Client, name: str) -> str | None:
         body = client.call(OpCode.CACHE_GET, _request(name))
     except CacheNotFound:
         return None
-    if len(body) == 0 or body[0] == TypeCode.NULL:
+    code, text = read_sized(body, f"{CATALOG_CACHE}, entry {name!r}")
+    if code is TypeCode.NULL:
         return None
-    if body[0] != TypeCode.STRING or len(body) < 5:
+    if code is not TypeCode.STRING:
         raise WireError(f"{CATALOG_CACHE}: the entry {name!r} is no text")
-    (length,) = struct.unpack_from("<i", body, 1)
-    if length != len(body) - 5:
-        raise WireError(f"{CATALOG_CACHE}: the entry {name!r} is cut")
     try:
-        return bytes(body[5 : 5 + length]).decode("utf-8")
+        return bytes(text).decode("utf-8")
     except UnicodeDecodeError as error:
         raise SchemaError(f"{CATALOG_CACHE}: the entry {name!r} is no JSON") from error
 
@@ -198,18 +198,21 @@ def json_text(entry: Mapping[str, Any]) -> str:
 
 def add_text(client: Client, name: str, text: str) -> bool:
     """Store a text under a name that has none; False where it has one already."""
-    return _flag(_put(client, OpCode.CACHE_PUT_IF_ABSENT, _request(name, text)))
+    body = _put(client, OpCode.CACHE_PUT_IF_ABSENT, _request(name, text))
+    return read_bool(body, CATALOG_CACHE)
 
 
 def replace_text(client: Client, name: str, old: str, new: str) -> bool:
     """Store a text in place of exactly this one; False where there is another or none."""
-    return _flag(_put(client, OpCode.CACHE_REPLACE_IF_EQUALS, _request(name, old, new)))
+    body = _put(client, OpCode.CACHE_REPLACE_IF_EQUALS, _request(name, old, new))
+    return read_bool(body, CATALOG_CACHE)
 
 
 def remove_text(client: Client, name: str, text: str, *, timeout_s: float | None = None) -> bool:
     """Remove exactly this text; False where there is another or none."""
     request = _request(name, text)
-    return _flag(client.call(OpCode.CACHE_REMOVE_IF_EQUALS, request, timeout_s=timeout_s))
+    body = client.call(OpCode.CACHE_REMOVE_IF_EQUALS, request, timeout_s=timeout_s)
+    return read_bool(body, CATALOG_CACHE)
 
 
 def delete_entry(client: Client, name: str) -> None:
@@ -229,18 +232,8 @@ def _put(client: Client, op: OpCode, request: bytes) -> memoryview:
         return client.call(op, request)
 
 
-def _flag(body: memoryview) -> bool:
-    if len(body) != 1:
-        raise WireError(f"{CATALOG_CACHE}: an answer of {len(body)} bytes is neither yes nor no")
-    return body[0] != 0
-
-
 def _request(*texts: str) -> bytes:
-    out = struct.pack("<ib", cache_id(CATALOG_CACHE), 0)
-    for text in texts:
-        data = text.encode("utf-8")
-        out += struct.pack("<bi", TypeCode.STRING, len(data)) + data
-    return out
+    return cache_request(cache_id(CATALOG_CACHE), *map(encode_string, texts))
 
 
 def _create(client: Client) -> None:

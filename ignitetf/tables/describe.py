@@ -19,8 +19,9 @@ from ignitetf.tables.catalog import Manifest, list_manifests
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.datatypes import DATA_TYPES
 from ignitetf.wire.evidence import Evidence, observe_page
-from ignitetf.wire.frames import Page, cursor_request, read_first_page, scan_request
+from ignitetf.wire.frames import Page, read_first_page
 from ignitetf.wire.infer import infer_schema
+from ignitetf.wire.requests import cursor_request, scan_request
 from ignitetf.wire.schema import BYTES, Field, Schema
 from ignitetf.wire.types import TypeRegistry
 

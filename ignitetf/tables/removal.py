@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import struct
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -20,6 +19,7 @@ from ignitetf.tables.describe import find_table, resolve
 from ignitetf.tables.lease import Lease
 from ignitetf.tables.views import drop_views
 from ignitetf.wire.codes import OpCode
+from ignitetf.wire.requests import cache_request
 
 __all__ = [
     "caches_of",
@@ -94,7 +94,7 @@ def clear_cache(client: Client, name: str) -> None:
     cache = resolve(client, name)
     data_set = _data_set(client, cache)
     with Lease(client, data_set, "removal"):
-        client.call(OpCode.CACHE_CLEAR, struct.pack("<ib", cache_id(cache), 0))
+        client.call(OpCode.CACHE_CLEAR, cache_request(cache_id(cache)))
         drop_manifest(client, data_set)
 
 

@@ -8,16 +8,15 @@ of its own.
 from __future__ import annotations
 
 import json
-import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ignitetf.net.binary_types import stored_type
 from ignitetf.net.client import Client
-from ignitetf.wire.codes import OpCode, java_hash_lower
+from ignitetf.wire.codes import java_hash_lower
 from ignitetf.wire.register import binary_types
 from ignitetf.wire.schema import Field, Schema
-from ignitetf.wire.types import read_binary_type
 
 __all__ = ["with_free_name"]
 
@@ -41,8 +40,7 @@ def with_free_name(client: Client, schema: Schema, stored: Sequence[Schema]) -> 
 
 def _differs(client: Client, name: str, fields: Sequence[Field]) -> bool:
     """Whether the cluster knows this type with a field of another type."""
-    request = struct.pack("<i", java_hash_lower(name))
-    found = read_binary_type(client.call(OpCode.BINARY_TYPE_GET, request))
+    found = stored_type(client, java_hash_lower(name))
     known = {} if found is None else found.fields
     return any(
         field.field_id in known and known[field.field_id][1] != field.type for field in fields

@@ -1,42 +1,36 @@
-"""Scan and SQL frames: request bodies out, `Page` in.
+"""Frames: the head of a request out, the `Page` of a scan or of SQL in.
 
 bytes -> **frames** -> objects -> columns -> tensors
 
-This module knows the heads of requests and answers; it opens no socket and looks into no entry.
+This module opens no socket and looks into no entry; `requests` has the bodies of requests.
 
-Source: Apache Ignite 2.17.0, `ClientCacheScanQueryRequest`, `ClientCacheQueryNextPageRequest`,
-`ClientCacheSqlFieldsQueryRequest`, `ClientCacheQueryResponse`. The published table of the scan
-request calls the partition field a count; the server reads one partition id (-1 for all).
+Source: Apache Ignite 2.17.0, `ClientMessageParser`, `ClientCacheQueryResponse`,
+`ClientCacheSqlFieldsQueryResponse`.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import WireError
-from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.parameters import encode_string
+from ignitetf.wire.codes import OpCode
 
 __all__ = [
     "Page",
     "count_in_head",
     "cursor_in_head",
-    "cursor_request",
     "read_first_page",
     "read_first_sql_page",
     "read_page",
-    "scan_request",
-    "sql_request",
+    "request_head",
 ]
 
-_SCAN = struct.Struct("<ibbii?")
-_ALL_PARTITIONS = -1
-_STATEMENT_SELECT = 1
+_REQUEST: Final = struct.Struct("<ihq")  # length of the rest, op code, request id
 
 
 @dataclass(frozen=True)
@@ -54,59 +48,9 @@ class Page:
     data: NDArray[np.uint8]
 
 
-def scan_request(
-    cache_id: int, page_size: int, partition: int | None = None, *, local: bool = False
-) -> bytes:
-    """Body of QUERY_SCAN.
-
-    Args:
-        cache_id: Java hash of the cache's name.
-        page_size: Entries in a page, above zero.
-        partition: One partition; None for the whole cache, in no stable order.
-        local: Read what the asked node holds, a backup copy too, and fail where it holds none.
-    """
-    if partition is not None and partition < 0:
-        # The server takes any negative number for the whole cache.
-        raise ValueError(f"partition {partition} is negative")
-    which = _ALL_PARTITIONS if partition is None else partition
-    return _SCAN.pack(cache_id, 0, TypeCode.NULL, page_size, which, local)
-
-
-def cursor_request(cursor: int) -> bytes:
-    """Body of QUERY_SCAN_PAGE, QUERY_SQL_FIELDS_PAGE and RESOURCE_CLOSE."""
-    return struct.pack("<q", cursor)
-
-
-def sql_request(
-    schema: str,
-    statement: str,
-    params: Sequence[bytes],
-    page_size: int,
-    *,
-    partitions: Sequence[int] | None = None,
-    timeout_ms: int = 0,
-) -> bytes:
-    """Body of QUERY_SQL_FIELDS: a lazy SELECT, with parameters as encoded objects.
-
-    The list of partitions is read only by servers that announced the feature
-    QUERY_PARTITIONS_BATCH_SIZE, to clients that did; others must not be sent it.
-    """
-    parts = [
-        struct.pack("<ib", 0, 0),  # cache id and flags: the schema is given by name
-        encode_string(schema),
-        struct.pack("<ii", page_size, -1),  # page size, rows at most
-        encode_string(statement),
-        struct.pack("<i", len(params)),
-        *params,
-        struct.pack("<b", _STATEMENT_SELECT),
-        # distributed joins, local, replicated only, enforce join order, collocated, lazy
-        struct.pack("<6?", False, False, False, False, False, True),
-        struct.pack("<q?", timeout_ms, False),  # timeout, include field names
-        struct.pack("<i", -1 if partitions is None else len(partitions)),
-        struct.pack(f"<{len(partitions or ())}i", *(partitions or ())),
-        struct.pack("<i", 1),  # update batch size
-    ]
-    return b"".join(parts)
+def request_head(nbytes: int, op: OpCode | int, request_id: int) -> bytes:
+    """Head of a request whose body has so many bytes."""
+    return _REQUEST.pack(10 + nbytes, op, request_id)
 
 
 def read_first_page(body: memoryview) -> tuple[int, Page]:

@@ -24,7 +24,14 @@ import numpy as np
 from ignitetf.errors import ConfigError
 from ignitetf.wire.codes import TypeCode
 
-__all__ = ["encode_parameter", "encode_string", "parameter_list"]
+__all__ = [
+    "encode_bytes",
+    "encode_parameter",
+    "encode_string",
+    "encode_uuid",
+    "parameter_list",
+    "sized_head",
+]
 
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
@@ -66,7 +73,22 @@ def _is_sequence(params: Any) -> bool:
 def encode_string(text: str) -> bytes:
     """A string object."""
     data = text.encode("utf-8")
-    return struct.pack("<bi", TypeCode.STRING, len(data)) + data
+    return sized_head(TypeCode.STRING, len(data)) + data
+
+
+def encode_bytes(data: bytes) -> bytes:
+    """A byte array object."""
+    return sized_head(TypeCode.BYTE_ARRAY, len(data)) + data
+
+
+def encode_uuid(high: int, low: int) -> bytes:
+    """A UUID object of its two unsigned longs."""
+    return struct.pack("<bQQ", TypeCode.UUID, high, low)
+
+
+def sized_head(code: TypeCode, size: int) -> bytes:
+    """Beginning of a string or of a byte array: type code, number of bytes."""
+    return struct.pack("<bi", code, size)
 
 
 def encode_parameter(value: Any) -> bytes:
@@ -97,13 +119,11 @@ def encode_parameter(value: Any) -> bytes:
         except UnicodeEncodeError as error:
             raise _refused(value, "it has half of a surrogate pair, no character") from error
     if isinstance(value, (bytes, bytearray, memoryview)):
-        data = bytes(value)
-        return struct.pack("<bi", TypeCode.BYTE_ARRAY, len(data)) + data
+        return encode_bytes(bytes(value))
     if isinstance(value, Decimal):
         return _decimal(value)
     if isinstance(value, uuid.UUID):
-        high, low = value.int >> 64, value.int & (1 << 64) - 1
-        return struct.pack("<bQQ", TypeCode.UUID, high, low)
+        return encode_uuid(value.int >> 64, value.int & (1 << 64) - 1)
     return _moment(value)
 
 

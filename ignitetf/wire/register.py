@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from ignitetf.wire.codes import TypeCode, java_hash_lower
 from ignitetf.wire.encode import nested_type_name
+from ignitetf.wire.parameters import encode_string
 from ignitetf.wire.schema import Field, Schema, schema_id
 
 __all__ = ["binary_type_requests", "binary_types"]
@@ -53,17 +54,11 @@ def _inner_types(name: str, field: Field) -> Iterator[tuple[str, Sequence[Field]
 
 
 def _request(name: str, fields: Sequence[Field], affinity_key: str | None) -> bytes:
-    body = struct.pack("<i", java_hash_lower(name)) + _string(name) + _string(affinity_key)
+    affinity = bytes([TypeCode.NULL]) if affinity_key is None else encode_string(affinity_key)
+    body = struct.pack("<i", java_hash_lower(name)) + encode_string(name) + affinity
     body += struct.pack("<i", len(fields))
     for field in fields:
-        body += _string(field.name) + struct.pack("<ii", field.type, field.field_id)
+        body += encode_string(field.name) + struct.pack("<ii", field.type, field.field_id)
     ids = [field.field_id for field in fields]
     body += struct.pack("<bi", 0, 1)  # no enum, one schema
     return body + struct.pack(f"<ii{len(ids)}i", schema_id(tuple(fields)), len(ids), *ids)
-
-
-def _string(text: str | None) -> bytes:
-    if text is None:
-        return bytes([TypeCode.NULL])
-    data = text.encode("utf-8")
-    return struct.pack("<bi", TypeCode.STRING, len(data)) + data

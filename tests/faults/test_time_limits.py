@@ -209,7 +209,7 @@ def load(client):
 def scan(client):
     from ignitetf.read.scan import Query, RetryPolicy, scan_units
     from ignitetf.wire.codes import OpCode
-    from ignitetf.wire.frames import scan_request
+    from ignitetf.wire.requests import scan_request
 
     query = Query(OpCode.QUERY_SCAN, lambda partition: scan_request(1, 10, partition), "C", 10)
     retry = RetryPolicy(client.settings.idle_timeout_s)

@@ -19,7 +19,8 @@ from pyignite import GenericObjectMeta
 from ignitetf.net.client import cache_id, connect
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.evidence import Evidence, observe_page
-from ignitetf.wire.frames import read_first_page, scan_request
+from ignitetf.wire.frames import read_first_page
+from ignitetf.wire.requests import scan_request
 from ignitetf.wire.types import TypeRegistry, UnknownType, read_binary_type
 
 MOMENT = datetime.datetime(2024, 2, 3, 4, 5, 6)

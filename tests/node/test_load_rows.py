@@ -19,7 +19,8 @@ from ignitetf.tables.caches import CacheSpec, create_cache
 from ignitetf.tables.catalog import read_manifest
 from ignitetf.wire.checksum import checksum
 from ignitetf.wire.codes import OpCode, TypeCode
-from ignitetf.wire.frames import read_first_page, scan_request
+from ignitetf.wire.frames import read_first_page
+from ignitetf.wire.requests import scan_request
 from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
 
 pytestmark = pytest.mark.node

@@ -28,8 +28,8 @@ from ignitetf.fs.handles import Code, _pattern, code_of
 from ignitetf.fs.oserrors import as_os_error, os_errors
 from ignitetf.fs.path import MAX_NAME_BYTES, join, parts, relative_to
 from ignitetf.fs.records import Entry, Extent, chunk_count, entry_key, entry_range
-from ignitetf.fs.retry import retry
 from ignitetf.fs.state import state_names, state_of
+from ignitetf.net.retry import retry
 
 names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/\0"), min_size=1)
 
@@ -273,9 +273,9 @@ def test_a_lease_that_half_a_commit_removed_is_told_by_what_ended_it(failure, co
 
     content = SimpleNamespace(content_id="c")
     writer = SimpleNamespace(_content=content, _directory_id="d", _key="d/f", path="/f")
-    client = SimpleNamespace(settings=SimpleNamespace(idle_timeout_s=0.5))
+    settings = SimpleNamespace(idle_timeout_s=0.5)
     with pytest.raises(OSError) as caught, os_errors("/f"):
-        retry(client, action)
+        retry(settings, action)
     assert tries[0] is None and (len(tries) > 1) == (failure is not None)
     assert caught.value.errno == code
 

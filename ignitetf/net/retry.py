@@ -1,0 +1,200 @@
+"""Trying again: which failures pass, how long to wait before the next try, when to give up.
+
+failures -> **retry** -> client, load, read, fs
+
+Whatever is tried again takes its waits from a `Backoff`, and all policies stand here.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from ignitetf.errors import (
+    AuthenticationError,
+    ConnectError,
+    IgniteTFError,
+    PartitionLost,
+    RequestTimeout,
+    ServerError,
+    ServerOverloaded,
+    TlsError,
+)
+from ignitetf.net.failures import is_full
+from ignitetf.settings import Settings
+
+__all__ = ["CONFLICT", "LOAD", "READ", "ROOM", "Backoff", "Policy", "is_retryable", "retry"]
+
+T = TypeVar("T")
+
+# What a node says when the cluster changed under a request, which the next try may survive.
+_CHANGED: Final = (
+    "ClusterTopologyException",
+    "ClusterTopologyCheckedException",
+    "left topology",
+    "No queryable nodes",
+    "Failed to find resource with id",
+    "Node is stopping",
+    "NodeStoppingException",
+    "ClusterGroupEmpty",
+    # The partition's owner left while the scan was being sent to it.
+    "ClusterNode.isLocal()",
+)
+# What it says then of a single write or a transaction, which took effect, or did not, or by half.
+# Only for those who find out which by reading.
+_UNSETTLED: Final = (
+    "TransactionRollback",
+    "TransactionTimeout",
+    "TransactionDeadlock",
+    "TransactionOptimistic",
+    "Failed to acquire lock",
+    "Failed to map keys",
+    "left grid",
+    "node left",
+    "ClusterTopology",
+    "Failed to send",
+    "rolled back",
+    "Committing a transaction has produced",
+    "Heuristic",
+)
+
+# Limits of a file operation in seconds, by what its last try ended with.
+_CHANGE_LIMIT_S: Final = 40.0
+_CONNECT_LIMIT_S: Final = 3.0
+# A node that dies during a commit says the same as a full one, but not for so long.
+_FULL_LIMIT_S: Final = 5.0
+# The pool may hold so many connections of a node that is gone; each costs a try, and no wait.
+_STALE_CONNECTIONS: Final = 12
+
+
+def is_retryable(error: BaseException) -> bool:
+    """Whether the same request may succeed on another connection, or a moment later."""
+    if isinstance(error, TlsError):
+        # Cut short, as by a node that dies, or refused.
+        return bool(error.fields.get("lost"))
+    if isinstance(error, AuthenticationError):
+        return False
+    if isinstance(error, (ConnectError, RequestTimeout)):
+        return True
+    if isinstance(error, (PartitionLost, ServerOverloaded)):
+        return False
+    return _says(error, _CHANGED)
+
+
+def _is_repeatable(error: BaseException) -> bool:
+    """Whether a file operation may succeed a moment later; it has waited long for a timeout."""
+    if isinstance(error, RequestTimeout):
+        return False
+    return is_retryable(error) or _says(error, _UNSETTLED)
+
+
+def _is_full(error: BaseException) -> bool:
+    return isinstance(error, ServerError) and is_full(error)
+
+
+def _says(error: BaseException, signs: tuple[str, ...]) -> bool:
+    if not isinstance(error, ServerError):
+        return False
+    message = str(error.fields.get("server_message"))
+    return any(sign in message for sign in signs)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How one kind of work is tried again.
+
+    Attributes:
+        first_s: Wait before the second try, in seconds.
+        longest_s: The longest wait.
+        doubling: Whether each wait is twice the one before; else it is longer by `first_s`.
+        jitter: Whether a wait is cut at random, to half of it at most, so that the many who lost
+            the same node do not come back together.
+        tries: After so many it is given up.
+        passes: Whether a failure may pass.
+    """
+
+    first_s: float
+    longest_s: float
+    doubling: bool = True
+    jitter: bool = False
+    tries: float = math.inf
+    passes: Callable[[BaseException], bool] = is_retryable
+
+
+READ: Final = Policy(first_s=0.1, longest_s=5.0, jitter=True)
+LOAD: Final = Policy(first_s=0.2, longest_s=5.0)
+_FILE: Final = Policy(first_s=0.1, longest_s=1.0, jitter=True, passes=_is_repeatable)
+# A node without memory, after something was removed for it.
+ROOM: Final = Policy(first_s=0.2, longest_s=1.6, tries=5, passes=_is_full)
+# Another client changed the same directory; it needs a few milliseconds for that.
+CONFLICT: Final = Policy(
+    first_s=0.002, longest_s=0.1, doubling=False, tries=100, passes=lambda _: True
+)
+
+
+class Backoff:
+    """The failures of one piece of work since it last got on.
+
+    Attributes:
+        failures: How many there were.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self.progress()
+
+    def progress(self) -> None:
+        """Begin anew: the work has got on."""
+        self._since = time.monotonic()
+        self.failures = 0
+
+    def wait_s(self, error: BaseException, limit_s: float = math.inf) -> float | None:
+        """Seconds to wait before the next try, None where the error is to be raised.
+
+        Args:
+            error: What the last try ended with.
+            limit_s: Seconds without progress after which it is given up; 0 tries nothing again.
+        """
+        policy = self._policy
+        self.failures += 1
+        left_s = self._since + limit_s - time.monotonic()
+        if left_s <= 0 or self.failures >= policy.tries or not policy.passes(error):
+            return None
+        # The power is bounded, as a number of that many bits is no float any more.
+        steps = 2.0 ** min(self.failures - 1, 32) if policy.doubling else self.failures
+        wait = min(policy.longest_s, policy.first_s * steps)
+        if policy.jitter:
+            wait *= random.uniform(0.5, 1.0)
+        return min(wait, left_s)
+
+
+def retry(settings: Settings, action: Callable[[IgniteTFError | None], T]) -> T:
+    """Run an action on files until it succeeds, while the cluster changes or connections are stale.
+
+    Args:
+        settings: `idle_timeout_s` limits the time.
+        action: Called with the error of the try before, which may have taken effect without an
+            answer or by half; None the first time.
+    """
+    backoff = Backoff(_FILE)
+    earlier: IgniteTFError | None = None
+    while True:
+        try:
+            return action(earlier)
+        except IgniteTFError as error:
+            wait_s = backoff.wait_s(error, min(settings.idle_timeout_s, _limit_s(error)))
+            if wait_s is None:
+                raise
+            earlier = error
+            if not isinstance(error, ConnectError) or backoff.failures > _STALE_CONNECTIONS:
+                time.sleep(wait_s)
+
+
+def _limit_s(error: IgniteTFError) -> float:
+    if isinstance(error, ConnectError):
+        return _CONNECT_LIMIT_S
+    return _FULL_LIMIT_S if is_full(error) else _CHANGE_LIMIT_S

@@ -1,0 +1,271 @@
+"""Requests: the body of every operation that ignitetf sends.
+
+ids, numbers, encoded objects -> **requests** -> frames
+
+One function for each form of body; which operations have it stands in its docstring. Only the body
+of BINARY_TYPE_PUT is elsewhere, in `register`, since it is made of a schema. Objects (keys, values,
+parameters) come encoded, and those of large batches follow the head as buffers of their own, so
+that nobody copies them.
+
+Source: Apache Ignite 2.17.0, `ClientMessageParser` and the request classes that it names:
+`ClientCacheRequest` (flags, transaction id), `ClientCacheScanQueryRequest`,
+`ClientCacheSqlFieldsQueryRequest`, `ClientCachePartitionsRequest`, `ClientTxStartRequest`,
+`ClientDataStreamerStartRequest`, `ClientDataStreamerAddDataRequest`,
+`ClientClusterGroupGetNodesEndpointsRequest`, `ClientListenerNioListener` (handshake). The published
+table of the scan request calls the partition field a count; the server reads one partition id
+(-1 for all).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from ignitetf.wire.codes import Feature, StreamerFlag, TypeCode
+from ignitetf.wire.parameters import encode_bytes, encode_string
+
+__all__ = [
+    "batch_head",
+    "batch_request",
+    "cache_request",
+    "class_name_request",
+    "cluster_state_request",
+    "cursor_request",
+    "destroy_request",
+    "handshake_request",
+    "nodes_request",
+    "partitions_request",
+    "scan_request",
+    "size_request",
+    "sql_request",
+    "streamer_head",
+    "streamer_start_request",
+    "transaction_end_request",
+    "transaction_start_request",
+    "type_request",
+]
+
+_CACHE: Final = struct.Struct("<ib")  # cache id, flags
+_CACHE_IN_TRANSACTION: Final = struct.Struct("<ibi")  # cache id, flags, transaction id
+_COUNT: Final = struct.Struct("<i")
+_BATCH: Final = struct.Struct("<ibi")  # cache id, flags, number of keys or entries
+_SCAN: Final = struct.Struct("<ibbii?")  # cache id, flags, no filter, page size, partition, local
+_STREAMER_START: Final = struct.Struct("<ibiibi")
+_STREAMER_DATA: Final = struct.Struct("<qbi")  # streamer id, flags, number of entries
+
+_IN_TRANSACTION: Final = 2
+_ALL_PARTITIONS: Final = -1
+_STATEMENT_SELECT: Final = 1
+_PESSIMISTIC: Final = 1
+_REPEATABLE_READ: Final = 1
+_JAVA: Final = 0
+_FIRST_WITH_FEATURES: Final = (1, 7, 0)
+_HANDSHAKE: Final = 1
+_THIN_CLIENT: Final = 2
+
+
+# Caches
+
+
+def cache_request(cache: int, *objects: bytes, transaction: int | None = None) -> bytes:
+    """Body of an operation on a cache (CACHE_CLEAR), or on one key of it.
+
+    Args:
+        cache: Id of the cache, the Java hash of its name.
+        *objects: The key (CACHE_GET, CACHE_REMOVE_KEY), and the value (CACHE_PUT,
+            CACHE_PUT_IF_ABSENT, CACHE_REMOVE_IF_EQUALS) or the old and the new one
+            (CACHE_REPLACE_IF_EQUALS).
+        transaction: Id of the transaction it is a part of.
+    """
+    return b"".join((_cache_head(cache, transaction), *objects))
+
+
+def batch_head(cache: int, count: int, transaction: int | None = None) -> bytes:
+    """Body of CACHE_PUT_ALL, CACHE_GET_ALL and CACHE_REMOVE_KEYS, up to the first object.
+
+    Args:
+        cache: Id of the cache.
+        count: Number of keys, or of pairs of key and value, that follow.
+        transaction: Id of the transaction it is a part of.
+    """
+    if transaction is None:
+        return _BATCH.pack(cache, 0, count)
+    return _cache_head(cache, transaction) + _COUNT.pack(count)
+
+
+def batch_request(cache: int, items: Iterable[bytes], transaction: int | None = None) -> bytes:
+    """Body of CACHE_PUT_ALL, CACHE_GET_ALL and CACHE_REMOVE_KEYS; an item is a key or a pair."""
+    found = list(items)
+    return b"".join((batch_head(cache, len(found), transaction), *found))
+
+
+def size_request(cache: int) -> bytes:
+    """Body of CACHE_GET_SIZE: primary copies only."""
+    return _cache_head(cache, None) + _COUNT.pack(0)  # no peek modes
+
+
+def destroy_request(cache: int) -> bytes:
+    """Body of CACHE_DESTROY."""
+    return struct.pack("<i", cache)
+
+
+def partitions_request(cache: int) -> bytes:
+    """Body of CACHE_PARTITIONS, for one cache."""
+    return struct.pack("<ii", 1, cache)
+
+
+def _cache_head(cache: int, transaction: int | None) -> bytes:
+    if transaction is None:
+        return _CACHE.pack(cache, 0)
+    return _CACHE_IN_TRANSACTION.pack(cache, _IN_TRANSACTION, transaction)
+
+
+# Queries
+
+
+def scan_request(
+    cache: int, page_size: int, partition: int | None = None, *, local: bool = False
+) -> bytes:
+    """Body of QUERY_SCAN.
+
+    Args:
+        cache: Id of the cache.
+        page_size: Entries in a page, above zero.
+        partition: One partition; None for the whole cache, in no stable order.
+        local: Read what the asked node holds, a backup copy too, and fail where it holds none.
+    """
+    if partition is not None and partition < 0:
+        # The server takes any negative number for the whole cache.
+        raise ValueError(f"partition {partition} is negative")
+    which = _ALL_PARTITIONS if partition is None else partition
+    return _SCAN.pack(cache, 0, TypeCode.NULL, page_size, which, local)
+
+
+def cursor_request(cursor: int) -> bytes:
+    """Body of QUERY_SCAN_PAGE, QUERY_SQL_FIELDS_PAGE and RESOURCE_CLOSE."""
+    return struct.pack("<q", cursor)
+
+
+def sql_request(
+    schema: str,
+    statement: str,
+    params: Sequence[bytes],
+    page_size: int,
+    *,
+    cache: int = 0,
+    partitions: Sequence[int] | None = None,
+    timeout_ms: int = 0,
+) -> bytes:
+    """Body of QUERY_SQL_FIELDS: a lazy SELECT.
+
+    Args:
+        schema: Schema of names without one.
+        statement: The SELECT; `?` stands for a parameter.
+        params: The parameters as encoded objects.
+        page_size: Rows in a page.
+        cache: Id of a cache that has to exist; 0 asks for none.
+        partitions: Read only by servers that announced the feature QUERY_PARTITIONS_BATCH_SIZE,
+            to clients that did; others must not be sent any.
+        timeout_ms: The node cancels the statement after so many milliseconds; 0 never.
+    """
+    parts = [
+        _cache_head(cache, None),
+        encode_string(schema),
+        struct.pack("<ii", page_size, -1),  # page size, rows at most
+        encode_string(statement),
+        struct.pack("<i", len(params)),
+        *params,
+        struct.pack("<b", _STATEMENT_SELECT),
+        # distributed joins, local, replicated only, enforce join order, collocated, lazy
+        struct.pack("<6?", False, False, False, False, False, True),
+        struct.pack("<q?", timeout_ms, False),  # timeout, include field names
+        struct.pack("<i", -1 if partitions is None else len(partitions)),
+        struct.pack(f"<{len(partitions or ())}i", *(partitions or ())),
+        struct.pack("<i", 1),  # update batch size
+    ]
+    return b"".join(parts)
+
+
+# Transactions
+
+
+def transaction_start_request(timeout_ms: int) -> bytes:
+    """Body of TX_START: pessimistic, repeatable read.
+
+    Args:
+        timeout_ms: The node rolls back what takes longer.
+    """
+    # Concurrency, isolation, timeout, no label.
+    return struct.pack("<bbqb", _PESSIMISTIC, _REPEATABLE_READ, timeout_ms, TypeCode.NULL)
+
+
+def transaction_end_request(transaction: int, *, commit: bool) -> bytes:
+    """Body of TX_END."""
+    return struct.pack("<i?", transaction, commit)
+
+
+# Binary types
+
+
+def type_request(type_id: int) -> bytes:
+    """Body of BINARY_TYPE_GET."""
+    return struct.pack("<i", type_id)
+
+
+def class_name_request(class_id: int) -> bytes:
+    """Body of BINARY_TYPE_NAME_GET, for a class of Java."""
+    return struct.pack("<bi", _JAVA, class_id)
+
+
+# The data streamer
+
+
+def streamer_start_request(cache: int, flags: StreamerFlag, buffer_entries: int) -> bytes:
+    """Body of DATA_STREAMER_START, without a receiver.
+
+    Args:
+        cache: Id of the cache.
+        flags: As `streamer_head` has them.
+        buffer_entries: Entries that the node collects for another node, and for one of its own
+            threads, before it sends them on.
+    """
+    receiver, entries = TypeCode.NULL, 0
+    return _STREAMER_START.pack(cache, flags, buffer_entries, buffer_entries, receiver, entries)
+
+
+def streamer_head(streamer: int, flags: StreamerFlag, count: int) -> bytes:
+    """Body of DATA_STREAMER_ADD_DATA, up to the first of so many pairs of key and value."""
+    return _STREAMER_DATA.pack(streamer, flags, count)
+
+
+# The cluster, the connection
+
+
+def nodes_request() -> bytes:
+    """Body of CLUSTER_GROUP_NODE_ENDPOINTS: all that the newest topology has."""
+    return struct.pack("<qq", -1, -1)
+
+
+def cluster_state_request(*, active: bool) -> bytes:
+    """Body of CLUSTER_CHANGE_STATE."""
+    return struct.pack("<?", active)
+
+
+def handshake_request(
+    version: tuple[int, int, int], features: Feature, username: str | None, password: str | None
+) -> bytes:
+    """The first message of a connection, with its length.
+
+    Args:
+        version: The version of the protocol that is asked for.
+        features: What this side can; sent from version 1.7 on.
+        username: Of a login; None or "" for none.
+        password: Its password.
+    """
+    body = struct.pack("<b3hb", _HANDSHAKE, *version, _THIN_CLIENT)
+    if version >= _FIRST_WITH_FEATURES:
+        body += encode_bytes(int(features).to_bytes(int(features).bit_length() // 8 + 1, "little"))
+    if username:
+        body += encode_string(username) + encode_string(password or "")
+    return struct.pack("<i", len(body)) + body
