@@ -31,6 +31,7 @@ from ignitetf.read.arguments import (
     with_environment,
 )
 from ignitetf.read.batches import batch_count, closing_batches, join_batches, read_pieces
+from ignitetf.read.cursor import Times
 from ignitetf.read.export import to_arrow, to_numpy
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.plan import MOST_ROWS, WINDOW_BYTES, Order, Position, whole_argument
@@ -249,6 +250,11 @@ class IgniteDataset(OwnDataset):
     def dropped(self) -> int:
         """Records left out so far by `nulls="drop"`."""
         return self._reader.dropped
+
+    @property
+    def times(self) -> Times:
+        """Where the time of all scans went so far; the object goes on changing with each scan."""
+        return self._reader.times
 
     def _batches(self) -> Generator[Batch, None, None]:
         """The rows of one epoch, as `numpy` and `arrow` give them: the first, from its position."""
