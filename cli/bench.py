@@ -14,7 +14,7 @@ from ignitetf.cli.options import Connect, connected
 from ignitetf.cli.output import Output, OutputOption, note, show
 
 if TYPE_CHECKING:
-    from ignitetf.explore.bench_read import Rate
+    from ignitetf.bench.read import Rate
 
 _TABLE: Final = (
     "profile",
@@ -118,7 +118,7 @@ def read(
     if partitions and len(partitions) > 1 and wanted != [ReadProfile.PARTITIONS]:
         raise UsageError("several --partitions go with --rows partitions alone")
     if plot is not None:
-        from ignitetf.explore.bench_plot import check_plot
+        from ignitetf.bench.plot import check_plot
 
         check_plot(plot)
     rates = _read(connect, wanted, rounds, (partitions or [8])[0], count, way)
@@ -136,7 +136,7 @@ def _read(
     ways: list[str] | None,
 ) -> list[Rate]:
     """Rates of the profiles but that of many partitions."""
-    from ignitetf.explore.bench_read import bench_read
+    from ignitetf.bench.read import bench_read
 
     rates = []
     for item in wanted:
@@ -162,7 +162,7 @@ def _read_partitions(
     rounds: int,
 ) -> list[Rate]:
     """Rates against partitions and nodes."""
-    from ignitetf.explore.bench_sweep import PARTITIONS, bench_partitions
+    from ignitetf.bench.sweep import PARTITIONS, bench_partitions
 
     return bench_partitions(
         connect.settings,
@@ -179,7 +179,7 @@ def _show_rates(rates: list[Rate], plot: Path | None, output: Output, sweep: boo
     from dataclasses import asdict
 
     if plot is not None:
-        from ignitetf.explore.bench_plot import plot_rates
+        from ignitetf.bench.plot import plot_rates
 
         plot_rates(rates, plot)
         note(f"drawn to {plot}")
@@ -206,7 +206,7 @@ def write(
     """
     from dataclasses import asdict
 
-    from ignitetf.explore.bench_write import bench_write
+    from ignitetf.bench.write import bench_write
 
     rates = []
     for item in rows or list(WriteProfile):
@@ -228,7 +228,7 @@ def fs(
 
     Example: ignitetf bench fs --size 256 --output json
     """
-    from ignitetf.explore.bench_fs import bench_fs
+    from ignitetf.bench.fs import bench_fs
 
     report = bench_fs(
         connect.settings(), size_bytes=size << 20, rounds=rounds, files=files, say=note

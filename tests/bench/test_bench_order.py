@@ -19,7 +19,7 @@ ROWS = 60_000
 
 @pytest.fixture(scope="module")
 def table(client):
-    from ignitetf.explore.bench_rows import PROFILES, drop_rows, fill_cache, sized
+    from ignitetf.bench.rows import PROFILES, drop_rows, fill_cache, sized
 
     profile = sized(PROFILES["mnist"], ROWS)
     fill_cache(client, profile, 8)

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from java_programs import java_command
 
-from ignitetf.explore.bench_read import bench_read
-from ignitetf.explore.bench_rows import PROFILES
+from ignitetf.bench.read import bench_read
+from ignitetf.bench.rows import PROFILES
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = [pytest.mark.node, pytest.mark.bench, pytest.mark.timeout(900)]

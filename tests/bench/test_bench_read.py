@@ -2,8 +2,8 @@
 
 import pytest
 
-from ignitetf.explore.bench_read import bench_read
-from ignitetf.explore.bench_rows import PROFILES
+from ignitetf.bench.read import bench_read
+from ignitetf.bench.rows import PROFILES
 
 pytestmark = [pytest.mark.node, pytest.mark.bench, pytest.mark.timeout(900)]
 

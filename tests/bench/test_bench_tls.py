@@ -10,7 +10,7 @@ import statistics
 import pytest
 from conftest import lasting_port
 
-from ignitetf.explore.bench_rows import (
+from ignitetf.bench.rows import (
     PROFILES,
     drop_rows,
     fill_cache,
@@ -18,8 +18,8 @@ from ignitetf.explore.bench_rows import (
     sized,
     source_of,
 )
-from ignitetf.explore.bench_ways import Setup, make_ways
-from ignitetf.explore.turns import in_turn, median_ratio, rows_a_second
+from ignitetf.bench.turns import in_turn, median_ratio, rows_a_second
+from ignitetf.bench.ways import Setup, make_ways
 from ignitetf.load.loader import load_dataset
 from ignitetf.net.client import connect
 
@@ -68,7 +68,7 @@ def test_reads(clients, name):
     ways = {}
     for kind, client in clients.items():
         fill_cache(client, profile, PARTITIONS)
-        made = make_ways(Setup(client, profile, PARTITIONS))
+        made = make_ways(Setup(client, profile.cache, profile, PARTITIONS))
         for way in (f"batch({profile.batch}), reduce", "numpy()"):
             ways[kind, way] = made[way].run
     try:

@@ -8,8 +8,8 @@ from java_programs import java_command
 from test_bench_peers import HERE, Program
 from typer.testing import CliRunner
 
+from ignitetf.bench.write import PROFILES, bench_write
 from ignitetf.cli.main import app
-from ignitetf.explore.bench_write import PROFILES, bench_write
 
 pytestmark = [pytest.mark.node, pytest.mark.bench]
 

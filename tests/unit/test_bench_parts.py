@@ -5,16 +5,16 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+from ignitetf.bench.turns import in_turn, median_ratio, rows_a_second
 from ignitetf.cli.main import app
 from ignitetf.errors import ConfigError, MissingExtra
-from ignitetf.explore.turns import in_turn, median_ratio, rows_a_second
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 5])
 def test_ways_take_turns_in_both_orders_after_a_round_that_does_not_count(monkeypatch, rounds):
     ran, ended, collected = [], [], []
     # The real one goes through all that the tests before left, for a second.
-    monkeypatch.setattr("ignitetf.explore.turns.gc.collect", lambda: collected.append(len(ran)))
+    monkeypatch.setattr("ignitetf.bench.turns.gc.collect", lambda: collected.append(len(ran)))
 
     def way(name):
         return lambda: ran.append(name) or len(ran)
@@ -41,13 +41,13 @@ def test_ratios_are_those_of_each_round():
 
 def test_rows_a_second_is_rows_by_time(monkeypatch):
     ticks = iter([10.0, 10.5])
-    monkeypatch.setattr("ignitetf.explore.turns.time.perf_counter", lambda: next(ticks))
+    monkeypatch.setattr("ignitetf.bench.turns.time.perf_counter", lambda: next(ticks))
     assert rows_a_second(lambda: 30)() == 60.0
 
 
 @pytest.fixture
 def check_plot():
-    from ignitetf.explore.bench_plot import check_plot
+    from ignitetf.bench.plot import check_plot
 
     return check_plot
 

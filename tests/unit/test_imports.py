@@ -103,6 +103,7 @@ ALLOWED = {
         "load.caches",
         "native",
     ),
+    "ignitetf.bench": ("errors", "settings", "net", "tables", "wire", "load", "read", "fs", "node"),
 }
 
 

@@ -13,10 +13,10 @@ import secrets
 import statistics
 import struct
 import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from ignitetf.bench.in_flight import send_ahead
 from ignitetf.errors import IgniteTFError
 from ignitetf.fs.chunks import CHUNK_BYTES
 from ignitetf.fs.records import Entry
@@ -29,6 +29,7 @@ __all__ = ["bench_fs"]
 
 _NAME: Final = "IGFS_BENCH"
 _WINDOW: Final = 4
+_STREAM_WINDOW: Final = 3
 _IO_BYTES: Final = 8 << 20  # TensorFlow's own writes of large tensors are of this size
 # TensorFlow itself reads no faster than 400-600 MB/s, from memory too, in blocks above 1 MiB.
 _GFILE_BYTES: Final = 1 << 20
@@ -153,28 +154,15 @@ class _Bench:
 
     def _puts(self, content: int) -> None:
         head = struct.pack("<ib", self._cache, 0)
+        entries = (self._entry(content, number) for number in range(self._chunks))
         with self._client.channel() as channel:
-            waiting: deque[int] = deque()
-            for number in range(self._chunks):
-                key, data = self._entry(content, number)
-                waiting.append(channel.send(OpCode.CACHE_PUT, head + key, data))
-                if len(waiting) >= _WINDOW:
-                    channel.receive(waiting.popleft())
-            for request in waiting:
-                channel.receive(request)
+            requests = ((head + key, data) for key, data in entries)
+            send_ahead(channel, OpCode.CACHE_PUT, requests, _WINDOW)
 
     def _put_alls(self, content: int) -> None:
+        head = struct.pack("<ib", self._cache, 0)
         with self._client.channel() as channel:
-            waiting: deque[int] = deque()
-            for first in range(0, self._chunks, _PER_REQUEST):
-                numbers = range(first, min(first + _PER_REQUEST, self._chunks))
-                parts = [part for n in numbers for part in self._entry(content, n)]
-                head = struct.pack("<ibi", self._cache, 0, len(numbers))
-                waiting.append(channel.send(OpCode.CACHE_PUT_ALL, head, *parts))
-                if len(waiting) >= _WINDOW:
-                    channel.receive(waiting.popleft())
-            for request in waiting:
-                channel.receive(request)
+            send_ahead(channel, OpCode.CACHE_PUT_ALL, self._several(head, content), _WINDOW)
 
     def _stream(self, content: int) -> None:
         start = struct.pack(
@@ -182,30 +170,23 @@ class _Bench:
         )
         with self._client.channel() as channel:
             (streamer,) = struct.unpack_from("<q", channel.call(OpCode.DATA_STREAMER_START, start))
-            waiting: deque[int] = deque()
-            for first in range(0, self._chunks, _PER_REQUEST):
-                numbers = range(first, min(first + _PER_REQUEST, self._chunks))
-                parts = [part for n in numbers for part in self._entry(content, n)]
-                head = struct.pack("<qbi", streamer, _FLAGS, len(numbers))
-                waiting.append(channel.send(OpCode.DATA_STREAMER_ADD_DATA, head, *parts))
-                if len(waiting) >= 3:
-                    channel.receive(waiting.popleft())
-            for request in waiting:
-                channel.receive(request)
+            requests = self._several(struct.pack("<qb", streamer, _FLAGS), content)
+            send_ahead(channel, OpCode.DATA_STREAMER_ADD_DATA, requests, _STREAM_WINDOW)
             flags = _FLAGS | StreamerFlag.FLUSH | StreamerFlag.CLOSE
             channel.call(OpCode.DATA_STREAMER_ADD_DATA, struct.pack("<qbi", streamer, flags, 0))
 
+    def _several(self, head: bytes, content: int) -> Iterator[tuple[Any, ...]]:
+        """The chunks of a file in requests of several."""
+        for first in range(0, self._chunks, _PER_REQUEST):
+            numbers = range(first, min(first + _PER_REQUEST, self._chunks))
+            parts = [part for n in numbers for part in self._entry(content, n)]
+            yield (head + struct.pack("<i", len(numbers)), *parts)
+
     def _gets(self, content: int) -> None:
         head = struct.pack("<ib", self._cache, 0)
+        keys = (_KEY.pack(TypeCode.UUID, content, number) for number in range(self._chunks))
         with self._client.channel() as channel:
-            waiting: deque[int] = deque()
-            for number in range(self._chunks):
-                key = _KEY.pack(TypeCode.UUID, content, number)
-                waiting.append(channel.send(OpCode.CACHE_GET, head + key))
-                if len(waiting) >= _WINDOW:
-                    channel.receive(waiting.popleft())
-            for request in waiting:
-                channel.receive(request)
+            send_ahead(channel, OpCode.CACHE_GET, ((head + key,) for key in keys), _WINDOW)
 
     def _remove(self, content: int) -> None:
         self._store.chunks.remove(f"{content:016x}", range(self._chunks))

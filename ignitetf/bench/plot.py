@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from ignitetf.bench.read import Rate
+from ignitetf.bench.sweep import SWEEP
 from ignitetf.errors import ConfigError, MissingExtra
-from ignitetf.explore.bench_read import Rate
-from ignitetf.explore.bench_sweep import SWEEP
 
 __all__ = ["check_plot", "plot_rates"]
 

@@ -1,7 +1,8 @@
 """The limit that reads are measured against: a bare socket that drains the same scans.
 
-It parses nothing but the counts of the pages, and receives all of them into one buffer. It speaks
-no TLS and needs no login.
+It parses nothing but the counts of the pages and receives all of them into one buffer, which is
+why it is no `Channel`. It speaks no TLS, and takes no login: a node needs 0.1 s for one, which
+would count as a part of the scan.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ import numpy as np
 from ignitetf.errors import ConnectError, RequestTimeout, WireError
 from ignitetf.net.channel import FLAG_ERROR, FLAG_TOPOLOGY
 from ignitetf.net.client import Client, cache_id
+from ignitetf.net.handshake import open_connection
 from ignitetf.read.reader import CacheReader
-from ignitetf.settings import split_address
+from ignitetf.settings import Settings
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.requests import cursor_request, scan_request
 
@@ -29,7 +31,6 @@ __all__ = ["can_drain", "drain", "draining", "new_buffer", "owners_of"]
 _BUFFER_BYTES: Final = 64 << 20
 _HEAD_BYTES: Final = 10  # request id and flags
 _TOPOLOGY_BYTES: Final = 12
-_TIMEOUT_S: Final = 10
 
 
 def can_drain(client: Client) -> bool:
@@ -46,8 +47,11 @@ def draining(reader: CacheReader) -> Callable[..., int]:
     counts = reader.partition_counts(every)
     # Empty partitions are known from the manifest; the data set does not ask for them either.
     partitions = [p for p, count in zip(every, counts, strict=True) if count]
-    owners = owners_of(reader.client, reader.cache, partitions)
-    return functools.partial(drain, owners, reader.cache, reader.page_size(), new_buffer())
+    client = reader.client
+    owners = owners_of(client, reader.cache, partitions)
+    return functools.partial(
+        drain, client.settings, owners, reader.cache, reader.page_size(), new_buffer()
+    )
 
 
 def owners_of(client: Client, cache: str, partitions: Sequence[int]) -> dict[str, list[int]]:
@@ -67,11 +71,12 @@ def owners_of(client: Client, cache: str, partitions: Sequence[int]) -> dict[str
 
 
 def new_buffer() -> memoryview:
-    """Memory for any page, which is taken from the system where it is written to."""
+    """Room for any page; the system provides the memory as it is written to."""
     return np.empty(_BUFFER_BYTES, np.uint8).data
 
 
 def drain(
+    settings: Settings,
     owners: dict[str, list[int]],
     cache: str,
     page_size: int,
@@ -81,35 +86,40 @@ def drain(
     """Scan the partitions over one bare socket to each node, one node after the other.
 
     Args:
+        settings: Its time limits.
         owners: Partitions by address.
         cache: Name of the cache.
         page_size: Entries in a page.
-        buffer: As `new_buffer` gives it; all pages are received into it.
-        ahead: Partitions whose first page is asked for while another one is being received. With
-            0 every page is asked for once the one before it is here.
+        buffer: From `new_buffer`; all pages are received into it.
+        ahead: Partitions whose first page is requested while another one is being received. With
+            0 every page is requested once the one before it is here.
 
     Returns:
         The number of entries.
     """
     rows = 0
     for address, partitions in owners.items():
-        with socket.create_connection(split_address(address), _TIMEOUT_S) as sock:
-            _limit(sock)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock, _ = open_connection(address, settings)
+        with sock:
+            _limit(sock, settings.request_timeout_s)
             try:
-                sock.sendall(struct.pack("<ibhhhb", 8, 1, 1, 4, 0, 2))
-                _receive(sock, buffer)
                 rows += _Drain(sock, buffer, cache_id(cache), page_size).run(partitions, ahead)
             except (BlockingIOError, TimeoutError) as error:
-                raise RequestTimeout(f"{address}: no answer within {_TIMEOUT_S} s") from error
+                raise RequestTimeout(
+                    f"{address}: no answer within {settings.request_timeout_s:g} s"
+                ) from error
     return rows
 
 
-def _limit(sock: socket.socket) -> None:
-    """Limit each receive; by the kernel where it can, which leaves a call to wait for a whole page."""
+def _limit(sock: socket.socket, seconds: float) -> None:
+    """Limit each receive; by the kernel where it can, so that one call may wait for a whole page."""
     if sys.platform in ("linux", "darwin"):
         sock.settimeout(None)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", _TIMEOUT_S, 0))
+        whole = int(seconds)
+        packed = struct.pack("@ll", whole, int((seconds - whole) * 1e6))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, packed)
+    else:
+        sock.settimeout(seconds)
 
 
 class _Drain:
@@ -121,7 +131,7 @@ class _Drain:
         self._cache = cache
         self._page_size = page_size
         self._request = 0
-        self._cursors: dict[int, int | None] = {}  # of each request that was not answered
+        self._cursors: dict[int, int | None] = {}  # of each unanswered request; None: a new scan
 
     def run(self, partitions: Iterable[int], ahead: int) -> int:
         """The number of entries in the partitions."""
@@ -156,7 +166,7 @@ class _Drain:
 
 
 def _receive(sock: socket.socket, buffer: memoryview) -> int:
-    """Receive a frame into the buffer; gives its length."""
+    """Receive a frame into the buffer; its length is the result."""
     if sock.recv_into(buffer, 4, socket.MSG_WAITALL) != 4:
         raise ConnectError("the node closed the connection")
     size = int.from_bytes(buffer[:4], "little")

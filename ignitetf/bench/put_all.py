@@ -21,8 +21,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from ignitetf.bench.rows import Profile, make_rows
 from ignitetf.errors import IgniteTFError, RequestTimeout
-from ignitetf.explore.bench_rows import Profile, make_rows
 from ignitetf.net.client import connect
 from ignitetf.settings import Settings
 from ignitetf.wire.blocks import concat

@@ -11,22 +11,20 @@ from __future__ import annotations
 
 import functools
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final
 
+from ignitetf.bench.rows import PROFILES, drop_rows, fill_cache, sized
+from ignitetf.bench.turns import in_turn, median_ratio
+from ignitetf.bench.ways import BARE, BARE_AHEAD, Setup, Way, make_ways
 from ignitetf.errors import ConfigError
-from ignitetf.explore.bench_rows import PROFILES, drop_rows, fill_cache, sized
-from ignitetf.explore.bench_ways import BARE, BARE_AHEAD, Setup, Way, make_ways
-from ignitetf.explore.turns import in_turn, median_ratio
 from ignitetf.net.client import connect
 from ignitetf.read.cursor import Times
 from ignitetf.settings import Settings
 
-__all__ = ["Rate", "bench_read", "measure"]
+__all__ = ["Rate", "bench_read"]
 
 _KEY_BYTES: Final = 8
 
@@ -100,35 +98,29 @@ def bench_read(
         ConfigError: A way is not known, or the cluster has no template for the partitions.
     """
     chosen = sized(PROFILES[profile], rows)
-    with connect(settings=settings) as client, tempfile.TemporaryDirectory() as folder:
+    with connect(settings=settings) as client:
         try:
             fill_cache(client, chosen, partitions)
-            setup = Setup(client, chosen, partitions, beside=Path(folder), more=more or {})
-            return measure(profile, setup, rounds, ways, on_round)
+            setup = Setup(client, chosen.cache, chosen, partitions, more or {})
+            timed = {
+                name: functools.partial(_timed, way) for name, way in _chosen(setup, ways).items()
+            }
+            runs = in_turn(timed, rounds, on_round)
+            nodes = max(1, len(client.nodes()))
         finally:
             drop_rows(client, chosen.cache)
+    return [_rate(profile, setup, nodes, name, runs) for name in runs]
 
 
-def measure(
-    profile: str,
-    setup: Setup,
-    rounds: int,
-    ways: Collection[str] | None = None,
-    on_round: Callable[[int], None] = lambda number: None,
-) -> list[Rate]:
-    """Measure ways of reading rows that are in the cache already; see `bench_read`."""
+def _chosen(setup: Setup, ways: Collection[str] | None) -> dict[str, Way]:
     every = make_ways(setup)
-    if ways is not None and (unknown := set(ways) - set(every)):
+    if ways is None:
+        return every
+    if unknown := set(ways) - set(every):
         raise ConfigError(
             f"no way of reading is called {sorted(unknown)[0]!r}", hint=f"one of {', '.join(every)}"
         )
-    chosen = {
-        n: w for n, w in every.items() if ways is None or n in ways or n in (BARE, BARE_AHEAD)
-    }
-    timed = {name: functools.partial(_timed, way) for name, way in chosen.items()}
-    runs = in_turn(timed, rounds, on_round)
-    nodes = max(1, len(setup.client.nodes()))
-    return [_rate(profile, setup, nodes, name, runs) for name in runs]
+    return {name: way for name, way in every.items() if name in {*ways, BARE, BARE_AHEAD}}
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,7 @@
 """`ignitetf bench read --rows partitions`: throughput against partitions and nodes.
 
 The benchmark that was published for the old bridge, as far as one machine goes: rows of 1 MB in
-pages of 20 MB, for 1, 2, 4 ... 2,048 partitions, on the cluster at hand or on embedded nodes of
-its own.
+pages of 20 MB, for 1, 2, 4 ... 2,048 partitions, on the cluster at hand or on embedded nodes.
 """
 
 from __future__ import annotations
@@ -11,19 +10,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
+from ignitetf.bench.read import Rate, bench_read
+from ignitetf.bench.rows import PROFILES
 from ignitetf.errors import ConfigError
-from ignitetf.explore.bench_read import Rate, measure
-from ignitetf.explore.bench_rows import Profile, drop_rows, fill_cache
-from ignitetf.explore.bench_ways import Setup
-from ignitetf.net.client import connect
 from ignitetf.settings import Settings
 
 __all__ = ["PARTITIONS", "SWEEP", "bench_partitions"]
 
 SWEEP: Final = "partitions"
 PARTITIONS: Final = tuple(1 << power for power in range(12))
-_PROFILE: Final = Profile(1_000, 1_000_000, 16)
-_PAGE_ROWS: Final = 20
+_PROFILE: Final = PROFILES[SWEEP]
 _NODE_NAME: Final = "bench-read"
 _NODE_MEMORY: Final = 3 << 30
 _WAYS: Final = ("numpy()", f"batch({_PROFILE.batch}), reduce")
@@ -43,7 +39,7 @@ def bench_partitions(
     """Measure every number of partitions on every cluster.
 
     Args:
-        settings: Where the cluster at hand is; not asked for when `nodes` are given.
+        settings: Where the cluster at hand is; not called when `nodes` are given.
         nodes: Numbers of embedded nodes to start, one cluster after the other; none means the
             cluster at hand.
         partitions: Numbers of partitions. One without a template in the cluster is left out.
@@ -52,59 +48,47 @@ def bench_partitions(
         note: Takes lines for the user.
     """
     rows = rows or _PROFILE.rows
-    profile = Profile(rows, _PROFILE.row_bytes, _PROFILE.batch)
     rates = []
-    for here, count in _clusters(settings, nodes, profile, note):
+    for here, cluster in _clusters(settings, nodes, rows, note):
         for number in partitions:
-            note(f"{rows:,} rows of 1 MB in {number} partitions, {count}")
-            rates += _measure(here, profile, number, rounds, note)
+            note(f"{rows:,} rows of 1 MB in {number} partitions, {cluster}")
+            try:
+                rates += bench_read(
+                    here, SWEEP, rounds=rounds, partitions=number, rows=rows, ways=_WAYS
+                )
+            except ConfigError as error:
+                if "partitions" not in error.fields:
+                    raise
+                note(f"left out: {error.message}")
     return rates
 
 
 def _clusters(
-    settings: Callable[[], Settings], nodes: Sequence[int], profile: Profile, note: Note
+    settings: Callable[[], Settings], nodes: Sequence[int], rows: int, note: Note
 ) -> Iterator[tuple[Settings, str]]:
     if not nodes:
         yield settings(), "the cluster at hand"
     for count in nodes:
-        with _embedded(count, profile, note) as here:
+        with _embedded(count, rows * _PROFILE.row_bytes, note) as here:
             yield here, f"{count} node{'s' if count > 1 else ''}"
 
 
 @contextmanager
-def _embedded(count: int, profile: Profile, note: Note) -> Iterator[Settings]:
+def _embedded(count: int, data_bytes: int, note: Note) -> Iterator[Settings]:
     """Embedded nodes on free ports that are gone afterwards."""
     from ignitetf.node import Node
     from ignitetf.node.embedded import DEFAULT_PORT
     from ignitetf.node.ports import free_ports, is_free
 
-    # The port of a node that nothing is said of, or the next ones where such a node runs.
+    # The default port of a node, or the next ones where such a node runs.
     ports = (p for p in free_ports(DEFAULT_PORT, ()) if all(map(is_free, range(p, p + count))))
-    share = 2 * profile.rows * profile.row_bytes // count
     node = Node.start(
         _NODE_NAME,
         port=next(ports),
         nodes=count,
-        memory=max(_NODE_MEMORY // count, share),
+        memory=max(_NODE_MEMORY // count, 2 * data_bytes // count),
         template_partitions=(PARTITIONS[-1],),
         note=note,
     )
     with node:
         yield node.settings
-
-
-def _measure(
-    settings: Settings, profile: Profile, partitions: int, rounds: int, note: Note
-) -> list[Rate]:
-    with connect(settings=settings) as client:
-        try:
-            fill_cache(client, profile, partitions)
-            setup = Setup(client, profile, partitions, page_size=_PAGE_ROWS)
-            return measure(SWEEP, setup, rounds, _WAYS)
-        except ConfigError as error:
-            if "partitions" not in error.fields:
-                raise
-            note(f"left out: {error.message}")
-            return []
-        finally:
-            drop_rows(client, profile.cache)

@@ -51,12 +51,14 @@ class Profile:
         batch: Rows of a batch.
         kind: `dense`: an array of bytes and a label; `blobs`: a `tf.string` of half to one and a
             half times `row_bytes`, and a label; `columns`: three numbers and two short texts.
+        page_rows: Rows of a page; None leaves that to the reader.
     """
 
     rows: int
     row_bytes: int
     batch: int
     kind: Literal["dense", "blobs", "columns"] = "dense"
+    page_rows: int | None = None
 
     @property
     def cache(self) -> str:
@@ -74,6 +76,8 @@ PROFILES: Final = {
     "1mb": Profile(1_000, 1_000_000, 16),
     "blobs": Profile(30_000, 20_000, 128, "blobs"),
     "sql": Profile(1_000_000, 43, 128, "columns"),
+    # The rows and pages of the benchmark that was published for the old bridge.
+    "partitions": Profile(1_000, 1_000_000, 16, page_rows=20),
 }
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import struct
 import uuid
-from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
+from ignitetf.bench.in_flight import send_ahead
 from ignitetf.load.blocks import BlockKeys, Blocks
 from ignitetf.load.route import find_route
 from ignitetf.load.writer import CONNECTIONS, IN_FLIGHT, REQUEST_BYTES, Work
@@ -79,13 +79,8 @@ class Sent:
 
 def _send(channel: Channel, op: OpCode, head: bytes, requests: Requests) -> None:
     """As the writer: a few requests wait for their answers."""
-    waiting: deque[int] = deque()
-    for count, entries in requests:
-        waiting.append(channel.send(op, head + struct.pack("<i", count), entries))
-        if len(waiting) > IN_FLIGHT:
-            channel.receive(waiting.popleft())
-    while waiting:
-        channel.receive(waiting.popleft())
+    bodies = ((head + struct.pack("<i", count), entries) for count, entries in requests)
+    send_ahead(channel, op, bodies, IN_FLIGHT + 1)
 
 
 def rows_to_send(client: Client, cache: str, schema: Schema, batches: Iterable[Batch]) -> Sent:

@@ -19,11 +19,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from ignitetf.explore.bench_layouts import BARE, read_ways
-from ignitetf.explore.bench_pyignite import PutAll, put_all_seconds
-from ignitetf.explore.bench_rows import Profile, drop_rows, make_rows, schema_of
-from ignitetf.explore.bench_sent import Sent, blocks_to_send, rows_to_send
-from ignitetf.explore.turns import in_turn, median_ratio, rows_a_second
+from ignitetf.bench.put_all import PutAll, put_all_seconds
+from ignitetf.bench.rows import Profile, drop_rows, make_rows, schema_of
+from ignitetf.bench.sent import Sent, blocks_to_send, rows_to_send
+from ignitetf.bench.turns import in_turn, median_ratio, rows_a_second
+from ignitetf.bench.ways import BARE, Setup, Way, make_ways
 from ignitetf.load.blocks import BlockKeys, Blocks
 from ignitetf.load.loader import load_dataset
 from ignitetf.load.sources import open_source
@@ -48,6 +48,7 @@ _BLOCK_LIMIT: Final = "encoded blocks, put_all"
 _PYIGNITE: Final = "pyignite put_all"
 # Larger rows are not put into blocks.
 _BLOCK_ROW_BYTES: Final = 64 << 10
+_READ_BATCH: Final = 128
 PNG: Final = "png"
 _PNG_FILES: Final = 70_000
 _PNG_SIDE: Final = 28
@@ -130,18 +131,17 @@ def _rates(found: list[float], row_bytes: float) -> tuple[float, float]:
 
 
 def _reads(bench: _Bench, profile: str, rounds: int) -> list[WriteRate]:
-    """Rates of reading the rows and the blocks."""
+    """Rates of reading the rows and the blocks: who chooses a layout needs these as well."""
     if bench.profile.row_bytes > _BLOCK_ROW_BYTES:
         return []
     bench.load("rows")
     bench.load("blocks", _BLOCKS)
-    caches = {"rows": _CACHE, "blocks": _BLOCKS}
-    ways = read_ways(bench.client, caches)
-    found = in_turn({name: rows_a_second(way) for name, way in ways.items()}, rounds)
+    ways = bench.read_ways("rows", _CACHE) | bench.read_ways("blocks", _BLOCKS)
+    found = in_turn(ways, rounds)
     rates = []
     for name, mine in found.items():
         way, _, layout = name.rpartition(", ")
-        to_limit = median_ratio(mine, found.get(f"{BARE}, {layout}"))
+        to_limit = median_ratio(mine, found.get(f"read, {BARE}, {layout}"))
         to_rows = median_ratio(mine, found[f"{way}, rows"]) if layout == "blocks" else None
         rate = WriteRate(profile, name, *_rates(mine, bench.profile.row_bytes), to_limit)
         rates.append(replace(rate, to_rows=to_rows))
@@ -224,6 +224,26 @@ class _Bench:
         ways |= {name: functools.partial(self._further, run) for name, run in self.more.items()}
         ways[_PYIGNITE] = self._pyignite
         return ways
+
+    def read_ways(self, layout: str, cache: str) -> dict[str, Callable[[], float]]:
+        """Name -> a function that reads a cache whole; its result is rows a second."""
+        names = {
+            BARE: BARE,
+            "numpy()": "numpy()",
+            f"batch({_READ_BATCH}), reduce": f"batches of {_READ_BATCH}",
+        }
+        profile = replace(self.profile, batch=_READ_BATCH)
+        every = make_ways(Setup(self.client, cache, profile, self.partitions))
+        return {
+            f"read, {name}, {layout}": functools.partial(self._read, every[way])
+            for way, name in names.items()
+            if way in every
+        }
+
+    def _read(self, way: Way) -> float:
+        begin = time.perf_counter()
+        way.run()  # a bare socket counts blocks
+        return self.profile.rows / (time.perf_counter() - begin)
 
     @functools.cached_property
     def requests(self) -> Sent:

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ignitetf.errors import ConfigError, IgniteTFError, RequestTimeout
-from ignitetf.explore import bench_pyignite
-from ignitetf.explore.bench_bare import drain, new_buffer, owners_of
-from ignitetf.explore.bench_pyignite import PutAll, put_all_seconds
-from ignitetf.explore.bench_read import bench_read
-from ignitetf.explore.bench_rows import (
+from ignitetf.bench import put_all
+from ignitetf.bench.bare import drain, new_buffer, owners_of
+from ignitetf.bench.put_all import PutAll, put_all_seconds
+from ignitetf.bench.read import bench_read
+from ignitetf.bench.rows import (
     PROFILES,
     Profile,
     drop_rows,
@@ -19,8 +18,9 @@ from ignitetf.explore.bench_rows import (
     make_rows,
     sized,
 )
-from ignitetf.explore.bench_sweep import bench_partitions
-from ignitetf.explore.bench_ways import Setup, make_ways
+from ignitetf.bench.sweep import bench_partitions
+from ignitetf.bench.ways import Setup, make_ways
+from ignitetf.errors import ConfigError, IgniteTFError, RequestTimeout
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
 from ignitetf.tables.caches import CacheSpec, create_cache
@@ -41,11 +41,11 @@ def values_of(column):
 
 
 @pytest.mark.parametrize("name", ["100b", "blobs", "sql"])
-def test_every_way_reads_all_rows(client, name, tmp_path):
+def test_every_way_reads_all_rows(client, name):
     profile = sized(PROFILES[name], ROWS)
     try:
         fill_cache(client, profile, 4)
-        ways = make_ways(Setup(client, profile, 4, beside=tmp_path))
+        ways = make_ways(Setup(client, profile.cache, profile, 4))
         assert {"numpy()", "pyignite scan", *bare(client)} <= set(ways)
         assert {way: run.run() for way, run in ways.items()} == dict.fromkeys(ways, ROWS)
     finally:
@@ -85,7 +85,9 @@ def test_the_bare_socket_counts_all_entries_however_far_it_asks_ahead(client):
         assert sorted(p for parts in owners.values() for p in parts) == list(range(16))
         for page in (1, 7, 1000):
             for ahead in (0, 1, 30):
-                assert drain(owners, profile.cache, page, new_buffer(), ahead) == ROWS
+                assert (
+                    drain(client.settings, owners, profile.cache, page, new_buffer(), ahead) == ROWS
+                )
     finally:
         drop_rows(client, profile.cache)
 
@@ -161,6 +163,6 @@ def test_what_stops_pyignites_process_is_told(client, cache_name):
 
 
 def test_pyignites_process_has_a_time_limit(client, cache_name, monkeypatch):
-    monkeypatch.setattr(bench_pyignite, "_LIMIT_S", 0.01)
+    monkeypatch.setattr(put_all, "_LIMIT_S", 0.01)
     with pytest.raises(RequestTimeout, match=r"more than 0\.01 s"):
         put_all_seconds(PutAll(client.settings, cache_name, Profile(1, 1, 1)))
