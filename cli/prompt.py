@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ignitetf.cli.options import Connect
 from ignitetf.cli.output import note, show
 from ignitetf.errors import ConnectError, IgniteTFError, MissingExtra, RequestTimeout, SqlError
-from ignitetf.settings import ignitetf_home
+from ignitetf.home import ignitetf_home
 from ignitetf.sql import split, statement
 
 if TYPE_CHECKING:

@@ -54,8 +54,8 @@ from ignitetf.fs.rename import rename
 from ignitetf.fs.tree import Found, Names, Stale, Tree
 from ignitetf.net.client import Client
 from ignitetf.net.pyclient import translated
+from ignitetf.partitions import DEFAULT_PARTITIONS
 from ignitetf.settings import Settings
-from ignitetf.tables.caches import DEFAULT_PARTITIONS
 from ignitetf.tables.room import require_room
 
 __all__ = ["DEFAULT_NAME", "FileReader", "Store", "open_store"]

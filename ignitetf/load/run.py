@@ -35,7 +35,7 @@ from ignitetf.load.place import create_caches, require_new_names, views_of
 from ignitetf.load.sources.base import Source
 from ignitetf.load.targets import type_name_of
 from ignitetf.net.client import Client
-from ignitetf.tables.caches import DEFAULT_PARTITIONS
+from ignitetf.partitions import DEFAULT_PARTITIONS
 from ignitetf.tables.catalog import Manifest, drop_manifest, read_manifest, write_manifest
 from ignitetf.tables.lease import Lease
 from ignitetf.tables.removal import caches_of, drop_caches, index_table

@@ -28,6 +28,8 @@ from ignitetf.errors import (
 )
 from ignitetf.net.client import Client
 from ignitetf.net.pyclient import translated
+from ignitetf.node.config import template_xml
+from ignitetf.partitions import DEFAULT_PARTITIONS, MAX_PARTITIONS, REPLICATED_PARTITIONS
 from ignitetf.sql import statement
 from ignitetf.tables.describe import (
     describe,
@@ -49,8 +51,6 @@ from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.schema import Field, Schema
 
 __all__ = [
-    "DEFAULT_PARTITIONS",
-    "MAX_PARTITIONS",
     "CacheSpec",
     "check_partitions",
     "clear_cache",
@@ -70,9 +70,6 @@ __all__ = [
     "resolve",
 ]
 
-MAX_PARTITIONS: Final = 65_000  # CacheConfiguration.MAX_PARTITIONS_COUNT
-DEFAULT_PARTITIONS: Final = 1024  # RendezvousAffinityFunction's own
-_REPLICATED_PARTITIONS: Final = 512  # the same, of a replicated cache
 _MODES: Final = ("PARTITIONED", "REPLICATED")
 _ATOMICITIES: Final = ("ATOMIC", "TRANSACTIONAL")
 
@@ -214,8 +211,6 @@ def column_type(field: Field) -> str:
 
 def missing_template(partitions: int) -> ConfigError:
     """The error for a cluster that has no template with this number of partitions."""
-    from ignitetf.node.config import template_xml
-
     return ConfigError(
         f"the cluster has no cache template p{partitions}*, so it cannot make a cache with "
         f"{partitions} partitions",
@@ -328,7 +323,7 @@ def _require_absent(client: Client, name: str) -> None:
 
 def _require_room(client: Client, spec: CacheSpec) -> None:
     replicated = spec.mode == "REPLICATED"
-    default = _REPLICATED_PARTITIONS if replicated else DEFAULT_PARTITIONS
+    default = REPLICATED_PARTITIONS if replicated else DEFAULT_PARTITIONS
     require_room(client, spec.name, spec.partitions or default)
 
 

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from ignitetf.errors import CacheNotFound, ConfigError, SqlError
 from ignitetf.net.client import Client
+from ignitetf.partitions import DEFAULT_PARTITIONS
 from ignitetf.sql import Fill, bare, fill, placeholders, split
 from ignitetf.tables.caches import (
-    DEFAULT_PARTITIONS,
     check_partitions,
     creation_error,
     drop_table,

@@ -12,7 +12,7 @@ from ignitetf.errors import IgniteTFError, ServerOverloaded
 from ignitetf.load.loader import load_dataset
 from ignitetf.net.client import connect
 from ignitetf.node import Node
-from ignitetf.node.guard import PAGES_PER_PARTITION
+from ignitetf.partitions import PAGES_PER_PARTITION
 from ignitetf.settings import split_address
 from ignitetf.tables.caches import CacheSpec, create_cache
 

@@ -135,7 +135,7 @@ def _find(folder: Place, name: str) -> Place:
 
 def _fetch(name: str) -> Place:
     """The checked file in the data folder, downloaded when it is not there yet."""
-    from ignitetf.settings import ignitetf_home
+    from ignitetf.home import ignitetf_home
 
     target = ignitetf_home() / "data" / "mnist" / f"{name}.gz"
     place = Place(str(target), str(target))
