@@ -22,7 +22,7 @@ from typing import Any, Final
 from ignitetf.errors import CacheNotFound, SchemaError, WireError
 from ignitetf.net.client import Client, cache_id
 from ignitetf.net.pyclient import translated
-from ignitetf.tables.room import require_room
+from ignitetf.tables.spec import CacheSpec, ensure_caches
 from ignitetf.wire.codes import OpCode, TypeCode
 from ignitetf.wire.schema import Schema
 
@@ -46,7 +46,6 @@ __all__ = [
 ]
 
 CATALOG_CACHE: Final = "IGNITETF_CATALOG"
-_PARTITIONS: Final = 512  # of a replicated cache, by default
 _FORMAT: Final = 1
 # Entries beside the manifests have a name with this, which no cache of a data set has.
 SEPARATOR: Final = "\n"
@@ -225,7 +224,7 @@ def _put(client: Client, op: OpCode, request: bytes) -> memoryview:
     try:
         return client.call(op, request)
     except CacheNotFound:
-        _create(client)
+        ensure_caches(client, CacheSpec(CATALOG_CACHE, mode="REPLICATED"))
         return client.call(op, request)
 
 
@@ -241,22 +240,3 @@ def _request(*texts: str) -> bytes:
         data = text.encode("utf-8")
         out += struct.pack("<bi", TypeCode.STRING, len(data)) + data
     return out
-
-
-def _create(client: Client) -> None:
-    from pyignite.datatypes import prop_codes
-    from pyignite.datatypes.cache_config import (
-        CacheMode,
-        PartitionLossPolicy,
-        WriteSynchronizationMode,
-    )
-
-    properties = {
-        prop_codes.PROP_NAME: CATALOG_CACHE,
-        prop_codes.PROP_CACHE_MODE: CacheMode.REPLICATED,
-        prop_codes.PROP_WRITE_SYNCHRONIZATION_MODE: WriteSynchronizationMode.FULL_SYNC,
-        prop_codes.PROP_PARTITION_LOSS_POLICY: PartitionLossPolicy.READ_WRITE_SAFE,
-    }
-    require_room(client, CATALOG_CACHE, _PARTITIONS)
-    with translated():
-        client.pyignite.get_or_create_cache(properties)
