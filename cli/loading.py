@@ -6,12 +6,13 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ignitetf.cli.options import Connect, connected
 from ignitetf.cli.output import Output, OutputOption, note, progress, show
+from ignitetf.tables.storage import IfExists, Layout, OnBadRecord
 
 if TYPE_CHECKING:
     from ignitetf.load.loader import LoadReport
@@ -20,18 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["Target", "loading"]
 
 _SHOWN_BAD_RECORDS = 20
-
-
-# What to do with a cache that is there.
-IfExists = Literal["error", "append", "replace", "resume"]
-
-
-# How records are stored.
-Layout = Literal["rows", "blocks"]
-
-
-# What to do with a record that cannot be read.
-BadRecords = Literal["fail", "skip"]
 
 
 @dataclass(frozen=True)
@@ -96,7 +85,7 @@ def _shared(
         int | None, typer.Option(min=1, help="Stop after this many rows (of voc: images).")
     ] = None,
     bad_records: Annotated[
-        BadRecords, typer.Option(help="Stop at a record that cannot be read, or skip it.")
+        OnBadRecord, typer.Option(help="Stop at a record that cannot be read, or skip it.")
     ] = "fail",
     streamer: Annotated[
         bool,

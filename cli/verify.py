@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -108,16 +108,15 @@ def _open(places: list[str], kind: str | None, manifest: Manifest | None) -> Sou
     from ignitetf.load.sources import open_source
 
     place: str | list[str] = places if len(places) > 1 else places[0]
-    origin: dict[str, Any] = {} if manifest is None else manifest.options.get("origin") or {}
-    if kind is None and not origin:
+    origin = None if manifest is None else manifest.options.origin
+    if kind is not None and (origin is None or kind != origin.kind):
+        return open_source(kind, place)
+    if manifest is None or origin is None:
         raise ConfigError(
             "the manifest does not tell how the source was opened",
             hint="say it with --kind: mnist, images, voc, npz, csv, parquet, tfrecord or idx",
         )
-    if kind is not None and kind != origin.get("kind"):
-        return open_source(kind, place)
-    options = dict(origin["options"])
-    location = None if origin["kind"] == "digits" else place
-    skip = None if manifest is None else manifest.options.get("bad_records")
-    source = open_source(origin["kind"], location, bad_records=skip or "fail", **options)
-    return source.parts.get(origin.get("part", ""), source)
+    location = None if origin.kind == "digits" else place
+    bad_records = manifest.options.storage.bad_records
+    source = open_source(origin.kind, location, bad_records=bad_records, **origin.options)
+    return source.parts.get(origin.part or "", source)

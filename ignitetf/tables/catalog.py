@@ -23,6 +23,7 @@ from ignitetf.errors import CacheNotFound, SchemaError, WireError
 from ignitetf.net.client import Client, cache_id
 from ignitetf.net.pyclient import translated
 from ignitetf.tables.spec import CacheSpec, ensure_caches
+from ignitetf.tables.storage import Layout, LoadFacts
 from ignitetf.wire.codes import OpCode, TypeCode
 from ignitetf.wire.schema import Schema
 
@@ -71,13 +72,13 @@ class Manifest:
         skipped: Bad records that were left out.
         nbytes: Bytes of all values.
         index: Table beside a block layout that has the keys and some fields as SQL rows.
-        options: Options of the loader.
+        options: What is kept of the load that wrote it.
     """
 
     name: str
     schema: Schema
     cache: str = ""
-    layout: str = "rows"
+    layout: Layout = "rows"
     rows: int = 0
     partition_rows: tuple[int, ...] = ()
     class_names: tuple[str, ...] = ()
@@ -88,7 +89,7 @@ class Manifest:
     skipped: int = 0
     nbytes: int = 0
     index: str | None = None
-    options: dict[str, Any] = field(default_factory=dict)
+    options: LoadFacts = field(default_factory=LoadFacts)
 
     def __post_init__(self) -> None:
         """The cache has the data set's name unless another is given."""
@@ -99,6 +100,7 @@ class Manifest:
         """A JSON object from which `from_json` makes an equal manifest."""
         out = {f.name: getattr(self, f.name) for f in fields(self)}
         out["schema"] = self.schema.to_json()
+        out["options"] = self.options.to_json()
         return {"format": _FORMAT, **out}
 
     @classmethod
@@ -113,6 +115,7 @@ class Manifest:
                 )
             given = {k: v for k, v in data.items() if k in known}
             given["schema"] = Schema.from_json(given["schema"])
+            given["options"] = LoadFacts.from_json(given.get("options", {}))
             for name in ("partition_rows", "class_names"):
                 given[name] = tuple(given.get(name, ()))
             return cls(**given)

@@ -98,7 +98,7 @@ def test_killed_at_random_moments_and_resumed(client, address, cache_name, expec
             query = f"SELECT COUNT(*), SUM(LABEL) FROM {name}"
             assert client.sql(query).fetchall() == [(ROWS, ROWS * (ROWS - 1) // 2)]
         else:
-            assert client.cache_size(name) == sum(manifest.options["blocks"])
+            assert client.cache_size(name) == sum(manifest.options.blocks)
         client.sql(f"DROP TABLE IF EXISTS {name}")
         if client.cache_exists(name):
             client.destroy_cache(name)

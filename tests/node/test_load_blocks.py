@@ -109,7 +109,7 @@ def test_blocks_removed_by_a_trim_are_those_beyond_the_last_note(client, cache_n
     arrays = {"LABEL": np.arange(400)}
     load_dataset(arrays, cache_name, client=client, layout="blocks", partitions=4)
     manifest = read_manifest(client, cache_name)
-    used = manifest.options["blocks"]
+    used = manifest.options.blocks
     cache = client.cache(cache_name)
     stray = blocks.BlockKeys(4, used)
     for partition in range(4):

@@ -21,12 +21,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, TypeVar, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError, SourceError
+from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.encoders import LARGE_BYTES
 from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
@@ -36,7 +37,6 @@ __all__ = [
     "KINDS",
     "RUNNING_KEY",
     "BadRecord",
-    "OnBadRecord",
     "Source",
     "batch_bytes",
     "check_record_size",
@@ -60,7 +60,6 @@ SAMPLE_BYTES = 64 << 20
 # With more bad records than this the source has another format than it was opened with.
 MAX_SKIPPED = 100_000
 
-OnBadRecord = Literal["fail", "skip"]
 RUNNING_KEY = Field("key", TypeCode.LONG, np.dtype("<i8"))
 
 T = TypeVar("T")
@@ -112,9 +111,9 @@ class Source(ABC):
     main_limit: int | None = None
 
     def __init__(self, *, bad_records: OnBadRecord = "fail") -> None:
-        if bad_records not in ("fail", "skip"):
+        if bad_records not in get_args(OnBadRecord):
             raise ConfigError(f"bad_records={bad_records!r}", hint="take 'fail' or 'skip'")
-        self.bad_records = bad_records
+        self.bad_records: OnBadRecord = bad_records
         self.skipped: list[BadRecord] = []
         self.notes: list[str] = []
         self.position = 0

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError, SourceError
 from ignitetf.load.sources.arrow import arrow_column, arrow_field, import_pyarrow
-from ignitetf.load.sources.base import OnBadRecord, Source, keys_of
+from ignitetf.load.sources.base import Source, keys_of
 from ignitetf.load.sources.chain import ChainSource, files_at
 from ignitetf.load.sources.csvtypes import (
     NULLS,
@@ -34,6 +34,7 @@ from ignitetf.load.sources.csvtypes import (
 from ignitetf.load.sources.location import Place, digest, open_plain, reading
 from ignitetf.load.sources.tabular import Table
 from ignitetf.load.sources.utf8 import NOT_UTF8, Utf8Stream
+from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.schema import Batch
 
 __all__ = ["CsvSource", "csv"]

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from ignitetf.errors import ConfigError, SchemaError, SourceError
 from ignitetf.load.sources.arrays import array_column, array_field, key_field_of, take_key
 from ignitetf.load.sources.base import (
-    OnBadRecord,
     Source,
     check_record_size,
     column_name,
@@ -38,6 +37,7 @@ from ignitetf.load.sources.location import (
     reading,
     skip_bytes,
 )
+from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.schema import Batch, Field, Schema
 
 __all__ = ["NpzSource", "npz"]
