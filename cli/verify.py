@@ -105,7 +105,7 @@ def _verify_epoch(
 def _open(places: list[str], kind: str | None, manifest: Manifest | None) -> Source:
     """The source, opened as for the load; `--kind` opens it without the load's options."""
     from ignitetf.errors import ConfigError
-    from ignitetf.load.sources import open_source
+    from ignitetf.load.sources import KINDS, open_source
 
     place: str | list[str] = places if len(places) > 1 else places[0]
     origin = None if manifest is None else manifest.options.origin
@@ -116,7 +116,7 @@ def _open(places: list[str], kind: str | None, manifest: Manifest | None) -> Sou
             "the manifest does not tell how the source was opened",
             hint="say it with --kind: mnist, images, voc, npz, csv, parquet, tfrecord or idx",
         )
-    location = None if origin.kind == "digits" else place
+    location = place if KINDS[origin.kind].location else None
     bad_records = manifest.options.storage.bad_records
     source = open_source(origin.kind, location, bad_records=bad_records, **origin.options)
     return source.parts.get(origin.part or "", source)

@@ -107,9 +107,12 @@ class Filler:
         journal = self.journal
         self._skipped_before = journal.skipped
         with contextlib.ExitStack() as stack:
-            writer = stack.enter_context(self._writer(overwrite=not fresh))
+            # A new cache has the number that was asked for: who made it compared them.
+            asked = journal.partitions if fresh else None
+            partitions = asked or self.client.partition_count(journal.cache)
+            writer = stack.enter_context(self._writer(partitions, overwrite=not fresh))
             slim = stack.enter_context(self._slim_writer()) if self.slim_fields else None
-            keys = BlockKeys(self._partitions, journal.blocks)
+            keys = BlockKeys(partitions, journal.blocks)
             blocks = Blocks(writer, keys) if self.layout == "blocks" else None
             if blocks is not None and not fresh:
                 self.lease.check()
@@ -154,26 +157,23 @@ class Filler:
         self.lease.check()
         write_journal(self.client, journal)
 
-    def _writer(self, *, overwrite: bool) -> Writer:
+    def _writer(self, partitions: int, *, overwrite: bool) -> Writer:
         journal = self.journal
         entries = block_schema(journal.schema) if self.layout == "blocks" else journal.schema
         register_types(self.client, entries)
         # Without a map of the partitions the cache has an affinity function of its own.
-        known = self.client.partition_map(journal.cache).count > 0
-        # A new cache has the number that was asked for: who made it compared them.
-        asked = None if overwrite else journal.partitions
-        self._partitions = asked or self.client.partition_count(journal.cache)
+        counted = partitions if self.client.partition_map(journal.cache).count > 0 else None
         writer = Writer(
             self.client,
             journal.cache,
             journal.schema,
             entry_schema=entries,
-            partitions=self._partitions if known else None,
+            partitions=counted,
             overwrite=overwrite,
             streamer=self.streamer,
             check_lease=self.lease.check,
         )
-        writer.totals = journal.totals(self._partitions if known else None)
+        writer.totals = journal.totals(counted)
         return writer
 
     def _slim_writer(self) -> Writer:

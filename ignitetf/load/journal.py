@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ignitetf.errors import SchemaError
-from ignitetf.load.work import Totals
+from ignitetf.load.sender import Totals
 from ignitetf.net.client import Client
 from ignitetf.tables.catalog import SEPARATOR, delete_entry, read_entry, write_entry
 from ignitetf.tables.storage import Origin, Storage

@@ -113,7 +113,7 @@ def test_blocks_removed_by_a_trim_are_those_beyond_the_last_note(client, cache_n
     cache = client.cache(cache_name)
     stray = blocks.BlockKeys(4, used)
     for partition in range(4):
-        for key in stray.take(partition, 3 + partition).tolist():
+        for key in stray.reserve(partition, 3 + partition).tolist():
             cache.put(key, "stray")
     blocks.trim(client, cache_name, blocks.BlockKeys(4, used))
     assert client.cache_size(cache_name) == sum(used)

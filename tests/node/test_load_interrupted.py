@@ -10,7 +10,7 @@ import pytest
 from ignitetf.errors import CacheExists
 from ignitetf.load.journal import read_journal
 from ignitetf.load.loader import load_dataset
-from ignitetf.load.work import Flush
+from ignitetf.load.sender import Flush
 from ignitetf.load.writer import Writer, register_types
 from ignitetf.net import pyclient
 from ignitetf.net.channel import Channel

@@ -71,9 +71,9 @@ class ArraySource(Source):
             )
         lengths = {name: len(array) for name, array in self.arrays.items()}
         if len(set(lengths.values())) > 1:
-            told = ", ".join(f"{name} {n:,}" for name, n in lengths.items())
+            counted = ", ".join(f"{name} {n:,}" for name, n in lengths.items())
             raise SourceError(
-                f"arrays of different length: {told}",
+                f"arrays of different length: {counted}",
                 hint="all must have one entry a record; leave others out",
             )
         return next(iter(lengths.values()))

@@ -27,8 +27,8 @@ from ignitetf.load.sources.csvtypes import (
     declared_type,
     option_types,
     parsed,
-    told,
     type_of,
+    why_not,
     wrong_values,
 )
 from ignitetf.load.sources.location import Place, digest, open_plain, reading
@@ -152,7 +152,7 @@ class CsvSource(Table):
         wrong: dict[int, tuple[str, str]] = {}
         for i, array in enumerate(arrays):
             for at in wrong_values(array, self._types[i]):
-                wrong.setdefault(at, (self._columns[i].name, told(array[at], self._types[i])))
+                wrong.setdefault(at, (self._columns[i].name, why_not(array[at], self._types[i])))
             self._look_for_values(i, array)
         for at in sorted(wrong):
             name, reason = wrong[at]

@@ -207,9 +207,9 @@ class NpzSource(Source):
         self.members = dict(members)
         counts = {m.label: m.count for m in self.members.values()}
         if len(set(counts.values())) > 1:
-            told = ", ".join(f"{name} has {n:,}" for name, n in counts.items())
+            counted = ", ".join(f"{name} has {n:,}" for name, n in counts.items())
             raise SourceError(
-                f"arrays of different length: {told}",
+                f"arrays of different length: {counted}",
                 hint="choose those that belong together: --arrays NAME,NAME",
             )
         self.rows = next(iter(counts.values()))
