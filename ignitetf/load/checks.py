@@ -1,4 +1,4 @@
-"""What a load may not be: options, a cache, or an earlier load that it does not fit to."""
+"""Why a load cannot begin: its options, a cache that is there, or an earlier load unlike it."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def interrupted_error(journal: Journal, error: IgniteTFError) -> LoadInterrupted
 
 
 def exists_error(name: str, journal: Journal | None) -> CacheExists:
-    """The error for a cache that is there, or whose unfinished load this journal tells of."""
+    """The error for a cache that is there, or has this unfinished load."""
     if journal is not None:
         return CacheExists(
             f"cache {name!r} has an unfinished load, {journal.rows:,} rows are stored",

@@ -3,7 +3,7 @@
 source -> batches -> **fill** -> writer
 
 After a lost connection the loop goes on from its last note, for as long as the cluster may need
-to recover; what cannot be mended that way is told by `LoadInterrupted`.
+to recover; what cannot be mended that way raises `LoadInterrupted`.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def _run(loads: Sequence[Load], if_exists: IfExists) -> LoadReport:
             begin = _begin(loads, if_exists)
             main, *others = [load.run(begin) for load in loads]
         except KeyboardInterrupt as error:
-            # For who tells the user whether there is something to go on with.
+            # The command line says by it whether there is something to go on with.
             error.kept = any(load.unfinished for load in loads)  # type: ignore[attr-defined]
             raise
     return replace(main, parts=tuple(others))

@@ -258,7 +258,7 @@ def _create(client: Client, spec: CacheSpec, text: str, table: str) -> None:
 def _has_partitions(client: Client, cache: str, count: int) -> bool:
     """Whether a new cache, whose partitions have owners yet, has so many.
 
-    Its map tells that in a fifth of the time of the view; without a map, the view does.
+    The map answers in a fifth of the time of the view, which is asked where there is no map.
     """
     return client.partition_map(cache).count == count or client.partition_count(cache) == count
 

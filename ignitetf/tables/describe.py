@@ -25,7 +25,7 @@ from ignitetf.wire.types import TypeRegistry
 
 __all__ = ["describe", "find_table", "list_caches", "list_tables", "manifest_of", "resolve"]
 
-_SAMPLE: Final = 4  # entries looked at where nothing else tells the fields
+_SAMPLE: Final = 4  # entries looked at where nothing else names the fields
 
 _SQL_TYPE: Final[Mapping[str, str]] = {
     "java.lang.Byte": "TINYINT",

@@ -1,4 +1,4 @@
-"""What the columns of a CSV file are: declared, or inferred from their first values; texts to values.
+"""Types of the columns of a CSV file, declared or inferred from first values; texts to values.
 
 texts -> **types, values** -> columns -> Batch
 
