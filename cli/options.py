@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ignitetf.errors import ConfigError
+from ignitetf.partitions import MAX_PARTITIONS
 
 if TYPE_CHECKING:
     from ignitetf.net.client import Client
@@ -162,7 +163,7 @@ PartitionsOption = Annotated[
     typer.Option(
         "--partitions",
         min=1,
-        max=65_000,
+        max=MAX_PARTITIONS,
         metavar="N",
         help="Partitions of a new cache; the cluster needs a template for N (1, 2, 4 ... 1024).",
     ),

@@ -133,7 +133,7 @@ class _Shell:
     def _command(self, text: str) -> None:
         name, _, argument = text.partition(" ")
         if name == "\\d":
-            from ignitetf.tables.caches import describe, find_table, list_tables
+            from ignitetf.tables.describe import describe, find_table, list_tables
 
             if argument.strip():
                 table = find_table(self.client, argument.strip().rstrip(";"))

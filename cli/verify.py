@@ -113,8 +113,8 @@ def _open(places: list[str], kind: str | None, manifest: Manifest | None) -> Sou
         return open_source(kind, place)
     if manifest is None or origin is None:
         raise ConfigError(
-            "the manifest does not tell how the source was opened",
-            hint="say it with --kind: mnist, images, voc, npz, csv, parquet, tfrecord or idx",
+            "the manifest does not say how the source was opened",
+            hint=f"say it with --kind: {', '.join(n for n, k in KINDS.items() if k.location)}",
         )
     location = place if KINDS[origin.kind].location else None
     bad_records = manifest.options.storage.bad_records

@@ -15,8 +15,9 @@ from ignitetf.errors import CacheExists
 from ignitetf.load.fill import index_schema
 from ignitetf.load.options import LoadOptions
 from ignitetf.net.client import Client
-from ignitetf.tables.caches import CacheSpec, create_cache, create_table, has_table
+from ignitetf.tables.caches import create_cache, create_table, has_table
 from ignitetf.tables.removal import caches_of, index_table
+from ignitetf.tables.spec import CacheSpec
 from ignitetf.tables.storage import Storage
 from ignitetf.tables.views import require_free, rows_table
 from ignitetf.wire.schema import Schema

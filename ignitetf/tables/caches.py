@@ -1,4 +1,4 @@
-"""Create and drop caches and SQL tables.
+"""Create caches and SQL tables.
 
 A thin client cannot set the number of partitions of a cache. Templates in the node's
 configuration can (`p16*` has 16), and `CREATE TABLE ... WITH "template=p16"` takes one under any
@@ -33,41 +33,18 @@ from ignitetf.net.client import Client
 from ignitetf.node.config import template_xml
 from ignitetf.partitions import DEFAULT_PARTITIONS
 from ignitetf.sql import statement
-from ignitetf.tables.describe import (
-    describe,
-    find_table,
-    list_caches,
-    list_tables,
-    resolve,
-)
-from ignitetf.tables.removal import (
-    clear_cache,
-    drop_cache,
-    drop_sql_table,
-    drop_table,
-    remove_cache,
-)
+from ignitetf.tables.removal import drop_sql_table, remove_cache
 from ignitetf.tables.spec import CacheSpec, make_cache, require_room_for, table_options
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.schema import Field, Schema
 
 __all__ = [
-    "CacheSpec",
-    "clear_cache",
     "column_type",
     "create_cache",
     "create_table",
     "creation_error",
-    "describe",
-    "drop_cache",
-    "drop_table",
-    "find_table",
     "has_table",
-    "list_caches",
-    "list_tables",
     "missing_template",
-    "remove_cache",
-    "resolve",
     "undone_if_interrupted",
 ]
 

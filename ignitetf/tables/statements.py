@@ -15,14 +15,9 @@ from ignitetf.errors import CacheNotFound, ConfigError, SqlError
 from ignitetf.net.client import Client
 from ignitetf.partitions import DEFAULT_PARTITIONS
 from ignitetf.sql import Fill, bare, fill, placeholders, split
-from ignitetf.tables.caches import (
-    creation_error,
-    drop_table,
-    find_table,
-    list_tables,
-    missing_template,
-    undone_if_interrupted,
-)
+from ignitetf.tables.caches import creation_error, missing_template, undone_if_interrupted
+from ignitetf.tables.describe import find_table, list_tables
+from ignitetf.tables.removal import drop_table
 from ignitetf.tables.spec import check_partitions, copy_options
 
 __all__ = ["create_tables"]

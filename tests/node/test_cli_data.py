@@ -19,7 +19,7 @@ from ignitetf.cli.main import app
 from ignitetf.cli.options import Connect
 from ignitetf.home import ignitetf_home
 from ignitetf.net.client import Client
-from ignitetf.tables.caches import drop_cache
+from ignitetf.tables.removal import drop_cache
 
 pytestmark = pytest.mark.node
 

@@ -23,7 +23,8 @@ from ignitetf.explore.bench_sweep import bench_partitions
 from ignitetf.explore.bench_ways import Setup, make_ways
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
-from ignitetf.tables.caches import CacheSpec, create_cache
+from ignitetf.tables.caches import create_cache
+from ignitetf.tables.spec import CacheSpec
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.node

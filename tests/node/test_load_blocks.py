@@ -10,8 +10,8 @@ from ignitetf.load.loader import load_dataset
 from ignitetf.load.sources import open_source
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
-from ignitetf.tables.caches import drop_cache
 from ignitetf.tables.catalog import read_manifest
+from ignitetf.tables.removal import drop_cache
 from ignitetf.wire.checksum import checksum
 from ignitetf.wire.schema import Batch, Column
 
@@ -178,7 +178,8 @@ def test_sql_counts_the_rows_of_blocks_or_says_that_it_cannot(
 
 def test_sql_does_not_say_that_a_cache_without_a_table_is_empty(client, cache_name):
     from ignitetf.errors import SqlError
-    from ignitetf.tables.caches import CacheSpec, create_cache
+    from ignitetf.tables.caches import create_cache
+    from ignitetf.tables.spec import CacheSpec
 
     create_cache(client, CacheSpec(cache_name, partitions=4))
     client.cache(cache_name).put(1, 2)
