@@ -49,7 +49,9 @@ def create(
 
     Example: ignitetf cache create SESSIONS --partitions 16 --backups 1
     """
-    from ignitetf.tables.caches import CacheSpec, create_cache, list_caches
+    from ignitetf.tables.caches import create_cache
+    from ignitetf.tables.describe import list_caches
+    from ignitetf.tables.spec import CacheSpec
 
     spec = CacheSpec(name, partitions, backups, mode.upper(), atomicity.upper())
     with connect() as client:
@@ -64,7 +66,7 @@ def list_(connect: Connect, output: OutputOption = "table") -> None:
 
     Example: ignitetf cache ls --output json
     """
-    from ignitetf.tables.caches import list_caches
+    from ignitetf.tables.describe import list_caches
 
     with connect() as client:
         rows = list_caches(client)
@@ -78,7 +80,7 @@ def describe(connect: Connect, name: NameArgument, output: OutputOption = "table
 
     Example: ignitetf cache describe MNIST_TRAIN
     """
-    from ignitetf.tables.caches import describe as describe_cache
+    from ignitetf.tables.describe import describe as describe_cache
 
     with connect() as client:
         found = describe_cache(client, name)
@@ -103,7 +105,8 @@ def clear(connect: Connect, name: NameArgument, yes: Yes = False) -> None:
 
     Example: ignitetf cache clear SESSIONS --yes
     """
-    from ignitetf.tables.caches import clear_cache, resolve
+    from ignitetf.tables.describe import resolve
+    from ignitetf.tables.removal import clear_cache
 
     with connect() as client:
         cache = resolve(client, name)
@@ -127,7 +130,8 @@ def drop(
     Example: ignitetf cache drop SESSIONS --yes
     """
     from ignitetf.errors import CacheNotFound
-    from ignitetf.tables.caches import drop_cache, resolve
+    from ignitetf.tables.describe import resolve
+    from ignitetf.tables.removal import drop_cache
 
     with connect() as client:
         try:

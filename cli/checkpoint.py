@@ -11,6 +11,7 @@ import typer
 from ignitetf.cli.options import Connect, Yes, confirm, connected
 from ignitetf.cli.output import OutputOption, note, show
 from ignitetf.cli.remote import DEFAULT, NameOption, open_remote
+from ignitetf.fs.path import path_of_url
 
 if TYPE_CHECKING:
     from ignitetf.fs.store import Store
@@ -181,7 +182,7 @@ def watch(
 
 def _at(connect: Connect, remote: str, name: str) -> tuple[Store, str]:
     fs = open_remote(connect, name, remote)
-    return fs.store, fs._strip_protocol(remote)
+    return fs.store, path_of_url(remote)
 
 
 def _say(name: str, size: int) -> None:

@@ -17,7 +17,7 @@ def config(connect: Connect, output: OutputOption = "table") -> None:
 
     Example: ignitetf config --output json
     """
-    from ignitetf.settings import ignitetf_home
+    from ignitetf.home import ignitetf_home
 
     rows = connect.settings().public()
     rows.append({"setting": "home", "value": str(ignitetf_home()), "from": _home_origin()})

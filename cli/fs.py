@@ -29,6 +29,7 @@ from ignitetf.cli.remote import (
     put_input,
     require_recursive,
 )
+from ignitetf.fs.path import path_of_url
 
 if TYPE_CHECKING:
     from ignitetf.fs.records import Entry
@@ -223,7 +224,7 @@ def mkdir(
     Example: ignitetf fs mkdir -p igfs:///runs/2
     """
     fs = open_remote(connect, fs_name, path)
-    fs.store.make_directory(fs._strip_protocol(path), parents=parents, exist_ok=parents)
+    fs.store.make_directory(path_of_url(path), parents=parents, exist_ok=parents)
 
 
 @app.command()
@@ -250,7 +251,7 @@ def du(
     total = {
         "bytes": sum(row["bytes"] for row in rows),
         "files": sum(row["files"] for row in rows),
-        "name": fs._strip_protocol(path),
+        "name": path_of_url(path),
     }
     show([*rows, total], output)
 
@@ -268,7 +269,7 @@ def stat(
     Example: ignitetf fs stat igfs:///checkpoints/ckpt-1.index
     """
     fs = open_remote(connect, fs_name, path)
-    name = fs._strip_protocol(path)
+    name = path_of_url(path)
     entry: Entry = fs.store.stat(name)
     row = _row(fs.info(name))
     if not entry.is_directory:

@@ -139,9 +139,9 @@ def logs(
 
     Example: ignitetf node logs -n 100 --follow
     """
-    from ignitetf.node.logs import follow as follow_file
-    from ignitetf.node.logs import last_lines, main_log, member_directories
-    from ignitetf.node.state import node_directory
+    from ignitetf.local.logs import follow as follow_file
+    from ignitetf.local.logs import last_lines, main_log, member_directories
+    from ignitetf.local.state import node_directory
 
     directories = member_directories(node_directory(name))
     if follow:

@@ -9,18 +9,28 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from inspect import Parameter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ignitetf.errors import ConfigError
+from ignitetf.partitions import MAX_PARTITIONS
 
 if TYPE_CHECKING:
     from ignitetf.net.client import Client
     from ignitetf.settings import Settings
 
-__all__ = ["BackupsOption", "Connect", "PartitionsOption", "Yes", "confirm", "connected"]
+__all__ = [
+    "BackupsOption",
+    "Connect",
+    "PartitionsOption",
+    "Yes",
+    "confirm",
+    "connected",
+    "parameter",
+]
 
 _PANEL = "Connection"
 _LIMITS = {"timeout": "request_timeout_s", "idle_timeout": "idle_timeout_s"}
@@ -59,82 +69,92 @@ class Connect:
         return given
 
 
-def _option(flag: str, kind: Any, help: str, **more: Any) -> tuple[str, Any]:
+def parameter(name: str, kind: Any, option: Any, default: Any = Parameter.empty) -> Parameter:
+    """A parameter of a command: its type, and its option or argument as Typer describes it."""
+    annotation = Annotated[kind, option]
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _option(flag: str, kind: Any, help: str, **more: Any) -> Parameter:
     name = flag.partition("/")[0].lstrip("-").replace("-", "_")
     option = typer.Option(flag, help=help, rich_help_panel=_PANEL, show_default=False, **more)
-    return name, Annotated[kind | None, option]
+    return parameter(name, kind | None, option, None)
 
 
-_CONNECTION: dict[str, Any] = dict(
-    [
-        _option("--address", str, "Nodes, HOST:PORT[,HOST:PORT].", metavar="ADDRESS"),
-        _option("--username", str, "User name.", metavar="NAME"),
-        _option(
-            "--password-file",
-            str,
-            "File with the password; or set IGNITETF_PASSWORD.",
-            metavar="FILE",
-        ),
-        _option(
-            "--password",
-            str,
-            "Password; asked for when no value follows, which is better: other users of this"
-            " machine see a value in the list of processes.",
-            metavar="[TEXT]",
-        ),
-        _option("--tls/--no-tls", bool, "Encrypt, and verify the server."),
-        _option("--ca", str, "Certificates to trust, PEM.", metavar="FILE"),
-        _option("--cert", str, "Client certificate, PEM.", metavar="FILE"),
-        _option("--key", str, "Key of the client certificate, PEM.", metavar="FILE"),
-        _option(
-            "--key-password-file",
-            str,
-            "File with the password of the key; or set IGNITETF_KEY_PASSWORD.",
-            metavar="FILE",
-        ),
-        _option(
-            "--key-password",
-            str,
-            "Password of the key; asked for when no value follows, as with --password.",
-            metavar="[TEXT]",
-        ),
-        _option("--tls-insecure", bool, "Do not verify the server."),
-        _option("--profile", str, "Settings from this profile.", metavar="NAME"),
-        _option("--timeout", float, "Limit of one request in seconds.", metavar="SECONDS"),
-        _option("--idle-timeout", float, "Limit without progress in seconds.", metavar="SECONDS"),
-    ]
+_CONNECTION = (
+    _option("--address", str, "Nodes, HOST:PORT[,HOST:PORT].", metavar="ADDRESS"),
+    _option("--username", str, "User name.", metavar="NAME"),
+    _option(
+        "--password-file",
+        str,
+        "File with the password; or set IGNITETF_PASSWORD.",
+        metavar="FILE",
+    ),
+    _option(
+        "--password",
+        str,
+        "Password; asked for when no value follows, which is better: other users of this"
+        " machine see a value in the list of processes.",
+        metavar="[TEXT]",
+    ),
+    _option("--tls/--no-tls", bool, "Encrypt, and verify the server."),
+    _option("--ca", str, "Certificates to trust, PEM.", metavar="FILE"),
+    _option("--cert", str, "Client certificate, PEM.", metavar="FILE"),
+    _option("--key", str, "Key of the client certificate, PEM.", metavar="FILE"),
+    _option(
+        "--key-password-file",
+        str,
+        "File with the password of the key; or set IGNITETF_KEY_PASSWORD.",
+        metavar="FILE",
+    ),
+    _option(
+        "--key-password",
+        str,
+        "Password of the key; asked for when no value follows, as with --password.",
+        metavar="[TEXT]",
+    ),
+    _option("--tls-insecure", bool, "Do not verify the server."),
+    _option("--profile", str, "Settings from this profile.", metavar="NAME"),
+    _option("--timeout", float, "Limit of one request in seconds.", metavar="SECONDS"),
+    _option("--idle-timeout", float, "Limit without progress in seconds.", metavar="SECONDS"),
 )
 
 
-def connected(command: Callable[..., None]) -> Callable[..., None]:
+# Instead of --key, for commands that have one of their own.
+_TLS_KEY = _option("--tls-key", str, "Key of the client certificate.", metavar="FILE")
+
+
+def connected(
+    command: Callable[..., None], parameters: Sequence[Parameter] | None = None
+) -> Callable[..., None]:
     """Give the command the connection options; it gets its parameter `connect` from them.
 
     The options that were given go to `ignitetf.connect`; the environment, the profile and the
     running embedded node decide on the others. A command that has a `--key` of its own gets the
     key of the client certificate as `--tls-key`.
+
+    Args:
+        command: The function that runs.
+        parameters: Its parameters but `connect`; None for those of its signature.
     """
-    signature = inspect.signature(command, eval_str=True)
-    own = [p for name, p in signature.parameters.items() if name != "connect"]
-    connection = dict(_CONNECTION)
-    if "key" in signature.parameters:
-        del connection["key"]
-        connection |= [_option("--tls-key", str, "Key of the client certificate.", metavar="FILE")]
-    shared = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-        for name, kind in connection.items()
-    ]
+    if parameters is None:
+        signature = inspect.signature(command, eval_str=True)
+        parameters = [p for name, p in signature.parameters.items() if name != "connect"]
+    connection = list(_CONNECTION)
+    if any(p.name == "key" for p in parameters):
+        connection = [*(p for p in _CONNECTION if p.name != "key"), _TLS_KEY]
 
     @functools.wraps(command)
     def run(**values: Any) -> None:
-        options = {name: values.pop(name) for name in connection}
-        if "tls_key" in options:
-            options["key"] = options.pop("tls_key")
+        options = {p.name: values.pop(p.name) for p in connection}
+        if _TLS_KEY.name in options:
+            options["key"] = options.pop(_TLS_KEY.name)
         command(connect=Connect(options), **values)
 
-    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own] + shared
+    shown = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in (*parameters, *connection)]
     del run.__wrapped__
-    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {p.name: p.annotation for p in parameters}
+    run.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in shown}
     return run
 
 
@@ -143,7 +163,7 @@ PartitionsOption = Annotated[
     typer.Option(
         "--partitions",
         min=1,
-        max=65_000,
+        max=MAX_PARTITIONS,
         metavar="N",
         help="Partitions of a new cache; the cluster needs a template for N (1, 2, 4 ... 1024).",
     ),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ignitetf.cli.options import Connect
 from ignitetf.cli.output import note, show
 from ignitetf.errors import ConnectError, IgniteTFError, MissingExtra, RequestTimeout, SqlError
-from ignitetf.settings import ignitetf_home
+from ignitetf.home import ignitetf_home
 from ignitetf.sql import split, statement
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class _Shell:
     def _command(self, text: str) -> None:
         name, _, argument = text.partition(" ")
         if name == "\\d":
-            from ignitetf.tables.caches import describe, find_table, list_tables
+            from ignitetf.tables.describe import describe, find_table, list_tables
 
             if argument.strip():
                 table = find_table(self.client, argument.strip().rstrip(";"))

@@ -12,6 +12,7 @@ import typer
 
 from ignitetf.cli.options import Connect
 from ignitetf.cli.output import progress
+from ignitetf.fs.path import path_of_url
 
 if TYPE_CHECKING:
     from ignitetf.fs.filesystem import IgniteFileSystem
@@ -44,10 +45,10 @@ _COPY_BYTES = 4 << 20
 
 def open_remote(connect: Connect, name: str, *paths: str) -> IgniteFileSystem:
     """The file system of these paths; an address in a URL wins over the options."""
-    from ignitetf.fs.filesystem import IgniteFileSystem
+    from ignitetf.fs.filesystem import IgniteFileSystem, connection_of_url
 
     settings = connect.settings()
-    places = {tuple(sorted(IgniteFileSystem._get_kwargs_from_urls(p).items())) for p in paths}
+    places = {tuple(sorted(connection_of_url(p).items())) for p in paths}
     places.discard(())
     if len(places) > 1:
         raise typer.BadParameter("the paths are in several clusters; copy through local files")
@@ -61,7 +62,7 @@ def open_remote(connect: Connect, name: str, *paths: str) -> IgniteFileSystem:
 def expand(fs: IgniteFileSystem, paths: list[str]) -> list[str]:
     """Paths, with globs replaced by what they match; a name with such characters wins."""
     found: list[str] = []
-    for path in map(fs._strip_protocol, paths):
+    for path in map(path_of_url, paths):
         if any(c in path for c in "*?[") and not fs.exists(path):
             matches = sorted(fs.glob(path))
             if not matches:
@@ -95,7 +96,7 @@ def local_pairs(
 
 def put_file(fs: IgniteFileSystem, local: Path, remote: str) -> None:
     """Copy a local file into the cluster, or make the directory."""
-    path = fs._strip_protocol(remote)
+    path = path_of_url(remote)
     if local.is_dir():
         fs.makedirs(path, exist_ok=True)
         return
@@ -111,7 +112,7 @@ def put_file(fs: IgniteFileSystem, local: Path, remote: str) -> None:
 
 def put_input(fs: IgniteFileSystem, remote: str) -> None:
     """Copy standard input into a file in the cluster."""
-    path = fs._strip_protocol(remote)
+    path = path_of_url(remote)
     with progress("put", unit="bytes") as advance, fs.store.writing(path) as writer:
         while data := sys.stdin.buffer.read(_COPY_BYTES):
             writer.write(memoryview(data))

@@ -70,7 +70,7 @@ def list_(connect: Connect, output: OutputOption = "table") -> None:
 
     Example: ignitetf table ls
     """
-    from ignitetf.tables.caches import list_tables
+    from ignitetf.tables.describe import list_tables
 
     with connect() as client:
         rows = list_tables(client)
@@ -84,10 +84,11 @@ def describe(connect: Connect, name: NameArgument, output: OutputOption = "table
 
     Example: ignitetf table describe MNIST_TRAIN
     """
-    from ignitetf.tables import caches
+    from ignitetf.tables.describe import describe as describe_cache
+    from ignitetf.tables.describe import find_table
 
     with connect() as client:
-        found = caches.describe(client, caches.find_table(client, name)["cache"])
+        found = describe_cache(client, find_table(client, name)["cache"])
     if output == "json":
         show(found, output)
     else:
@@ -101,7 +102,8 @@ def drop(connect: Connect, name: NameArgument, yes: Yes = False) -> None:
 
     Example: ignitetf table drop MNIST_TRAIN --yes
     """
-    from ignitetf.tables.caches import drop_table, find_table
+    from ignitetf.tables.describe import find_table
+    from ignitetf.tables.removal import drop_table
 
     with connect() as client:
         table = find_table(client, name)

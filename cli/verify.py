@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -105,19 +105,18 @@ def _verify_epoch(
 def _open(places: list[str], kind: str | None, manifest: Manifest | None) -> Source:
     """The source, opened as for the load; `--kind` opens it without the load's options."""
     from ignitetf.errors import ConfigError
-    from ignitetf.load.sources import open_source
+    from ignitetf.load.sources import KINDS, open_source
 
     place: str | list[str] = places if len(places) > 1 else places[0]
-    origin: dict[str, Any] = {} if manifest is None else manifest.options.get("origin") or {}
-    if kind is None and not origin:
-        raise ConfigError(
-            "the manifest does not tell how the source was opened",
-            hint="say it with --kind: mnist, images, voc, npz, csv, parquet, tfrecord or idx",
-        )
-    if kind is not None and kind != origin.get("kind"):
+    origin = None if manifest is None else manifest.options.origin
+    if kind is not None and (origin is None or kind != origin.kind):
         return open_source(kind, place)
-    options = dict(origin["options"])
-    location = None if origin["kind"] == "digits" else place
-    skip = None if manifest is None else manifest.options.get("bad_records")
-    source = open_source(origin["kind"], location, bad_records=skip or "fail", **options)
-    return source.parts.get(origin.get("part", ""), source)
+    if manifest is None or origin is None:
+        raise ConfigError(
+            "the manifest does not say how the source was opened",
+            hint=f"say it with --kind: {', '.join(n for n, k in KINDS.items() if k.location)}",
+        )
+    location = place if KINDS[origin.kind].location else None
+    bad_records = manifest.options.storage.bad_records
+    source = open_source(origin.kind, location, bad_records=bad_records, **origin.options)
+    return source.parts.get(origin.part or "", source)

@@ -38,10 +38,10 @@ IGNITETF = [sys.executable, "-c", "from ignitetf.cli.main import main; main()"]
 
 def node(config: Path, directory: Path, heap_mib: int) -> None:
     """Become the JVM of the node, so that it gets the container's signals itself."""
+    from ignitetf.home import ignitetf_home
     from ignitetf.node.jars import ensure_jars
     from ignitetf.node.java import find_java
     from ignitetf.node.jvm import argument_file, clean_environment
-    from ignitetf.settings import ignitetf_home
 
     for folder in ("log", "tmp", "work"):
         (directory / folder).mkdir(parents=True, exist_ok=True)
@@ -86,8 +86,8 @@ def secure(directory: Path, heap_mib: int, host: str | None, ports: tuple[int, i
 def establish(directory: Path, address: str) -> None:
     """Make the secured cluster active and give it its users; harmless when repeated."""
     from ignitetf.errors import IgniteTFError
+    from ignitetf.local.process import write_private
     from ignitetf.net.channel import Channel
-    from ignitetf.node.process import write_private
     from ignitetf.node.security import Security
     from ignitetf.wire.codes import OpCode
 

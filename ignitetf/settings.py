@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from ignitetf.errors import ConfigError
+from ignitetf.home import ignitetf_home
+from ignitetf.local.state import running_addresses
 
 __all__ = [
     "DEFAULT_ADDRESS",
     "Settings",
-    "ignitetf_home",
     "is_loopback",
     "limits_of_environment",
     "profile_path",
@@ -32,15 +33,6 @@ _SECRETS = frozenset({"password", "key_password"})
 _FILES = ("ca", "cert", "key")
 # Longer than any wait that is meant; sockets take no limit without bound.
 _LONGEST_S = 1e7
-
-
-def ignitetf_home() -> Path:
-    """Folder of embedded nodes, jars and profiles: `IGNITETF_HOME`, else the user's data folder."""
-    if home := os.environ.get("IGNITETF_HOME"):
-        return Path(home).expanduser().absolute()
-    import platformdirs
-
-    return Path(platformdirs.user_data_dir("ignitetf", appauthor=False))
 
 
 def profile_path(name: str) -> Path:
@@ -143,7 +135,7 @@ class Settings:
             for key, value in _normal(layer).items():
                 if key not in values:
                     values[key], origin[key] = value, place
-        if "addresses" not in values and (found := _embedded_addresses()):
+        if "addresses" not in values and (found := running_addresses()):
             values["addresses"], origin["addresses"] = found, "running embedded node"
         if "tls" not in values and any(values.get(k) for k in (*_FILES, "tls_insecure")):
             values["tls"], origin["tls"] = True, "implied by the certificate settings"
@@ -273,12 +265,6 @@ def _from_profile(name: str | None) -> dict[str, Any]:
     if name is not None:
         data.setdefault("profile", name)
     return data
-
-
-def _embedded_addresses() -> tuple[str, ...]:
-    from ignitetf.node import running_addresses
-
-    return running_addresses()
 
 
 def _expanded(path: str) -> Path:

@@ -92,8 +92,8 @@ def voc_dir(shared_data):
 @pytest.fixture(scope="session")
 def node_home(tmp_path_factory):
     """A home of this run; jars that the user has already are taken from there."""
+    from ignitetf.home import ignitetf_home
     from ignitetf.node.jars import IGNITE_VERSION
-    from ignitetf.settings import ignitetf_home
 
     jars = ignitetf_home() / "jars" / IGNITE_VERSION
     patch = pytest.MonkeyPatch()

@@ -220,7 +220,9 @@ def _gfile(settings: Settings) -> Any:
     except ImportError:
         return None
     gfile.configure(settings, _NAME)
-    return gfile.tensorflow_gfile()
+    import tensorflow as tf
+
+    return tf.io.gfile
 
 
 def _metadata(client: Client, store: Store, files: int) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from ignitetf.load.loader import load_dataset
 from ignitetf.load.sources import open_source
 from ignitetf.load.sources.base import Source
 from ignitetf.net.client import Client
-from ignitetf.tables.caches import remove_cache
 from ignitetf.tables.catalog import drop_manifest
+from ignitetf.tables.removal import remove_cache
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
 

@@ -31,7 +31,8 @@ from ignitetf.load.sources.base import batch_bytes, rows_per_batch
 from ignitetf.load.writer import Writer, register_types
 from ignitetf.net.client import Client, connect
 from ignitetf.settings import Settings
-from ignitetf.tables.caches import CacheSpec, create_cache, create_table
+from ignitetf.tables.caches import create_cache, create_table
+from ignitetf.tables.spec import CacheSpec
 from ignitetf.wire.blocks import block_schema, concat
 
 __all__ = ["PNG", "PROFILES", "WriteRate", "bench_write"]

@@ -180,8 +180,8 @@ class _Check:
     def compare_source(self, source: Source) -> None:
         """The checksum of the source's records against that of the rows."""
         manifest = self.reader.manifest
-        limit = None if manifest is None else manifest.options.get("limit")
-        source.main_limit = None if manifest is None else manifest.options.get("main_limit")
+        limit = None if manifest is None else manifest.options.storage.limit
+        source.main_limit = None if manifest is None else manifest.options.storage.main_limit
         total = rows = 0
         for batch in source.batches():
             if batch.key is None:

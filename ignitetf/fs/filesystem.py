@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
-import re
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
@@ -21,14 +20,29 @@ from fsspec.utils import infer_storage_options, tokenize
 
 from ignitetf.fs.fsspec_file import IgniteFile
 from ignitetf.fs.oserrors import os_errors
+from ignitetf.fs.path import path_of_url, split_url
 from ignitetf.fs.records import Entry
 from ignitetf.fs.store import DEFAULT_NAME, Store, open_store
 from ignitetf.settings import Settings
 
-__all__ = ["IgniteFileSystem"]
+__all__ = ["IgniteFileSystem", "connection_of_url"]
 
-_URL = re.compile(r"(?:igfs)://(?P<authority>[^/]*)(?P<path>.*)", re.DOTALL)
 _STORE_OPTIONS = ("backups", "data_region", "chunk_bytes")
+
+
+def connection_of_url(url: str) -> dict[str, Any]:
+    """The settings of a connection that stand in a URL: `address`, `username`, `password`."""
+    authority, _ = split_url(url)
+    if not authority:
+        return {}
+    user, _, address = authority.rpartition("@")
+    options: dict[str, Any] = {"address": address}
+    if user:
+        parts = infer_storage_options(f"igfs://{user}@host/")
+        options["username"] = parts.get("username", user)
+        if "password" in parts:
+            options["password"] = parts["password"]
+    return options
 
 
 class IgniteFileSystem(AbstractFileSystem):  # type: ignore[misc]
@@ -89,16 +103,7 @@ class IgniteFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def _strip_protocol(cls, path: Any) -> Any:
         if isinstance(path, list):
             return [cls._strip_protocol(one) for one in path]
-        text = os.fspath(path)
-        if found := _URL.fullmatch(text):
-            text = found["path"]
-        names: list[str] = []
-        for name in text.split("/"):
-            if name == "..":
-                del names[-1:]
-            elif name not in ("", "."):
-                names.append(name)
-        return "/" + "/".join(names)
+        return path_of_url(os.fspath(path))
 
     def unstrip_protocol(self, name: str) -> str:
         """The URL of a path in this file system."""
@@ -113,17 +118,7 @@ class IgniteFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     @staticmethod
     def _get_kwargs_from_urls(path: str) -> dict[str, Any]:
-        found = _URL.fullmatch(path)
-        if found is None or not found["authority"]:
-            return {}
-        user, _, address = found["authority"].rpartition("@")
-        options: dict[str, Any] = {"address": address}
-        if user:
-            parts = infer_storage_options(f"igfs://{user}@host/")
-            options["username"] = parts.get("username", user)
-            if "password" in parts:
-                options["password"] = parts["password"]
-        return options
+        return connection_of_url(path)
 
     # Looking
 

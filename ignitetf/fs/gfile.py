@@ -22,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from ignitetf.fs import keras_guard
 from ignitetf.fs.handles import Code, Handles, code_of
 from ignitetf.fs.oserrors import NativeIOUnavailable
 from ignitetf.fs.shim import shim_path
@@ -29,7 +30,7 @@ from ignitetf.fs.store import DEFAULT_NAME
 from ignitetf.native import NotBuilt, tensorflow_library
 from ignitetf.settings import Settings
 
-__all__ = ["SCHEME", "NativeIOUnavailable", "configure", "register", "tensorflow_gfile"]
+__all__ = ["SCHEME", "NativeIOUnavailable", "configure", "register"]
 
 SCHEME: Final = "igfs"
 _EXIT_WAIT_MS: Final = 5000
@@ -125,8 +126,6 @@ def register() -> None:
         raise NativeIOUnavailable(
             f"TensorFlow {tf.__version__} does not take the plugin: {error.message}"
         ) from error
-    from ignitetf.fs import keras_guard
-
     keras_guard.install()
     _refuse_updates()
 
@@ -153,13 +152,6 @@ def _refuse_updates() -> None:
         begin(self, name, mode, *args, **kwargs)
 
     file_io.FileIO.__init__ = checked
-
-
-def tensorflow_gfile() -> Any:
-    """`tf.io.gfile`, for those who may not import TensorFlow themselves."""
-    import tensorflow as tf
-
-    return tf.io.gfile
 
 
 def _schemes(tf: Any) -> list[str]:

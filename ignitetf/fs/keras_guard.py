@@ -74,9 +74,9 @@ def _through_a_file(function: Callable[..., Any]) -> Callable[..., Any]:
         remote = str(filepath)
         if not (remote.startswith("igfs://") and remote.endswith((".h5", ".json"))):
             return function(model, filepath, *args, **kwargs)
-        from ignitetf.fs.gfile import tensorflow_gfile
+        import tensorflow as tf
 
-        copy = tensorflow_gfile().copy
+        copy = tf.io.gfile.copy
         where, _, name = remote.rpartition("/")
         with tempfile.TemporaryDirectory() as folder:
             local = Path(folder, name)

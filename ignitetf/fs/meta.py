@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from ignitetf.errors import IgniteTFError, ServerError
 from ignitetf.net.channel import Channel
 from ignitetf.net.client import Client, cache_id
-from ignitetf.net.pyclient import translated
 from ignitetf.net.retry import retry
+from ignitetf.tables.spec import CacheSpec
 from ignitetf.wire.answers import damaged, int_at, pairs_at, read_bool, read_int, read_sized
 from ignitetf.wire.codes import OpCode, TypeCode
 from ignitetf.wire.frames import Page, read_first_sql_page, read_page
@@ -34,7 +34,7 @@ from ignitetf.wire.requests import (
     transaction_start_request,
 )
 
-__all__ = ["MetaCache", "Transaction"]
+__all__ = ["MetaCache", "Transaction", "metadata_spec"]
 
 T = TypeVar("T")
 
@@ -307,10 +307,8 @@ class Transaction:
                 self._channel.close()
 
 
-def create(client: Client, name: str, properties: Mapping[int, Any]) -> None:
-    """Make the metadata cache where it does not exist, with its SQL table."""
-    from pyignite.datatypes import prop_codes
-
+def metadata_spec(name: str, backups: int, data_region: str | None) -> CacheSpec:
+    """The cache of the metadata, with its SQL table."""
     text, blob = "java.lang.String", "[B"
     entity = {
         "key_type_name": text,
@@ -325,11 +323,10 @@ def create(client: Client, name: str, properties: Mapping[int, Any]) -> None:
         "field_name_aliases": [],
         "query_indexes": [],
     }
-    settings = {
-        **properties,
-        prop_codes.PROP_NAME: name,
-        prop_codes.PROP_CACHE_ATOMICITY_MODE: 0,
-        prop_codes.PROP_QUERY_ENTITIES: [entity],
-    }
-    with translated():
-        client.pyignite.get_or_create_cache(settings)
+    return CacheSpec(
+        name,
+        backups=backups,
+        atomicity="TRANSACTIONAL",
+        data_region=data_region,
+        query_entity=entity,
+    )

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 
-__all__ = ["MAX_NAME_BYTES", "join", "os_error", "parts", "relative_to"]
+__all__ = ["MAX_NAME_BYTES", "join", "os_error", "parts", "path_of_url", "relative_to", "split_url"]
 
 MAX_NAME_BYTES = 255
+_URL = re.compile(r"igfs://(?P<authority>[^/]*)(?P<path>.*)", re.DOTALL)
 
 
 def os_error(code: int, path: str, message: str | None = None) -> OSError:
@@ -37,6 +39,23 @@ def parts(path: str) -> tuple[str, ...]:
     for name in names:
         _check(name, path)
     return tuple(names)
+
+
+def split_url(url: str) -> tuple[str, str]:
+    """The authority of an `igfs://` URL, and the path behind it; a plain path has no authority."""
+    found = _URL.fullmatch(url)
+    return (found["authority"], found["path"]) if found else ("", url)
+
+
+def path_of_url(url: str) -> str:
+    """The path of an `igfs://` URL, or a path, written in the one way: `/a/b`, `/` for the root."""
+    names: list[str] = []
+    for name in split_url(url)[1].split("/"):
+        if name == "..":
+            del names[-1:]
+        elif name not in ("", "."):
+            names.append(name)
+    return join(tuple(names))
 
 
 def join(names: tuple[str, ...]) -> str:

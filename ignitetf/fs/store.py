@@ -33,11 +33,10 @@ from ignitetf.errors import (
     ServerError,
     ServerOverloaded,
 )
-from ignitetf.fs import meta as meta_module
 from ignitetf.fs.chunks import CHUNK_BYTES, ChunkCache, ContentReader
 from ignitetf.fs.files import FileWriter
 from ignitetf.fs.leases import Leases
-from ignitetf.fs.meta import MetaCache, Transaction
+from ignitetf.fs.meta import MetaCache, Transaction, metadata_spec
 from ignitetf.fs.oserrors import os_errors
 from ignitetf.fs.path import os_error, parts
 from ignitetf.fs.reclaim import Reclaimer
@@ -53,10 +52,8 @@ from ignitetf.fs.removal import Removal
 from ignitetf.fs.rename import rename
 from ignitetf.fs.tree import Found, Names, Stale, Tree
 from ignitetf.net.client import Client
-from ignitetf.net.pyclient import translated
 from ignitetf.settings import Settings
-from ignitetf.tables.caches import DEFAULT_PARTITIONS
-from ignitetf.tables.room import require_room
+from ignitetf.tables.spec import CacheSpec, ensure_caches
 
 __all__ = ["DEFAULT_NAME", "FileReader", "Store", "open_store"]
 
@@ -171,29 +168,10 @@ class Store:
         return int(facts["chunk"])
 
     def _create(self, backups: int, data_region: str | None) -> None:
-        from pyignite.datatypes import prop_codes
-
-        properties: dict[int, Any] = {
-            prop_codes.PROP_BACKUPS_NUMBER: backups,
-            # Primary and backups have an entry before its put is answered.
-            prop_codes.PROP_WRITE_SYNCHRONIZATION_MODE: 0,
-            # READ_WRITE_SAFE: what is lost gives an error, not an empty answer.
-            prop_codes.PROP_PARTITION_LOSS_POLICY: 2,
-        }
-        if data_region is not None:
-            properties[prop_codes.PROP_DATA_REGION_NAME] = data_region
-        chunks = {
-            **properties,
-            prop_codes.PROP_NAME: self.chunks.name,
-            prop_codes.PROP_CACHE_ATOMICITY_MODE: 1,
-        }
-        # Two caches, each of as many partitions as Ignite gives by default.
-        require_room(self.client, self.chunks.name, 2 * DEFAULT_PARTITIONS)
+        chunks = CacheSpec(self.chunks.name, backups=backups, data_region=data_region)
         try:
             # The chunks first: whoever sees the metadata finds both.
-            with translated():
-                self.client.pyignite.get_or_create_cache(chunks)
-            meta_module.create(self.client, self.meta.name, properties)
+            ensure_caches(self.client, chunks, metadata_spec(self.meta.name, backups, data_region))
         except ServerOverloaded:
             raise
         except ServerError as error:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError
-from ignitetf.load.work import Work
+from ignitetf.load.sender import Work
 from ignitetf.load.writer import Writer
 from ignitetf.net.client import Client, cache_id
 from ignitetf.wire.affinity import partitions_of
@@ -56,14 +56,14 @@ class BlockKeys:
         self._bounds = np.zeros(count + 1, np.int64)
         self._grow(max(_FIRST_KEYS, 64 * count))
 
-    def take(self, partition: int, number: int) -> NDArray[np.int64]:
+    def reserve(self, partition: int, number: int) -> NDArray[np.int64]:
         """The next keys of a partition."""
         keys = self.peek(partition, number)
         self.used[partition] += number
         return keys
 
     def peek(self, partition: int, number: int) -> NDArray[np.int64]:
-        """As `take`; the keys stay free."""
+        """As `reserve`; the keys stay free."""
         while True:
             first = int(self._bounds[partition] + self.used[partition])
             if first + number <= self._bounds[partition + 1]:
@@ -147,7 +147,7 @@ class Blocks:
             # The nearest number: what is a little more than one block stays one.
             pieces = max(1, min(number, round(number * row_bytes / BLOCK_BYTES)))
             bounds.append(at + number * np.arange(1, pieces + 1) // pieces)
-            keys.append(self.keys.take(partition, pieces))
+            keys.append(self.keys.reserve(partition, pieces))
             at += number
         return order, np.concatenate(bounds), np.concatenate(keys)
 

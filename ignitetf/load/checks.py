@@ -1,9 +1,8 @@
-"""What a load may not be: options, a cache, or an earlier load that it does not fit to."""
+"""Why a load cannot begin: its options, a cache that is there, or an earlier load unlike it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import get_args
 
 from ignitetf.errors import (
     CacheExists,
@@ -13,8 +12,9 @@ from ignitetf.errors import (
     SchemaError,
 )
 from ignitetf.load.journal import Journal
-from ignitetf.load.targets import fits, told
+from ignitetf.load.targets import described, has_same_fields
 from ignitetf.tables.catalog import Manifest
+from ignitetf.tables.storage import IfExists, Layout, Storage
 from ignitetf.wire.schema import Schema
 
 __all__ = [
@@ -23,16 +23,16 @@ __all__ = [
     "interrupted_error",
     "next_key",
     "require_alike",
-    "require_same_options",
     "require_same_source",
+    "require_same_storage",
 ]
 
 
 def check_options(if_exists: str, layout: str, limit: int | None) -> None:
     """Raise ConfigError for options that no load can have."""
-    if if_exists not in ("error", "append", "replace", "resume"):
+    if if_exists not in get_args(IfExists):
         raise ConfigError(f"if_exists={if_exists!r}", hint="error, append, replace or resume")
-    if layout not in ("rows", "blocks"):
+    if layout not in get_args(Layout):
         raise ConfigError(f"layout={layout!r}", hint="take 'rows' or 'blocks'")
     if limit is not None and limit < 1:
         raise ConfigError(f"limit={limit}: load at least one row")
@@ -47,12 +47,13 @@ def require_same_source(journal: Journal, fingerprint: str) -> None:
         )
 
 
-def require_same_options(name: str, mine: Mapping[str, Any], earlier: Mapping[str, Any]) -> None:
-    """Raise ConfigError unless an earlier load into `name` had the options of this one."""
-    for option, value in mine.items():
-        if option in earlier and earlier[option] != value:
+def require_same_storage(name: str, mine: Storage, earlier: Storage) -> None:
+    """Raise ConfigError unless an earlier load into `name` chose and stored rows as this one."""
+    began = earlier.to_json()
+    for option, value in mine.to_json().items():
+        if began[option] != value:
             raise ConfigError(
-                f"the load into {name!r} began with {option} = {earlier[option]}, not {value}",
+                f"the load into {name!r} began with {option} = {began[option]}, not {value}",
                 hint="resume with the same options, or begin again with --if-exists replace",
             )
 
@@ -64,10 +65,10 @@ def require_alike(schema: Schema, layout: str, old: Manifest) -> None:
         SchemaError: The records have other fields.
         ConfigError: The layout is another one.
     """
-    if schema.key != old.schema.key or not fits(schema, old.schema):
+    if schema.key != old.schema.key or not has_same_fields(schema, old.schema):
         raise SchemaError(
             f"the records have other fields than those in {old.name!r}:"
-            f" {told(schema)} instead of {told(old.schema)}",
+            f" {described(schema)} instead of {described(old.schema)}",
             hint="load them into a cache of their own",
         )
     if old.layout != layout:
@@ -79,12 +80,12 @@ def require_alike(schema: Schema, layout: str, old: Manifest) -> None:
 
 def next_key(old: Manifest) -> int:
     """The first running key behind the rows of a data set."""
-    if (found := old.options.get("next_key")) is None:
+    if (found := old.options.next_key) is None:
         raise ConfigError(
             f"the keys of {old.name!r} are no running numbers, so the next one is not known",
             hint="append with --key, or load into another cache",
         )
-    return int(found)
+    return found
 
 
 def interrupted_error(journal: Journal, error: IgniteTFError) -> LoadInterrupted:
@@ -99,7 +100,7 @@ def interrupted_error(journal: Journal, error: IgniteTFError) -> LoadInterrupted
 
 
 def exists_error(name: str, journal: Journal | None) -> CacheExists:
-    """The error for a cache that is there, or whose unfinished load this journal tells of."""
+    """The error for a cache that is there, or has this unfinished load."""
     if journal is not None:
         return CacheExists(
             f"cache {name!r} has an unfinished load, {journal.rows:,} rows are stored",

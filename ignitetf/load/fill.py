@@ -3,14 +3,14 @@
 source -> batches -> **fill** -> writer
 
 After a lost connection the loop goes on from its last note, for as long as the cluster may need
-to recover; what cannot be mended that way is told by `LoadInterrupted`.
+to recover; what cannot be mended that way raises `LoadInterrupted`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Final
 
@@ -65,9 +65,9 @@ class Filler:
         self.client, self.source, self.journal = client, source, journal
         self.lease, self.streamer = lease, streamer
         self.on_progress = on_progress
-        self.layout: str = journal.options["layout"]
-        self.limit: int | None = journal.options["limit"]
-        self.index: list[str] = journal.options["index"] if self.layout == "blocks" else []
+        storage = journal.storage
+        self.layout, self.limit = storage.layout, storage.limit
+        self.slim_fields = storage.index if storage.has_slim_table else ()
         self._skipped_before = journal.skipped
         self._cut_at: int | None = None
 
@@ -103,9 +103,12 @@ class Filler:
         journal = self.journal
         self._skipped_before = journal.skipped
         with contextlib.ExitStack() as stack:
-            writer = stack.enter_context(self._writer(overwrite=not fresh))
-            slim = stack.enter_context(self._slim_writer()) if self.index else None
-            keys = BlockKeys(self._partitions, journal.state.get("blocks", ()))
+            # A new cache has the number that was asked for: who made it compared them.
+            asked = journal.partitions if fresh else None
+            partitions = asked or self.client.partition_count(journal.cache)
+            writer = stack.enter_context(self._writer(partitions, overwrite=not fresh))
+            slim = stack.enter_context(self._slim_writer()) if self.slim_fields else None
+            keys = BlockKeys(partitions, journal.blocks)
             blocks = Blocks(writer, keys) if self.layout == "blocks" else None
             if blocks is not None and not fresh:
                 self.lease.check()
@@ -117,7 +120,9 @@ class Filler:
                 if len(batch):
                     (writer.write if blocks is None else blocks.add)(batch)
                     if slim is not None:
-                        slim.write(Batch(batch.key, {n: batch.columns[n] for n in self.index}))
+                        slim.write(
+                            Batch(batch.key, {n: batch.columns[n] for n in self.slim_fields})
+                        )
                 rows += len(batch)
                 self.on_progress(len(batch), batch.nbytes)
                 if self.limit is not None and rows >= self.limit:
@@ -144,34 +149,31 @@ class Filler:
         journal.position = self.source.position if self._cut_at is None else self._cut_at
         journal.skipped = self._skipped_before + len(self.source.skipped)
         if self.layout == "blocks":
-            journal.state = {"blocks": keys.used.tolist()}
+            journal.blocks = tuple(keys.used.tolist())
         self.lease.check()
         write_journal(self.client, journal)
 
-    def _writer(self, *, overwrite: bool) -> Writer:
+    def _writer(self, partitions: int, *, overwrite: bool) -> Writer:
         journal = self.journal
         entries = block_schema(journal.schema) if self.layout == "blocks" else journal.schema
         register_types(self.client, entries)
         # Without a map of the partitions the cache has an affinity function of its own.
-        known = self.client.partition_map(journal.cache).count > 0
-        # A new cache has the number that was asked for: who made it compared them.
-        asked = None if overwrite else journal.partitions
-        self._partitions = asked or self.client.partition_count(journal.cache)
+        counted = partitions if self.client.partition_map(journal.cache).count > 0 else None
         writer = Writer(
             self.client,
             journal.cache,
             journal.schema,
             entry_schema=entries,
-            partitions=self._partitions if known else None,
+            partitions=counted,
             overwrite=overwrite,
             streamer=self.streamer,
             check_lease=self.lease.check,
         )
-        writer.totals = journal.totals(self._partitions if known else None)
+        writer.totals = journal.totals(counted)
         return writer
 
     def _slim_writer(self) -> Writer:
-        schema = index_schema(self.journal.schema, self.index)
+        schema = index_schema(self.journal.schema, self.slim_fields)
         register_types(self.client, schema)
         table = index_table(self.journal.cache)
         return Writer(self.client, table, schema, connections=1, check_lease=self.lease.check)
@@ -199,7 +201,7 @@ class Filler:
         return Column(np.asarray(key.values) + self.journal.key_base)
 
 
-def index_schema(schema: Schema, index: list[str]) -> Schema:
+def index_schema(schema: Schema, index: Collection[str]) -> Schema:
     """The rows of the slim table: the key and the indexed fields."""
     fields = tuple(f for f in schema.fields if f.name in index)
     return replace(schema, type_name=f"{schema.type_name}_INDEX", fields=fields)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 from dataclasses import replace
-from typing import Any
 
 from ignitetf.errors import LoadInterrupted, SourceError
 from ignitetf.load.journal import Journal
@@ -12,6 +11,7 @@ from ignitetf.load.sources.base import Source
 from ignitetf.net.client import Client
 from ignitetf.tables.catalog import Manifest
 from ignitetf.tables.removal import index_table
+from ignitetf.tables.storage import LoadFacts
 from ignitetf.wire.codes import TypeCode
 
 __all__ = ["entries_of", "manifest_of", "require_stored", "successor"]
@@ -19,19 +19,20 @@ __all__ = ["entries_of", "manifest_of", "require_stored", "successor"]
 
 def manifest_of(journal: Journal, source: Source) -> Manifest:
     """The manifest of the rows that a finished load wrote."""
-    options: dict[str, Any] = {**journal.options, "backups": journal.backups, "load": journal.load}
-    if source.key_name is None and journal.schema.key.type is TypeCode.LONG:
-        options["next_key"] = journal.key_base + journal.position
-    if journal.origin is not None:
-        options["origin"] = journal.origin
-    options.update(journal.state)
-    layout = journal.options["layout"]
-    slim = layout == "blocks" and journal.options["index"]
+    runs = source.key_name is None and journal.schema.key.type is TypeCode.LONG
+    facts = LoadFacts(
+        journal.storage,
+        backups=journal.backups,
+        load=journal.load,
+        next_key=journal.key_base + journal.position if runs else None,
+        origin=journal.origin,
+        blocks=journal.blocks,
+    )
     return Manifest(
         name=journal.name,
         schema=journal.schema,
         cache=journal.cache,
-        layout=layout,
+        layout=journal.storage.layout,
         rows=journal.rows,
         partition_rows=tuple(journal.partition_rows),
         class_names=tuple(source.class_names or ()),
@@ -40,8 +41,8 @@ def manifest_of(journal: Journal, source: Source) -> Manifest:
         created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         skipped=journal.skipped,
         nbytes=journal.nbytes,
-        index=index_table(journal.cache) if slim else None,
-        options=options,
+        index=index_table(journal.cache) if journal.storage.has_slim_table else None,
+        options=facts,
     )
 
 
@@ -78,7 +79,7 @@ def entries_of(manifest: Manifest) -> int:
     """Entries of the cache that holds a data set."""
     if manifest.layout == "rows":
         return manifest.rows
-    return sum(manifest.options["blocks"])
+    return sum(manifest.options.blocks)
 
 
 def require_stored(

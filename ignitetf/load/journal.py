@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
 
 import numpy as np
 
 from ignitetf.errors import SchemaError
-from ignitetf.load.work import Totals
+from ignitetf.load.sender import Totals
 from ignitetf.net.client import Client
 from ignitetf.tables.catalog import SEPARATOR, delete_entry, read_entry, write_entry
+from ignitetf.tables.storage import Origin, Storage
 from ignitetf.wire.schema import Schema
 
-__all__ = ["Journal", "drop_journal", "read_journal", "write_journal"]
+__all__ = ["Journal", "Mode", "drop_journal", "read_journal", "write_journal"]
+
+# How a load began.
+Mode = Literal["new", "append", "replace"]
 
 
 @dataclass
@@ -34,7 +38,7 @@ class Journal:
         phase: `load`, or `move` when a replacement is loaded and takes the name's cache.
         schema: The records.
         source: Fingerprint of the source.
-        options: Options that decide which rows are stored and how; equal for a resume.
+        storage: Which rows are stored and how; equal for a resume.
         position: Record of the source with which to go on.
         key_base: Added to running keys (after `append`).
         rows: Rows of this load that are stored.
@@ -44,19 +48,19 @@ class Journal:
         skipped: Bad records left out so far.
         partitions: Number asked for; None leaves it to the cluster.
         backups: Copies of each partition.
-        origin: How the source was opened, for commands that open it again.
+        origin: How the source was opened, for commands that open it again; None where not known.
         load: Name of this load, by which its manifest is known.
         replaces: The caches whose place a replacement takes.
-        state: What a layout has to remember beside this.
+        blocks: Number of blocks in each partition so far; empty for rows.
     """
 
     name: str
     cache: str
-    mode: str
+    mode: Mode
     schema: Schema
     source: str
-    options: dict[str, Any]
-    phase: str = "load"
+    storage: Storage
+    phase: Literal["load", "move"] = "load"
     position: int = 0
     key_base: int = 0
     rows: int = 0
@@ -66,10 +70,10 @@ class Journal:
     skipped: int = 0
     partitions: int | None = None
     backups: int = 0
-    origin: dict[str, Any] | None = None
+    origin: Origin | None = None
     load: str = field(default_factory=lambda: uuid.uuid4().hex)
     replaces: list[str] = field(default_factory=list)
-    state: dict[str, Any] = field(default_factory=dict)
+    blocks: tuple[int, ...] = ()
 
     def totals(self, partitions: int | None) -> Totals:
         """What is stored, for a writer to go on from."""
@@ -78,16 +82,48 @@ class Journal:
             counts = np.array(self.partition_rows or [0] * partitions, np.int64)
         return Totals(self.rows, self.nbytes, self.checksum, counts)
 
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object from which `from_json` makes an equal journal."""
+        out = {f.name: getattr(self, f.name) for f in fields(self)}
+        del out["storage"], out["blocks"]
+        return {
+            **out,
+            "schema": self.schema.to_json(),
+            "options": self.storage.to_json(),
+            # It has 64 unsigned bits, more than JSON readers of other languages keep.
+            "checksum": f"{self.checksum:016x}",
+            "origin": None if self.origin is None else self.origin.to_json(),
+            "state": {"blocks": list(self.blocks)} if self.storage.layout == "blocks" else {},
+        }
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> Journal:
+        """The journal that `to_json` wrote; raises SchemaError when it is not one."""
+        try:
+            given = dict(entry)
+            origin = given["origin"]
+            given["schema"] = Schema.from_json(given["schema"])
+            given["storage"] = Storage.from_json(given.pop("options"))
+            given["checksum"] = int(given["checksum"], 16)
+            given["origin"] = None if origin is None else Origin.from_json(origin)
+            given["blocks"] = tuple(given.pop("state").get("blocks", ()))
+            return cls(**given)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise SchemaError(
+                f"the journal of an unfinished load cannot be read: {error!r}",
+                hint="begin again with --if-exists replace",
+            ) from error
+
 
 def read_journal(client: Client, name: str) -> Journal | None:
     """The journal of an unfinished load of this data set; None where there is none."""
     entry = read_entry(client, _entry_name(name))
-    return None if entry is None else _from_json(entry)
+    return None if entry is None else Journal.from_json(entry)
 
 
 def write_journal(client: Client, journal: Journal) -> None:
     """Store a journal in place of an older one."""
-    write_entry(client, _entry_name(journal.name), _to_json(journal))
+    write_entry(client, _entry_name(journal.name), journal.to_json())
 
 
 def drop_journal(client: Client, name: str) -> None:
@@ -97,25 +133,3 @@ def drop_journal(client: Client, name: str) -> None:
 
 def _entry_name(name: str) -> str:
     return f"{name}{SEPARATOR}journal"
-
-
-def _to_json(journal: Journal) -> dict[str, Any]:
-    # The checksum has 64 unsigned bits, more than JSON readers of other languages keep.
-    return {
-        **asdict(journal),
-        "schema": journal.schema.to_json(),
-        "checksum": f"{journal.checksum:016x}",
-    }
-
-
-def _from_json(entry: Mapping[str, Any]) -> Journal:
-    try:
-        given = dict(entry)
-        given["schema"] = Schema.from_json(given["schema"])
-        given["checksum"] = int(given["checksum"], 16)
-        return Journal(**given)
-    except (KeyError, TypeError, ValueError) as error:
-        raise SchemaError(
-            f"the journal of an unfinished load cannot be read: {error!r}",
-            hint="begin again with --if-exists replace",
-        ) from error

@@ -12,21 +12,22 @@ What is promised:
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from ignitetf.load.checks import check_options, exists_error
 from ignitetf.load.fill import Progress
 from ignitetf.load.journal import read_journal
-from ignitetf.load.options import IfExists, Layout, LoadOptions, LoadReport
+from ignitetf.load.options import LoadOptions, LoadReport
 from ignitetf.load.run import Load
 from ignitetf.load.sources.base import Source
 from ignitetf.load.targets import as_source, index_of, part_name, tables_of
 from ignitetf.net.client import Client, connect
 from ignitetf.tables.lease import is_held
+from ignitetf.tables.storage import IfExists, Layout, OnBadRecord, Origin
 
-__all__ = ["IfExists", "LoadReport", "Progress", "check_target", "load_dataset"]
+__all__ = ["LoadReport", "Progress", "check_target", "load_dataset"]
 
 
 def load_dataset(
@@ -40,11 +41,11 @@ def load_dataset(
     layout: Layout = "rows",
     index: Sequence[str] = (),
     limit: int | None = None,
-    bad_records: Literal["fail", "skip"] = "fail",
+    bad_records: OnBadRecord = "fail",
     key: str | None = None,
     sql: bool = True,
     streamer: bool = False,
-    origin: dict[str, Any] | None = None,
+    origin: Mapping[str, Any] | None = None,
     on_progress: Progress | None = None,
 ) -> LoadReport:
     """Load a source into a cache, and describe it in the catalog.
@@ -67,7 +68,7 @@ def load_dataset(
         key: Field that is the key, for mappings and iterables.
         sql: Whether to make a SQL table; False makes a bare cache.
         streamer: Write through the data streamer rather than by `put_all`. Apache Ignite 2.17 may
-            halt a node when a client dies while it streams; see `lines`.
+            halt a node when a client dies while it streams; see `sender`.
         origin: How the source was opened (`kind`, `options`); kept in the manifest, so that
             `verify` can open it again. Nothing secret belongs there.
         on_progress: Called with rows and bytes as they are handed to the node.
@@ -85,7 +86,8 @@ def load_dataset(
     check_options(if_exists, layout, limit)
     opened = as_source(source, key, bad_records)
     columns = tuple(dict.fromkeys(index))
-    options = LoadOptions(partitions, backups, layout, columns, limit, sql, origin, streamer)
+    opening = None if origin is None else Origin.from_json(origin)
+    options = LoadOptions(partitions, backups, layout, columns, limit, sql, opening, streamer)
     with contextlib.nullcontext(client) if client is not None else connect() as connected:
         check_target(connected, opened, cache, if_exists)
         return _run(_loads(connected, opened, cache, options, on_progress), if_exists)
@@ -108,7 +110,7 @@ def _loads(
     loads = []
     for table, part in tables_of(source, cache):
         origin = options.origin
-        named = None if origin is None else {**origin, "part": part_name(source, part)}
+        named = None if origin is None else replace(origin, part=part_name(source, part))
         own = replace(options, index=index_of(source, part, options.index), origin=named)
         if part is not source:
             part.main_limit, own = options.limit, replace(own, limit=None)
@@ -125,7 +127,7 @@ def _run(loads: Sequence[Load], if_exists: IfExists) -> LoadReport:
             begin = _begin(loads, if_exists)
             main, *others = [load.run(begin) for load in loads]
         except KeyboardInterrupt as error:
-            # For who tells the user whether there is something to go on with.
+            # The command line says by it whether there is something to go on with.
             error.kept = any(load.unfinished for load in loads)  # type: ignore[attr-defined]
             raise
     return replace(main, parts=tuple(others))

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from ignitetf.errors import ConfigError
 from ignitetf.load.sources.base import BadRecord, Source
+from ignitetf.tables.storage import Layout, Origin, Storage
 from ignitetf.wire.blocks import block_schema
 from ignitetf.wire.datatypes import DATA_TYPES, Family
 from ignitetf.wire.schema import Schema
 
-__all__ = ["IfExists", "Layout", "LoadOptions", "LoadReport"]
-
-IfExists = Literal["error", "append", "replace", "resume"]
-Layout = Literal["rows", "blocks"]
+__all__ = ["LoadOptions", "LoadReport"]
 
 # The types that SQL compares; of others an index holds whole Java objects.
 _INDEXED: Final = frozenset(
@@ -69,7 +67,7 @@ class LoadOptions:
     index: tuple[str, ...]
     limit: int | None
     sql: bool
-    origin: dict[str, Any] | None = None
+    origin: Origin | None = None
     streamer: bool = False
 
     def check(self, schema: Schema) -> None:
@@ -88,13 +86,13 @@ class LoadOptions:
         if self.layout == "blocks":
             block_schema(schema)
 
-    def identity(self, source: Source) -> dict[str, Any]:
-        """What decides which rows are stored and how; a resumed load must have the same."""
-        return {
-            "layout": self.layout,
-            "index": list(self.index),
-            "limit": self.limit,
-            "main_limit": source.main_limit,
-            "sql": self.sql,
-            "bad_records": source.bad_records,
-        }
+    def storage(self, source: Source) -> Storage:
+        """Which rows of a source are stored, and how."""
+        return Storage(
+            layout=self.layout,
+            index=self.index,
+            limit=self.limit,
+            main_limit=source.main_limit,
+            sql=self.sql,
+            bad_records=source.bad_records,
+        )

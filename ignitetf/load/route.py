@@ -42,12 +42,12 @@ class Route:
         if rows.key is not None:
             found = partitions_of(self.schema, rows.key, len(self._places))
         if found is None:
-            return [(self.turn(), rows)]
+            return [(self.next_place(), rows)]
         place = self._places[found]
         groups = [(i, np.flatnonzero(place == i)) for i in range(len(self.nodes))]
         return [(i, rows[group]) for i, group in groups if len(group)]
 
-    def turn(self) -> int:
+    def next_place(self) -> int:
         """The place of the node whose turn it is."""
         return next(self._turns)
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from ignitetf.errors import (
     ConfigError,
@@ -23,22 +22,23 @@ from ignitetf.load.checks import (
     interrupted_error,
     next_key,
     require_alike,
-    require_same_options,
     require_same_source,
+    require_same_storage,
 )
 from ignitetf.load.copy import copy_entries
+from ignitetf.load.data_set import create_caches, require_new_names, views_of
 from ignitetf.load.fill import Filler, Progress, index_schema
 from ignitetf.load.finish import entries_of, manifest_of, require_stored, successor
-from ignitetf.load.journal import Journal, drop_journal, read_journal, write_journal
-from ignitetf.load.options import IfExists, LoadOptions, LoadReport
-from ignitetf.load.place import create_caches, require_new_names, views_of
+from ignitetf.load.journal import Journal, Mode, drop_journal, read_journal, write_journal
+from ignitetf.load.options import LoadOptions, LoadReport
 from ignitetf.load.sources.base import Source
 from ignitetf.load.targets import type_name_of
 from ignitetf.net.client import Client
-from ignitetf.tables.caches import DEFAULT_PARTITIONS
+from ignitetf.partitions import DEFAULT_PARTITIONS
 from ignitetf.tables.catalog import Manifest, drop_manifest, read_manifest, write_manifest
 from ignitetf.tables.lease import Lease
 from ignitetf.tables.removal import caches_of, drop_caches, index_table
+from ignitetf.tables.storage import IfExists, Storage
 from ignitetf.tables.typenames import with_free_name
 from ignitetf.tables.views import publish, sql_kinds, switch
 from ignitetf.wire.blocks import block_schema
@@ -126,18 +126,17 @@ class Load:
         journal = self._journal("append", old.cache)
         if self.source.key_name is None:
             journal.key_base = next_key(old) if key_base is None else key_base
-        if "blocks" in old.options:
-            journal.state = {"blocks": old.options["blocks"]}
+        journal.blocks = old.options.blocks
         self._note(journal)
         return journal
 
     def _replace(self, exists: bool, journal: Journal | None) -> LoadReport:
         """Load beside, then take the place; readers see the old or the new rows, never both."""
-        if journal is not None and self._taken(journal):
-            self._move(journal)
+        if journal is not None and self._is_loaded(journal):
+            self._take_place(journal)
             journal, exists = None, True
         if journal is not None and journal.mode != "append":
-            drop_caches(self.client, caches_of(journal.cache, journal.options))
+            drop_caches(self.client, caches_of(journal.cache, journal.storage))
             drop_journal(self.client, self.name)
             exists = exists and journal.mode != "new"
         if not exists:
@@ -148,7 +147,7 @@ class Load:
         # A name of its own, so that no other load of this name ever writes there.
         new.cache += f"{_STAGING}{new.load[:8]}"
         new.replaces = self._caches()
-        require_new_names(self.client, self.name, new.options, self.schema, new.replaces)
+        require_new_names(self.client, self.name, new.storage, self.schema, new.replaces)
         return self._load(new)
 
     def _caches(self) -> list[str]:
@@ -161,17 +160,17 @@ class Load:
         if journal is None:
             return self._resume_finished(exists)
         require_same_source(journal, self.fingerprint)
-        self._require_options(journal.options)
+        self._require_storage(journal.storage)
         self.resumed = journal.rows
         self.options = replace(self.options, partitions=journal.partitions, backups=journal.backups)
-        if self._taken(journal):
-            self._move(journal)
+        if self._is_loaded(journal):
+            self._take_place(journal)
             return self._report(journal)
         missing = not self.client.cache_exists(journal.cache)
         if missing or (journal.rows == 0 and journal.mode != "append"):
             # Nothing is known to be stored, not even that all of its caches were made.
             if not missing:
-                drop_caches(self.client, caches_of(journal.cache, journal.options))
+                drop_caches(self.client, caches_of(journal.cache, journal.storage))
             self.resumed = 0
             again = self._journal(journal.mode, journal.cache)
             again.key_base, again.replaces = journal.key_base, journal.replaces
@@ -179,7 +178,7 @@ class Load:
         self.unfinished = journal
         return self._fill(journal, fresh=False)
 
-    def _taken(self, journal: Journal) -> bool:
+    def _is_loaded(self, journal: Journal) -> bool:
         """Whether a replacement is loaded and has only to be copied under its name."""
         if journal.mode != "replace":
             return False
@@ -207,7 +206,7 @@ class Load:
                 hint="--if-exists append adds to it, --if-exists replace takes its place",
             )
         if manifest.source == self.fingerprint:
-            self._require_options(manifest.options)
+            self._require_storage(manifest.options.storage)
         journal = self._journal("new", self.name)
         journal.rows, journal.nbytes = manifest.rows, manifest.nbytes
         journal.skipped, self.resumed = manifest.skipped, manifest.rows
@@ -219,10 +218,10 @@ class Load:
         """Make the journal's caches and fill them; leaves nothing when that fails by bad input."""
         stored = [self.schema]
         if self.options.layout == "blocks":
-            slim = index_schema(self.schema, list(self.options.index))
+            slim = index_schema(self.schema, self.options.index)
             stored = [block_schema(self.schema), slim]
         if journal.cache == self.name:
-            require_new_names(self.client, self.name, journal.options, self.schema, [])
+            require_new_names(self.client, self.name, journal.storage, self.schema, [])
         journal.schema = self.schema = with_free_name(self.client, self.schema, stored)
         self._note(journal)
         made = False
@@ -250,12 +249,12 @@ class Load:
         require_stored(self.client, journal, manifest, self.source.key_name)
         old = read_manifest(self.client, self.name)
         self.lease.check()
-        if old is None or old.options.get("load") != journal.load:
+        if old is None or old.options.load != journal.load:
             write_manifest(self.client, successor(self.client, old, manifest, journal.mode))
         if journal.mode == "replace":
             journal.phase = "move"
             write_journal(self.client, journal)
-            self._move(journal)
+            self._take_place(journal)
             return self._report(journal)
         if fresh or journal.mode == "new":
             publish(self.client, self._views(self.name, journal))
@@ -267,9 +266,9 @@ class Load:
         create_caches(self.client, self.schema, cache, self.options)
 
     def _views(self, cache: str, journal: Journal) -> dict[str, str]:
-        return views_of(self.name, cache, journal.options, journal.schema)
+        return views_of(self.name, cache, journal.storage, journal.schema)
 
-    def _move(self, journal: Journal) -> None:
+    def _take_place(self, journal: Journal) -> None:
         """Copy a loaded replacement into a new cache of the data set's name.
 
         SQL is shown the replacement before the old caches go, and the copy before the replacement
@@ -279,14 +278,14 @@ class Load:
         manifest = read_manifest(self.client, self.name)
         if manifest is not None and manifest.cache == journal.cache:
             self._show(journal, journal.cache)
-            self.schema, layout = journal.schema, journal.options["layout"]
+            self.schema, layout = journal.schema, journal.storage.layout
             self.options = replace(
                 self.options,
                 partitions=self.client.partition_count(journal.cache),
                 backups=journal.backups,
                 layout=layout,
-                index=tuple(journal.options["index"]),
-                sql=journal.options["sql"],
+                index=journal.storage.index,
+                sql=journal.storage.sql,
             )
             drop_caches(self.client, self._replaced(journal))
             self._create(self.name)
@@ -298,12 +297,12 @@ class Load:
         if manifest is not None:
             self._show(journal, self.name)
         self.lease.check()
-        drop_caches(self.client, caches_of(journal.cache, journal.options))
+        drop_caches(self.client, caches_of(journal.cache, journal.storage))
         self._drop_journal()
 
     def _replaced(self, journal: Journal) -> list[str]:
         """The caches that a replacement takes the place of, or that an earlier copy of it made."""
-        return list(dict.fromkeys([*journal.replaces, *caches_of(self.name, journal.options)]))
+        return list(dict.fromkeys([*journal.replaces, *caches_of(self.name, journal.storage)]))
 
     def _show(self, journal: Journal, cache: str) -> None:
         """Have the SQL names of the data set show the tables of this cache."""
@@ -319,8 +318,8 @@ class Load:
 
     def _copy(self, journal: Journal, manifest: Manifest) -> None:
         size = max(1, manifest.nbytes // max(1, entries_of(manifest)))
-        sources = caches_of(journal.cache, journal.options)
-        targets = caches_of(self.name, journal.options)
+        sources = caches_of(journal.cache, journal.storage)
+        targets = caches_of(self.name, journal.storage)
         for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
             copy_entries(
                 self.client,
@@ -349,21 +348,21 @@ class Load:
             notes=tuple(self.source.notes),
         )
 
-    def _journal(self, mode: str, cache: str) -> Journal:
+    def _journal(self, mode: Mode, cache: str) -> Journal:
         return Journal(
             name=self.name,
             cache=cache,
             mode=mode,
             schema=self.schema,
             source=self.fingerprint,
-            options=self.options.identity(self.source),
+            storage=self.options.storage(self.source),
             partitions=self.options.partitions,
             backups=self.options.backups,
             origin=self.options.origin,
         )
 
-    def _require_options(self, earlier: Mapping[str, Any]) -> None:
-        require_same_options(self.name, self.options.identity(self.source), earlier)
+    def _require_storage(self, earlier: Storage) -> None:
+        require_same_storage(self.name, self.options.storage(self.source), earlier)
 
     def _note(self, journal: Journal) -> None:
         """Write the journal of a load that begins."""
@@ -378,7 +377,7 @@ class Load:
     def _forget(self, journal: Journal) -> None:
         """Remove the caches of a load that failed, and its journal."""
         self.lease.check()
-        drop_caches(self.client, caches_of(journal.cache, journal.options))
+        drop_caches(self.client, caches_of(journal.cache, journal.storage))
         self._drop_journal()
 
 

@@ -8,16 +8,25 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from ignitetf.errors import ConfigError
 from ignitetf.load.sources.base import Source, open_source
+from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.schema import Schema
 
-__all__ = ["as_source", "fits", "index_of", "part_name", "tables_of", "told", "type_name_of"]
+__all__ = [
+    "as_source",
+    "described",
+    "has_same_fields",
+    "index_of",
+    "part_name",
+    "tables_of",
+    "type_name_of",
+]
 
 
-def as_source(source: Any, key: str | None, bad_records: Literal["fail", "skip"]) -> Source:
+def as_source(source: Any, key: str | None, bad_records: OnBadRecord) -> Source:
     """The source itself, or one of records that are in Python."""
     if isinstance(source, Source):
         return source
@@ -56,13 +65,13 @@ def type_name_of(schema: Schema, name: str) -> str | None:
     return word if not word[:1].isdigit() else f"_{word}"
 
 
-def told(schema: Schema) -> str:
+def described(schema: Schema) -> str:
     """The fields of a schema, for a message."""
     kinds = [f"{f.name} {f.type.name.lower()}" for f in (schema.key, *schema.fields)]
     return ", ".join(kinds)
 
 
-def fits(mine: Schema, theirs: Schema) -> bool:
+def has_same_fields(mine: Schema, theirs: Schema) -> bool:
     """Whether rows can be stored as others are: the same fields, nulls only where they have."""
     return len(mine.fields) == len(theirs.fields) and all(
         replace(a, nullable=a.nullable or b.nullable) == b

@@ -20,8 +20,7 @@ import numpy as np
 
 from ignitetf.errors import IgniteTFError, RequestTimeout
 from ignitetf.load.route import find_route
-from ignitetf.load.sender import Line
-from ignitetf.load.work import POLL_S, Flush, Job, Totals, Work, WorkQueue
+from ignitetf.load.sender import POLL_S, Flush, Job, Sender, Totals, Work, WorkQueue
 from ignitetf.net.client import Client
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.register import binary_type_requests
@@ -83,7 +82,7 @@ class Writer:
             in_flight: Requests of one connection that wait for their answer.
             request_bytes: Size of a request, if one row is not larger.
             streamer: Whether to take the data streamer instead of `put_all`, where the server
-                has it; see `lines` for what it costs.
+                has it; see `sender` for what it costs.
             check_lease: Called before each request; raises where the cache is somebody else's.
         """
         self.client, self.cache, self.schema = client, cache, schema
@@ -101,7 +100,7 @@ class Writer:
         if partitions is not None:
             self.totals.partition_rows = np.zeros(partitions, np.int64)
         self._route = find_route(client, cache, schema)
-        self._lines = self._make_lines(connections)
+        self._senders = self._make_senders(connections)
 
     @property
     def totals(self) -> Totals:
@@ -113,8 +112,8 @@ class Writer:
         self._job.totals = totals
 
     def __enter__(self) -> Writer:
-        for line in self._lines:
-            line.thread.start()
+        for sender in self._senders:
+            sender.thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
@@ -140,12 +139,12 @@ class Writer:
         """
         work = Work(work) if isinstance(work, Batch) else work
         if self._route is None:
-            self._put(work, self._lines[0])
+            self._put(work, self._senders[0])
         elif work.entries is not None:
-            self._put(work, self._lines[self._route.turn()])
+            self._put(work, self._senders[self._route.next_place()])
         else:
             for place, rows in self._route.split(work.rows):
-                self._put(Work(rows), self._lines[place])
+                self._put(Work(rows), self._senders[place])
 
     def flush(self) -> None:
         """Wait until everything that was written is stored.
@@ -154,9 +153,9 @@ class Writer:
             IgniteTFError: Something could not be written.
         """
         limit_s = self._job.flush_timeout_s
-        barrier = self._job.flushing = Flush(threading.Barrier(len(self._lines)))
-        for line in self._lines:
-            self._put(barrier, line)
+        barrier = self._job.flushing = Flush(threading.Barrier(len(self._senders)))
+        for sender in self._senders:
+            self._put(barrier, sender)
         deadline = time.monotonic() + limit_s + self.client.settings.request_timeout_s
         while not barrier.done.wait(POLL_S):
             self._job.check()
@@ -167,23 +166,23 @@ class Writer:
                 )
         self._job.check()
 
-    def _make_lines(self, connections: int) -> list[Line]:
+    def _make_senders(self, connections: int) -> list[Sender]:
         """A connection to each node of the route, with a queue of its own, or some with one."""
         if self._route is not None:
-            return [Line(self._job, n, WorkQueue(_QUEUED_BATCHES)) for n in self._route.nodes]
+            return [Sender(self._job, n, WorkQueue(_QUEUED_BATCHES)) for n in self._route.nodes]
         shared = WorkQueue(_QUEUED_BATCHES)
-        return [Line(self._job, node, shared) for node in _targets(self.client, connections)]
+        return [Sender(self._job, node, shared) for node in _targets(self.client, connections)]
 
-    def _put(self, item: Work | Flush | None, line: Line) -> None:
+    def _put(self, item: Work | Flush | None, sender: Sender) -> None:
         while True:
             self._job.check()
             with contextlib.suppress(queue.Full):
-                return line.queue.put(item, timeout=POLL_S)
+                return sender.queue.put(item, timeout=POLL_S)
 
     def _end(self) -> None:
         """Let the threads end, which close their streams; raises what hinders them."""
-        for line in self._lines:
-            self._put(None, line)
+        for sender in self._senders:
+            self._put(None, sender)
         self._join(self._job.flush_timeout_s)
         self._job.check()
 
@@ -198,14 +197,14 @@ class Writer:
     def _join(self, limit_s: float, last_s: float = _LAST_WAIT_S) -> None:
         """Wait for the threads; those that take longer lose their connections."""
         self._wait(limit_s)
-        for line in self._lines:
-            line.abort()
+        for sender in self._senders:
+            sender.abort()
         self._wait(last_s)
 
     def _wait(self, limit_s: float) -> None:
         deadline = time.monotonic() + limit_s
-        for line in self._lines:
-            line.thread.join(max(0.0, deadline - time.monotonic()))
+        for sender in self._senders:
+            sender.thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def _targets(client: Client, connections: int) -> list[uuid.UUID | None]:

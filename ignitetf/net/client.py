@@ -34,6 +34,7 @@ from ignitetf.errors import (
     ServerError,
     SqlError,
 )
+from ignitetf.local.ended import ended_at
 from ignitetf.net.channel import Channel
 from ignitetf.net.cluster import (
     NodeEndpoint,
@@ -459,8 +460,6 @@ def _of_ended_node(
     error: ConnectError | RequestTimeout, address: str
 ) -> ConnectError | RequestTimeout:
     """The error of a connection, with what is known of an embedded node that has ended there."""
-    from ignitetf.node.ended import ended_at
-
     if type(error) is not ConnectError or not isinstance(error.__cause__, ConnectionRefusedError):
         return error
     if (told := ended_at(address)) is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ignitetf.node.state import running_addresses
+from ignitetf.local.state import running_addresses
 
 if TYPE_CHECKING:
     from ignitetf.node.embedded import Node, NodeStatus

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ignitetf.errors import MissingExtra
-from ignitetf.node.process import write_private
+from ignitetf.local.process import write_private
 
 if TYPE_CHECKING:
     from cryptography import x509

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from ignitetf.errors import NodeError
+from ignitetf.local.state import NodeOptions, NodeState, node_directory, read_store
 from ignitetf.node.config import DEFAULT_PARTITION_COUNTS
-from ignitetf.node.state import NodeOptions, NodeState, node_directory, read_store
 
 __all__ = ["check_disk", "check_same", "check_store"]
 

@@ -33,10 +33,10 @@ from typing import Final
 from ignitetf.errors import ConfigError
 from ignitetf.node.guard import PROVIDER, guard_beans
 from ignitetf.node.spring import Element, bean, document, item, prop, text_of, value
+from ignitetf.partitions import MAX_PARTITIONS
 
 __all__ = [
     "DEFAULT_PARTITION_COUNTS",
-    "MAX_PARTITION_COUNT",
     "NodeConfig",
     "TlsStores",
     "spring_xml",
@@ -44,7 +44,6 @@ __all__ = [
 ]
 
 MIB: Final = 1 << 20
-MAX_PARTITION_COUNT: Final = 65_000  # CacheConfiguration.MAX_PARTITIONS_COUNT
 DEFAULT_PARTITION_COUNTS: Final = tuple(1 << power for power in range(11))
 
 
@@ -257,9 +256,9 @@ def _ssl_factory(stores: TlsStores) -> Element:
 def _templates(partition_counts: Iterable[int]) -> Element:
     counts = sorted(set(partition_counts))
     for count in counts:
-        if not 1 <= count <= MAX_PARTITION_COUNT:
+        if not 1 <= count <= MAX_PARTITIONS:
             raise ConfigError(
-                f"a cache cannot have {count} partitions, expected 1 to {MAX_PARTITION_COUNT}",
+                f"a cache cannot have {count} partitions, expected 1 to {MAX_PARTITIONS}",
                 hint="give --template-partitions a number in that range",
             )
     return prop("cacheConfiguration", ("list", [_template(count) for count in counts]))

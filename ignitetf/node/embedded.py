@@ -15,14 +15,8 @@ from types import TracebackType
 from filelock import FileLock, Timeout
 
 from ignitetf.errors import ConfigError, NodeError
-from ignitetf.node.checks import check_disk, check_same, check_store
-from ignitetf.node.config import MAX_PARTITION_COUNT
-from ignitetf.node.jars import Progress, ensure_jars
-from ignitetf.node.java import find_java
-from ignitetf.node.jvm import adopt_training
-from ignitetf.node.memory import check_memory, parse_memory
-from ignitetf.node.ports import wait_free
-from ignitetf.node.process import (
+from ignitetf.home import ignitetf_home
+from ignitetf.local.process import (
     end_at_signals,
     is_ending,
     kill,
@@ -30,9 +24,7 @@ from ignitetf.node.process import (
     terminate,
     wait_gone,
 )
-from ignitetf.node.security import Security
-from ignitetf.node.start import Launch
-from ignitetf.node.state import (
+from ignitetf.local.state import (
     NodeOptions,
     NodeState,
     node_directory,
@@ -40,8 +32,17 @@ from ignitetf.node.state import (
     read_store,
     remove_state,
 )
+from ignitetf.node.checks import check_disk, check_same, check_store
+from ignitetf.node.jars import Progress, ensure_jars
+from ignitetf.node.java import find_java
+from ignitetf.node.jvm import adopt_training
+from ignitetf.node.memory import check_memory, parse_memory
+from ignitetf.node.ports import wait_free
+from ignitetf.node.security import Security
+from ignitetf.node.start import Launch
 from ignitetf.node.status import NodeStatus, node_names, node_status, settings_of
-from ignitetf.settings import Settings, ignitetf_home
+from ignitetf.partitions import MAX_PARTITIONS
+from ignitetf.settings import Settings
 
 __all__ = ["Node", "NodeStatus", "Note", "node_names", "node_status", "stop_node"]
 
@@ -259,10 +260,8 @@ def _options(
     if not 1 <= count <= MAX_NODES:
         raise ConfigError(f"--nodes {count}: expected 1 to {MAX_NODES}")
     for partitions in template_partitions:
-        if not 1 <= partitions <= MAX_PARTITION_COUNT:
-            raise ConfigError(
-                f"--template-partitions {partitions}: expected 1 to {MAX_PARTITION_COUNT}"
-            )
+        if not 1 <= partitions <= MAX_PARTITIONS:
+            raise ConfigError(f"--template-partitions {partitions}: expected 1 to {MAX_PARTITIONS}")
     return NodeOptions(
         port=DEFAULT_PORT if port is None else port,
         nodes=count,

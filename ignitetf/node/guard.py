@@ -25,14 +25,9 @@ from __future__ import annotations
 from typing import Final
 
 from ignitetf.node.spring import Element, bean, item, literal, prop
+from ignitetf.partitions import PAGES_PER_PARTITION, RESERVE_PAGES, RESERVE_PART
 
-__all__ = ["PAGES_PER_PARTITION", "PROVIDER", "RESERVE_PAGES", "guard_beans"]
-
-PAGES_PER_PARTITION: Final = 2
-# Of the region, one part in so many, and at least so many pages, stay free when a cache is made:
-# rows that are written meanwhile, and those 350 pages that Ignite moves rows by.
-RESERVE_PART: Final = 32
-RESERVE_PAGES: Final = 512
+__all__ = ["PROVIDER", "guard_beans"]
 
 _NAME: Final = "memory guard"
 _PARTITIONS: Final = "#root.igniteCacheConfiguration().affinity.partitions()"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ignitetf.errors import ConfigError, NodeError
-from ignitetf.node.process import total_memory_bytes
+from ignitetf.local.process import total_memory_bytes
 
 __all__ = ["MINIMUM_REGION_BYTES", "check_memory", "format_bytes", "heap_mib", "parse_memory"]
 

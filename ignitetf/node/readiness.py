@@ -13,8 +13,8 @@ from ignitetf.errors import (
     RequestTimeout,
     ServerError,
 )
-from ignitetf.node.logs import failure_cause, log_tail
-from ignitetf.node.state import Member
+from ignitetf.local.logs import failure_cause, log_tail
+from ignitetf.local.state import Member
 from ignitetf.settings import Settings
 
 __all__ = ["answers", "wait_active", "wait_answer", "wait_started"]

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 from filelock import FileLock, Timeout
 
 from ignitetf.errors import AuthenticationError, ConfigError, IgniteTFError, NodeError, SqlError
+from ignitetf.local.process import private_directory, write_private
 from ignitetf.node.certificates import CertificateFiles, expires_soon, make_certificates
 from ignitetf.node.config import TlsStores
-from ignitetf.node.process import private_directory, write_private
 from ignitetf.settings import Settings, limits_of_environment, profile_path
 
 if TYPE_CHECKING:

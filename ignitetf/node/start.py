@@ -18,6 +18,28 @@ from pathlib import Path
 from filelock import FileLock
 
 from ignitetf.errors import NodeError
+from ignitetf.home import ignitetf_home
+from ignitetf.local.logs import log_tail
+from ignitetf.local.process import (
+    ProcessId,
+    identify,
+    kill,
+    launch,
+    private_directory,
+    wait_gone,
+    write_private,
+)
+from ignitetf.local.state import (
+    Member,
+    NodeOptions,
+    NodeState,
+    Store,
+    all_states,
+    node_directory,
+    remove_state,
+    write_state,
+    write_store,
+)
 from ignitetf.node.config import DEFAULT_PARTITION_COUNTS, NodeConfig, spring_xml
 from ignitetf.node.jars import IGNITE_VERSION
 from ignitetf.node.java import JavaRuntime
@@ -29,32 +51,11 @@ from ignitetf.node.jvm import (
     logging_properties,
     start_cache,
 )
-from ignitetf.node.logs import log_tail
 from ignitetf.node.memory import heap_mib
 from ignitetf.node.ports import LOOPBACK, client_ports, free_ports, wait_free
-from ignitetf.node.process import (
-    ProcessId,
-    identify,
-    kill,
-    launch,
-    private_directory,
-    wait_gone,
-    write_private,
-)
 from ignitetf.node.readiness import wait_active, wait_answer, wait_started
 from ignitetf.node.security import Security
-from ignitetf.node.state import (
-    Member,
-    NodeOptions,
-    NodeState,
-    Store,
-    all_states,
-    node_directory,
-    remove_state,
-    write_state,
-    write_store,
-)
-from ignitetf.settings import Settings, ignitetf_home
+from ignitetf.settings import Settings
 
 __all__ = ["Launch"]
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from ignitetf.errors import IgniteTFError
-from ignitetf.node.ended import cause_of_end
+from ignitetf.local.ended import cause_of_end
+from ignitetf.local.state import NodeState, all_states, node_directory, read_state, read_store
 from ignitetf.node.jars import IGNITE_VERSION
 from ignitetf.node.readiness import answers
 from ignitetf.node.security import Security
-from ignitetf.node.state import NodeState, all_states, node_directory, read_state, read_store
 from ignitetf.settings import Settings
 
 __all__ = ["NodeStatus", "node_names", "node_status", "settings_of"]

@@ -1,10 +1,13 @@
-"""Create and drop caches and SQL tables.
+"""Create caches and SQL tables.
 
 A thin client cannot set the number of partitions of a cache. Templates in the node's
 configuration can (`p16*` has 16), and `CREATE TABLE ... WITH "template=p16"` takes one under any
 cache name; so every cache whose partitions are chosen is made by SQL. What was made is compared
-with what was asked for, and dropped when the two differ. A call that is interrupted while the
-node makes a cache removes it (`unmade`).
+with what was asked for, and dropped when the two differ.
+
+A node finishes a request whose client has gone. So a cache whose CREATE was under way when Ctrl-C
+or a signal came is not there yet while the client cleans up, but a moment later: a call that is
+interrupted waits for it and removes it (`undone_if_interrupted`).
 
 Source: Apache Ignite 2.17.0, by experiment. Columns of the type OTHER take arrays of every kind;
 a column whose type is not exactly that of the binary field fails when it is read. A bare string
@@ -14,8 +17,8 @@ value gets a full-text index, without whose jar the table silently does not appe
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from ignitetf.errors import (
@@ -27,101 +30,28 @@ from ignitetf.errors import (
     SqlError,
 )
 from ignitetf.net.client import Client
-from ignitetf.net.pyclient import translated
+from ignitetf.node.config import template_xml
+from ignitetf.partitions import DEFAULT_PARTITIONS
 from ignitetf.sql import statement
-from ignitetf.tables.describe import (
-    describe,
-    find_table,
-    list_caches,
-    list_tables,
-    resolve,
-)
-from ignitetf.tables.removal import (
-    clear_cache,
-    drop_cache,
-    drop_sql_table,
-    drop_table,
-    remove_cache,
-)
-from ignitetf.tables.room import require_room
-from ignitetf.tables.undo import unmade_if_interrupted
+from ignitetf.tables.removal import drop_sql_table, remove_cache
+from ignitetf.tables.spec import CacheSpec, make_cache, require_room_for, table_options
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.datatypes import DATA_TYPES
 from ignitetf.wire.schema import Field, Schema
 
 __all__ = [
-    "DEFAULT_PARTITIONS",
-    "MAX_PARTITIONS",
-    "CacheSpec",
-    "check_partitions",
-    "clear_cache",
     "column_type",
     "create_cache",
     "create_table",
     "creation_error",
-    "describe",
-    "drop_cache",
-    "drop_table",
-    "find_table",
     "has_table",
-    "list_caches",
-    "list_tables",
     "missing_template",
-    "remove_cache",
-    "resolve",
+    "undone_if_interrupted",
 ]
 
-MAX_PARTITIONS: Final = 65_000  # CacheConfiguration.MAX_PARTITIONS_COUNT
-DEFAULT_PARTITIONS: Final = 1024  # RendezvousAffinityFunction's own
-_REPLICATED_PARTITIONS: Final = 512  # the same, of a replicated cache
-_MODES: Final = ("PARTITIONED", "REPLICATED")
-_ATOMICITIES: Final = ("ATOMIC", "TRANSACTIONAL")
-
-
-@dataclass(frozen=True)
-class CacheSpec:
-    """What a new cache shall be.
-
-    Attributes:
-        name: Name of the cache.
-        partitions: Number of partitions; None leaves it to the cluster (1024).
-        backups: Copies of each partition beside the primary one.
-        mode: PARTITIONED, or REPLICATED (all data on each node).
-        atomicity: ATOMIC or TRANSACTIONAL.
-        affinity_key: Name of the key field that decides the partition, for composite keys.
-    """
-
-    name: str
-    partitions: int | None = None
-    backups: int = 0
-    mode: str = "PARTITIONED"
-    atomicity: str = "ATOMIC"
-    affinity_key: str | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse what the server would refuse later, or take as something else."""
-        if not self.name or self.name != self.name.strip():
-            raise ConfigError(f"{self.name!r} is no name of a cache")
-        check_partitions(self.partitions)
-        if self.backups < 0:
-            raise ConfigError(f"a cache cannot have {self.backups} backups")
-        if self.mode not in _MODES:
-            raise ConfigError(f"mode {self.mode!r} is none of {', '.join(_MODES)}")
-        if self.atomicity not in _ATOMICITIES:
-            raise ConfigError(f"atomicity {self.atomicity!r} is none of {', '.join(_ATOMICITIES)}")
-        if self.mode == "REPLICATED" and self.partitions is not None:
-            raise ConfigError(
-                "a replicated cache takes no number of partitions",
-                hint="leave the number out, or choose the mode PARTITIONED with backups",
-            )
-
-
-def check_partitions(count: int | None) -> None:
-    """Raise ConfigError unless a cache can have this number of partitions."""
-    if count is not None and not 1 <= count <= MAX_PARTITIONS:
-        raise ConfigError(
-            f"a cache cannot have {count} partitions", hint=f"choose 1 to {MAX_PARTITIONS}"
-        )
+# How long an interrupted call waits for the node to finish what it was asked for.
+_MAKING_S: Final = 0.5
+_POLL_S: Final = 0.02
 
 
 def create_cache(client: Client, spec: CacheSpec) -> None:
@@ -133,14 +63,14 @@ def create_cache(client: Client, spec: CacheSpec) -> None:
         ServerOverloaded: The node's memory has no room for them.
     """
     _require_absent(client, spec.name)
-    _require_room(client, spec)
-    with _unmade(client, spec.name):
+    require_room_for(client, spec)
+    with _removed_if_interrupted(client, spec.name):
         if spec.partitions is None:
             _create_plain(client, spec)
             return
         # Under the cache's own name it would say that the cache is empty.
         table = f"{spec.name}__CACHE"
-        options = _options(spec, spec.partitions)
+        options = table_options(spec, spec.partitions)
         text = statement("create_cache", table=table, cache=spec.name, options=options)
         _create(client, spec, text, table)
 
@@ -169,11 +99,11 @@ def create_table(
     """
     schema.check_identifiers()
     _require_absent(client, spec.name)
-    _require_room(client, spec)
+    require_room_for(client, spec)
     if not has_table(schema):
         create_cache(client, spec)
         return
-    with _unmade(client, spec.name):
+    with _removed_if_interrupted(client, spec.name):
         _create_from_template(client, schema, name, spec)
         try:
             for column in index:
@@ -198,8 +128,6 @@ def column_type(field: Field) -> str:
 
 def missing_template(partitions: int) -> ConfigError:
     """The error for a cluster that has no template with this number of partitions."""
-    from ignitetf.node.config import template_xml
-
     return ConfigError(
         f"the cluster has no cache template p{partitions}*, so it cannot make a cache with "
         f"{partitions} partitions",
@@ -222,17 +150,24 @@ def creation_error(error: SqlError, table: str, partitions: int) -> IgniteTFErro
     return error
 
 
-def _options(spec: CacheSpec, partitions: int | None) -> dict[str, str | int | bool]:
-    options: dict[str, str | int | bool] = {"BACKUPS": spec.backups, "ATOMICITY": spec.atomicity}
-    if spec.backups or spec.mode == "REPLICATED":
-        # By default Ignite acknowledges what the primary node alone has, and its loss loses it.
-        options["WRITE_SYNCHRONIZATION_MODE"] = "FULL_SYNC"
-    if spec.mode == "REPLICATED":
-        del options["BACKUPS"]
-        return {"TEMPLATE": "REPLICATED", **options}
-    if partitions is not None:
-        options["TEMPLATE"] = f"p{partitions}"
-    return options
+@contextlib.contextmanager
+def undone_if_interrupted(exists: Callable[[], bool], remove: Callable[[], None]) -> Iterator[None]:
+    """Remove what the block was making when it is interrupted, and pass the interruption on.
+
+    Errors are left to the block: the node has answered then, or is lost.
+
+    Args:
+        exists: Whether it is there; it must not have been when the block began.
+        remove: Removes it.
+    """
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException:
+        with contextlib.suppress(IgniteTFError):
+            _undo(exists, remove)
+        raise
 
 
 def _create_from_template(client: Client, schema: Schema, name: str, spec: CacheSpec) -> None:
@@ -254,7 +189,7 @@ def _create_from_template(client: Client, schema: Schema, name: str, spec: Cache
 def _table_text(schema: Schema, name: str, spec: CacheSpec, partitions: int | None) -> str:
     keys = _key_columns(schema)
     columns = [*keys, *((f.name.upper(), column_type(f)) for f in schema.fields)]
-    options = _options(spec, partitions)
+    options = table_options(spec, partitions)
     if schema.type_name is None:
         options["WRAP_VALUE"] = False
     else:
@@ -284,7 +219,7 @@ def _create(client: Client, spec: CacheSpec, text: str, table: str) -> None:
 def _has_partitions(client: Client, cache: str, count: int) -> bool:
     """Whether a new cache, whose partitions have owners yet, has so many.
 
-    Its map tells that in a fifth of the time of the view; without a map, the view does.
+    The map answers in a fifth of the time of the view, which is asked where there is no map.
     """
     return client.partition_map(cache).count == count or client.partition_count(cache) == count
 
@@ -294,9 +229,9 @@ def _create_index(client: Client, cache: str, table: str, column: str) -> None:
     client.sql(text).close()
 
 
-def _unmade(client: Client, cache: str) -> contextlib.AbstractContextManager[None]:
+def _removed_if_interrupted(client: Client, cache: str) -> contextlib.AbstractContextManager[None]:
     """Remove a cache, which was absent, when the calls that make it are interrupted."""
-    return unmade_if_interrupted(
+    return undone_if_interrupted(
         lambda: client.cache_exists(cache), lambda: remove_cache(client, cache)
     )
 
@@ -310,32 +245,9 @@ def _require_absent(client: Client, name: str) -> None:
         )
 
 
-def _require_room(client: Client, spec: CacheSpec) -> None:
-    replicated = spec.mode == "REPLICATED"
-    default = _REPLICATED_PARTITIONS if replicated else DEFAULT_PARTITIONS
-    require_room(client, spec.name, spec.partitions or default)
-
-
 def _create_plain(client: Client, spec: CacheSpec) -> None:
-    from pyignite.datatypes import prop_codes
-    from pyignite.datatypes.cache_config import (
-        CacheAtomicityMode,
-        CacheMode,
-        PartitionLossPolicy,
-        WriteSynchronizationMode,
-    )
-
-    settings = {
-        prop_codes.PROP_NAME: spec.name,
-        prop_codes.PROP_CACHE_MODE: getattr(CacheMode, spec.mode),
-        prop_codes.PROP_CACHE_ATOMICITY_MODE: getattr(CacheAtomicityMode, spec.atomicity),
-        prop_codes.PROP_BACKUPS_NUMBER: spec.backups,
-        prop_codes.PROP_PARTITION_LOSS_POLICY: PartitionLossPolicy.READ_WRITE_SAFE,
-        prop_codes.PROP_WRITE_SYNCHRONIZATION_MODE: WriteSynchronizationMode.FULL_SYNC,
-    }
     try:
-        with translated():
-            client.pyignite.create_cache(settings)
+        make_cache(client, spec)
     except ServerError:
         _require_absent(client, spec.name)
         raise
@@ -347,3 +259,16 @@ def _key_columns(schema: Schema) -> list[tuple[str, str]]:
     taken = {f.name.upper() for f in schema.fields}
     name = next(n for n in ("ID", "KEY", "KEY_ID", "CACHE_KEY", "ROW_KEY") if n not in taken)
     return [(name, column_type(schema.key))]
+
+
+def _undo(exists: Callable[[], bool], remove: Callable[[], None]) -> None:
+    """Remove it as soon as it is there; half made it may refuse to go, so that is repeated."""
+    deadline = time.monotonic() + _MAKING_S
+    while True:
+        if exists():
+            with contextlib.suppress(ServerError, CacheNotFound):
+                remove()
+                return
+        if time.monotonic() > deadline:
+            return
+        time.sleep(_POLL_S)

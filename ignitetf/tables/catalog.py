@@ -21,7 +21,8 @@ from typing import Any, Final
 from ignitetf.errors import CacheNotFound, SchemaError, WireError
 from ignitetf.net.client import Client, cache_id
 from ignitetf.net.pyclient import translated
-from ignitetf.tables.room import require_room
+from ignitetf.tables.spec import CacheSpec, ensure_caches
+from ignitetf.tables.storage import Layout, LoadFacts
 from ignitetf.wire.answers import read_bool, read_sized
 from ignitetf.wire.codes import OpCode, TypeCode
 from ignitetf.wire.parameters import encode_string
@@ -48,7 +49,6 @@ __all__ = [
 ]
 
 CATALOG_CACHE: Final = "IGNITETF_CATALOG"
-_PARTITIONS: Final = 512  # of a replicated cache, by default
 _FORMAT: Final = 1
 # Entries beside the manifests have a name with this, which no cache of a data set has.
 SEPARATOR: Final = "\n"
@@ -74,13 +74,13 @@ class Manifest:
         skipped: Bad records that were left out.
         nbytes: Bytes of all values.
         index: Table beside a block layout that has the keys and some fields as SQL rows.
-        options: Options of the loader.
+        options: What is kept of the load that wrote it.
     """
 
     name: str
     schema: Schema
     cache: str = ""
-    layout: str = "rows"
+    layout: Layout = "rows"
     rows: int = 0
     partition_rows: tuple[int, ...] = ()
     class_names: tuple[str, ...] = ()
@@ -91,7 +91,7 @@ class Manifest:
     skipped: int = 0
     nbytes: int = 0
     index: str | None = None
-    options: dict[str, Any] = field(default_factory=dict)
+    options: LoadFacts = field(default_factory=LoadFacts)
 
     def __post_init__(self) -> None:
         """The cache has the data set's name unless another is given."""
@@ -102,6 +102,7 @@ class Manifest:
         """A JSON object from which `from_json` makes an equal manifest."""
         out = {f.name: getattr(self, f.name) for f in fields(self)}
         out["schema"] = self.schema.to_json()
+        out["options"] = self.options.to_json()
         return {"format": _FORMAT, **out}
 
     @classmethod
@@ -116,6 +117,7 @@ class Manifest:
                 )
             given = {k: v for k, v in data.items() if k in known}
             given["schema"] = Schema.from_json(given["schema"])
+            given["options"] = LoadFacts.from_json(given.get("options", {}))
             for name in ("partition_rows", "class_names"):
                 given[name] = tuple(given.get(name, ()))
             return cls(**given)
@@ -228,28 +230,9 @@ def _put(client: Client, op: OpCode, request: bytes) -> memoryview:
     try:
         return client.call(op, request)
     except CacheNotFound:
-        _create(client)
+        ensure_caches(client, CacheSpec(CATALOG_CACHE, mode="REPLICATED"))
         return client.call(op, request)
 
 
 def _request(*texts: str) -> bytes:
     return cache_request(cache_id(CATALOG_CACHE), *map(encode_string, texts))
-
-
-def _create(client: Client) -> None:
-    from pyignite.datatypes import prop_codes
-    from pyignite.datatypes.cache_config import (
-        CacheMode,
-        PartitionLossPolicy,
-        WriteSynchronizationMode,
-    )
-
-    properties = {
-        prop_codes.PROP_NAME: CATALOG_CACHE,
-        prop_codes.PROP_CACHE_MODE: CacheMode.REPLICATED,
-        prop_codes.PROP_WRITE_SYNCHRONIZATION_MODE: WriteSynchronizationMode.FULL_SYNC,
-        prop_codes.PROP_PARTITION_LOSS_POLICY: PartitionLossPolicy.READ_WRITE_SAFE,
-    }
-    require_room(client, CATALOG_CACHE, _PARTITIONS)
-    with translated():
-        client.pyignite.get_or_create_cache(properties)

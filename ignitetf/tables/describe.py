@@ -27,7 +27,7 @@ from ignitetf.wire.types import TypeRegistry
 
 __all__ = ["describe", "find_table", "list_caches", "list_tables", "manifest_of", "resolve"]
 
-_SAMPLE: Final = 4  # entries looked at where nothing else tells the fields
+_SAMPLE: Final = 4  # entries looked at where nothing else names the fields
 
 # SQL types by the Java class of their values, as the system views name it.
 _SQL_TYPE: Final[Mapping[str, str]] = {

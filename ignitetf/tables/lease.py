@@ -220,14 +220,14 @@ class Lease:
     def _busy(self, found: str) -> DataSetBusy:
         holder = json.loads(found)
         return DataSetBusy(
-            f"{self.name!r} is in use: {_told(holder)}",
+            f"{self.name!r} is in use: {_described(holder)}",
             hint=f"wait for that to end; what a killed process leaves is free after {EXPIRES_S:g} s",
             **_fields(self.name, holder),
         )
 
     def _taken(self, found: str | None) -> DataSetBusy:
         holder = {} if found is None else json.loads(found)
-        by = f" by {_told(holder)}" if holder else ""
+        by = f" by {_described(holder)}" if holder else ""
         return DataSetBusy(
             f"{self.name!r} was taken over{by}, as this process had stood still:"
             " nothing more is written",
@@ -242,7 +242,7 @@ def _is_abandoned(text: str) -> bool:
     return has_ended(holder["machine"], holder["pid"], holder["started"])
 
 
-def _told(holder: dict[str, Any]) -> str:
+def _described(holder: dict[str, Any]) -> str:
     return (
         f"a {holder['work']} by process {holder['pid']} on {holder['host']} since {holder['since']}"
     )

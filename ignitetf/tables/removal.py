@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from ignitetf.errors import CacheNotFound, SqlError
 from ignitetf.net.client import Client, cache_id
@@ -17,6 +16,7 @@ from ignitetf.sql import statement
 from ignitetf.tables.catalog import SEPARATOR, drop_manifest, list_entries, read_entry
 from ignitetf.tables.describe import find_table, resolve
 from ignitetf.tables.lease import Lease
+from ignitetf.tables.storage import Storage
 from ignitetf.tables.views import drop_views
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.requests import cache_request
@@ -38,10 +38,9 @@ def index_table(cache: str) -> str:
     return f"{cache}_INDEX"
 
 
-def caches_of(cache: str, options: Mapping[str, Any]) -> list[str]:
-    """A cache, and the one of the slim table where a load with these options makes that."""
-    slim = options["layout"] == "blocks" and options["index"]
-    return [cache, index_table(cache)] if slim else [cache]
+def caches_of(cache: str, storage: Storage) -> list[str]:
+    """A cache, and the one of the slim table where there is to be one."""
+    return [cache, index_table(cache)] if storage.has_slim_table else [cache]
 
 
 def drop_caches(client: Client, caches: Iterable[str]) -> None:
@@ -136,5 +135,5 @@ def _caches(client: Client, data_set: str) -> set[str]:
     if (manifest := read_entry(client, data_set)) is not None:
         names |= {manifest.get("cache") or data_set, manifest.get("index") or data_set}
     if (journal := read_entry(client, f"{data_set}{SEPARATOR}journal")) is not None:
-        names |= set(caches_of(journal["cache"], journal["options"]))
+        names |= set(caches_of(journal["cache"], Storage.from_json(journal["options"])))
     return names

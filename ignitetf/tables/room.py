@@ -11,7 +11,7 @@ import contextlib
 from typing import TYPE_CHECKING, Final
 
 from ignitetf.errors import IgniteTFError, ServerOverloaded
-from ignitetf.node.guard import PAGES_PER_PARTITION, RESERVE_PAGES, RESERVE_PART
+from ignitetf.partitions import PAGES_PER_PARTITION, RESERVE_PAGES, RESERVE_PART
 from ignitetf.sql import statement
 
 if TYPE_CHECKING:

@@ -13,17 +13,12 @@ from typing import Any, Final
 
 from ignitetf.errors import CacheNotFound, ConfigError, SqlError
 from ignitetf.net.client import Client
+from ignitetf.partitions import DEFAULT_PARTITIONS
 from ignitetf.sql import Fill, bare, fill, placeholders, split
-from ignitetf.tables.caches import (
-    DEFAULT_PARTITIONS,
-    check_partitions,
-    creation_error,
-    drop_table,
-    find_table,
-    list_tables,
-    missing_template,
-)
-from ignitetf.tables.undo import unmade_if_interrupted
+from ignitetf.tables.caches import creation_error, missing_template, undone_if_interrupted
+from ignitetf.tables.describe import find_table, list_tables
+from ignitetf.tables.removal import drop_table
+from ignitetf.tables.spec import check_partitions, copy_options
 
 __all__ = ["create_tables"]
 
@@ -72,13 +67,9 @@ def create_tables(
 
 
 def _options(partitions: int | None, backups: int) -> dict[str, str | int | bool]:
-    options: dict[str, str | int | bool] = {}
-    if partitions is not None:
-        options["TEMPLATE"] = f"p{partitions}"
-    if backups:
-        options["BACKUPS"] = backups
-        options["WRITE_SYNCHRONIZATION_MODE"] = "FULL_SYNC"
-    return options
+    # No more than is asked for: the statement may have further options of its own.
+    template = {} if partitions is None else {"TEMPLATE": f"p{partitions}"}
+    return {**template, **copy_options(backups)}
 
 
 def _create(client: Client, text: str, partitions: int | None) -> list[dict[str, Any]]:
@@ -91,7 +82,7 @@ def _create(client: Client, text: str, partitions: int | None) -> list[dict[str,
                 client.sql(statement).close()
                 continue
             name = found[1] or found[2].upper()
-            with _unmade(client, name, before):
+            with _dropped_if_interrupted(client, name, before):
                 table = _make(client, statement, name, partitions)
                 if (table["schema"], table["table"]) in before:
                     continue
@@ -116,7 +107,7 @@ def _make(client: Client, statement: str, name: str, partitions: int | None) -> 
     return {**table, "rows": client.cache_size(table["cache"])}
 
 
-def _unmade(
+def _dropped_if_interrupted(
     client: Client, name: str, before: Container[tuple[str, str]]
 ) -> contextlib.AbstractContextManager[None]:
     """Drop a table that is not one of those before, when the calls that make it are interrupted."""
@@ -128,4 +119,4 @@ def _unmade(
             return False
         return (table["schema"], table["table"]) not in before
 
-    return unmade_if_interrupted(exists, lambda: drop_table(client, name))
+    return undone_if_interrupted(exists, lambda: drop_table(client, name))

@@ -34,8 +34,8 @@ def with_free_name(client: Client, schema: Schema, stored: Sequence[Schema]) -> 
     types = [item for one in stored for item in binary_types(one) if item[0] != one.key_type_name]
     if not any(_differs(client, name, fields) for name, fields, _ in types):
         return schema
-    told = json.dumps([field.to_json() for field in schema.fields])
-    return replace(schema, type_name=f"{schema.type_name}_{zlib.crc32(told.encode()):08X}")
+    fields = json.dumps([field.to_json() for field in schema.fields])
+    return replace(schema, type_name=f"{schema.type_name}_{zlib.crc32(fields.encode()):08X}")
 
 
 def _differs(client: Client, name: str, fields: Sequence[Field]) -> bool:

@@ -25,6 +25,7 @@ from typing import Final
 
 from ignitetf.errors import CacheExists, IgniteTFError
 from ignitetf.net.client import Client
+from ignitetf.partitions import REPLICATED_PARTITIONS
 from ignitetf.sql import statement
 from ignitetf.tables.room import require_room
 
@@ -33,7 +34,6 @@ __all__ = ["drop_views", "publish", "require_free", "rows_table", "sql_kinds", "
 # Queries that read the old rows when the new ones are shown have this long to end.
 READERS_S: Final = 10.0
 _POLL_S: Final = 0.02
-_HELPER_PARTITIONS: Final = 512  # of a replicated cache, by default
 
 
 def rows_table(cache: str) -> str:
@@ -84,7 +84,7 @@ def switch(client: Client, views: Mapping[str, str | None], helper: str) -> None
         views: From names to tables; None removes the view.
         helper: Name for a table and a cache that this makes and drops.
     """
-    require_room(client, helper, _HELPER_PARTITIONS)
+    require_room(client, helper, REPLICATED_PARTITIONS)
     client.sql(statement("create_helper", name=helper)).close()
     for name, table in views.items():
         if table is None:

@@ -23,7 +23,7 @@ from ignitetf.errors import ConfigError
 from ignitetf.read.batches import batch_count
 from ignitetf.read.tf.dataset import IgniteDataset
 from ignitetf.read.tf.iteration import Steps
-from ignitetf.train.checkpoint import BackgroundCheckpoint, _variables
+from ignitetf.train.checkpoint import BackgroundCheckpoint, variables_of
 
 __all__ = ["BackupAndRestore"]
 
@@ -199,7 +199,7 @@ class BackupAndRestore(BackgroundCheckpoint):
         if path is None:
             return None
         note = json.loads(tf.train.load_checkpoint(path).get_tensor(_NOTE_KEY))
-        variables = _variables(model)
+        variables = variables_of(model)
         if note["variables"] != _kinds(variables):
             raise ConfigError(
                 f"{path}: the backup is of another model or optimizer",
@@ -246,7 +246,7 @@ class BackupAndRestore(BackgroundCheckpoint):
         return {
             "fit_epoch": self._fit_epoch,
             "position": self._at.state(rows),
-            "variables": _kinds(_variables(self.model)),
+            "variables": _kinds(variables_of(self.model)),
             "metrics": _kinds(self._sums_so_far()),
         }
 

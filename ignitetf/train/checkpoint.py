@@ -67,7 +67,7 @@ class BackgroundCheckpoint(tf.keras.callbacks.Callback):  # type: ignore[misc]
         if path is not None:
             copies = self._copies(model)
             tf.train.Checkpoint(values=copies).read(path).assert_existing_objects_matched()
-            for variable, copy in zip(_variables(model), copies, strict=True):
+            for variable, copy in zip(variables_of(model), copies, strict=True):
                 variable.assign(copy)
         return path
 
@@ -148,11 +148,11 @@ class BackgroundCheckpoint(tf.keras.callbacks.Callback):  # type: ignore[misc]
 
     def _values(self) -> list[Any]:
         """What is saved, as it is now."""
-        return [variable.numpy().copy() for variable in _variables(self.model)]
+        return [variable.numpy().copy() for variable in variables_of(self.model)]
 
     def _copies(self, model: Any) -> list[Any]:
         """Variables that take up what `_values` gives."""
-        return [tf.Variable(tf.zeros(v.shape, v.dtype)) for v in _variables(model)]
+        return [tf.Variable(tf.zeros(v.shape, v.dtype)) for v in variables_of(model)]
 
     def _write_all(self) -> None:
         try:
@@ -167,7 +167,7 @@ class BackgroundCheckpoint(tf.keras.callbacks.Callback):  # type: ignore[misc]
             self._failure = error
 
 
-def _variables(model: Any) -> list[Any]:
+def variables_of(model: Any) -> list[Any]:
     """Variables of the model and of its optimizer, in an order that building decides."""
     optimizer = getattr(model, "optimizer", None)
     own = [*model.variables, *_generator_states(model)]

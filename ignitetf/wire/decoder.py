@@ -19,7 +19,7 @@ from ignitetf.wire.frames import Page
 from ignitetf.wire.meaning import described, type_codes
 from ignitetf.wire.objects import Bytes, Positions, find_rows, unwrap
 from ignitetf.wire.schema import Batch, Column, Schema
-from ignitetf.wire.strided import Layout
+from ignitetf.wire.strided import FixedStride
 from ignitetf.wire.types import TypeRegistry
 
 __all__ = ["Decoder"]
@@ -41,7 +41,7 @@ class Decoder:
         self.schema = schema
         self.fields = [schema[name] for name in names]
         self._registry = registry
-        self._layout: Layout | None = None
+        self._stride: FixedStride | None = None
         self._strided_pages = 0
         self._general_pages = 0
 
@@ -68,13 +68,15 @@ class Decoder:
         return self._general(page)
 
     def _strided(self, page: Page) -> Batch | None:
-        if self._layout is not None:
-            if (batch := self._layout.read(page.data, page.count)) is not None:
+        if self._stride is not None:
+            if (batch := self._stride.read(page.data, page.count)) is not None:
                 return batch
             if self._general_pages > self._strided_pages:
                 return None
-        self._layout = Layout.learn(page.data, page.count, self.schema, self.fields, self._registry)
-        return None if self._layout is None else self._layout.read(page.data, page.count)
+        self._stride = FixedStride.learn(
+            page.data, page.count, self.schema, self.fields, self._registry
+        )
+        return None if self._stride is None else self._stride.read(page.data, page.count)
 
     def _general(self, page: Page) -> Batch:
         data = page.data

@@ -3,8 +3,8 @@
 objects -> **strided** -> tensors
 
 Records of one schema whose values all have equal lengths (images of one size, numbers) are a
-two-dimensional array of bytes. A `Layout` is learned from one entry: where each value stands and
-which bytes around it must be the same in all entries (type codes, lengths, headers, footers).
+two-dimensional array of bytes. A `FixedStride` is learned from one entry: where each value stands
+and which bytes around it must be the same in all entries (type codes, lengths, headers, footers).
 Every further page is proven against those bytes, all entries of it, before its columns are taken
 as slices. No entry is touched by Python and nothing is copied.
 """
@@ -26,7 +26,7 @@ from ignitetf.wire.objects import Bytes, find_rows, unwrap
 from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
 from ignitetf.wire.types import TypeRegistry, UnknownType
 
-__all__ = ["Layout"]
+__all__ = ["FixedStride"]
 
 _HASH_AT: Final = 8
 _HASH_BYTES: Final = 4
@@ -44,7 +44,7 @@ class _Slot:
     dtype: np.dtype[Any]
 
 
-class Layout:
+class FixedStride:
     """Positions that hold for every entry of a page; made by `learn`."""
 
     def __init__(
@@ -58,8 +58,8 @@ class Layout:
     @classmethod
     def learn(
         cls, data: Bytes, count: int, schema: Schema, wanted: list[Field], registry: TypeRegistry
-    ) -> Layout | None:
-        """The layout of the page's first entry; None where its records have no fixed layout."""
+    ) -> FixedStride | None:
+        """The stride of the page's first entry; None where its records have no fixed one."""
         if count == 0 or len(data) % count or any(f.nullable for f in wanted if f.ragged):
             return None
         entry = data[: len(data) // count]
@@ -72,7 +72,7 @@ class Layout:
     @classmethod
     def _of_entry(
         cls, entry: Bytes, schema: Schema, wanted: list[Field], registry: TypeRegistry
-    ) -> Layout | None:
+    ) -> FixedStride | None:
         key_at, value_at = (int(p[0]) for p in find_rows(entry, 1))
         key = _slot(entry, key_at, schema.key)
         if key is None or schema.type_name is None:
@@ -105,7 +105,7 @@ class Layout:
         return cls(entry, key, slots, _complement(sorted(free), len(entry)))
 
     def read(self, data: Bytes, count: int) -> Batch | None:
-        """The columns of a page as views of it; None where an entry differs from the layout."""
+        """The columns of a page as views of it; None where an entry differs from the learned one."""
         if count == 0 or len(data) != count * self.stride:
             return None
         rows = data.reshape(count, self.stride)

@@ -64,8 +64,8 @@ print(json.dumps({"rows": rows, "seconds": seconds, "peaks": peaks}))
 def node(node_home):
     import shutil
 
+    from ignitetf.local.state import node_directory
     from ignitetf.node import Node
-    from ignitetf.node.state import node_directory
 
     with Node.start("large", port=free_port(), memory="1g", persist=True) as found:
         yield found

@@ -40,8 +40,8 @@ def test_image_files_beside_reading_them_alone(client):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("profile", ["mnist", "1mb"])
 def test_rates_beside_the_streamer_of_a_java_client_node(node_home, tmp_path, profile):
+    from ignitetf.local.state import read_state
     from ignitetf.node import Node
-    from ignitetf.node.state import read_state
     from ignitetf.settings import Settings
 
     command = java_command(HERE / "JavaStream.java", node_home, tmp_path)

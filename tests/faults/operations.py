@@ -21,8 +21,9 @@ from ignitetf.fs.store import Store
 from ignitetf.load.loader import load_dataset
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
-from ignitetf.tables.caches import drop_cache, list_caches
 from ignitetf.tables.catalog import read_manifest
+from ignitetf.tables.describe import list_caches
+from ignitetf.tables.removal import drop_cache
 
 ROWS = 400
 PARTITIONS = 8

@@ -19,9 +19,9 @@ from ignitetf.explore.verify import verify
 from ignitetf.load.journal import read_journal
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
-from ignitetf.tables.caches import clear_cache, drop_cache, drop_table
 from ignitetf.tables.catalog import read_manifest
 from ignitetf.tables.lease import Lease
+from ignitetf.tables.removal import clear_cache, drop_cache, drop_table
 
 pytestmark = [pytest.mark.node, pytest.mark.faults, pytest.mark.timeout(300)]
 if sys.platform == "win32":

@@ -69,7 +69,7 @@ def expected(client):
     name = "T_KILLED_REFERENCE"
     load_dataset(arrays(), name, client=client, partitions=8, if_exists="replace")
     yield read_manifest(client, name).checksum
-    from ignitetf.tables.caches import drop_cache
+    from ignitetf.tables.removal import drop_cache
 
     drop_cache(client, name)
 
@@ -98,7 +98,7 @@ def test_killed_at_random_moments_and_resumed(client, address, cache_name, expec
             query = f"SELECT COUNT(*), SUM(LABEL) FROM {name}"
             assert client.sql(query).fetchall() == [(ROWS, ROWS * (ROWS - 1) // 2)]
         else:
-            assert client.cache_size(name) == sum(manifest.options["blocks"])
+            assert client.cache_size(name) == sum(manifest.options.blocks)
         client.sql(f"DROP TABLE IF EXISTS {name}")
         if client.cache_exists(name):
             client.destroy_cache(name)
@@ -141,7 +141,7 @@ def test_a_loader_that_is_killed_at_full_speed_takes_no_node_along(node_home):
     """Through the data streamer, every second of these would halt the node."""
     from ignitetf.net.client import connect
     from ignitetf.node import Node
-    from ignitetf.tables.caches import drop_cache
+    from ignitetf.tables.removal import drop_cache
 
     chance = random.Random(SEED)
     with Node.start("full-speed", port=lasting_port(), memory="1g") as node:
@@ -166,7 +166,9 @@ def test_a_load_that_is_given_up_takes_no_node_along(client, cache_name):
     """Bad input after many rows: the streams are closed before their connections."""
     from ignitetf.errors import SourceError
     from ignitetf.load.writer import Writer, register_types
-    from ignitetf.tables.caches import CacheSpec, create_cache, drop_cache
+    from ignitetf.tables.caches import create_cache
+    from ignitetf.tables.removal import drop_cache
+    from ignitetf.tables.spec import CacheSpec
     from ignitetf.wire.codes import TypeCode
     from ignitetf.wire.schema import Batch, Column, Field, Schema
 

@@ -91,7 +91,7 @@ def test_a_persistent_node_killed_and_restarted_in_the_middle(persistent, layout
         manifest = read_manifest(client, name)
         assert report.rows == manifest.rows == ROWS
         assert manifest.checksum == expected_checksum(manifest.schema)
-        entries = ROWS if layout == "rows" else sum(manifest.options["blocks"])
+        entries = ROWS if layout == "rows" else sum(manifest.options.blocks)
         assert client.cache_size(name) == entries
 
 

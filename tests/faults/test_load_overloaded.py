@@ -7,8 +7,8 @@ from ignitetf.errors import LoadInterrupted, ServerOverloaded
 from ignitetf.load import fill
 from ignitetf.load.loader import load_dataset
 from ignitetf.net.client import connect
-from ignitetf.tables.caches import drop_cache
 from ignitetf.tables.catalog import read_manifest
+from ignitetf.tables.removal import drop_cache
 
 pytestmark = [pytest.mark.node, pytest.mark.faults, pytest.mark.slow]
 

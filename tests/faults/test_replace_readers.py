@@ -17,7 +17,8 @@ from loaders import SPAN, Loaders
 from ignitetf.load.journal import read_journal
 from ignitetf.load.loader import load_dataset
 from ignitetf.net.client import connect
-from ignitetf.tables.caches import describe, drop_cache, list_tables
+from ignitetf.tables.describe import describe, list_tables
+from ignitetf.tables.removal import drop_cache
 
 pytestmark = [pytest.mark.node, pytest.mark.faults, pytest.mark.timeout(300)]
 if sys.platform == "win32":

@@ -23,7 +23,8 @@ from ignitetf.bench.ways import Setup, make_ways
 from ignitetf.errors import ConfigError, IgniteTFError, RequestTimeout
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
-from ignitetf.tables.caches import CacheSpec, create_cache
+from ignitetf.tables.caches import create_cache
+from ignitetf.tables.spec import CacheSpec
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.node

@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 
 from ignitetf.cli.main import app
 from ignitetf.cli.options import Connect
+from ignitetf.home import ignitetf_home
 from ignitetf.net.client import Client
-from ignitetf.settings import ignitetf_home
-from ignitetf.tables.caches import drop_cache
+from ignitetf.tables.removal import drop_cache
 
 pytestmark = pytest.mark.node
 

@@ -10,8 +10,8 @@ from ignitetf.load.loader import load_dataset
 from ignitetf.load.sources import open_source
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
-from ignitetf.tables.caches import drop_cache
 from ignitetf.tables.catalog import read_manifest
+from ignitetf.tables.removal import drop_cache
 from ignitetf.wire.checksum import checksum
 from ignitetf.wire.schema import Batch, Column
 
@@ -109,11 +109,11 @@ def test_blocks_removed_by_a_trim_are_those_beyond_the_last_note(client, cache_n
     arrays = {"LABEL": np.arange(400)}
     load_dataset(arrays, cache_name, client=client, layout="blocks", partitions=4)
     manifest = read_manifest(client, cache_name)
-    used = manifest.options["blocks"]
+    used = manifest.options.blocks
     cache = client.cache(cache_name)
     stray = blocks.BlockKeys(4, used)
     for partition in range(4):
-        for key in stray.take(partition, 3 + partition).tolist():
+        for key in stray.reserve(partition, 3 + partition).tolist():
             cache.put(key, "stray")
     blocks.trim(client, cache_name, blocks.BlockKeys(4, used))
     assert client.cache_size(cache_name) == sum(used)
@@ -178,7 +178,8 @@ def test_sql_counts_the_rows_of_blocks_or_says_that_it_cannot(
 
 def test_sql_does_not_say_that_a_cache_without_a_table_is_empty(client, cache_name):
     from ignitetf.errors import SqlError
-    from ignitetf.tables.caches import CacheSpec, create_cache
+    from ignitetf.tables.caches import create_cache
+    from ignitetf.tables.spec import CacheSpec
 
     create_cache(client, CacheSpec(cache_name, partitions=4))
     client.cache(cache_name).put(1, 2)

@@ -41,19 +41,10 @@ from ignitetf.errors import CacheExists, CacheNotFound, ConfigError, SqlError
 from ignitetf.load.loader import load_dataset
 from ignitetf.net.client import Client, connect
 from ignitetf.sql import text_of
-from ignitetf.tables.caches import (
-    CacheSpec,
-    clear_cache,
-    create_cache,
-    create_table,
-    describe,
-    drop_cache,
-    drop_table,
-    find_table,
-    list_caches,
-    list_tables,
-    remove_cache,
-)
+from ignitetf.tables.caches import create_cache, create_table
+from ignitetf.tables.describe import describe, find_table, list_caches, list_tables
+from ignitetf.tables.removal import clear_cache, drop_cache, drop_table, remove_cache
+from ignitetf.tables.spec import CacheSpec
 from ignitetf.tables.statements import create_tables
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.schema import BYTES, Field, Schema, field_for

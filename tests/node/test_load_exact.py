@@ -16,8 +16,8 @@ from ignitetf.load.loader import load_dataset
 from ignitetf.load.sources import open_source
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
-from ignitetf.tables.caches import drop_cache
 from ignitetf.tables.catalog import read_manifest
+from ignitetf.tables.removal import drop_cache
 
 pytestmark = pytest.mark.node
 

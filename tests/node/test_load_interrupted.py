@@ -10,12 +10,14 @@ import pytest
 from ignitetf.errors import CacheExists
 from ignitetf.load.journal import read_journal
 from ignitetf.load.loader import load_dataset
-from ignitetf.load.work import Flush
+from ignitetf.load.sender import Flush
 from ignitetf.load.writer import Writer, register_types
 from ignitetf.net import pyclient
 from ignitetf.net.channel import Channel
-from ignitetf.tables.caches import CacheSpec, create_cache, create_table, list_tables
+from ignitetf.tables.caches import create_cache, create_table
 from ignitetf.tables.catalog import read_manifest
+from ignitetf.tables.describe import list_tables
+from ignitetf.tables.spec import CacheSpec
 from ignitetf.tables.statements import create_tables
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.schema import Batch, Column, Schema, field_for

@@ -17,8 +17,8 @@ from ignitetf.load.sources.records import records
 from ignitetf.net.client import cache_id
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
-from ignitetf.tables.caches import remove_cache
 from ignitetf.tables.catalog import read_manifest
+from ignitetf.tables.removal import remove_cache
 from ignitetf.wire.blocks import block_schema, unpack_blocks
 from ignitetf.wire.checksum import checksum
 from ignitetf.wire.codes import OpCode

@@ -15,8 +15,9 @@ from ignitetf.load.sources import open_source
 from ignitetf.load.writer import Writer, register_types
 from ignitetf.net import handshake
 from ignitetf.net.client import cache_id
-from ignitetf.tables.caches import CacheSpec, create_cache
+from ignitetf.tables.caches import create_cache
 from ignitetf.tables.catalog import read_manifest
+from ignitetf.tables.spec import CacheSpec
 from ignitetf.wire.checksum import checksum
 from ignitetf.wire.codes import OpCode, TypeCode
 from ignitetf.wire.frames import read_first_page
@@ -358,7 +359,9 @@ def test_a_name_that_sql_has_already_is_refused_before_anything_is_stored(client
 def test_the_cache_of_another_beside_a_data_set_stays(client, cache_name):
     """A name that a load would give to its slim table may be somebody else's."""
     from ignitetf.errors import CacheExists
-    from ignitetf.tables.caches import CacheSpec, create_cache, drop_cache
+    from ignitetf.tables.caches import create_cache
+    from ignitetf.tables.removal import drop_cache
+    from ignitetf.tables.spec import CacheSpec
 
     other = f"{cache_name}_INDEX"
     create_cache(client, CacheSpec(other))

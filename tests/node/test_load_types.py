@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from ignitetf.explore.verify import verify
 from ignitetf.load.loader import load_dataset
 from ignitetf.load.sources.records import records
-from ignitetf.tables.caches import drop_cache
 from ignitetf.tables.catalog import read_manifest
+from ignitetf.tables.removal import drop_cache
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
 

@@ -12,9 +12,10 @@ from ignitetf.errors import IgniteTFError, ServerOverloaded
 from ignitetf.load.loader import load_dataset
 from ignitetf.net.client import connect
 from ignitetf.node import Node
-from ignitetf.node.guard import PAGES_PER_PARTITION
+from ignitetf.partitions import PAGES_PER_PARTITION
 from ignitetf.settings import split_address
-from ignitetf.tables.caches import CacheSpec, create_cache
+from ignitetf.tables.caches import create_cache
+from ignitetf.tables.spec import CacheSpec
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(240)]
 TABLE = 'CREATE TABLE {} (ID BIGINT PRIMARY KEY, V VARCHAR) WITH "template=p1024,CACHE_NAME={}"'

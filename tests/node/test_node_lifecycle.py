@@ -14,13 +14,13 @@ import psutil
 import pytest
 
 from ignitetf.errors import NodeError
+from ignitetf.home import ignitetf_home
+from ignitetf.local.state import node_directory, read_state
 from ignitetf.net.client import connect
 from ignitetf.node import Node, running_addresses
 from ignitetf.node.embedded import node_status, stop_node
 from ignitetf.node.jars import IGNITE_VERSION
 from ignitetf.node.ports import free_ports
-from ignitetf.node.state import node_directory, read_state
-from ignitetf.settings import ignitetf_home
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(240)]
 

@@ -13,14 +13,15 @@ import psutil
 import pytest
 
 from ignitetf.errors import AuthenticationError, ConfigError, ConnectError, NodeError, TlsError
+from ignitetf.home import ignitetf_home
+from ignitetf.local.state import node_directory, read_state
 from ignitetf.net.client import connect
 from ignitetf.node import Node
 from ignitetf.node.embedded import node_status, stop_node
 from ignitetf.node.jars import IGNITE_VERSION
 from ignitetf.node.ports import free_ports
 from ignitetf.node.security import Security
-from ignitetf.node.state import node_directory, read_state
-from ignitetf.settings import Settings, ignitetf_home, profile_path
+from ignitetf.settings import Settings, profile_path
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(240)]
 

@@ -81,7 +81,7 @@ def test_rows_twice_in_blocks_are_duplicates(client, cache_name):
     from ignitetf.load.blocks import BlockKeys
 
     load_dataset({"X": np.arange(100)}, cache_name, client=client, partitions=2, layout="blocks")
-    used = read_manifest(client, cache_name).options["blocks"]
+    used = read_manifest(client, cache_name).options.blocks
     cache = client.cache(cache_name)
     first, free = BlockKeys(2).peek(0, 1), BlockKeys(2, used).peek(0, 1)
     cache.put(int(free[0]), cache.get(int(first[0])))

@@ -1,10 +1,11 @@
-"""Imports go one way, and the light ones stay light."""
+"""Imports go one way, private names stay in their module, and the light modules stay light."""
 
 import ast
 import json
 import re
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -15,96 +16,21 @@ FOLDERS = {
     "ignitetf.cli": ROOT / "cli",
 }
 
-# What a part may import of the project, by the beginning of the name; itself is always allowed.
-ALLOWED = {
-    "ignitetf.errors": (),
-    "ignitetf.crc": (),
-    "ignitetf.owner": (),
-    "ignitetf.targets": ("errors", "results"),
-    "ignitetf.native": (),
-    "ignitetf.settings": ("errors", "node"),
-    "ignitetf.wire": ("errors", "native"),
-    "ignitetf.tlsfiles": ("errors", "settings"),
-    "ignitetf.refusals": ("errors", "settings", "tlsfiles"),
-    "ignitetf.handshake": ("errors", "settings", "refusals", "tlsfiles", "wire"),
-    "ignitetf.probe": ("errors", "settings", "handshake", "refusals"),
-    "ignitetf.failures": ("errors", "wire"),
-    "ignitetf.transport": ("errors", "settings", "handshake", "refusals", "failures", "wire"),
-    "ignitetf.sql": ("errors",),
-    "ignitetf.pyclient": (
-        "errors",
-        "settings",
-        "handshake",
-        "failures",
-        "transport",
-        "wire",
-        "sql",
-    ),
-    "ignitetf.cluster": ("errors", "handshake", "wire"),
-    "ignitetf.results": ("errors", "pyclient", "sql"),
-    "ignitetf.client": (
-        "errors",
-        "settings",
-        "handshake",
-        "failures",
-        "transport",
-        "node.ended",
-        "probe",
-        "pyclient",
-        "cluster",
-        "results",
-        "targets",
-        "wire",
-        "sql",
-    ),
-    "ignitetf.room": ("errors", "client", "sql", "node.guard"),
-    "ignitetf.catalog": ("errors", "client", "pyclient", "room", "transport", "wire"),
-    "ignitetf.registry": ("errors", "client", "wire"),
-    "ignitetf.node": ("errors", "settings", "client", "transport", "wire"),
-    "ignitetf.load": (
-        "crc",
-        "owner",
-        "errors",
-        "settings",
-        "client",
-        "failures",
-        "transport",
-        "pyclient",
-        "room",
-        "catalog",
-        "registry",
-        "wire",
-        "sql",
-        "node.config",
-    ),
-    "ignitetf.read": (
-        "errors",
-        "settings",
-        "native",
-        "client",
-        "failures",
-        "transport",
-        "registry",
-        "catalog",
-        "wire",
-        "sql",
-    ),
-    "ignitetf.fs": (
-        "crc",
-        "owner",
-        "errors",
-        "settings",
-        "client",
-        "pyclient",
-        "failures",
-        "transport",
-        "room",
-        "wire",
-        "load.caches",
-        "native",
-    ),
-    "ignitetf.bench": ("errors", "settings", "net", "tables", "wire", "load", "read", "fs", "node"),
-}
+# From the ground up. A module imports from its own group and from the layers below it, never from
+# another group of its own layer. The first word of a group's module below `ignitetf` is looked up.
+LAYERS = (
+    ({"crc", "errors", "native", "owner", "partitions"},),
+    ({"home", "local", "settings"}, {"sql"}, {"wire"}),
+    ({"net"},),
+    ({"node"},),
+    ({"tables"},),
+    ({"fs"}, {"load"}, {"read"}),
+    ({"bench"}, {"explore"}, {"train"}),
+    ({"cli", "__main__"},),
+)
+
+# Modules that import TensorFlow when they are imported themselves.
+WITH_TENSORFLOW = ("ignitetf.read.tf", "ignitetf.train")
 
 
 def modules():
@@ -114,56 +40,124 @@ def modules():
             yield name.removesuffix(".__init__"), path
 
 
-def imports(path, *, everywhere):
-    """Names imported at module level, or anywhere; not those for type checkers only."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    hidden = set()
-    for node in ast.walk(tree):
-        checking = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
-        function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and not everywhere
-        if checking or function:
-            hidden |= {id(inner) for inner in ast.walk(node) if inner is not node}
-    for node in ast.walk(tree):
-        if id(node) in hidden:
-            continue
+MODULES = dict(modules())
+TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
+
+
+def inner(node, *, deferred):
+    """Every node that runs: not those for type checkers, and functions only if `deferred`."""
+    for child in ast.iter_child_nodes(node):
+        checking = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test)
+        function = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        if not checking and (deferred or not function):
+            yield child
+            yield from inner(child, deferred=deferred)
+
+
+def imports(tree, *, deferred):
+    """Names that a module imports, those of `from X import Y` as X.Y."""
+    for node in inner(tree, deferred=deferred):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module and not node.level, "imports are absolute"
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def imported_modules(name):
+    """Modules of the project that a module imports, anywhere in it."""
+    for found in imports(TREES[name], deferred=True):
+        module = found if found in MODULES else found.rpartition(".")[0]
+        if module in MODULES:
+            yield module
 
 
 def within(name, prefix):
     return name == prefix or name.startswith(prefix + ".")
 
 
-@pytest.mark.parametrize(
-    ("name", "path"), list(modules()), ids=lambda x: x if isinstance(x, str) else ""
-)
-def test_imports_go_one_way(name, path):
-    found = set(imports(path, everywhere=True))
-    if not within(name, "ignitetf.cli"):
-        assert not [f for f in found if within(f, "ignitetf.cli")], "nobody imports the commands"
-    for part, allowed in ALLOWED.items():
-        if not within(name, part):
-            continue
-        targets = {f for f in found if f.startswith("ignitetf.")}
-        for target in targets:
-            assert within(target, part) or any(within(target, f"ignitetf.{a}") for a in allowed), (
-                f"{name} imports {target}"
-            )
-    if within(name, "ignitetf.wire"):
-        outside = {f.partition(".")[0] for f in found} - set(sys.stdlib_module_names)
-        assert outside <= {"numpy", "ignitetf"}
-    tensorflow = any(within(f, "tensorflow") for f in imports(path, everywhere=False))
-    if tensorflow:
-        assert name in (
-            "ignitetf.read.dataset",
-            "ignitetf.read.form",
-            "ignitetf.read.iteration",
-            "ignitetf.read.substr",
-            "ignitetf.fs.gfile",
-        ) or within(name, "ignitetf.train")
+def place(name):
+    """Layer and group of a module."""
+    part = name.split(".")[1]
+    (found,) = [
+        (number, group) for number, layer in enumerate(LAYERS) for group in layer if part in group
+    ]
+    return found
+
+
+BELOW = sorted(set(MODULES) - {"ignitetf"})
+
+
+def test_the_package_itself_imports_nothing_of_it():
+    assert not list(imported_modules("ignitetf"))
+
+
+@pytest.mark.parametrize("name", BELOW)
+def test_imports_go_one_way(name):
+    layer, group = place(name)
+    for target in set(imported_modules(name)) - {"ignitetf"}:
+        below, its_group = place(target)
+        assert below < layer or its_group is group, f"{name} imports {target}"
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    try:
+        TopologicalSorter({name: {*imported_modules(name)} - {name} for name in MODULES}).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+@pytest.mark.parametrize("name", [name for name in BELOW if within(name, "ignitetf.wire")])
+def test_wire_needs_numpy_alone(name):
+    outside = {found.partition(".")[0] for found in imports(TREES[name], deferred=True)}
+    assert outside - set(sys.stdlib_module_names) <= {"numpy", "ignitetf"}
+    groups = {target.split(".")[1] for target in imported_modules(name)}
+    assert groups <= {"errors", "native", "wire"}
+
+
+@pytest.mark.parametrize("name", BELOW)
+def test_only_some_modules_import_tensorflow_at_once(name):
+    if any(within(found, "tensorflow") for found in imports(TREES[name], deferred=False)):
+        assert any(within(name, prefix) for prefix in WITH_TENSORFLOW)
+
+
+def is_private(name):
+    return name.startswith("_") and not name.endswith("__")
+
+
+def defined(tree):
+    """Private names that a module defines, as functions, classes, variables and attributes."""
+    own = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            own.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            own.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            own.add(node.attr)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            own.add(node.value)  # in __slots__
+    return {name for name in own if is_private(name)}
+
+
+DEFINED = {name: defined(tree) for name, tree in TREES.items()}
+
+
+def foreign_names(name):
+    """Private names of other modules of the project that a module reads."""
+    others = set().union(*(names for other, names in DEFINED.items() if other != name))
+    for node in ast.walk(TREES[name]):
+        if isinstance(node, ast.Attribute) and is_private(node.attr):
+            own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+            if not own and node.attr in others - DEFINED[name]:
+                yield ast.unparse(node)
+        elif isinstance(node, ast.ImportFrom) and within(node.module or "", "ignitetf"):
+            yield from (alias.name for alias in node.names if is_private(alias.name))
+
+
+@pytest.mark.parametrize("name", BELOW)
+def test_no_module_reads_private_names_of_another(name):
+    assert not sorted(set(foreign_names(name)))
 
 
 @pytest.mark.parametrize("module", ["ignitetf", "ignitetf.cli.main"])

@@ -14,6 +14,31 @@ from pathlib import Path
 import pytest
 
 from ignitetf.errors import ConfigError, ConnectError, NodeError, ServerOverloaded
+from ignitetf.local.logs import failure_cause, follow, last_lines, member_directories
+from ignitetf.local.process import (
+    ProcessId,
+    end_at_signals,
+    identify,
+    is_alive,
+    is_ending,
+    kill,
+    launch,
+    terminate,
+    total_memory_bytes,
+    wait_gone,
+    write_private,
+)
+from ignitetf.local.state import (
+    Member,
+    NodeOptions,
+    NodeState,
+    Store,
+    node_directory,
+    read_state,
+    remove_state,
+    write_state,
+    write_store,
+)
 from ignitetf.net.client import connect
 from ignitetf.net.failures import server_error
 from ignitetf.node import running_addresses
@@ -27,33 +52,8 @@ from ignitetf.node.jvm import (
     logging_properties,
     start_cache,
 )
-from ignitetf.node.logs import failure_cause, follow, last_lines, member_directories
 from ignitetf.node.memory import check_memory, heap_mib, parse_memory
 from ignitetf.node.ports import client_ports, free_ports, is_free
-from ignitetf.node.process import (
-    ProcessId,
-    end_at_signals,
-    identify,
-    is_alive,
-    is_ending,
-    kill,
-    launch,
-    terminate,
-    total_memory_bytes,
-    wait_gone,
-    write_private,
-)
-from ignitetf.node.state import (
-    Member,
-    NodeOptions,
-    NodeState,
-    Store,
-    node_directory,
-    read_state,
-    remove_state,
-    write_state,
-    write_store,
-)
 from ignitetf.node.status import node_status
 
 

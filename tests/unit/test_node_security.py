@@ -12,11 +12,11 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from ignitetf.errors import ConfigError, NodeError
+from ignitetf.local.process import write_private
+from ignitetf.local.state import node_directory
 from ignitetf.net.tlsfiles import tls_context
 from ignitetf.node.certificates import CertificateFiles, expires_soon, make_certificates
-from ignitetf.node.process import write_private
 from ignitetf.node.security import Security
-from ignitetf.node.state import node_directory
 from ignitetf.settings import Settings, profile_path
 
 

@@ -267,10 +267,13 @@ def test_a_sample_fits_its_own_field_or_is_refused(sample):
 
 def test_every_kind_opens_something_that_is_there():
     import importlib
+    import inspect
 
-    for module, function in KINDS.values():
-        found = getattr(importlib.import_module(f"ignitetf.load.sources.{module}"), function)
-        assert callable(found)
+    for kind in KINDS.values():
+        module = importlib.import_module(f"ignitetf.load.sources.{kind.module}")
+        taken = inspect.signature(getattr(module, kind.function)).parameters
+        assert {option.name for option in kind.options} <= set(taken)
+        assert ("split" in taken) is kind.splits
 
 
 def test_sources_load_neither_tensorflow_nor_pyarrow():

@@ -1,5 +1,6 @@
 """Sources of records: files, arrays and iterables as column batches with a schema."""
 
-from ignitetf.load.sources.base import KINDS, BadRecord, Source, open_source
+from ignitetf.load.kinds import KINDS
+from ignitetf.load.sources.base import BadRecord, Source, open_source
 
 __all__ = ["KINDS", "BadRecord", "Source", "open_source"]

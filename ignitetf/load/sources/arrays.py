@@ -15,7 +15,6 @@ from ignitetf.crc import crc32
 from ignitetf.errors import ConfigError, SchemaError, SourceError
 from ignitetf.load.sources.base import (
     RUNNING_KEY,
-    OnBadRecord,
     Source,
     check_record_size,
     keys_of,
@@ -24,6 +23,7 @@ from ignitetf.load.sources.base import (
 from ignitetf.load.sources.exact import cast_array, stored_field
 from ignitetf.load.sources.location import digest, one_line
 from ignitetf.load.sources.values import UNFIT, column_of, field_of, names_of, strings_column
+from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.datatypes import INTEGERS
 from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
@@ -71,9 +71,9 @@ class ArraySource(Source):
             )
         lengths = {name: len(array) for name, array in self.arrays.items()}
         if len(set(lengths.values())) > 1:
-            told = ", ".join(f"{name} {n:,}" for name, n in lengths.items())
+            counted = ", ".join(f"{name} {n:,}" for name, n in lengths.items())
             raise SourceError(
-                f"arrays of different length: {told}",
+                f"arrays of different length: {counted}",
                 hint="all must have one entry a record; leave others out",
             )
         return next(iter(lengths.values()))

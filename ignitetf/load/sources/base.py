@@ -21,22 +21,22 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, TypeVar, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError, SourceError
+from ignitetf.load.kinds import KINDS
+from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.encoders import LARGE_BYTES
 from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
 
 __all__ = [
     "BATCH_BYTES",
-    "KINDS",
     "RUNNING_KEY",
     "BadRecord",
-    "OnBadRecord",
     "Source",
     "batch_bytes",
     "check_record_size",
@@ -60,25 +60,10 @@ SAMPLE_BYTES = 64 << 20
 # With more bad records than this the source has another format than it was opened with.
 MAX_SKIPPED = 100_000
 
-OnBadRecord = Literal["fail", "skip"]
 RUNNING_KEY = Field("key", TypeCode.LONG, np.dtype("<i8"))
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-# Kind -> module and function that opens it; the modules load on first use.
-KINDS: dict[str, tuple[str, str]] = {
-    "csv": ("csvfile", "csv"),
-    "digits": ("digits", "open_digits"),
-    "idx": ("idx", "idx"),
-    "images": ("images", "images"),
-    "mnist": ("mnist", "open_mnist"),
-    "npz": ("npz", "npz"),
-    "parquet": ("parquetfile", "parquet"),
-    "records": ("records", "records"),
-    "tfrecord": ("tfrecord", "tfrecord"),
-    "voc": ("voc", "voc"),
-}
 
 
 @dataclass(frozen=True)
@@ -112,9 +97,9 @@ class Source(ABC):
     main_limit: int | None = None
 
     def __init__(self, *, bad_records: OnBadRecord = "fail") -> None:
-        if bad_records not in ("fail", "skip"):
+        if bad_records not in get_args(OnBadRecord):
             raise ConfigError(f"bad_records={bad_records!r}", hint="take 'fail' or 'skip'")
-        self.bad_records = bad_records
+        self.bad_records: OnBadRecord = bad_records
         self.skipped: list[BadRecord] = []
         self.notes: list[str] = []
         self.position = 0
@@ -241,8 +226,8 @@ def open_source(kind: str, location: Any = None, **options: Any) -> Source:
     """Open a source.
 
     Args:
-        kind: One of `KINDS`: mnist, digits, idx, npz, images, voc, csv, parquet, tfrecord,
-            records.
+        kind: Name of one of `KINDS`: mnist, digits, idx, npz, images, voc, csv, parquet,
+            tfrecord, records.
         location: Local path or fsspec URL (several, where the kind takes several); for
             `records` the records themselves; for `mnist` None downloads.
         options: Those of the function that opens this kind.
@@ -255,8 +240,8 @@ def open_source(kind: str, location: Any = None, **options: Any) -> Source:
         raise ConfigError(
             f"no source kind {kind!r}", hint=_did_you_mean(kind, KINDS) or ", ".join(sorted(KINDS))
         )
-    module = importlib.import_module(f"ignitetf.load.sources.{found[0]}")
-    function = getattr(module, found[1])
+    module = importlib.import_module(f"ignitetf.load.sources.{found.module}")
+    function = getattr(module, found.function)
     parameters = list(inspect.signature(function).parameters)
     for name in options:
         if name not in parameters[1:]:

@@ -11,8 +11,9 @@ from dataclasses import replace
 import numpy as np
 
 from ignitetf.errors import SourceError
-from ignitetf.load.sources.base import OnBadRecord, Source, keys_of
+from ignitetf.load.sources.base import Source, keys_of
 from ignitetf.load.sources.location import Place, digest, locate, reading
+from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.schema import Batch, Column
 
 __all__ = ["ChainSource", "files_at"]

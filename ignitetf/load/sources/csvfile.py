@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError, SourceError
 from ignitetf.load.sources.arrow import arrow_column, arrow_field, import_pyarrow
-from ignitetf.load.sources.base import OnBadRecord, Source, keys_of
+from ignitetf.load.sources.base import Source, keys_of
 from ignitetf.load.sources.chain import ChainSource, files_at
 from ignitetf.load.sources.csvtypes import (
     NULLS,
@@ -27,13 +27,14 @@ from ignitetf.load.sources.csvtypes import (
     declared_type,
     option_types,
     parsed,
-    told,
     type_of,
+    why_not,
     wrong_values,
 )
 from ignitetf.load.sources.location import Place, digest, open_plain, reading
 from ignitetf.load.sources.tabular import Table
 from ignitetf.load.sources.utf8 import NOT_UTF8, Utf8Stream
+from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.schema import Batch
 
 __all__ = ["CsvSource", "csv"]
@@ -151,7 +152,7 @@ class CsvSource(Table):
         wrong: dict[int, tuple[str, str]] = {}
         for i, array in enumerate(arrays):
             for at in wrong_values(array, self._types[i]):
-                wrong.setdefault(at, (self._columns[i].name, told(array[at], self._types[i])))
+                wrong.setdefault(at, (self._columns[i].name, why_not(array[at], self._types[i])))
             self._look_for_values(i, array)
         for at in sorted(wrong):
             name, reason = wrong[at]

@@ -1,11 +1,11 @@
-"""What the columns of a CSV file are: declared, or told by their first values; texts to values.
+"""Types of the columns of a CSV file, declared or inferred from first values; texts to values.
 
 texts -> **types, values** -> columns -> Batch
 
 A text becomes a value only where that value is what the text says. So `007` stays a text unless
 its column is declared a number, integers that no type holds do not become floats, and a finite
 number never becomes infinite. One odd value among many of a type is a bad record; where a column
-is mixed it is text, and that is told.
+is mixed it is text, and a note says so.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ __all__ = [
     "declared_type",
     "option_types",
     "parsed",
-    "told",
     "type_of",
+    "why_not",
     "wrong_values",
 ]
 
@@ -272,7 +272,7 @@ def _inexact(text: Any, values: Any) -> Iterator[tuple[int, str]]:
             yield at, word
 
 
-def told(value: Any, kind: CsvType) -> str:
+def why_not(value: Any, kind: CsvType) -> str:
     """Why a text does not convert."""
     import pyarrow as pa
 

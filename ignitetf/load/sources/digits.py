@@ -11,7 +11,7 @@ import numpy as np
 
 from ignitetf.errors import ConfigError, MissingExtra
 from ignitetf.load.sources.arrays import ArraySource
-from ignitetf.load.sources.base import OnBadRecord
+from ignitetf.tables.storage import OnBadRecord
 
 __all__ = ["digits", "open_digits"]
 

@@ -85,13 +85,13 @@ def common_dtype(name: str, kinds: Iterable[Kind]) -> np.dtype[Any]:
     kinds = set(kinds)
     letters = {_letter(kind) for kind in kinds}
     if "O" in letters:
-        told = ", ".join(sorted(map(_told, (k for k in kinds if _letter(k) == "O"))))
+        refused = ", ".join(sorted(map(_type_name, (k for k in kinds if _letter(k) == "O"))))
         if type(None) in kinds:
             raise SchemaError(f"field {name!r}: a null inside a list")
-        raise SchemaError(f"field {name!r}: no Ignite type stores {told}")
+        raise SchemaError(f"field {name!r}: no Ignite type stores {refused}")
     if len(letters) > 1 and not letters <= set("iuf"):
         raise SchemaError(
-            f"field {name!r}: types are mixed: {', '.join(sorted(map(_told, kinds)))}",
+            f"field {name!r}: types are mixed: {', '.join(sorted(map(_type_name, kinds)))}",
             hint="make them one type, or texts; None is a null",
         )
     found = np.result_type(
@@ -112,7 +112,7 @@ def exact_array(values: Sequence[Any], target: np.dtype[Any]) -> NDArray[Any]:
     kinds = kinds_of(values) if len(values) else set()
     taken = _TAKEN.get(target.kind, "")
     if wrong := [kind for kind in kinds if _letter(kind) not in taken]:
-        raise SchemaError(f"{_told(wrong[0])} instead of {target}")
+        raise SchemaError(f"{_type_name(wrong[0])} instead of {target}")
     whole = np.asarray(values)
     if whole.size == 0:
         return whole.astype(target)
@@ -147,8 +147,8 @@ def cast_array(target: np.dtype[Any], array: NDArray[Any]) -> NDArray[Any]:
         low, high = int(array.min()), int(array.max())
         if low < least or high > most:
             wrong = low if low < least else high
-            told = "a long" if most == _LONG.max else str(target)
-            raise SchemaError(f"{wrong} does not fit into {told}", hint=HINT_LONG)
+            limit = "a long" if most == _LONG.max else str(target)
+            raise SchemaError(f"{wrong} does not fit into {limit}", hint=HINT_LONG)
         return array.astype(target, copy=False)
     with np.errstate(over="ignore", invalid="ignore"):
         out = array.astype(target)
@@ -170,7 +170,7 @@ def _letter(kind: Kind) -> str:
     return _LETTERS.get(kind, "O")
 
 
-def _told(kind: Kind) -> str:
+def _type_name(kind: Kind) -> str:
     return str(kind) if isinstance(kind, np.dtype) else kind.__name__
 
 

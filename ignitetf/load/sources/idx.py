@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from ignitetf.errors import ConfigError, SourceError
 from ignitetf.load.sources.base import (
     RUNNING_KEY,
-    OnBadRecord,
     Source,
     check_record_size,
     keys_of,
@@ -38,6 +37,7 @@ from ignitetf.load.sources.location import (
     read_exactly,
     skip_bytes,
 )
+from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.schema import Batch, Column, Field, Schema, field_for
 
 __all__ = ["IdxFile", "IdxSource", "idx"]

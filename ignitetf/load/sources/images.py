@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError, SourceError
-from ignitetf.load.sources.base import RUNNING_KEY, OnBadRecord, Source, keys_of, type_name
+from ignitetf.load.sources.base import RUNNING_KEY, Source, keys_of, type_name
 from ignitetf.load.sources.filelist import FileList, read_groups, readable_name, walk
 from ignitetf.load.sources.location import Location, Place, digest, locate, reading
 from ignitetf.load.sources.pictures import (
@@ -34,6 +34,7 @@ from ignitetf.load.sources.pictures import (
     picture_suffixes,
 )
 from ignitetf.load.sources.workers import Workers
+from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema, field_for
 

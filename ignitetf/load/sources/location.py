@@ -261,7 +261,7 @@ def locate_all(locations: Location | Sequence[Location]) -> list[Place]:
 
 
 def open_plain(place: Place) -> Stream:
-    """The bytes of a file, decompressed where it is gzip (told by its first two bytes)."""
+    """The bytes of a file, decompressed where it is gzip (its first two bytes say so)."""
     raw = place.open()
     try:
         with reading(place.name):

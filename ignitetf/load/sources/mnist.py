@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import IO
 
 from ignitetf.errors import ConfigError, SourceError
-from ignitetf.load.sources.base import OnBadRecord
 from ignitetf.load.sources.idx import IdxSource
 from ignitetf.load.sources.location import (
     Location,
@@ -30,6 +29,7 @@ from ignitetf.load.sources.location import (
     public_name,
     read_exactly,
 )
+from ignitetf.tables.storage import OnBadRecord
 
 __all__ = ["FILES", "MIRRORS", "mnist", "open_mnist"]
 
@@ -135,7 +135,7 @@ def _find(folder: Place, name: str) -> Place:
 
 def _fetch(name: str) -> Place:
     """The checked file in the data folder, downloaded when it is not there yet."""
-    from ignitetf.settings import ignitetf_home
+    from ignitetf.home import ignitetf_home
 
     target = ignitetf_home() / "data" / "mnist" / f"{name}.gz"
     place = Place(str(target), str(target))

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from ignitetf.errors import ConfigError, SchemaError, SourceError
 from ignitetf.load.sources.arrays import array_column, array_field, key_field_of, take_key
 from ignitetf.load.sources.base import (
-    OnBadRecord,
     Source,
     check_record_size,
     column_name,
@@ -38,6 +37,7 @@ from ignitetf.load.sources.location import (
     reading,
     skip_bytes,
 )
+from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.schema import Batch, Field, Schema
 
 __all__ = ["NpzSource", "npz"]
@@ -207,9 +207,9 @@ class NpzSource(Source):
         self.members = dict(members)
         counts = {m.label: m.count for m in self.members.values()}
         if len(set(counts.values())) > 1:
-            told = ", ".join(f"{name} has {n:,}" for name, n in counts.items())
+            counted = ", ".join(f"{name} has {n:,}" for name, n in counts.items())
             raise SourceError(
-                f"arrays of different length: {told}",
+                f"arrays of different length: {counted}",
                 hint="choose those that belong together: --arrays NAME,NAME",
             )
         self.rows = next(iter(counts.values()))

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError, SourceError
 from ignitetf.load.sources.arrow import arrow_column, arrow_field, import_pyarrow
-from ignitetf.load.sources.base import OnBadRecord, Source, keys_of, rows_per_batch
+from ignitetf.load.sources.base import Source, keys_of, rows_per_batch
 from ignitetf.load.sources.chain import ChainSource, files_at
 from ignitetf.load.sources.location import Place, digest, one_line, reading
 from ignitetf.load.sources.tabular import Table
+from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.schema import Batch, Column
 
 __all__ = ["ParquetSource", "parquet"]

@@ -19,7 +19,6 @@ from ignitetf.errors import ConfigError, IgniteTFError, SchemaError, SourceError
 from ignitetf.load.sources.arrays import ArraySource, key_field_of
 from ignitetf.load.sources.base import (
     SAMPLE_BYTES,
-    OnBadRecord,
     Source,
     keys_of,
     rows_per_batch,
@@ -27,6 +26,7 @@ from ignitetf.load.sources.base import (
 from ignitetf.load.sources.exact import kinds_of
 from ignitetf.load.sources.location import digest, one_line
 from ignitetf.load.sources.values import UNFIT, column_of, field_of, names_of
+from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.schema import Batch, Column, Field, Schema
 
 __all__ = ["RecordSource", "records"]

@@ -23,7 +23,6 @@ from ignitetf.load.sources.arrays import key_field_of, take_key
 from ignitetf.load.sources.base import (
     MAX_RECORD_BYTES,
     SAMPLE_BYTES,
-    OnBadRecord,
     Source,
     keys_of,
     rows_per_batch,
@@ -35,6 +34,7 @@ from ignitetf.load.sources.example import BYTES_LIST, ExampleError, parse_exampl
 from ignitetf.load.sources.featurespec import FeatureSpec, declared_specs, inferred_specs
 from ignitetf.load.sources.location import Place, Stream, digest, open_plain, reading
 from ignitetf.load.sources.values import column_of
+from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.schema import BYTES, Batch, Column, Schema
 
 __all__ = ["TfRecordSource", "tfrecord"]

@@ -17,7 +17,6 @@ import numpy as np
 from ignitetf.errors import ConfigError, SourceError
 from ignitetf.load.sources.base import (
     RUNNING_KEY,
-    OnBadRecord,
     Source,
     keys_of,
 )
@@ -31,6 +30,7 @@ from ignitetf.load.sources.pictures import (
 )
 from ignitetf.load.sources.vocfolder import Pair, VocFolder
 from ignitetf.load.sources.vocxml import VocObject, main_object
+from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema, field_for
 

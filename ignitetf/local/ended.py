@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from ignitetf.node.logs import failure_cause
-from ignitetf.node.state import Member, all_states
+from ignitetf.local.logs import failure_cause
+from ignitetf.local.state import Member, all_states
 
 __all__ = ["cause_of_end", "ended_at"]
 

@@ -2,7 +2,7 @@
 
 `IGNITETF_HOME/nodes/NAME/node.json` is written whole or not at all, and says which processes make
 up the node and how they are reached. Where there is no file, no node runs. This module is read by
-every command that connects, so it imports the standard library only.
+every command that connects, so it imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ignitetf.errors import ConfigError
-from ignitetf.node.process import ProcessId, is_alive, write_private
+from ignitetf.home import ignitetf_home
+from ignitetf.local.process import ProcessId, is_alive, write_private
 
 __all__ = [
     "Member",
@@ -121,8 +122,6 @@ def node_directory(name: str) -> Path:
     Raises:
         ConfigError: The name is no plain name.
     """
-    from ignitetf.settings import ignitetf_home
-
     if not _NAME.fullmatch(name):
         raise ConfigError(
             f"{name!r} is no name for a node",
@@ -152,8 +151,6 @@ def remove_state(name: str) -> None:
 
 def all_states() -> list[NodeState]:
     """The states of all nodes of this home, by name."""
-    from ignitetf.settings import ignitetf_home
-
     files = (ignitetf_home() / "nodes").glob(f"*/{_FILE}")
     states = (read_state(file.parent.name) for file in sorted(files))
     return [state for state in states if state is not None]

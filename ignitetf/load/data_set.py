@@ -1,6 +1,6 @@
 """Where a data set is stored: its caches, and the names under which SQL sees it.
 
-run -> **place** -> caches, views
+run -> **data_set** -> caches, views
 
 A data set of rows has a cache with a table, one of blocks a cache and perhaps a slim table in a
 second cache. The names of the caches begin with that of the data set, or of its replacement while
@@ -9,16 +9,16 @@ that is loaded beside it; the names for SQL stay, and are views (`views`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from ignitetf.errors import CacheExists
 from ignitetf.load.fill import index_schema
 from ignitetf.load.options import LoadOptions
 from ignitetf.net.client import Client
-from ignitetf.tables.caches import CacheSpec, create_cache, create_table, has_table
+from ignitetf.tables.caches import create_cache, create_table, has_table
 from ignitetf.tables.removal import caches_of, index_table
+from ignitetf.tables.spec import CacheSpec
+from ignitetf.tables.storage import Storage
 from ignitetf.tables.views import require_free, rows_table
 from ignitetf.wire.schema import Schema
 
@@ -36,7 +36,7 @@ def create_caches(client: Client, schema: Schema, cache: str, options: LoadOptio
     if options.layout == "blocks":
         create_cache(client, spec)
         if options.index:
-            slim = index_schema(schema, list(options.index))
+            slim = index_schema(schema, options.index)
             beside = replace(spec, name=index_table(cache))
             create_table(client, slim, rows_table(beside.name), beside, options.index)
     elif options.sql:
@@ -45,36 +45,36 @@ def create_caches(client: Client, schema: Schema, cache: str, options: LoadOptio
         create_cache(client, spec)
 
 
-def views_of(name: str, cache: str, options: Mapping[str, Any], schema: Schema) -> dict[str, str]:
+def views_of(name: str, cache: str, storage: Storage, schema: Schema) -> dict[str, str]:
     """The SQL names of a data set, and the tables that they show while it is in this cache.
 
     Of blocks SQL has the slim table, under the name of the data set too: the number of its rows
     is right, where the number of blocks would not be.
     """
-    if options["layout"] == "blocks":
+    if storage.layout == "blocks":
         slim = rows_table(index_table(cache))
-        return {name: slim, index_table(name): slim} if options["index"] else {}
-    return {name: rows_table(cache)} if options["sql"] and has_table(schema) else {}
+        return {name: slim, index_table(name): slim} if storage.index else {}
+    return {name: rows_table(cache)} if storage.sql and has_table(schema) else {}
 
 
 def require_new_names(
-    client: Client, name: str, options: Mapping[str, Any], schema: Schema, old: list[str]
+    client: Client, name: str, storage: Storage, schema: Schema, old: list[str]
 ) -> None:
     """Raise CacheExists where something else has a name that a data set needs.
 
     Args:
         client: The connection.
         name: Name of the data set.
-        options: How it is to be stored.
+        storage: How it is to be stored.
         schema: Its records.
         old: The caches whose place it takes.
     """
     there = set(client.cache_names())
-    for cache in caches_of(name, options):
+    for cache in caches_of(name, storage):
         if cache in there and cache not in old:
             raise CacheExists(
                 f"cache {cache!r} exists",
                 hint="choose another name, or remove it with 'ignitetf cache drop'",
                 cache=cache,
             )
-    require_free(client, views_of(name, name, options, schema), old)
+    require_free(client, views_of(name, name, storage, schema), old)

@@ -1,0 +1,17 @@
+"""The folder in which ignitetf keeps what outlives a command: nodes, jars, profiles, downloads."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+__all__ = ["ignitetf_home"]
+
+
+def ignitetf_home() -> Path:
+    """Folder of embedded nodes, jars and profiles: `IGNITETF_HOME`, else the user's data folder."""
+    if home := os.environ.get("IGNITETF_HOME"):
+        return Path(home).expanduser().absolute()
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir("ignitetf", appauthor=False))

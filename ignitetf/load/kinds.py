@@ -1,0 +1,204 @@
+"""The kinds of sources: where each is opened, and what the command line says of it.
+
+A new source is a module in `sources` and an entry here: `open_source` finds it, and `ignitetf load`
+has a command for it. This module imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+__all__ = ["KINDS", "Location", "Option", "SourceKind", "Split"]
+
+# A part of a data set.
+Split = Literal["train", "test"]
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option on the command line, for the argument of this name of the function that opens.
+
+    Attributes:
+        flag: `--name`, or `--name/--no-name` of a switch.
+        help: What it is for.
+        default: Its value unless it is given; None leaves it to the function.
+        type: Of its value.
+        metavar: What stands for the value in the help.
+    """
+
+    flag: str
+    help: str
+    default: Any = None
+    type: Any = str
+    metavar: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the argument."""
+        return self.flag.partition("/")[0].removeprefix("--").replace("-", "_")
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where the records of a source are, for the command line.
+
+    Attributes:
+        help: What may be given.
+        several: Whether several may be given.
+        option: The option that may be given instead of the argument; both may be left out then.
+    """
+
+    help: str = "File, folder or fsspec URL."
+    several: bool = False
+    option: Option | None = None
+
+
+@dataclass(frozen=True)
+class SourceKind:
+    """One kind of source.
+
+    Attributes:
+        module: Module in `ignitetf.load.sources`; loads on first use.
+        function: The function in it that opens a source, from a location and options.
+        help: First line of the command's help; None for a kind that no command can open.
+        example: Arguments of the command, as an example.
+        location: Where the records are; None where the kind knows that itself.
+        options: Options of the command.
+        splits: Whether there is a train and a test part, each for a cache of its own.
+    """
+
+    module: str
+    function: str
+    help: str | None = None
+    example: str = ""
+    location: Location | None = None
+    options: tuple[Option, ...] = ()
+    splits: bool = False
+
+
+_FILES: Final = Location("Files of one table, patterns, folders or fsspec URLs.", several=True)
+_KEY: Final = Option(
+    "--key", "Column that is the key [default: a running number].", metavar="COLUMN"
+)
+_CHANNELS: Final = Option("--channels", "Of pixels: 1 grey, 3 RGB, 4 RGBA.", 3, int)
+
+KINDS: Final[dict[str, SourceKind]] = {
+    "mnist": SourceKind(
+        "mnist",
+        "open_mnist",
+        "Load MNIST into MNIST_TRAIN and MNIST_TEST.",
+        "--source data/mnist --partitions 8",
+        Location(
+            "As --source.",
+            option=Option(
+                "--source",
+                "Folder with the four files [default: download them].",
+                metavar="DIR",
+            ),
+        ),
+        splits=True,
+    ),
+    "digits": SourceKind(
+        "digits",
+        "open_digits",
+        "Load the digits of scikit-learn into DIGITS_TRAIN and DIGITS_TEST.",
+        splits=True,
+    ),
+    "images": SourceKind(
+        "images",
+        "images",
+        "Load image files: a folder with a folder for each class, or a CSV of path and label.",
+        "photos --cache PHOTOS --resize 224x224",
+        Location(),
+        (
+            Option("--labels", "Table of path and label.", metavar="CSV"),
+            Option("--decode", "Store pixels, not files.", False, bool),
+            Option("--resize", "Scale all images; stores pixels.", metavar="HEIGHTxWIDTH"),
+            _CHANNELS,
+            Option(
+                "--check-pixels/--no-check-pixels",
+                "Check that files decode to their last pixel, or headers (and CRCs of PNG) only.",
+                True,
+                bool,
+            ),
+        ),
+    ),
+    "voc": SourceKind(
+        "voc",
+        "voc",
+        "Load PASCAL VOC (or ImageNet DET) images and, beside them, their annotations.",
+        "VOC2012 --cache VOC --image-set train",
+        Location(),
+        (
+            Option("--image-set", "A list in ImageSets/Main, such as train.", metavar="NAME"),
+            Option(
+                "--decode",
+                "Store pixels, cropped or padded to this size.",
+                metavar="HEIGHTxWIDTH",
+            ),
+            _CHANNELS,
+        ),
+    ),
+    "npz": SourceKind(
+        "npz",
+        "npz",
+        "Load NumPy arrays as fields; their first dimension is the record.",
+        "train_x.npz --labels train_y.npz --cache TRAIN",
+        Location("Files (.npz, .npy).", several=True),
+        (
+            Option("--labels", "File with the labels.", metavar="FILE"),
+            Option("--arrays", "Arrays to load [default: all].", metavar="[FIELD=]ARRAY,..."),
+            _KEY,
+        ),
+    ),
+    "csv": SourceKind(
+        "csvfile",
+        "csv",
+        "Load CSV files with a heading.",
+        "cells.csv --cache CELLS --key CELL_ID",
+        _FILES,
+        (
+            _KEY,
+            Option(
+                "--types",
+                "Types, where the first 4 MB should not decide: varchar, double, decimal(10,2),"
+                " ...",
+                metavar="COLUMN:TYPE,...",
+            ),
+            Option("--delimiter", "Between columns.", ","),
+        ),
+    ),
+    "parquet": SourceKind(
+        "parquetfile",
+        "parquet",
+        "Load Parquet files.",
+        "part-1.parquet part-2.parquet --cache CELLS",
+        _FILES,
+        (_KEY,),
+    ),
+    "tfrecord": SourceKind(
+        "tfrecord",
+        "tfrecord",
+        "Load TFRecord files of tf.train.Example.",
+        "train.tfrecord --cache TRAIN",
+        _FILES,
+        (
+            Option(
+                "--features",
+                "Features to load [default: all].",
+                metavar="NAME:TYPE[SHAPE],...",
+            ),
+            _KEY,
+        ),
+    ),
+    "idx": SourceKind(
+        "idx",
+        "idx",
+        "Load IDX files, the format of MNIST.",
+        "images-idx3-ubyte --labels labels-idx1-ubyte --cache LETTERS",
+        Location(),
+        (Option("--labels", "IDX file with the labels.", metavar="FILE"),),
+    ),
+    "records": SourceKind("records", "records"),
+}

@@ -1,0 +1,1 @@
+"""Embedded nodes of this machine as everybody may see them: their processes, state files and logs."""

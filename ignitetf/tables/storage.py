@@ -1,0 +1,127 @@
+"""How a data set is chosen and stored, as its manifest and the journal of its load keep it.
+
+The values that a user chooses are here too, once for the library and the command line: this
+module imports nothing heavy. JSON has the names of the attributes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+__all__ = ["IfExists", "Layout", "LoadFacts", "OnBadRecord", "Origin", "Storage"]
+
+# What to do with a cache that is there.
+IfExists = Literal["error", "append", "replace", "resume"]
+# How records are stored: an entry is a record, or a block of columns.
+Layout = Literal["rows", "blocks"]
+# What to do with a record that cannot be read.
+OnBadRecord = Literal["fail", "skip"]
+
+
+@dataclass(frozen=True)
+class Storage:
+    """What decides which rows are stored and how; a resumed load must have the same.
+
+    Attributes:
+        layout: `rows`, or `blocks`.
+        index: Fields with a SQL index; of blocks, those of the slim table.
+        limit: Number of rows after which the load stopped; None for all.
+        main_limit: Of a second table: how many records of the first one it belongs to.
+        sql: Whether rows have a SQL table.
+        bad_records: What was done with records that could not be read.
+    """
+
+    layout: Layout = "rows"
+    index: tuple[str, ...] = ()
+    limit: int | None = None
+    main_limit: int | None = None
+    sql: bool = True
+    bad_records: OnBadRecord = "fail"
+
+    @property
+    def has_slim_table(self) -> bool:
+        """Whether a table with the keys and some fields stands beside the blocks."""
+        return self.layout == "blocks" and bool(self.index)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object from which `from_json` makes an equal value."""
+        return {**asdict(self), "index": list(self.index)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Storage:
+        """What `to_json` wrote; a name that is missing has its default."""
+        given = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
+        given["index"] = tuple(given.get("index", ()))
+        return cls(**given)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """How a source was opened, without its location, so that a command can open it again.
+
+    Attributes:
+        kind: Kind of the source.
+        options: Options of the function that opens this kind.
+        part: The table of the source, where it has several.
+    """
+
+    kind: str
+    options: Mapping[str, Any]
+    part: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object from which `from_json` makes an equal value."""
+        part = {} if self.part is None else {"part": self.part}
+        return {"kind": self.kind, "options": dict(self.options), **part}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Origin:
+        """What `to_json` wrote."""
+        return cls(data["kind"], data["options"], data.get("part"))
+
+
+@dataclass(frozen=True)
+class LoadFacts:
+    """What a manifest keeps of the load that wrote it.
+
+    Attributes:
+        storage: How the rows were chosen and stored.
+        backups: Copies of each partition of the cache.
+        load: Name of the load.
+        next_key: The running key behind the last row; None for keys of the data's own.
+        origin: How the source was opened; None where that is not known.
+        blocks: Number of blocks in each partition; empty for rows.
+    """
+
+    storage: Storage = Storage()
+    backups: int = 0
+    load: str = ""
+    next_key: int | None = None
+    origin: Origin | None = None
+    blocks: tuple[int, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object from which `from_json` makes an equal value."""
+        out = {**self.storage.to_json(), "backups": self.backups, "load": self.load}
+        if self.next_key is not None:
+            out["next_key"] = self.next_key
+        if self.origin is not None:
+            out["origin"] = self.origin.to_json()
+        if self.storage.layout == "blocks":
+            out["blocks"] = list(self.blocks)
+        return out
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> LoadFacts:
+        """What `to_json` wrote; a name that is missing has its default."""
+        origin = data.get("origin")
+        return cls(
+            Storage.from_json(data),
+            data.get("backups", 0),
+            data.get("load", ""),
+            data.get("next_key"),
+            None if origin is None else Origin.from_json(origin),
+            tuple(data.get("blocks", ())),
+        )
