@@ -47,9 +47,8 @@ _HOME = {
     "own_errors": "ignitetf.read.tf.causes",
 }
 
-
-# In a checkout the commands stand beside this folder, where Python finds them by no other way when
-# it takes this folder for the package: from the root of the checkout, before any installation.
+# In a checkout the commands are in `cli/` beside this folder, in an installation in this folder.
+# Without `pyproject.toml` beside it, a folder `cli` there is somebody else's, as in site-packages.
 _CHECKOUT = Path(__file__).parents[1]
 if (_CHECKOUT / "pyproject.toml").is_file() and (_CHECKOUT / "cli" / "main.py").is_file():
     __path__.append(str(_CHECKOUT))

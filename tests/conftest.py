@@ -1,55 +1,18 @@
 """Fixtures of all tests: the real node, the client, caches with names of their own."""
 
-import contextlib
 import itertools
 import os
-import random
 import re
 import shutil
-import socket
 import sys
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parent.parent
-SHARED_DATA = ROOT.parent / "shared" / "data"
-IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
+from helpers.needs import missing
+from helpers.paths import SHARED_DATA
+from helpers.ports import free_port
 
 _numbers = itertools.count()
 _JAVA_EXCEPTION = re.compile(r"\b(?:java|javax|org)\.[\w.$]+(?:Exception|Error)\b")
-
-
-def missing(reason):
-    """Skip with the reason; in CI a test that cannot run has failed."""
-    if IN_CI:
-        pytest.fail(reason)
-    pytest.skip(reason)
-
-
-def without_native(reason):
-    """Skip a test whose subject is a native part, in CI as well, but where it could be built."""
-    from ignitetf.native import NotBuilt, compiler
-
-    try:
-        compiler()
-    except NotBuilt:
-        pytest.skip(reason)
-    if sys.platform == "linux":
-        missing(reason)
-    pytest.skip(reason)
-
-
-def needs_native_io():
-    """Skip a test whose programs have `igfs://` inside TensorFlow where that cannot be had."""
-    from ignitetf.fs.oserrors import NativeIOUnavailable
-    from ignitetf.fs.shim import shim_path
-
-    pytest.importorskip("tensorflow")
-    try:
-        shim_path()
-    except NativeIOUnavailable as error:
-        without_native(str(error))
 
 
 @pytest.fixture(autouse=True)
@@ -103,32 +66,6 @@ def node_home(tmp_path_factory):
     patch.setenv("IGNITETF_HOME", str(home))
     yield home
     patch.undo()
-
-
-def free_port(count=1):
-    """The first of `count` ports in a row that nobody uses now."""
-    while True:
-        with contextlib.ExitStack() as stack:
-            first = stack.enter_context(socket.socket())
-            first.bind(("127.0.0.1", 0))
-            port = first.getsockname()[1]
-            with contextlib.suppress(OSError, OverflowError):
-                for other in range(1, count):
-                    stack.enter_context(socket.socket()).bind(("127.0.0.1", port + other))
-                return port
-
-
-def lasting_port(count=1):
-    """The first of `count` free ports that stay its node's own while that is away.
-
-    The system gives connections ports from above; `free_port` may name one of those.
-    """
-    from ignitetf.node.ports import is_free
-
-    while True:
-        first = random.randrange(15_000, 30_000)
-        if all(is_free(first + i) for i in range(count)):
-            return first
 
 
 def pytest_addoption(parser):

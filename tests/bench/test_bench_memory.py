@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import free_port
+from helpers.ports import free_port
 
 pytestmark = [pytest.mark.node, pytest.mark.bench, pytest.mark.soak, pytest.mark.timeout(1800)]
 

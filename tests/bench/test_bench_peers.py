@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from java_programs import java_command
+from helpers.java_programs import java_command
 
 from ignitetf.bench.read import bench_read
 from ignitetf.bench.rows import PROFILES

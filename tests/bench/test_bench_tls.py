@@ -8,7 +8,7 @@ import contextlib
 import statistics
 
 import pytest
-from conftest import lasting_port
+from helpers.ports import lasting_port
 
 from ignitetf.bench.rows import (
     PROFILES,

@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from conftest import lasting_port
-from java_programs import java_command
+from helpers.java_programs import java_command
+from helpers.ports import lasting_port
 from test_bench_peers import HERE, Program
 from typer.testing import CliRunner
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from checkpoint_files import index_of
+from helpers.checkpoint_files import index_of
 
 from ignitetf.errors import IgniteTFError
 from ignitetf.fs.pull import pull

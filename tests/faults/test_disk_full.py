@@ -8,7 +8,7 @@ import subprocess
 
 import numpy as np
 import pytest
-from conftest import lasting_port
+from helpers.ports import lasting_port
 
 from ignitetf.errors import IgniteTFError
 from ignitetf.load import fill

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import psutil
 import pytest
-from conftest import lasting_port
+from helpers.ports import lasting_port
 from pyignite.datatypes import prop_codes
 from pyignite.datatypes.cache_config import PartitionLossPolicy
 from settled import settle

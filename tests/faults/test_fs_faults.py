@@ -14,7 +14,8 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import lasting_port, needs_native_io
+from helpers.needs import needs_native_io
+from helpers.ports import lasting_port
 
 from ignitetf.fs.check import check
 from ignitetf.fs.store import Store

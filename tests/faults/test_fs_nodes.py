@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import lasting_port
+from helpers.ports import lasting_port
 from settled import settle
 
 from ignitetf.fs.check import check

@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 import pytest
-from conftest import lasting_port
+from helpers.ports import lasting_port
 
 from ignitetf.load.journal import read_journal
 from ignitetf.load.loader import load_dataset

@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import psutil
 import pytest
-from conftest import lasting_port
+from helpers.ports import lasting_port
 
 from ignitetf.explore.verify import verify
 from ignitetf.load import fill

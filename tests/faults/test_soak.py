@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import lasting_port
+from helpers.ports import lasting_port
 from settled import settle
 
 from ignitetf.fs.check import check

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_tree import leaves
-from conftest import needs_native_io
+from helpers.command_tree import leaves
+from helpers.needs import needs_native_io
 from typer.main import get_command
 from typer.testing import CliRunner
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import lasting_port
+from helpers.ports import lasting_port
 
 from ignitetf.errors import ConnectError, IgniteTFError, TlsError
 from ignitetf.net.client import connect

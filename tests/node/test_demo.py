@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from conftest import needs_native_io
+from helpers.needs import needs_native_io
 
 from ignitetf.fs.filesystem import IgniteFileSystem
 from ignitetf.tables.catalog import drop_manifest

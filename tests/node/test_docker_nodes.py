@@ -6,7 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT, free_port
+from helpers.paths import ROOT
+from helpers.ports import free_port
 
 from ignitetf.net.client import connect
 

@@ -8,7 +8,7 @@ from functools import partial
 
 import fsspec
 import pytest
-from conftest import needs_native_io
+from helpers.needs import needs_native_io
 
 from ignitetf.fs.filesystem import IgniteFileSystem
 from ignitetf.settings import Settings

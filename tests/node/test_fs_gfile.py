@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import needs_native_io
+from helpers.needs import needs_native_io
 
 from ignitetf.settings import Settings
 

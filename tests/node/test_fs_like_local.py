@@ -11,7 +11,7 @@ import random
 from pathlib import Path
 
 import pytest
-from conftest import needs_native_io
+from helpers.needs import needs_native_io
 
 from ignitetf.settings import Settings
 

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from checkpoint_files import save
+from helpers.checkpoint_files import save
 from typer.testing import CliRunner
 
 from ignitetf.cli.main import app

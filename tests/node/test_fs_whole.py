@@ -14,7 +14,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from checkpoint_files import index_of, save
+from helpers.checkpoint_files import index_of, save
 from typer.testing import CliRunner
 
 from ignitetf.cli.main import app
@@ -222,7 +222,7 @@ _TRAINER = """
 import itertools, random, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[4])
-from checkpoint_files import save
+from helpers.checkpoint_files import save
 from ignitetf.net.client import connect
 from ignitetf.fs.checkpoints import prune
 from ignitetf.fs.pull import pull

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pyignite
 import pytest
-from conftest import lasting_port
+from helpers.ports import lasting_port
 from pyignite.datatypes.prop_codes import PROP_CACHE_MODE, PROP_NAME
 
 from ignitetf.errors import IgniteTFError, ServerOverloaded

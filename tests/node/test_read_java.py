@@ -5,8 +5,8 @@ from decimal import Decimal
 
 import numpy as np
 import pytest
-from conftest import ROOT
-from java_programs import java_command, run, secured
+from helpers.java_programs import java_command, run, secured
+from helpers.paths import ROOT
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = [pytest.mark.node, pytest.mark.slow]

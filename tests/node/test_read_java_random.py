@@ -11,8 +11,8 @@ import unicodedata
 
 import numpy as np
 import pytest
-from conftest import ROOT
-from java_programs import java_command, run, secured
+from helpers.java_programs import java_command, run, secured
+from helpers.paths import ROOT
 
 from ignitetf.errors import SchemaError
 from ignitetf.explore.head import first_rows

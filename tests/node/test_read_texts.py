@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 import pytest
-from conftest import without_native
+from helpers.needs import without_native
 
 from ignitetf.load.loader import load_dataset
 

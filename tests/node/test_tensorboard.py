@@ -13,7 +13,7 @@ import urllib.parse
 import urllib.request
 
 import pytest
-from conftest import needs_native_io
+from helpers.needs import needs_native_io
 
 from ignitetf.settings import Settings
 

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import needs_native_io
+from helpers.needs import needs_native_io
 
 from ignitetf.errors import AuthenticationError, ConfigError, ConnectError, IgniteTFError, TlsError
 from ignitetf.net.client import connect
@@ -146,7 +146,7 @@ def test_tls_to_a_plain_server(recorder, tmp_path):
 
 @pytest.fixture(scope="module")
 def secured(node_home):
-    from conftest import free_port
+    from helpers.ports import free_port
 
     with Node.start("tlstest", free_port(), memory="128m", secure=True) as node:
         with connect(settings=node.settings) as client:

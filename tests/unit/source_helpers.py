@@ -1,26 +1,21 @@
 """What the tests of the sources share: real data, small files, whole sources as one batch."""
 
-import os
 import struct
 from pathlib import Path
 
 import numpy as np
-import pytest
+from helpers.needs import missing
+from helpers.paths import SHARED_DATA
 
 from ignitetf.load.sources.base import Source
 from ignitetf.wire.schema import Batch, Column
 
-DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
-
 
 def real_data(name: str) -> Path:
     """A folder of real data; skips where it is absent, fails in CI."""
-    folder = DATA / name
+    folder = SHARED_DATA / name
     if not folder.is_dir():
-        reason = f"the data set {folder} is not on this machine"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
+        missing(f"the data set {folder} is not on this machine")
     return folder
 
 

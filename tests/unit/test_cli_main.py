@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import typer
-from command_tree import leaves
+from helpers.command_tree import leaves
 from typer.main import get_command
 from typer.testing import CliRunner
 

@@ -4,7 +4,7 @@ import importlib.util
 import re
 
 import pytest
-from conftest import ROOT
+from helpers.paths import ROOT
 
 yaml = pytest.importorskip("yaml")
 DOCKER = ROOT / "docker"

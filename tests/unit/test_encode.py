@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from conftest import without_native
+from helpers.needs import without_native
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyignite import GenericObjectMeta

@@ -6,7 +6,7 @@ import os
 import random
 
 import pytest
-from checkpoint_files import index_of
+from helpers.checkpoint_files import index_of
 
 from ignitetf.fs.bundle import Damaged, data_sizes
 from ignitetf.fs.folders import LocalFolder

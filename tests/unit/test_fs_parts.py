@@ -8,7 +8,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from conftest import needs_native_io
+from helpers.needs import needs_native_io
 from hypothesis import given
 from hypothesis import strategies as st
 

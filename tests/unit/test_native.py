@@ -10,13 +10,12 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import without_native
+from helpers.needs import without_native
+from helpers.paths import ROOT
+from helpers.wheels import GENERATED, build, built
 
 from ignitetf import native
 
-ROOT = Path(__file__).resolve().parents[2]
-_FILES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "ignitetf", "cli", "sql")
-_GENERATED = {".pyc", ".so"}
 SOURCES = [ROOT / "ignitetf" / part for part in native.PARTS]
 
 
@@ -27,37 +26,12 @@ def needs_compiler():
         without_native(str(error))
 
 
-def built(what, folder, **environment):
-    """The wheel or sdist of a copy of the project, in which nothing was built before."""
-    copy = folder / "project"
-    for name in _FILES:
-        for path in [ROOT / name, *(ROOT / name).rglob("*")]:
-            if path.is_file() and path.suffix not in _GENERATED:
-                target = copy / path.relative_to(ROOT)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(path.read_bytes())
-    return build(what, copy, folder, **environment)
-
-
-def build(what, project, folder, **environment):
-    program = f"from setuptools import build_meta; print(build_meta.build_{what}({str(folder)!r}))"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=project,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return folder / done.stdout.splitlines()[-1]
-
-
 def files_of_the_packages():
     found = set()
     places = {"ignitetf": "ignitetf", "cli": "ignitetf/cli", "sql": "ignitetf/sql/files"}
     for folder, place in places.items():
         for path in (ROOT / folder).rglob("*"):
-            if path.is_file() and path.suffix not in _GENERATED:
+            if path.is_file() and path.suffix not in GENERATED:
                 found.add(f"{place}/{path.relative_to(ROOT / folder).as_posix()}")
     return found
 
@@ -81,7 +55,7 @@ def test_a_wheel_has_every_file_and_the_parts_of_its_machine(tmp_path):
     parts = {Path("ignitetf", part).with_suffix(".so").as_posix() for part in native.PARTS}
     assert names == files_of_the_packages() | parts
     done = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "installed_parts.py")],
+        [sys.executable, str(ROOT / "tests" / "helpers" / "installed_parts.py")],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
         capture_output=True,

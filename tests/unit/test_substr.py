@@ -9,7 +9,7 @@ import weakref
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import without_native
+from helpers.needs import without_native
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 

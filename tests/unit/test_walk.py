@@ -4,7 +4,7 @@ import struct
 
 import numpy as np
 import pytest
-from conftest import without_native
+from helpers.needs import without_native
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 

@@ -1,6 +1,6 @@
 """Loads the four parts in C of an installed wheel, in a process that can build none.
 
-python tests/installed_parts.py
+python tests/helpers/installed_parts.py
 """
 
 import ctypes

@@ -13,7 +13,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from conftest import missing
+from helpers.needs import missing
 
 COMPILER = "org/eclipse/jdt/ecj/3.44.0/ecj-3.44.0.jar"
 COMPILER_SHA256 = "14c46ddc2e511c46c998da728f6a80f13a689c920f3832402f7ad150f6a6188d"
