@@ -1,6 +1,6 @@
 """`verify --epoch`: whether the shards of an epoch give every stored key exactly once.
 
-plan + windows -> **keys in the order of training** -> hashes, compared with a plain scan
+rows -> **keys in the order of training** -> hashes, compared with a plain scan
 
 All shards of an epoch are read one after the other, just as their workers read them, and their
 keys are compared with those that a scan of the partitions finds. The hash of the sequence depends

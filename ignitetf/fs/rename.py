@@ -1,6 +1,6 @@
 """Renames: one entry moves, whatever hangs below it; atomic for readers.
 
-store -> **moves** -> tree
+store -> **rename** -> tree
 """
 
 from __future__ import annotations

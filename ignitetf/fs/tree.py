@@ -1,4 +1,4 @@
-"""The tree of directories and files: resolve, list, make; see `moves` and `removal` for the rest.
+"""The tree of directories and files: resolve, list, make; see `rename` and `removal` for the rest.
 
 store -> **tree** -> meta
 

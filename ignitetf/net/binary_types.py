@@ -1,6 +1,6 @@
 """The binary types and class names of a cluster, asked for when bytes turn up that need them.
 
-wire -> **registry** -> read, load
+wire -> **binary_types** -> read, load
 """
 
 from __future__ import annotations

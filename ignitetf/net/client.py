@@ -1,8 +1,8 @@
 """`Client`: settings in, caches, SQL, partition map and raw channels out.
 
-settings -> transport -> **client** -> load, read, fs
+settings -> channel -> **client** -> load, read, fs
 
-pyignite's connections run over the verified and time-limited sockets of `transport` (`pyclient`),
+pyignite's connections run over the verified and time-limited sockets of `channel` (`pyclient`),
 so that typed work (caches, SQL, binary types) and raw pages share one way to connect. A client may
 be used by several threads.
 

@@ -1,6 +1,6 @@
 """What a failure means: the error of an answer, its text, and whether a node is full.
 
-transport, client -> **failures** -> errors
+channel, client -> **failures** -> errors
 """
 
 from __future__ import annotations

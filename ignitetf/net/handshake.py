@@ -1,6 +1,6 @@
 """Opening a connection: TCP, TLS, handshake, within one time limit.
 
-settings -> **handshake** -> transport (frames), pyclient
+settings -> **handshake** -> channel (frames), pyclient
 
 Every connection of ignitetf is made here, those of pyignite too (`pyclient` takes its sockets from
 `open_connection`). The certificate and the host name are checked before a byte of the handshake is

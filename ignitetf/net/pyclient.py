@@ -1,6 +1,6 @@
-"""pyignite over the connections of `transport`, and its errors in the project's own words.
+"""pyignite over the connections of `channel`, and its errors in the project's own words.
 
-transport -> **pyclient** -> client
+channel -> **pyclient** -> client
 
 pyignite encodes and decodes typed values (SQL, cache configurations). Its sockets, time limits and
 checks of frames are ours: an answer has the length it says, below a limit, and the request id that
@@ -177,7 +177,7 @@ def abandon(cursor: Any) -> None:
 
 
 class _Connection(PyConnection):  # type: ignore[misc]
-    """pyignite's connection over a socket of `transport`."""
+    """pyignite's connection over a socket of `channel`."""
 
     def __init__(self, client: PyClient, address: str) -> None:
         host, port = split_address(address)

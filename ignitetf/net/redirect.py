@@ -1,6 +1,6 @@
 """Statements that write to a data set by its SQL name, which is a view.
 
-client -> **targets** -> client
+client -> **redirect** -> client
 
 A view cannot be written to. The statement is meant for the table that the view shows, whose name
 changes when the data set is replaced, and nobody should have to look it up.

@@ -1,6 +1,6 @@
 """`SqlResult`: the rows of one SQL statement.
 
-pyclient -> **results** -> client
+pyclient -> **sql_result** -> client
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`Place`: where a record stands, added to the errors about it.
 
-**place** -> reader
+**error_context** -> reader
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Batches of columns for users without TensorFlow: NumPy arrays and Arrow record batches.
 
-reader -> **export** -> PyTorch, JAX, pandas, Polars, ...
+leaves -> **export** -> PyTorch, JAX, pandas, Polars, ...
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Columns to flat arrays, the form in which TensorFlow takes them; no TensorFlow here.
 
-reader -> **elements** -> dataset
+schema -> **leaves** -> rows, tensors
 
 Each field is a small tree of nodes: dense values, text, runs of another node, or a struct of
 nodes. A node packs the columns of several batches into arrays of its leaves with one copy, into

@@ -1,6 +1,6 @@
 """`ReadOptions`: what is read of a cache, and how.
 
-**options** -> reader -> dataset
+**options** -> reader -> rows
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which rows, in which order: shards, epochs, shuffling and positions. No sockets, no TensorFlow.
 
-**plan** -> windows -> dataset
+**plan** -> batches -> rows
 
 An epoch of a shard is a fixed sequence of rows, given by the data, the seed and the epoch number.
 The partitions are shared out among the shards once, by size, and never change shard. Without a

@@ -1,6 +1,6 @@
 """`CacheReader`: one cache opened for reading; partitions in, batches of columns out.
 
-scan -> **reader** -> dataset
+scan -> **reader** -> batches -> rows
 
 Opening finds out what the cache holds: from its manifest, else from the declared schema, else
 from the first pages. Reading decodes pages, applies the policy for nulls, and compares pages

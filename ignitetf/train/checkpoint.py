@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["BackgroundCheckpoint"]
+__all__ = ["BackgroundCheckpoint", "variables_of"]
 
 
 class BackgroundCheckpoint(tf.keras.callbacks.Callback):  # type: ignore[misc]

@@ -1,6 +1,6 @@
 """Answers proven whole, and put into types that pyignite knows, before it takes them apart.
 
-bytes -> **answers** -> pyignite
+bytes -> **check_answer** -> pyignite
 
 pyignite believes counts: a changed byte in the number of columns makes it build gigabytes of
 nothing for minutes. Here every object of an answer is stepped over first, and must end where the

@@ -1,6 +1,6 @@
 """Strings and blobs made of the bytes of a page inside TensorFlow, by an op of our own.
 
-elements -> **substr** -> form
+leaves -> **substr** -> tensors
 
 Handed over as Python objects, each value costs an object, two copies and the GIL. The op copies
 it once or, in batches and where TensorFlow's strings can share their bytes (from 2.21 on), not at
