@@ -1,6 +1,9 @@
 """`bench`: every way reads or writes the rows that were made, and what is told of it is whole."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -167,3 +170,31 @@ def test_pyignites_process_has_a_time_limit(client, cache_name, monkeypatch):
     monkeypatch.setattr(put_all, "_LIMIT_S", 0.01)
     with pytest.raises(RequestTimeout, match=r"more than 0\.01 s"):
         put_all_seconds(PutAll(client.settings, cache_name, Profile(1, 1, 1)))
+
+
+@pytest.mark.parametrize(
+    ("words", "ways"),
+    [
+        (["read", "--rows", "100b", "--count", "300"], {"numpy()", "pyignite scan"}),
+        (["order", "--count", "300"], {"reduce, shuffle, whole set", "eager loop"}),
+        (["fs", "--size", "8"], {"bare_put", "write", "read"}),
+    ],
+    ids=lambda given: given[0] if isinstance(given, list) else "",
+)
+def test_a_run_from_the_checkout_adds_its_figures_to_the_history(client, tmp_path, words, ways):
+    if client.settings.tls:
+        pytest.skip("these programs take the address alone")
+    history, root = tmp_path / "history.jsonl", Path(__file__).resolve().parents[2]
+    where = ["--address", client.settings.addresses[0], "--rounds", "1", "--history", history]
+    done = subprocess.run(
+        [sys.executable, root / "benchmarks" / "run.py", *words, *where],
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in history.read_text().splitlines()]
+    assert ways <= {line["way"] for line in found}
+    assert {line["bench"] for line in found} == {words[0]}
+    assert all(line["commit"] and line["rounds"] == 1 for line in found)
+    assert all(line["way"] in done.stdout for line in found)

@@ -1,8 +1,12 @@
-"""What the benchmarks share: turns, ratios, and what is refused before anything is measured."""
+"""What the benchmarks share: turns, ratios, history, and what is refused before it is measured."""
 
+import json
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from ignitetf.bench.turns import in_turn, median_ratio, rows_a_second
@@ -80,3 +84,88 @@ def test_the_command_refuses_before_it_connects(words, told):
     done = CliRunner().invoke(app, ["bench", "read", *words, "--address", "127.0.0.1:1"])
     assert done.exit_code != 0
     assert told in done.output
+
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def history(monkeypatch):
+    """The module of benchmarks/, which are programs beside each other, not a package."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import history
+
+    yield history
+    del sys.modules["history"]
+
+
+def figure(history, **changed):
+    usual = {"bench": "read", "profile": "mnist", "way": "numpy()", "median": 12.5}
+    usual |= {"unit": "rows/s", "ratio": 1.1, "rounds": 7}
+    return history.Figure(**(usual | changed))
+
+
+def entry(commit="aa", **changed):
+    usual = {"commit": commit, "machine": "M", "bench": "read", "profile": "mnist"}
+    return usual | {"way": "numpy()", "ratio": 1.0} | changed
+
+
+def test_a_run_is_appended_behind_the_runs_before(history, tmp_path):
+    path, around = tmp_path / "history.jsonl", {"date": "2026-01-01", "commit": "aa"}
+    history.append(path, around, [figure(history), figure(history, way="é", ratio=None)])
+    before = path.read_bytes()
+    history.append(path, around | {"commit": "bb"}, [figure(history)])
+    assert path.read_bytes().startswith(before)
+    found = history.load(path)
+    assert [(line["commit"], line["way"], line["ratio"]) for line in found] == [
+        ("aa", "numpy()", 1.1),
+        ("aa", "é", None),
+        ("bb", "numpy()", 1.1),
+    ]
+
+
+@pytest.mark.parametrize("line", ["{", "[1]", "7"])
+def test_a_damaged_line_of_the_history_is_named(history, tmp_path, line):
+    path = tmp_path / "history.jsonl"
+    path.write_text(f"{json.dumps(entry())}\n{line}\n")
+    with pytest.raises(ValueError, match=r"history\.jsonl, line 2"):
+        history.load(path)
+
+
+def test_the_surroundings_name_the_commit_and_the_versions_but_no_host(history):
+    import platform
+
+    found = history.surroundings("2.17.0")
+    assert set(found) == {"date", "commit", "machine", "versions"}
+    assert found["versions"]["ignite"] == "2.17.0" and "numpy" in found["versions"]
+    assert platform.node() not in json.dumps(found)
+
+
+def drawn(folder, entries, *words):
+    """Exit code and messages of plot.py, and the picture."""
+    (folder / "history.jsonl").write_text("".join(f"{json.dumps(e)}\n" for e in entries))
+    command = [sys.executable, BENCHMARKS / "plot.py", folder / "rates.png"]
+    command += ["--history", folder / "history.jsonl", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return done.returncode, done.stderr, folder / "rates.png"
+
+
+def test_the_history_is_drawn_with_a_panel_for_each_profile(tmp_path):
+    entries = [
+        entry("aa", profile=profile, way=way, ratio=ratio)
+        for profile in ("mnist", "1mb")
+        for way, ratio in (("numpy()", 1.0), ("pyignite scan", 0.1), ("bare_put", None))
+    ]
+    entries += [{**one, "commit": "bb"} for one in entries]
+    heights = []
+    for words in ((), ("--profile", "mnist")):
+        code, told, path = drawn(tmp_path, entries, *words)
+        assert code == 0, told
+        with Image.open(path) as image:
+            heights.append(image.height)
+    assert heights[0] == 2 * heights[1]
+
+
+def test_without_ratios_nothing_is_drawn(tmp_path):
+    code, told, path = drawn(tmp_path, [entry(ratio=None)])
+    assert code == 1 and "no such ratio" in told and not path.exists()

@@ -1,0 +1,174 @@
+"""Measure, print the figures and add them to the history: `python benchmarks/run.py read --help`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow reads it when it is imported
+
+from beside import ways_beside
+from history import HISTORY, Figure, append, surroundings
+from order import order_figures
+from tls import tls_figures
+
+from ignitetf.bench.fs import bench_fs
+from ignitetf.bench.read import Rate, bench_read
+from ignitetf.bench.rows import PROFILES, sized
+from ignitetf.bench.sweep import PARTITIONS, SWEEP, bench_partitions
+from ignitetf.bench.write import PNG, bench_write
+from ignitetf.bench.write import PROFILES as WRITE_PROFILES
+from ignitetf.cli.output import note, show
+from ignitetf.errors import IgniteTFError
+from ignitetf.net.client import connect
+from ignitetf.node.jars import IGNITE_VERSION
+from ignitetf.settings import Settings
+
+_READ = ("mnist", "1mb", "blobs", "sql")
+_MIB = 1 << 20
+
+
+def read(args: argparse.Namespace) -> list[Figure]:
+    """Ways of reading, beside bare sockets, pyignite, arrays in memory and TFRecord files."""
+    rates: list[Rate] = []
+    for profile in args.rows or _READ:
+        note(f"reading {profile} rows, {args.rounds} rounds")
+        if profile == SWEEP:
+            rates += _sweep(args)
+            continue
+        chosen = sized(PROFILES[profile], args.count)
+        with tempfile.TemporaryDirectory() as folder:
+            rates += bench_read(
+                args.settings,
+                profile,
+                rounds=args.rounds,
+                rows=args.count,
+                ways=args.way,
+                more=ways_beside(chosen, Path(folder)),
+            )
+    return [
+        Figure("read", _profile(r), r.way, r.rows_per_s, "rows/s", r.ratio, args.rounds)
+        for r in rates
+    ]
+
+
+def _sweep(args: argparse.Namespace) -> list[Rate]:
+    return bench_partitions(
+        lambda: args.settings,
+        nodes=args.nodes or (),
+        partitions=args.partitions or PARTITIONS,
+        rows=args.count,
+        rounds=args.rounds,
+        note=note,
+    )
+
+
+def _profile(rate: Rate) -> str:
+    """The profile with what makes its ratios incomparable with those of other runs."""
+    name = rate.profile
+    if name == SWEEP:
+        name = f"{rate.partitions} partitions, {rate.nodes} nodes"
+    return name if rate.rows == PROFILES[rate.profile].rows else f"{name}, {rate.rows:,} rows"
+
+
+def write(args: argparse.Namespace) -> list[Figure]:
+    """Ways of writing, beside encoded requests and pyignite, and reads from rows and blocks."""
+    rates = []
+    for profile in args.rows or (*WRITE_PROFILES, PNG):
+        note(f"writing {profile} rows, {args.rounds} rounds")
+        rates += bench_write(args.settings, profile, rounds=args.rounds)
+    return [
+        Figure("write", r.profile, r.way, r.rows_per_s, "rows/s", r.to_limit, args.rounds)
+        for r in rates
+    ]
+
+
+def fs(args: argparse.Namespace) -> list[Figure]:
+    """igfs:// beside bare requests with the same chunks."""
+    found = bench_fs(args.settings, size_bytes=args.size * _MIB, rounds=args.rounds, say=note)
+    ways = [name.removesuffix("_ratio") for name in found if name.endswith("_ratio")]
+    bare = [name for name in found if name.startswith("bare_")]
+    profile = f"{args.size} MiB"
+    return [
+        Figure("fs", profile, way, found[way], "MB/s", found.get(f"{way}_ratio"), args.rounds)
+        for way in [*bare, *ways]
+        if found[way] is not None
+    ]
+
+
+def order(args: argparse.Namespace) -> list[Figure]:
+    """Order, shuffle and state beside a plain read, and the memory of shuffled windows."""
+    return order_figures(args.settings, args.rounds, args.count)
+
+
+def tls(args: argparse.Namespace) -> list[Figure]:
+    """Reads and loads over TLS beside the same ones in plain text; starts two nodes."""
+    return tls_figures(args.rounds, args.count)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run one bench; the exit code is the result."""
+    args = _arguments(words)
+    try:
+        args.settings = Settings.resolve(address=args.address)
+        # Before the run, as a commit may follow while it lasts.
+        around = surroundings(_ignite(args))
+        figures = args.bench(args)
+    except IgniteTFError as error:
+        note(f"error: {error}" + (f" ({error.hint})" if error.hint else ""))
+        return 1
+    show([asdict(figure) for figure in figures])
+    if not args.no_history:
+        append(args.history, around, figures)
+        note(f"{len(figures)} lines were added to {args.history.name}")
+    return 0
+
+
+def _ignite(args: argparse.Namespace) -> str:
+    """The version of the cluster."""
+    if args.bench is tls or (args.bench is read and args.nodes):
+        return IGNITE_VERSION  # of the nodes to be started
+    with connect(settings=args.settings) as client:
+        return str(client.sql("SELECT VERSION FROM SYS.NODES").fetchall()[0][0])
+
+
+def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python benchmarks/run.py", description=__doc__)
+    benches = parser.add_subparsers(required=True)
+
+    def bench(run: Callable[[argparse.Namespace], list[Figure]], rounds: int) -> Any:
+        made = benches.add_parser(run.__name__, help=run.__doc__, description=run.__doc__)
+        made.set_defaults(bench=run)
+        made.add_argument("--rounds", type=int, default=rounds, help="times each way is run")
+        made.add_argument("--address", help="HOST:PORT; else what `ignitetf config` shows")
+        made.add_argument("--history", type=Path, default=HISTORY, help="the file to append to")
+        made.add_argument("--no-history", action="store_true", help="print only")
+        return made.add_argument
+
+    many = {"action": "append", "type": int, "metavar": "N"}
+    option = bench(read, 7)
+    option("--rows", action="append", choices=list(PROFILES), help=f"default: {', '.join(_READ)}")
+    option("--count", type=int, metavar="N", help="rows, instead of the profile's own number")
+    option("--way", action="append", metavar="NAME", help="only this way and the bare sockets")
+    option("--partitions", **many, help="for --rows partitions; default: 1, 2, 4 ... 2,048")
+    option("--nodes", **many, help="for --rows partitions alone: embedded nodes to start")
+    option = bench(write, 5)
+    option("--rows", action="append", choices=[*WRITE_PROFILES, PNG], help="default: all")
+    option = bench(fs, 3)
+    option("--size", type=int, default=256, metavar="MIB", help="size of the file in MiB")
+    for run in (order, tls):
+        bench(run, 7)("--count", type=int, metavar="N", help="rows")
+    args = parser.parse_args(words)
+    if args.bench is read and args.nodes and args.rows != [SWEEP]:
+        parser.error("--nodes goes with --rows partitions alone")
+    return args
+
+
+if __name__ == "__main__":
+    sys.exit(main())
