@@ -20,13 +20,10 @@ __all__ = ["InFlight", "Pipeline"]
 
 
 class InFlight:
-    """The requests of one channel whose answers are still to come; their number is its length.
-
-    Attributes:
-        channel: The channel, on which nobody else sends meanwhile.
+    """The requests of one channel whose answers are still to come; `len` counts them.
 
     Args:
-        channel: As above.
+        channel: The channel; nobody else sends on it meanwhile.
         limit: The most requests that stay unanswered; `send` receives the oldest answers beyond it.
     """
 
