@@ -27,6 +27,7 @@ import platform
 import threading
 import time
 import uuid
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from ignitetf.errors import DataSetBusy, IgniteTFError
@@ -65,6 +66,62 @@ def is_held(client: Client, name: str) -> bool:
     return read_text(client, _entry_name(name)) is not None
 
 
+@dataclass(frozen=True)
+class Holder:
+    """Who has a lease, and for what: the JSON of its entry, under these names.
+
+    Attributes:
+        id: Name of this lease, which no other has.
+        work: What it is held for, in words for those who have to wait.
+        host: Name of the machine, for people.
+        machine: The machine since its start (`owner.machine`).
+        pid: Number of the process.
+        started: When the process started.
+        since: When the lease was asked for, ISO 8601 in UTC.
+        renewals: How often it was renewed.
+    """
+
+    id: str
+    work: str
+    host: str
+    machine: str
+    pid: int
+    started: float | None
+    since: str
+    renewals: int = 0
+
+    @classmethod
+    def of_this_process(cls, work: str) -> Holder:
+        """This process, with a new lease."""
+        return cls(
+            id=uuid.uuid4().hex,
+            work=work,
+            host=platform.node(),
+            machine=machine(),
+            pid=os.getpid(),
+            started=started(),
+            since=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        )
+
+    @classmethod
+    def from_text(cls, text: str) -> Holder:
+        """What `to_text` wrote."""
+        return cls(**json.loads(text))
+
+    def to_text(self) -> str:
+        """The entry of the catalog."""
+        return json_text(asdict(self))
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is a process of this machine that is known to have ended."""
+        return self.started is not None and has_ended(self.machine, self.pid, self.started)
+
+    def __str__(self) -> str:
+        """The holder, for a message."""
+        return f"a {self.work} by process {self.pid} on {self.host} since {self.since}"
+
+
 class Lease:
     """The lease of one data set, held for the time of the block as a context manager."""
 
@@ -77,16 +134,7 @@ class Lease:
             work: What it is held for, in words for those who have to wait.
         """
         self.client, self.name = client, name
-        self._facts: dict[str, Any] = {
-            "id": uuid.uuid4().hex,
-            "work": work,
-            "host": platform.node(),
-            "machine": machine(),
-            "pid": os.getpid(),
-            "started": started(),
-            "since": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        }
-        self._renewals = 0
+        self._holder = Holder.of_this_process(work)
         self._text = ""
         self._renewed = 0.0
         self._lost: DataSetBusy | None = None
@@ -130,7 +178,7 @@ class Lease:
                 seen, since = found, _now()
             elif found != seen:
                 raise self._busy(found)
-            if _is_abandoned(found) or began - since >= EXPIRES_S:
+            if Holder.from_text(found).has_ended or began - since >= EXPIRES_S:
                 if self._replace(found):
                     return
                 seen = None
@@ -195,7 +243,7 @@ class Lease:
         raise self._lost
 
     def _is_mine(self, text: str) -> bool:
-        return bool(json.loads(text)["id"] == self._facts["id"])
+        return Holder.from_text(text).id == self._holder.id
 
     def _add(self) -> bool:
         began, text = _now(), self._next()
@@ -214,20 +262,20 @@ class Lease:
         return done
 
     def _next(self) -> str:
-        self._renewals += 1
-        return json_text({**self._facts, "renewals": self._renewals})
+        self._holder = replace(self._holder, renewals=self._holder.renewals + 1)
+        return self._holder.to_text()
 
     def _busy(self, found: str) -> DataSetBusy:
-        holder = json.loads(found)
+        holder = Holder.from_text(found)
         return DataSetBusy(
-            f"{self.name!r} is in use: {_described(holder)}",
+            f"{self.name!r} is in use: {holder}",
             hint=f"wait for that to end; what a killed process leaves is free after {EXPIRES_S:g} s",
             **_fields(self.name, holder),
         )
 
     def _taken(self, found: str | None) -> DataSetBusy:
-        holder = {} if found is None else json.loads(found)
-        by = f" by {_described(holder)}" if holder else ""
+        holder = None if found is None else Holder.from_text(found)
+        by = f" by {holder}" if holder else ""
         return DataSetBusy(
             f"{self.name!r} was taken over{by}, as this process had stood still:"
             " nothing more is written",
@@ -236,17 +284,6 @@ class Lease:
         )
 
 
-def _is_abandoned(text: str) -> bool:
-    """Whether the holder of a lease is a process of this machine that has ended."""
-    holder = json.loads(text)
-    return has_ended(holder["machine"], holder["pid"], holder["started"])
-
-
-def _described(holder: dict[str, Any]) -> str:
-    return (
-        f"a {holder['work']} by process {holder['pid']} on {holder['host']} since {holder['since']}"
-    )
-
-
-def _fields(name: str, holder: dict[str, Any]) -> dict[str, Any]:
-    return {"cache": name, **{key: holder.get(key) for key in ("host", "pid", "since", "work")}}
+def _fields(name: str, holder: Holder | None) -> dict[str, Any]:
+    known = {} if holder is None else asdict(holder)
+    return {"cache": name, **{key: known.get(key) for key in ("host", "pid", "since", "work")}}

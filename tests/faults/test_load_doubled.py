@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from loaders import SPAN, Loaders
@@ -183,7 +184,9 @@ def test_the_clock_of_the_holder_does_not_matter(client, cache_name, monkeypatch
     monkeypatch.setattr(lease, "RENEWED_S", 0.1)
     monkeypatch.setattr(lease, "EXPIRES_S", 1.0)
     other = Lease(client, cache_name, "load")
-    other._facts |= {"machine": "elsewhere", "pid": 1, "started": 1e12, "since": "2099-01-01"}
+    other._holder = replace(
+        other._holder, machine="elsewhere", pid=1, started=1e12, since="2099-01-01"
+    )
     with other:
         with pytest.raises(DataSetBusy, match="2099-01-01"), Lease(client, cache_name, "load"):
             pass

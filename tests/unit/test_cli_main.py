@@ -21,6 +21,7 @@ from ignitetf.cli import options
 from ignitetf.cli.group import LazyGroup, UsageError
 from ignitetf.cli.main import COMMANDS, app
 from ignitetf.errors import ConfigError, ConnectError
+from ignitetf.load.kinds import KINDS
 
 HEAVY = ("numpy", "tensorflow", "pyignite", "rich", "pyarrow", "prompt_toolkit", "pandas")
 COMMAND_PATHS = [path for path, _ in leaves(get_command(app))]
@@ -351,3 +352,15 @@ def unused_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def test_every_kind_of_source_has_a_command_with_its_options():
+    commands = {path[1]: command for path, command in leaves(get_command(app)) if path[0] == "load"}
+    assert set(commands) == {name for name, kind in KINDS.items() if kind.help is not None}
+    for name, command in commands.items():
+        flags = {flag for parameter in command.params for flag in parameter.opts}
+        for option in KINDS[name].options:
+            assert option.flag.partition("/")[0] in flags
+        assert ("--split" in flags) is KINDS[name].splits
+        # `--key` is the key of the records here, that of the client certificate has another name.
+        assert ("--tls-key" in flags) is any(o.name == "key" for o in KINDS[name].options)
