@@ -8,15 +8,11 @@ from collections.abc import Callable, Iterator
 import psutil
 from history import Figure
 
-from ignitetf import IgniteDataset
+from ignitetf import IgniteDataset, open_rows
 from ignitetf.bench.rows import PROFILES, drop_rows, fill_cache, sized
 from ignitetf.bench.turns import in_turn, median_ratio, rows_a_second
 from ignitetf.bench.ways import reduced_rows
 from ignitetf.net.client import Client, connect
-from ignitetf.read.arguments import order_of
-from ignitetf.read.batches import read_pieces
-from ignitetf.read.options import ReadOptions
-from ignitetf.read.reader import CacheReader
 from ignitetf.settings import Settings
 
 _BATCH = 128
@@ -92,12 +88,13 @@ def _ways(cache: str, settings: Settings) -> dict[str, Callable[[], int]]:
 def _window_memory(client: Client, cache: str) -> Iterator[tuple[str, float]]:
     """The most memory, in MB, that three shuffled epochs add to the process."""
     process = psutil.Process()
-    reader = CacheReader(client, cache, ReadOptions())
-    partitions = list(range(reader.partition_count))
     for window_mb in _WINDOWS_MB:
-        order = order_of(reader, partitions, 7, None, (0, 1), window_mb << 20)
+        rows = open_rows(
+            cache, client=client, shuffle=7, shard=(0, 1), window_bytes=window_mb << 20
+        )
         before = most = process.memory_info().rss
-        for epoch in range(3):
-            for _ in read_pieces(reader, order, order.pieces((), 0, 1), epoch):
+        for _ in range(3):
+            for _ in rows.column_batches():
                 most = max(most, process.memory_info().rss)
+            rows = rows.next_epoch()
         yield f"memory, shuffle, windows of {window_mb} MB", round((most - before) / 1e6)
