@@ -25,7 +25,7 @@ from ignitetf.bench.rows import Profile, make_rows
 from ignitetf.errors import IgniteTFError, RequestTimeout
 from ignitetf.net.client import connect
 from ignitetf.settings import Settings
-from ignitetf.wire.blocks import concat
+from ignitetf.wire.concat import concat
 from ignitetf.wire.schema import Batch
 
 __all__ = ["PutAll", "put_all_seconds"]

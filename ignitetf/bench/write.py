@@ -33,7 +33,8 @@ from ignitetf.net.client import Client, connect
 from ignitetf.settings import Settings
 from ignitetf.tables.caches import create_cache, create_table
 from ignitetf.tables.spec import CacheSpec
-from ignitetf.wire.blocks import block_schema, concat
+from ignitetf.wire.blocks import block_schema
+from ignitetf.wire.concat import concat
 
 __all__ = ["PNG", "PROFILES", "WriteRate", "bench_write"]
 

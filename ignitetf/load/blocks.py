@@ -23,9 +23,10 @@ from ignitetf.load.sender import Work
 from ignitetf.load.writer import Writer
 from ignitetf.net.client import Client, cache_id
 from ignitetf.wire.affinity import partitions_of
-from ignitetf.wire.blocks import BLOCK_KEY, concat, pack_blocks
+from ignitetf.wire.blocks import BLOCK_KEY, pack_blocks
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.codes import OpCode, TypeCode
+from ignitetf.wire.concat import concat
 from ignitetf.wire.requests import batch_head
 from ignitetf.wire.schema import Batch, Column, Schema
 

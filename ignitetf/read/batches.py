@@ -18,16 +18,15 @@ from ignitetf.read.window import (
     ALIGNED_ROWS,
     MANY_ROWS,
     Filling,
-    concat_batches,
     piece_rows,
 )
 from ignitetf.wire.buffers import BufferPool
+from ignitetf.wire.concat import concat
 from ignitetf.wire.schema import Batch
 
 __all__ = [
     "batch_count",
     "closing_batches",
-    "concat_batches",
     "join_batches",
     "read_pieces",
 ]
@@ -135,7 +134,7 @@ def _permuted(parts: list[Batch], order: Order, window: Window, epoch: int) -> I
     rows = sum(len(b) for b in parts)
     if rows == 0:
         return
-    whole = parts[0] if len(parts) == 1 else concat_batches(parts)
+    whole = concat(parts)
     parts.clear()
     actual = Window(window.partitions, window.first, rows)
     index = order.permutation(actual, epoch)

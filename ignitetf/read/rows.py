@@ -34,8 +34,9 @@ from ignitetf.read.options import ReadOptions
 from ignitetf.read.plan import MOST_ROWS, WINDOW_BYTES, Even, Order, Position, Shard, whole_argument
 from ignitetf.read.reader import CacheReader
 from ignitetf.read.state import identity_of, placed
-from ignitetf.read.window import concat_batches, piece_rows
+from ignitetf.read.window import piece_rows
 from ignitetf.settings import Settings
+from ignitetf.wire.concat import concat
 from ignitetf.wire.parameters import parameter_list
 from ignitetf.wire.schema import Batch
 
@@ -358,4 +359,4 @@ def _pages(rows: EpochRows) -> Generator[Batch, None, None]:
 def _joined(parts: Generator[list[Batch], None, None]) -> Generator[Batch, None, None]:
     with contextlib.closing(parts):
         for batches in parts:
-            yield batches[0] if len(batches) == 1 else concat_batches(batches)
+            yield concat(batches)

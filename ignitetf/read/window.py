@@ -10,7 +10,7 @@ Columns of runs are collected, and put in order when the window is complete.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from typing import Any, Final
 
 import numpy as np
@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from ignitetf.errors import DataChanged
 from ignitetf.read.options import PAGE_BYTES
 from ignitetf.wire.buffers import BufferPool
+from ignitetf.wire.concat import concat_columns
 from ignitetf.wire.schema import Batch, Column
 
-__all__ = ["ALIGNED_ROWS", "MANY_ROWS", "Filling", "concat_batches", "piece_rows"]
+__all__ = ["ALIGNED_ROWS", "MANY_ROWS", "Filling", "piece_rows"]
 
 # So many rows of any whole number of bytes are a multiple of TensorFlow's alignment of 64.
 ALIGNED_ROWS: Final = 64
@@ -88,7 +89,7 @@ class Filling:
         """
         if self._rows != len(self._index):
             raise self._other_rows()
-        runs = {name: _concat(parts) for name, parts in self._runs.items()}
+        runs = {name: concat_columns(parts) for name, parts in self._runs.items()}
         nbytes = sum(a.nbytes for a in self._dense.values()) + sum(c.nbytes for c in runs.values())
         rows = self._ahead + self._rows
         rest = 0 if last or runs or rows < MANY_ROWS else rows % ALIGNED_ROWS
@@ -151,43 +152,3 @@ def _scatter(target: NDArray[Any], places: NDArray[np.int64], values: NDArray[An
     kind = f"V{width}"
     flat = values.reshape(len(values), -1)
     target.reshape(len(target), -1).view(kind)[:, 0][places] = flat.view(kind)[:, 0]
-
-
-def concat_batches(batches: Sequence[Batch]) -> Batch:
-    """The records of several batches as one."""
-    keys = [b.key for b in batches if b.key is not None]
-    return Batch(
-        _concat(keys) if keys else None,
-        {name: _concat([b.columns[name] for b in batches]) for name in batches[0].columns},
-    )
-
-
-def _concat(columns: Sequence[Column]) -> Column:
-    valid = None
-    if any(c.valid is not None for c in columns):
-        valid = np.concatenate(
-            [c.valid if c.valid is not None else np.ones(len(c), np.bool_) for c in columns]
-        )
-    first = columns[0]
-    if isinstance(first.values, dict):
-        inner = {}
-        for name in first.values:
-            parts = [c.values[name] for c in columns if isinstance(c.values, dict)]
-            inner[name] = _concat(parts)
-        return Column(inner, valid=valid)
-    if first.starts is None:
-        return Column(np.concatenate([c.values for c in columns]), valid=valid)
-    values, lengths = [], []
-    for column in columns:
-        flat, offsets = column.compact()
-        values.append(flat)
-        lengths.append(np.diff(offsets))
-    offsets = np.concatenate(([0], np.cumsum(np.concatenate(lengths))))
-    if isinstance(values[0], Column):
-        nested = _concat([v if isinstance(v, Column) else Column(v) for v in values])
-        return Column.from_offsets(nested, offsets, valid)
-    arrays = [v for v in values if isinstance(v, np.ndarray)]
-    if len(arrays) < len(values):
-        nested = _concat([v if isinstance(v, Column) else Column(v) for v in values])
-        return Column.from_offsets(nested, offsets, valid)
-    return Column.from_offsets(np.concatenate(arrays), offsets, valid)

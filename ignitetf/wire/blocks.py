@@ -27,14 +27,14 @@ from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError, SchemaError
 from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.concat import compact
 from ignitetf.wire.datatypes import INTEGERS, TIME_UNIT, Family, types_of
 from ignitetf.wire.decoder import Decoder
-from ignitetf.wire.encoders import copy_runs
 from ignitetf.wire.frames import Page
 from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema, field_for
 from ignitetf.wire.types import TypeRegistry
 
-__all__ = ["BLOCK_KEY", "BlockDecoder", "block_schema", "concat", "pack_blocks", "unpack_blocks"]
+__all__ = ["BLOCK_KEY", "BlockDecoder", "block_schema", "pack_blocks", "unpack_blocks"]
 
 Positions = NDArray[np.int64]
 
@@ -326,57 +326,3 @@ def _bounds(field: Field, offsets: NDArray[Any], end: int) -> Positions:
 def _expect(field: Field, found: int, count: int | None) -> None:
     if count is not None and found != count:
         raise ValueError(f"{field.name} has {found} values for {count} keys")
-
-
-def compact(column: Column) -> tuple[NDArray[Any] | Column, Positions]:
-    """As `Column.compact`, copying whole runs where a copy is needed."""
-    assert column.starts is not None and column.lengths is not None
-    values = column.values
-    if not isinstance(values, np.ndarray):
-        return column.compact()
-    offsets = np.concatenate(([0], np.cumsum(column.lengths, dtype=np.int64)))
-    first = int(column.starts[0]) if len(column) else 0
-    if np.array_equal(column.starts, offsets[:-1] + first):
-        return values[first : first + int(offsets[-1])], offsets
-    size = values.itemsize
-    out = np.empty(int(offsets[-1]), values.dtype)
-    flat = np.ascontiguousarray(values).view(np.uint8)
-    sizes = column.lengths * size
-    copy_runs(out.view(np.uint8), offsets[:-1] * size, flat, column.starts * size, sizes)
-    return out, offsets
-
-
-def concat(batches: Sequence[Batch]) -> Batch:
-    """The records of several batches with the same columns as one batch."""
-    if len(batches) == 1:
-        return batches[0]
-    keys = [b.key for b in batches if b.key is not None]
-    columns = {
-        name: concat_columns([b.columns[name] for b in batches]) for name in batches[0].columns
-    }
-    return Batch(concat_columns(keys) if keys else None, columns)
-
-
-def concat_columns(columns: Sequence[Column]) -> Column:
-    """The values of several columns of one form as one column."""
-    valid = None
-    if any(c.valid is not None for c in columns):
-        marks = [np.ones(len(c), bool) if c.valid is None else c.valid for c in columns]
-        valid = np.concatenate(marks)
-    first = columns[0].values
-    if isinstance(first, dict):
-        parts = [c.values for c in columns if isinstance(c.values, dict)]
-        return Column({n: concat_columns([p[n] for p in parts]) for n in first}, valid=valid)
-    if columns[0].starts is None:
-        return Column(np.concatenate([np.asarray(c.values) for c in columns]), valid=valid)
-    packed = [compact(c) for c in columns]
-    ends = np.cumsum([int(offsets[-1]) for _, offsets in packed])
-    shifts = [0, *ends[:-1].tolist()]
-    bounds = [offsets[:-1] + shift for (_, offsets), shift in zip(packed, shifts, strict=True)]
-    offsets = np.concatenate([*bounds, ends[-1:]])
-    values = [v for v, _ in packed]
-    if isinstance(values[0], Column):
-        inner: Any = concat_columns([v for v in values if isinstance(v, Column)])
-    else:
-        inner = np.concatenate([v for v in values if isinstance(v, np.ndarray)])
-    return Column.from_offsets(inner, offsets, valid)
