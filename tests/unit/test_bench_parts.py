@@ -132,13 +132,13 @@ def test_a_damaged_line_of_the_history_is_named(history, tmp_path, line):
         history.load(path)
 
 
-def test_the_surroundings_name_the_commit_and_the_versions_but_no_host(history):
-    import platform
-
+def test_the_surroundings_name_commit_machine_and_versions(history):
+    if not (BENCHMARKS.parent / ".git").exists():
+        pytest.skip("not a git checkout")
     found = history.surroundings("2.17.0")
     assert set(found) == {"date", "commit", "machine", "versions"}
+    assert all(found.values())
     assert found["versions"]["ignite"] == "2.17.0" and "numpy" in found["versions"]
-    assert platform.node() not in json.dumps(found)
 
 
 def drawn(folder, entries, *words):
