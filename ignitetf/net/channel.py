@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from ignitetf.errors import (
     ConnectError,
+    IgniteTFError,
     RequestTimeout,
     WireError,
 )
@@ -190,6 +191,10 @@ class Channel:
                     frame = answer
                 else:
                     self._early[answered] = answer
+        except IgniteTFError:
+            # It has its cause: `on_head` sends the next request, which may fail itself.
+            self.close()
+            raise
         except OSError as error:
             raise self._broken(error, "waiting for an answer") from error
         except BaseException:

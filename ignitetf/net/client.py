@@ -33,6 +33,7 @@ from ignitetf.errors import (
     RequestTimeout,
     ServerError,
     SqlError,
+    WireError,
 )
 from ignitetf.local.ended import ended_at
 from ignitetf.net.channel import Channel
@@ -370,6 +371,12 @@ class Client:
 
     def cache_names(self) -> list[str]:
         """Names of all caches, sorted."""
+        with contextlib.suppress(WireError):
+            return self._cache_names()
+        # The node counts the names before it writes them, and a cache may go in between.
+        return self._cache_names()
+
+    def _cache_names(self) -> list[str]:
         body = self.call(OpCode.CACHE_GET_NAMES)
         with damaged("the list of caches"):
             return sorted(read_cache_names(body))

@@ -32,6 +32,7 @@ from typing import Any, Final
 
 from ignitetf.errors import DataSetBusy, IgniteTFError
 from ignitetf.net.client import Client
+from ignitetf.net.failures import is_full
 from ignitetf.owner import has_ended, machine, started
 from ignitetf.tables.catalog import (
     SEPARATOR,
@@ -41,6 +42,7 @@ from ignitetf.tables.catalog import (
     remove_text,
     replace_text,
 )
+from ignitetf.tables.room import memory_full
 
 __all__ = ["Lease", "is_held"]
 
@@ -125,15 +127,17 @@ class Holder:
 class Lease:
     """The lease of one data set, held for the time of the block as a context manager."""
 
-    def __init__(self, client: Client, name: str, work: str) -> None:
+    def __init__(self, client: Client, name: str, work: str, *, if_room: bool = False) -> None:
         """A lease that is not held yet.
 
         Args:
             client: The connection.
             name: Name of the data set.
             work: What it is held for, in words for those who have to wait.
+            if_room: Go without, unless somebody has it, on a node without memory for the lease:
+                what makes room must not need any. No load gets on there meanwhile either.
         """
-        self.client, self.name = client, name
+        self.client, self.name, self.if_room = client, name, if_room
         self._holder = Holder.of_this_process(work)
         self._text = ""
         self._renewed = 0.0
@@ -160,11 +164,23 @@ class Lease:
             self._wait()
         except DataSetBusy:
             raise
-        except BaseException:
+        except BaseException as error:
             # The answer that it is ours may have been lost, or the wait for it been cut short.
             self.release(_HURRY_S)
-            raise
+            if not self._may_go_without(error):
+                raise
+            return
         threading.Thread(target=self._renew_often, name="ignitetf-lease", daemon=True).start()
+
+    def _may_go_without(self, error: BaseException) -> bool:
+        """Whether the lease is optional and could not be stored; raises DataSetBusy if it is held."""
+        full = isinstance(error, IgniteTFError) and is_full(error)
+        if not (self.if_room and full and memory_full(self.client)):
+            return False
+        found = read_text(self.client, _entry_name(self.name))
+        if found is not None and not Holder.from_text(found).has_ended:
+            raise self._busy(found) from error
+        return True
 
     def _wait(self) -> None:
         seen: str | None = None

@@ -59,7 +59,7 @@ def drop_cache(client: Client, name: str) -> None:
     """
     cache = resolve(client, name)
     data_set = _data_set(client, cache)
-    with Lease(client, data_set, "removal"):
+    with Lease(client, data_set, "removal", if_room=True):
         caches = {cache} if cache == index_table(data_set) else _caches(client, data_set) | {cache}
         drop_caches(client, sorted(caches))
         if cache != index_table(data_set):
@@ -78,7 +78,7 @@ def drop_table(client: Client, name: str) -> None:
     if data_set == table["table"] or data_set == table["cache"]:
         drop_cache(client, table["cache"] if data_set == table["cache"] else data_set)
         return
-    with Lease(client, data_set, "removal"):
+    with Lease(client, data_set, "removal", if_room=True):
         drop_views(client, table["base_table"])
         drop_sql_table(client, table["schema"], table["base_table"])
 
@@ -92,7 +92,7 @@ def clear_cache(client: Client, name: str) -> None:
     """
     cache = resolve(client, name)
     data_set = _data_set(client, cache)
-    with Lease(client, data_set, "removal"):
+    with Lease(client, data_set, "removal", if_room=True):
         client.call(OpCode.CACHE_CLEAR, cache_request(cache_id(cache)))
         drop_manifest(client, data_set)
 

@@ -8,13 +8,15 @@ import pytest
 from helpers.ports import lasting_port
 from pyignite.datatypes.prop_codes import PROP_CACHE_MODE, PROP_NAME
 
-from ignitetf.errors import IgniteTFError, ServerOverloaded
+from ignitetf.errors import DataSetBusy, IgniteTFError, ServerError, ServerOverloaded
 from ignitetf.load.loader import load_dataset
 from ignitetf.net.client import connect
 from ignitetf.node import Node
 from ignitetf.partitions import PAGES_PER_PARTITION
 from ignitetf.settings import split_address
 from ignitetf.tables.caches import create_cache
+from ignitetf.tables.lease import Lease
+from ignitetf.tables.removal import drop_cache
 from ignitetf.tables.spec import CacheSpec
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(240)]
@@ -139,6 +141,27 @@ def test_a_file_is_refused_for_want_of_space(node, client, filled):
         write_file(node.addresses[0])
     assert caught.value.errno == 28
     check_whole(node, client, filled, before)
+
+
+def test_what_makes_room_needs_none(node, client, foreign, filled, monkeypatch):
+    """A data set is removed, though its lease finds no place; but not while somebody has it."""
+    cache, count = filled
+    cache.remove_keys(list(range(count - 4000, count)))
+    load_dataset({"A": np.arange(10)}, "OURS", client=client, partitions=8)
+    lease = Lease(client, "OURS", "load")
+    lease.acquire()
+    fill(cache)
+
+    def no_room(*_):
+        raise ServerError("no", server_message="Failed to update keys (retry update if possible).")
+
+    monkeypatch.setattr("ignitetf.tables.lease.add_text", no_room)
+    with pytest.raises(DataSetBusy):
+        drop_cache(client, "OURS")
+    assert client.cache_size("OURS") == 10
+    lease.release(5)
+    drop_cache(client, "OURS")
+    assert not client.cache_exists("OURS")
 
 
 def test_removed_data_make_room_again(node, client, foreign, filled):
