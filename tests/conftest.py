@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from helpers.needs import missing
+from helpers.nodes import without_recording
 from helpers.paths import SHARED_DATA
 from helpers.ports import free_port
 
@@ -103,7 +104,8 @@ def _node(*, secure):
 
     options = {"nodes": 3, "memory": "1g", "secure": True} if secure else {"memory": "2g"}
     try:
-        return Node.start("tests", port=free_port(options.get("nodes", 1)), **options)
+        with without_recording():
+            return Node.start("tests", port=free_port(options.get("nodes", 1)), **options)
     except NodeError as error:
         missing(f"no node: {error} ({error.hint})")
 

@@ -231,7 +231,8 @@ def test_bad_voc_is_one_line_and_leaves_nothing(run, client, cache_name, tmp_pat
 
 BAD_TABLES = {
     "ragged": "a,b\n1,2\n3\n",
-    "types half-way": "a,b\n" + "1,2\n" * 2_000_000 + "x,2\n",
+    # In the third block, of 4 MiB each.
+    "types half-way": "a,b\n" + f"1,{'t' * 1000}\n" * 12_000 + "x,t\n",
     "no identifiers": "a b,1c\n1,2\n",
     "one name twice": "a,A\n1,2\n",
     "empty": "",

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from helpers.nodes import without_recording
 
 from ignitetf.errors import NodeError
 from ignitetf.home import ignitetf_home
@@ -62,7 +63,9 @@ def name(request):
 def shared(home):
     """One node for the tests that only look."""
     port = next(free_ports(12_200, ()))
-    with Node.start("shared", port, memory=SMALL, template_partitions=[12]) as node:
+    with without_recording():
+        node = Node.start("shared", port, memory=SMALL, template_partitions=[12])
+    with node:
         yield node
 
 

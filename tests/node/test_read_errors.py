@@ -169,7 +169,7 @@ def open_queries(client, name):
 def test_reads_that_are_given_up_leave_no_cursor(build, client, where):
     """At every moment of a scan: a node (2.17) keeps what is asked as the connection closes."""
     name = build().rows.reader.name
-    options = ReadOptions(page_size=3, where=where, readers=2)
+    options = ReadOptions(page_size=8, where=where, readers=2)  # four pages of each partition
     reader = CacheReader(client, name, options)
     for number in range(90):
         with contextlib.closing(reader.batches(range(PARTS))) as batches:

@@ -101,7 +101,8 @@ def test_texts_outlive_their_page(sharing):
     gc.collect()
     found = sorted(text for batch in kept for text in batch.numpy().tolist())
     dropped = len(kept)
-    wanted = [bytes(page(seed)[p : p + n]) for seed in range(6) for p, n in places]
+    pages = [page(seed) for seed in range(6)]
+    wanted = [bytes(each[p : p + n]) for each in pages for p, n in places]
     assert len(found) == len(wanted) - dropped
     assert set(found) <= set(wanted) and len(set(found)) == len(found)
 
