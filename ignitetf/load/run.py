@@ -168,9 +168,8 @@ class Load:
             return self._report(journal)
         missing = not self.client.cache_exists(journal.cache)
         if missing or (journal.rows == 0 and journal.mode != "append"):
-            # Nothing is known to be stored, not even that all of its caches were made.
-            if not missing:
-                drop_caches(self.client, caches_of(journal.cache, journal.storage))
+            # Nothing is known to be stored, nor which of its caches were made.
+            drop_caches(self.client, caches_of(journal.cache, journal.storage))
             self.resumed = 0
             again = self._journal(journal.mode, journal.cache)
             again.key_base, again.replaces = journal.key_base, journal.replaces

@@ -7,7 +7,8 @@ import time
 import numpy as np
 import pytest
 
-from ignitetf.errors import CacheExists
+from ignitetf.errors import CacheExists, ConnectError, LoadInterrupted
+from ignitetf.load import run
 from ignitetf.load.journal import read_journal
 from ignitetf.load.loader import load_dataset
 from ignitetf.load.sender import Flush
@@ -180,6 +181,22 @@ LOADS = {
     "blocks": {"layout": "blocks"},
     "slim table": {"layout": "blocks", "index": ["LABEL"]},
 }
+
+
+def test_a_resume_that_was_killed_between_two_removals_is_repeated(client, cache_name, monkeypatch):
+    """It begins anew where nothing is stored; the slim table then was left without its blocks."""
+
+    def away(*given, **options):
+        raise ConnectError("away")
+
+    columns = {"LABEL": np.arange(10)}
+    options = {"client": client, "partitions": 2, **LOADS["slim table"]}
+    with monkeypatch.context() as patch, pytest.raises(LoadInterrupted):
+        patch.setattr(run, "Filler", away)
+        load_dataset(columns, cache_name, **options)
+    client.destroy_cache(cache_name)
+    assert load_dataset(columns, cache_name, if_exists="resume", **options).rows == 10
+    assert client.sql(f'SELECT COUNT(*) FROM "{cache_name}"').fetchall() == [(10,)]
 
 
 @pytest.mark.parametrize("if_exists", ["error", "resume"])
