@@ -29,7 +29,7 @@ from ignitetf.net.client import Client, connect
 from ignitetf.node import Node
 from ignitetf.node.embedded import DEFAULT_PORT
 from ignitetf.node.ports import free_ports
-from ignitetf.node.state import node_directory
+from ignitetf.local.state import node_directory
 
 _PARTITIONS = 8
 _ROWS = {"mnist": 60_000, "1mb": 300}

@@ -255,7 +255,7 @@ def test_statements():
 
 def test_states_of_datasets():
     """`IgniteDataset.resume` with any JSON: refused, or a position within the epoch."""
-    from ignitetf.read.plan import Order, Position
+    from ignitetf.read.plan import Order, Position, Shard
 
     order = Order((0, 1, 2), (5, 0, 7), 8.0, seed=1)
     good = {"epoch": 1, "chain": [[1, 3], [2, 2]], "rows": 12}
@@ -271,7 +271,7 @@ def test_states_of_datasets():
 
             def read(state=state):
                 position = Position.from_state(state)
-                pieces = order.pieces(position.chain, 0, 1)
+                pieces = order.pieces(position.chain, Shard())
                 assert all(0 <= p.start <= p.stop <= 12 for p in pieces), pieces
                 return pieces
 
