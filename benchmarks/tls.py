@@ -25,11 +25,11 @@ from ignitetf.bench.rows import (
 from ignitetf.bench.turns import in_turn, median_ratio, rows_a_second
 from ignitetf.bench.ways import Setup, make_ways
 from ignitetf.load.loader import load_dataset
+from ignitetf.local.state import node_directory
 from ignitetf.net.client import Client, connect
 from ignitetf.node import Node
 from ignitetf.node.embedded import DEFAULT_PORT
 from ignitetf.node.ports import free_ports
-from ignitetf.local.state import node_directory
 
 _PARTITIONS = 8
 _ROWS = {"mnist": 60_000, "1mb": 300}
