@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from ignitetf.errors import ConnectError, LoadInterrupted
-from ignitetf.load import fill
+from ignitetf.load import fill, lease
 from ignitetf.load.loader import load_dataset
 from ignitetf.load.sources import base
 from ignitetf.load.sources.records import records
@@ -114,6 +114,8 @@ def test_a_node_that_stays_away_is_told_with_the_sum(persistent, monkeypatch):
         assert isinstance(caught.value.__cause__, ConnectError)
         assert 0 < caught.value.rows < ROWS and "--if-exists resume" in caught.value.hint
         persistent()
+        # That load could not give its lease back.
+        monkeypatch.setattr(lease, "EXPIRES_S", 3.0)
         report = load_dataset(arrays(), "AWAY", client=client, partitions=8, if_exists="resume")
         manifest = read_manifest(client, "AWAY")
     # The node may have died between the rows and the note of them.
