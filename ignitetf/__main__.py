@@ -1,6 +1,6 @@
 """`python -m ignitetf`: the command line, for where no script is installed."""
 
-from ignitetf.cli.main import main
+from ignitetf.cli import run
 
 if __name__ == "__main__":
-    main()
+    run()

@@ -364,3 +364,18 @@ def test_every_kind_of_source_has_a_command_with_its_options():
         assert ("--split" in flags) is KINDS[name].splits
         # `--key` is the key of the records here, that of the client certificate has another name.
         assert ("--tls-key" in flags) is any(o.name == "key" for o in KINDS[name].options)
+
+
+def test_an_interrupt_of_the_imports_is_no_traceback():
+    program = (
+        "import sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'typer':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "from ignitetf.cli import run\n"
+        "run()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
