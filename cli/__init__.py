@@ -1,1 +1,4 @@
-"""The command line: thin Typer commands; installs as `ignitetf.cli`."""
+"""The command line: thin Typer commands, installed as `ignitetf.cli`.
+
+The work is done elsewhere in the package; modules here only parse options and print results.
+"""
