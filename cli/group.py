@@ -175,7 +175,7 @@ def end_at_request() -> None:
 
 
 def _interruption(error: BaseException | None) -> KeyboardInterrupt | None:
-    """Return the KeyboardInterrupt that is this error, or that was being handled at its raise."""
+    """Return the KeyboardInterrupt that an error is, or was raised while handling, else None."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error

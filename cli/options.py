@@ -120,7 +120,7 @@ _CONNECTION = (
 )
 
 
-# Replaces --key in commands that have an own option of that name.
+# Replaces --key in commands that use this name for an option of their own.
 _TLS_KEY = _option("--tls-key", str, "Key of the client certificate.", metavar="FILE")
 
 

@@ -10,7 +10,7 @@ mapping. JSON and CSV are for programs and contain values in these forms:
     null                    null (in CSV: nothing)
     NaN, infinity           the strings "NaN", "Infinity", "-Infinity"
 
-Tables are for people and show only the number of bytes.
+Tables are for people: instead of bytes they show how many there are.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def query(
 
 
 def literal(text: str) -> Any:
-    """Parse `--param`: a JSON number, boolean, null or string; anything else is text itself."""
+    """Parse `--param`: a JSON number, boolean, null or string; any other text stays as it is."""
     try:
         value = json.loads(text, parse_float=_float, parse_constant=_no_constant)
     except (ValueError, RecursionError):

@@ -1,11 +1,11 @@
 """What the containers run.
 
-    node CONFIG     a node with this Spring XML, in the place of this process
-    listening       exit 0 when a node answers the handshake (an inactive one does, too)
-    secure          a node with TLS, client certificates and login; makes what it needs at first
-    establish       give the secured node its users, and print how clients connect
-    activate N      wait for N members, then make their cluster active and ask it a query
-    mnist [...]     `ignitetf load mnist`, unless it is there, and the folder igfs:///checkpoints
+    node CONFIG     a node with this Spring XML, replacing this process
+    listening       exit 0 if a node answers the handshake (an inactive one does, too)
+    secure          a node with TLS, client certificates and login; first creates what it needs
+    establish       create the users of the secured node, and print how clients connect
+    activate N      wait for N members, then activate their cluster and send it a query
+    mnist [...]     `ignitetf load mnist`, unless it is loaded, and the folder igfs:///checkpoints
     anything else   an `ignitetf` command
 
 The node runs with the Java, the jars (checked by hash) and the options of the embedded node. Its

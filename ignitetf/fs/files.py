@@ -226,8 +226,8 @@ class FileWriter:
         if transaction.unsettled and ours and lease not in held and final:
             return None
         if lease not in held and transaction.earlier is not None:
-            # Half committed, by a node that died meanwhile or ran out of memory: the lease is
-            # gone, but the entry was not written.
+            # Only half committed, because a node died in between or had no memory left: the
+            # lease is gone, but the entry was not written.
             raise transaction.earlier
         if lease not in held or decode(held[lease]).get("dead"):
             raise os_error(

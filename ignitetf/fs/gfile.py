@@ -43,7 +43,7 @@ _i64_p = ctypes.POINTER(ctypes.c_int64)
 _size = ctypes.c_size_t
 _text = ctypes.c_char_p
 _address = ctypes.c_void_p  # a c_char_p argument would arrive as a copy, cut at the first NUL
-# Callbacks return nothing: if the Python function raises, ctypes returns garbage. See _gfile.c.
+# Callbacks return nothing: their value is undefined if the Python function raises. See _gfile.c.
 _OPEN = ctypes.CFUNCTYPE(None, _text, _text, _i64_p, _address, _size, _int_p)
 _READ = ctypes.CFUNCTYPE(
     None, _i64, ctypes.c_uint64, _size, _address, _i64_p, _address, _size, _int_p

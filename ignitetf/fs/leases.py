@@ -28,7 +28,7 @@ __all__ = ["GRACE_S", "LEASE_S", "Leases", "WriterLease", "is_dead", "is_here", 
 
 GRACE_S: Final = 5.0  # how long garbage is kept for readers that hold no lease yet
 LEASE_S: Final = 45.0  # how long a lease is valid without a beat
-_READER_AFTER_S: Final = 1.0
+_READER_AFTER_S: Final = 1.0  # a file that is read faster than this needs no lease at all
 _TICK_S: Final = 1.0
 _BEAT_S: Final = 10.0
 _RECLAIM_S: Final = 2.0

@@ -2,7 +2,7 @@
 
 store -> **meta** -> client
 
-All requests are built here, so that a round trip carries only what the node needs. Reads and
+Requests are sent as raw bytes, so a round trip costs only the time that the node needs. Reads and
 idempotent writes are retried while the cluster changes. If the answer to a conditional write is
 lost, reading the key shows whether it happened. `round_trips` counts requests, for callers that
 must stay below a number of them.

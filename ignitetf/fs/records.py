@@ -2,7 +2,7 @@
 
 The cache maps text to JSON in UTF-8, so that any client can read it, and SQL too
 (`UTF8TOSTRING(V)`). The last member `c` of each object is a checksum, which reveals a byte changed
-on the way. The first character of a key gives its kind:
+on the way. The first character of a key is its kind:
 
     0-9 a-f  `<directory id>/<name>`   a directory entry: `Entry`
     #        `#<directory id>`         the directory itself: {"p": id of its parent}

@@ -2,7 +2,7 @@
 
 Each partition of a cache takes two pages of the data region as soon as the cache is created, before
 it has any rows (measured on 2.17.0: 2,050 pages, 8 MB, for 1,024 partitions, 2,052 for a SQL
-table). For rows, Ignite keeps some 350 pages free (`ensureFreeSpaceForInsert`). If partitions find
+table). Inserting rows leaves some 350 pages free (`ensureFreeSpaceForInsert`). If partitions find
 no page, the error is raised in the thread that arranges them, and Ignite halts the node, with all
 data that it has in memory.
 
