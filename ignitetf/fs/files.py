@@ -67,10 +67,10 @@ class FileWriter:
         self._pid = os.getpid()
         self._failure: BaseException | None = None
         self._published: int | None = None  # bytes of our content that the entry refers to
-        self._dropped = False
-        self._absorbed: Extent | None = None
+        self._dropped = False  # the file was removed or replaced after we published
+        self._absorbed: Extent | None = None  # a short last extent that we copied
         self._replaced: dict[str, int] = {}  # contents that the entry had before ours
-        self._prefix = 0
+        self._prefix = 0  # its size: our content begins with this many copied bytes
         self._appends = mode == "a" and found.entry is not None  # False if it creates the file
         self._base = 0  # size of the file before our content, for `tell`
         content_id = new_id()
@@ -233,6 +233,7 @@ class FileWriter:
             raise os_error(
                 errno.ESTALE, self.path, "the writer was silent too long and was taken for dead"
             )
+        # What we published is gone from this key: either renamed, or removed or replaced.
         if self._published is not None and not ours:
             moved = held.get(pointer, b"").decode("utf-8", "replace")
             if moved and moved != self._key:

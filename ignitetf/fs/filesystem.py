@@ -120,7 +120,7 @@ class IgniteFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def _get_kwargs_from_urls(path: str) -> dict[str, Any]:
         return connection_of_url(path)
 
-    # Looking
+    # Reading names
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
         """Return name, size, type and mtime (seconds) of a file or directory."""
@@ -173,7 +173,7 @@ class IgniteFileSystem(AbstractFileSystem):  # type: ignore[misc]
         """Drop the listings fsspec has cached; the store caches none."""
         super().invalidate_cache(path)
 
-    # Changing
+    # Changing names
 
     def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
         """Create a directory; raise FileExistsError if the path exists."""

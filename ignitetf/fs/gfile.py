@@ -33,7 +33,7 @@ from ignitetf.settings import Settings
 __all__ = ["SCHEME", "NativeIOUnavailable", "configure", "register"]
 
 SCHEME: Final = "igfs"
-_EXIT_WAIT_MS: Final = 5000
+_EXIT_WAIT_MS: Final = 5000  # for calls that are under way at exit
 _LEAVE_S: Final = 0.02
 
 _int = ctypes.c_int

@@ -30,9 +30,9 @@ GRACE_S: Final = 5.0  # how long garbage is kept for readers that hold no lease 
 LEASE_S: Final = 45.0  # how long a lease is valid without a beat
 _READER_AFTER_S: Final = 1.0  # a file that is read faster than this needs no lease at all
 _TICK_S: Final = 1.0
-_BEAT_S: Final = 10.0
+_BEAT_S: Final = 10.0  # several within LEASE_S, so that some may fail
 _RECLAIM_S: Final = 2.0
-_RESERVED_CHUNKS: Final = 256
+_RESERVED_CHUNKS: Final = 256  # a lease grows in steps of this, to save round trips
 
 
 def now_ms() -> int:

@@ -26,7 +26,7 @@ from ignitetf.fs.units import STATE_FILE, Unit, is_known, units, what_is_wrong
 __all__ = ["pull"]
 
 _LOOKS: Final = 20
-_STILL_WRONG: Final = 3
+_STILL_WRONG: Final = 3  # passes until a checkpoint counts as incomplete
 _PAUSE_S: Final = 0.3
 _Told = Callable[[str, int], None]
 

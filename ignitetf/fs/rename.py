@@ -70,6 +70,7 @@ class _Move:
         for directory in (self._entry.directory_id, replaced):
             if directory is not None:
                 locks.add(directory_key(directory))
+        # Two such moves at once could each put its directory below the other's.
         if self._crosses:
             locks.add(MOVE_LOCK_KEY)
         # The goal's key comes first: the first key locked is the first written at the commit.
@@ -90,6 +91,7 @@ class _Move:
         if there is not None:
             puts.update(garbage(there.contents()))
         if entry.directory_id is None:
+            # Writers that have the file open find its new key here.
             puts.update({moved_key(writer): goal.key.encode() for writer in entry.writers})
         else:
             puts[hint_key(goal.path)] = entry.directory_id.encode()

@@ -43,7 +43,7 @@ __all__ = ["Found", "Names", "Stale", "Tree"]
 T = TypeVar("T")
 Names = tuple[str, ...]
 
-_MEMO_SIZE: Final = 20_000
+_MEMO_SIZE: Final = 20_000  # directories whose ids are remembered
 _ATTEMPTS: Final = 100
 
 

@@ -177,6 +177,7 @@ def _sweep(folder: Path) -> None:
     """Remove files of JVMs that were killed while writing them."""
     for path in folder.glob("*.part"):
         with contextlib.suppress(OSError):
+            # Writing takes seconds, so a file this old has no writer any more.
             if time.time() - path.stat().st_mtime > 600:
                 path.unlink()
 

@@ -148,6 +148,7 @@ class Launch:
         try:
             for index in missing:
                 wait_free(state.members[index].client_port)
+                # Only for the error that it raises if another program has taken the port.
                 client_ports(state.members[index].client_port, 1, {})
                 self._work_directory(self._member_directory(index))
                 member = replace(state.members[index], process=self._spawn(index))
