@@ -1,4 +1,4 @@
-"""The command line: thin Typer commands; installs as `ignitetf.cli`."""
+"""The command line: thin Typer commands, installed as `ignitetf.cli`."""
 
 __all__ = ["run"]
 

@@ -1,4 +1,4 @@
-"""`ignitetf bench`: rates of this machine, side by side with its limits and with others."""
+"""`ignitetf bench`: rates on this cluster, beside the machine's limits and other ways."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ app = typer.Typer(help="Measure rates beside the limit of the machine.", no_args
 
 
 class ReadProfile(str, Enum):
-    """Rows to read; of literals typer takes no list."""
+    """Rows to read; an Enum, because Typer does not accept a list of literals."""
 
     MNIST = "mnist"
     B100 = "100b"
@@ -59,7 +59,7 @@ class WriteProfile(str, Enum):
 @app.callback()
 def bench() -> None:
     """Measure rates beside the limit of the machine."""
-    # TensorFlow looks at it when it is imported; what it tells then is no rate.
+    # TensorFlow reads this when it is imported; its messages would clutter the rates.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
@@ -103,11 +103,12 @@ def read(
     ] = None,
     output: OutputOption = "table",
 ) -> None:
-    """Read the same rows in every way, in turn; `ratio` is to a bare socket.
+    """Read the same rows in every way, in turn; `ratio` is relative to a bare socket.
 
-    `ratio` is to a bare socket that asks page by page, `ratio_ahead` to one that asks ahead.
-    `wait`, `receive`, `decode` and `hand_over` are shares of the time; they overlap. `start_ms` is
-    what TensorFlow takes before each scan. `--count 60000` reads MNIST-size epochs.
+    `ratio` compares with a socket that requests page by page, `ratio_ahead` with one that requests
+    ahead. `wait`, `receive`, `decode` and `hand_over` are shares of the time; they overlap.
+    `start_ms` is what TensorFlow needs before each scan. `--count 60000` reads epochs of the size
+    of MNIST.
 
     Example: ignitetf bench read --rows mnist --output json --plot rates.png
     """
@@ -135,7 +136,7 @@ def _read(
     count: int | None,
     ways: list[str] | None,
 ) -> list[Rate]:
-    """Rates of the profiles but that of many partitions."""
+    """Return the rates of all profiles except `partitions`."""
     from ignitetf.bench.read import bench_read
 
     rates = []
@@ -161,7 +162,7 @@ def _read_partitions(
     count: int | None,
     rounds: int,
 ) -> list[Rate]:
-    """Rates against partitions and nodes."""
+    """Return the rates for different numbers of partitions and nodes."""
     from ignitetf.bench.sweep import PARTITIONS, bench_partitions
 
     return bench_partitions(
@@ -175,7 +176,7 @@ def _read_partitions(
 
 
 def _show_rates(rates: list[Rate], plot: Path | None, output: Output, sweep: bool) -> None:
-    """Draw the rates where that is wanted, and print them."""
+    """Print the rates, and plot them if requested."""
     from dataclasses import asdict
 
     if plot is not None:
@@ -183,7 +184,7 @@ def _show_rates(rates: list[Rate], plot: Path | None, output: Output, sweep: boo
 
         plot_rates(rates, plot)
         note(f"drawn to {plot}")
-    # The shape of the rows is for programs; a table has no room for it.
+    # The shape of the rows is left out of tables, which have no room for it.
     names = None if output != "table" else _TABLE + (_SWEEP if sweep else ())
     show([asdict(r) for r in rates], output, names)
 
@@ -200,7 +201,7 @@ def write(
     partitions: Annotated[int, typer.Option(min=1, help="Partitions of the cache.")] = 8,
     output: OutputOption = "table",
 ) -> None:
-    """Write the same rows in every way, in turn, beside requests that were encoded before.
+    """Write the same rows in every way, in turn, beside requests encoded in advance.
 
     Example: ignitetf bench write --rows mnist --output json
     """

@@ -22,7 +22,7 @@ NameArgument = Annotated[str, typer.Argument(help="Name of the cache.", show_def
 _FIELDS = ("name", "type", "key", "nullable", "dtype", "shape")
 
 
-# Where the entries of a cache are.
+# Where the entries of a cache are: spread over the nodes, or all on each.
 Mode = Literal["partitioned", "replicated"]
 
 
@@ -45,7 +45,7 @@ def create(
     ] = "atomic",
     output: OutputOption = "table",
 ) -> None:
-    """Create a cache for keys and values of every type.
+    """Create a cache for keys and values of any type.
 
     Example: ignitetf cache create SESSIONS --partitions 16 --backups 1
     """

@@ -1,4 +1,4 @@
-"""`ignitetf checkpoint`: keep a local directory of checkpoints and one in the cluster the same."""
+"""`ignitetf checkpoint`: synchronize a local directory of checkpoints with one in the cluster."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RemoteArgument = Annotated[
 Delete = Annotated[
     bool, typer.Option("--delete", help="Remove remote files that are not here any more.")
 ]
-_NAMED = 5
+_NAMED = 5  # files of unknown kind that a note lists by name
 _COLUMNS = ("name", "complete", "latest", "bytes", "files", "modified")
 
 
@@ -44,8 +44,8 @@ def push(
 ) -> None:
     """Copy what changed into the cluster, the state file last.
 
-    The files of a checkpoint appear there at one moment. One that is not whole is not copied: the
-    command says what it lacks, and ends with exit code 1.
+    The files of a checkpoint appear there at the same moment. An incomplete checkpoint is not
+    copied: the command prints what is missing, and exits with code 1.
 
     Example: ignitetf checkpoint push checkpoints igfs:///run1
     """
@@ -68,8 +68,8 @@ def pull(
 ) -> None:
     """Copy what changed from the cluster, the state file last.
 
-    A checkpoint that is not whole there is not copied: the command says what it lacks, and ends
-    with exit code 1.
+    A checkpoint that is incomplete there is not copied: the command prints what is missing, and
+    exits with code 1.
 
     Example: ignitetf checkpoint pull igfs:///run1 checkpoints
     """
@@ -124,7 +124,7 @@ def prune(
     fs_name: NameOption = DEFAULT,
     output: OutputOption = "table",
 ) -> None:
-    """Remove all but the newest checkpoints; the state file forgets them first.
+    """Remove all but the newest checkpoints; the state file drops them first.
 
     Example: ignitetf checkpoint prune igfs:///run1 --keep 3
     """
@@ -150,9 +150,9 @@ def watch(
     ] = None,
     fs_name: NameOption = DEFAULT,
 ) -> None:
-    """Push whatever a training run writes, until Ctrl-C or SIGTERM; then once more.
+    """Push whatever a training run writes until Ctrl-C or SIGTERM, then once more.
 
-    A checkpoint is pushed when it is whole. Exit code 1 says that one was not, to the end.
+    A checkpoint is pushed once it is complete. Exit code 1 means that one never was.
 
     Example: ignitetf checkpoint watch checkpoints igfs:///run1 --keep 5
     """
@@ -163,7 +163,7 @@ def watch(
 
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        with contextlib.suppress(ValueError):  # not in the main thread
+        with contextlib.suppress(ValueError):  # signals can be set only in the main thread
             signal.signal(number, lambda *_: stop.set())
     store, path = _at(connect, remote, fs_name)
     note(f"watching {local}; Ctrl-C ends it")
@@ -196,7 +196,7 @@ def _say_push(report: SyncReport) -> None:
 
 
 def _say_rest(report: SyncReport, what: str) -> None:
-    """Say what was not copied, or not looked into; exit code 1 for a checkpoint."""
+    """Print what was not copied or not checked; exit with code 1 for an incomplete checkpoint."""
     for one in report.left_out:
         note(f"{what}: {one}")
     for name in report.unsettled:

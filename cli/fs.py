@@ -1,4 +1,4 @@
-"""`ignitetf fs`: files in the cluster, as a shell has them.
+"""`ignitetf fs`: files in the cluster, with the commands of a shell.
 
 Remote paths are `igfs://[user@]host:port/path`, `igfs:///path`, or simply `/path`.
 """
@@ -48,7 +48,7 @@ def list_(
     fs_name: NameOption = DEFAULT,
     output: OutputOption = "table",
 ) -> None:
-    """List a directory, a file, or what matches a glob.
+    """List a directory, a file, or the matches of a glob.
 
     Example: ignitetf fs ls -l igfs:///checkpoints
     """
@@ -90,7 +90,7 @@ def put(
     recursive: Recursive = False,
     fs_name: NameOption = DEFAULT,
 ) -> None:
-    """Copy local files into the cluster; a directory as target takes several.
+    """Copy local files into the cluster; if the target is a directory, there may be several.
 
     Example: ignitetf fs put -r runs/1 igfs:///runs/1
     """
@@ -117,7 +117,7 @@ def get(
     recursive: Recursive = False,
     fs_name: NameOption = DEFAULT,
 ) -> None:
-    """Copy files from the cluster; a directory as target takes several.
+    """Copy files from the cluster; if the target is a directory, there may be several.
 
     Example: ignitetf fs get 'igfs:///runs/1/*.csv' tables/
     """
@@ -153,7 +153,7 @@ def cp(
     recursive: Recursive = False,
     fs_name: NameOption = DEFAULT,
 ) -> None:
-    """Copy files inside the cluster.
+    """Copy files within the cluster.
 
     Example: ignitetf fs cp -r igfs:///runs/1 igfs:///runs/best
     """
@@ -173,7 +173,7 @@ def mv(
     target: RemoteArgument,
     fs_name: NameOption = DEFAULT,
 ) -> None:
-    """Rename or move files and directories; nothing is copied.
+    """Rename or move files and directories without copying data.
 
     Example: ignitetf fs mv igfs:///runs/new igfs:///runs/1
     """
@@ -194,7 +194,7 @@ def rm(
     yes: Yes = False,
     fs_name: NameOption = DEFAULT,
 ) -> None:
-    """Remove files, and with -r directories.
+    """Remove files, or with -r directories.
 
     Example: ignitetf fs rm -r igfs:///runs/old
     """
@@ -219,7 +219,7 @@ def mkdir(
     ] = False,
     fs_name: NameOption = DEFAULT,
 ) -> None:
-    """Make a directory.
+    """Create a directory.
 
     Example: ignitetf fs mkdir -p igfs:///runs/2
     """
@@ -235,7 +235,7 @@ def du(
     fs_name: NameOption = DEFAULT,
     output: OutputOption = "table",
 ) -> None:
-    """Bytes and files below each entry of a directory, and in all.
+    """Show bytes and files below each entry of a directory, and the total.
 
     Example: ignitetf fs du igfs:///runs
     """
@@ -295,7 +295,7 @@ def check(
     fs_name: NameOption = DEFAULT,
     output: OutputOption = "table",
 ) -> None:
-    """Check that the file system is consistent; exit code 1 when it is not.
+    """Check that the file system is consistent; exit code 1 if it is not.
 
     Example: ignitetf fs check --repair
     """

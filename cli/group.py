@@ -1,8 +1,8 @@
 """The group at the root of the command line, and the class of its commands.
 
-It loads a sub-command's module on first use, and it is the one place that turns errors into
-exits, so that a test runner sees the same as a shell: 0 done, 1 failed (one line and a hint),
-2 wrong usage, 130 interrupted.
+It imports a sub-command's module on first use. It is also the only place that turns errors into
+exit codes, so that a test runner sees the same as a shell: 0 success, 1 failure (one line and a
+hint), 2 wrong usage, 130 interrupted (Ctrl-C).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ignitetf.errors import IgniteTFError, MissingExtra
 
 __all__ = ["Command", "LazyGroup", "UsageError", "end_at_request", "prepare"]
 
-# Raised by a command for options that do not go together: exit code 2.
-# Typer carries Click inside itself in some versions and depends on it in others; the bases of
-# its public BadParameter are the same two classes everywhere.
+# Raised by a command for options that cannot be combined: exit code 2.
+# Some versions of Typer include Click, others depend on it; the base classes of its public
+# BadParameter are the same two everywhere.
 UsageError: type[Any] = typer.BadParameter.__mro__[1]
 _ClickException: type[Any] = typer.BadParameter.__mro__[2]
 
@@ -45,10 +45,10 @@ _EXTRA_OF: Mapping[str, str] = {
 
 
 class Command(TyperCommand):
-    """A command whose help puts shared options into sections of their own."""
+    """A command whose help lists shared options in separate sections."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Take `--debug` anywhere, and passwords without a value."""
+        """Accept `--debug` anywhere, and password options without a value."""
         if not ctx.ignore_unknown_options:
             args, debug = _without_debug(args)
             if debug:
@@ -56,7 +56,7 @@ class Command(TyperCommand):
         return super().parse_args(ctx, _bare_password(args))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write one section for the arguments, one for the options, one for each panel."""
+        """Write a section for the arguments, one for the options, and one for each panel."""
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for param in self.get_params(ctx):
             if (record := param.get_help_record(ctx)) is None:
@@ -74,20 +74,20 @@ class LazyGroup(TyperGroup):
     """A group that knows its commands by name and help line, and imports them when called.
 
     Attributes:
-        registry: Command name -> module and help line. The module has `app`, a Typer app, or
-            the name after a colon.
-        debug: Whether an error shows its traceback.
+        registry: Command name -> (module, help line). The Typer app in the module is called `app`,
+            unless the module is followed by a colon and another name.
+        debug: Whether an error prints its traceback.
     """
 
     registry: ClassVar[Mapping[str, tuple[str, str]]] = {}
     debug: bool = False
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Names in the order of the registry."""
+        """Return the names in the order of the registry."""
         return list(self.registry)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of this name, imported now; None where there is none."""
+        """Import and return the command of this name; None if there is none."""
         if cmd_name not in self.registry:
             return None
         if cmd_name not in self.commands:
@@ -99,19 +99,19 @@ class LazyGroup(TyperGroup):
         return self.commands[cmd_name]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the list of commands without importing one."""
+        """Write the list of commands without importing any."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in self.registry.items()])
 
     def invoke(self, ctx: Any) -> None:
-        """Run the command; its value is dropped, so that only `Exit` decides on the code."""
+        """Run the command and drop its return value, so that only `Exit` sets the exit code."""
         try:
             super().invoke(ctx)
         except (KeyboardInterrupt, IgniteTFError) as error:
             if (request := _interruption(error)) is None:
                 raise
             if isinstance(error, IgniteTFError):
-                # The clean-up failed: that is told, but it was the user who ended the command.
+                # The clean-up failed: report that, but it was the user who ended the command.
                 _report(error)
             number = request.args[0] if request.args else signal.SIGINT
             _say("interrupted")
@@ -126,7 +126,7 @@ class LazyGroup(TyperGroup):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run, print what went wrong, and leave with the exit code of the module's docstring."""
+        """Run, report errors, and exit with a code from the module's docstring."""
         options: dict[str, Any] = {
             "complete_var": complete_var,
             "windows_expand_args": windows_expand_args,
@@ -141,7 +141,7 @@ class LazyGroup(TyperGroup):
             if self.debug and not isinstance(error, typer.Abort):
                 import traceback
 
-                # The hint stands below, in the report.
+                # The report below prints the hint.
                 error.__dict__.pop("__notes__", None)
                 traceback.print_exc()
             code = _report(error)
@@ -149,7 +149,7 @@ class LazyGroup(TyperGroup):
 
 
 def prepare(app: typer.Typer) -> typer.Typer:
-    """The app with plain help (fast, and whole when piped) and our class for its commands."""
+    """Prepare an app: plain help (fast, and unbroken when piped) and our class for its commands."""
     app.rich_markup_mode = None
     app._add_completion = False
     for command in app.registered_commands:
@@ -162,27 +162,27 @@ def prepare(app: typer.Typer) -> typer.Typer:
 
 
 def end_at_request() -> None:
-    """Let SIGTERM and SIGHUP end a command as Ctrl-C does, so that it cleans up behind itself."""
+    """Make SIGTERM and SIGHUP end a command like Ctrl-C, so that it cleans up."""
 
     def end(number: int, frame: object) -> None:
         raise KeyboardInterrupt(number)
 
     for name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
-        # nohup and a shell's background jobs ignore signals on purpose.
+        # nohup and a shell's background jobs ignore signals deliberately.
         if number is not None and signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, end)
 
 
 def _interruption(error: BaseException | None) -> KeyboardInterrupt | None:
-    """The request to end while whose handling this was raised, or which it is."""
+    """Return the KeyboardInterrupt that an error is, or was raised while handling, else None."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error
 
 
 def _report(error: Exception) -> int:
-    """Print the error to stderr in one line, with a hint; returns the exit code."""
+    """Print the error to stderr in one line, with a hint, and return the exit code."""
     if isinstance(error, IgniteTFError):
         _say(f"error: {error.message}", error.hint)
     elif isinstance(error, UsageError):
@@ -196,7 +196,7 @@ def _report(error: Exception) -> int:
     elif isinstance(error, typer.Abort):
         _say("aborted")
     elif isinstance(error, BrokenPipeError) or _errno(error) == errno.EPIPE:
-        # What is left in the buffer has no reader; keep the interpreter from flushing it again.
+        # The rest of the buffer has no reader: keep the interpreter from flushing it again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     elif isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename is not None else ""
@@ -231,7 +231,7 @@ def _extra(error: ModuleNotFoundError) -> str | None:
 
 
 def _usage(error: Any) -> tuple[str, str | None]:
-    """Message and hint of wrong usage: the nearest right name, and where the help is."""
+    """Return message and hint for wrong usage: the nearest valid name, and how to get help."""
     message = str(error.format_message()).partition(" (Possible options:")[0]
     message = message.replace(": Value error, ", ": ")
     message = re.sub(r"\.? Did you mean .*", "", message, flags=re.DOTALL).rstrip(".")
@@ -263,7 +263,7 @@ def _without_debug(args: Sequence[str]) -> tuple[list[str], bool]:
 
 
 def _bare_password(args: Sequence[str]) -> list[str]:
-    """The arguments with an empty value after each option of a password that has none."""
+    """Insert an empty value after each password option that has none."""
     out: list[str] = []
     for index, arg in enumerate(args):
         if arg == "--":

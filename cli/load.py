@@ -1,7 +1,7 @@
-"""`ignitetf load`: data sets into caches, one sub-command for each kind of source.
+"""`ignitetf load`: load data sets into caches, with one sub-command per kind of source.
 
-The commands are built from `ignitetf.load.kinds`: the location and the options of the kind, then
-those that all loads share (`loading`), then those of the connection.
+The commands are built from `ignitetf.load.kinds`: location and options of the kind, then the
+options that all loads share (`loading`), then those of the connection.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SPLIT = Option("--split", "One part only [default: both; with --cache: train]."
 
 
 def _command(name: str, kind: SourceKind) -> Callable[..., None]:
-    """The command that loads a kind of source."""
+    """Return the command that loads a kind of source."""
     options = (*kind.options, _SPLIT) if kind.splits else kind.options
 
     def run(connect: Connect, **given: Any) -> None:
@@ -64,7 +64,7 @@ def _parameter(option: Option) -> Parameter:
 
 
 def _place(location: Location | None, given: dict[str, Any]) -> str | list[str] | None:
-    """The location that was given, which this takes out of the values of a command."""
+    """Remove the location from the values of a command, and return it."""
     if location is None:
         return None
     found: str | list[str] | None
@@ -104,7 +104,7 @@ def _target_of(kind: str, place: str | list[str] | None, name: str, options: Any
 
 
 def _name_of(place: str) -> str:
-    """The name of a cache for a file: its own, without endings, in capitals."""
+    """Return the default cache name for a file: its name without suffixes, in capitals."""
     from ignitetf.load.sources.base import column_name
 
     return column_name(PurePosixPath(place.rstrip("/*")).name.split(".")[0])

@@ -1,4 +1,4 @@
-"""What all `ignitetf load` commands share: their options, the loading, the report."""
+"""What all `ignitetf load` commands share: options, the load itself, the report."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Target:
 
     Attributes:
         cache: Its name.
-        open: Opens the source, given the choice for bad records.
-        origin: Kind and options of the source, without its place.
+        open: Opens the source, given what to do with bad records.
+        origin: Kind and options of the source, without its location.
     """
 
     cache: str
@@ -100,11 +100,11 @@ def load(
     output: Output,
     **options: Any,
 ) -> None:
-    """Load targets one after another, and show the report; takes the values of `SHARED`."""
+    """Load targets one after another and print the report; takes the values of `SHARED`."""
     from ignitetf.load.loader import check_target, load_dataset
 
     columns = tuple(c.strip().upper() for c in (index or "").split(",") if c.strip())
-    # All sources are opened, and all caches looked at, before the first row is stored.
+    # Open all sources and check all caches first, so that a bad one stores no rows.
     opened = [(target, target.open(bad_records)) for target in targets]
     reports: list[LoadReport] = []
     with connect() as client:
@@ -139,14 +139,14 @@ def load(
 
 
 def _left(error: KeyboardInterrupt, cache: str) -> str:
-    """What is left of a load that was interrupted, and the way on."""
+    """Return what remains of an interrupted load, and how to continue."""
     if getattr(error, "kept", False):
         return f"'ignitetf load ... --if-exists resume' goes on with {cache}"
     return f"nothing of it is left in {cache}"
 
 
 def _note_bad_records(records: list[BadRecord]) -> None:
-    """Name the bad records, each once: two tables of one source may lack the same."""
+    """Print each bad record once: two tables of a source may lack the same one."""
     once = list(dict.fromkeys(records))
     for bad in once[:_SHOWN_BAD_RECORDS]:
         note(f"skipped {bad.name}: {bad.reason}")

@@ -1,7 +1,7 @@
 """`ignitetf`: the entry point and the list of its commands.
 
-A command lives in a module of its own, named here and imported only when it is called, so that
-`ignitetf --help` stays fast.
+Each command has its own module, which is listed here and imported only when the command is called,
+so that `ignitetf --help` stays fast.
 """
 
 from __future__ import annotations
@@ -71,6 +71,6 @@ def root(
 def main() -> None:
     """Run the command line; never returns."""
     end_at_request()
-    # People read what is to be warned of, not where the code stands that says it.
+    # Users need the text of a warning, not the place in the code that issued it.
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     app(prog_name="ignitetf")

@@ -1,4 +1,4 @@
-"""`ignitetf node`: start, stop and look at embedded nodes."""
+"""`ignitetf node`: start, stop and inspect embedded nodes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def start(
     ] = None,
     output: OutputOption = "table",
 ) -> None:
-    """Start a node; returns when it answers a query.
+    """Start a node; returns once it answers a query.
 
     Example: ignitetf node start --memory 4g
     """
@@ -94,7 +94,7 @@ def stop(
         float, typer.Option(metavar="SECONDS", help="Time to end by itself before it is killed.")
     ] = 60,
 ) -> None:
-    """Stop a node; data that are not kept on disk are gone then.
+    """Stop a node; data that are not kept on disk are lost.
 
     Example: ignitetf node stop
     """
@@ -114,7 +114,7 @@ def status(
     all_nodes: Annotated[bool, typer.Option("--all", help="Show every node.")] = False,
     output: OutputOption = "table",
 ) -> None:
-    """Show whether a node runs, where it is reached, and its processes.
+    """Show whether a node runs, its address, and its processes.
 
     Example: ignitetf node status --output json
     """
@@ -135,7 +135,7 @@ def logs(
     ] = False,
     member: Annotated[int, typer.Option(min=1, help="Which member to follow, counted from 1.")] = 1,
 ) -> None:
-    """Print the end of a node's logs; those of a node that has ended, too.
+    """Print the last lines of a node's logs, even if it has ended.
 
     Example: ignitetf node logs -n 100 --follow
     """
@@ -161,7 +161,7 @@ def config(
     member: Annotated[int, typer.Option(min=1, help="Which member, counted from 1.")] = 1,
     output: OutputOption = "table",
 ) -> None:
-    """Print the Spring XML of a running node, its passwords as ***.
+    """Print the Spring XML of a running node, with *** for passwords.
 
     Example: ignitetf node config > node.xml
     """
@@ -210,7 +210,7 @@ def user_password(
     name: NameOption = "default",
     password_file: PasswordFileOption = None,
 ) -> None:
-    """Give a user of a running secured node another password.
+    """Change the password of a user of a running secured node.
 
     Example: ignitetf node user password reader --password-file reader.txt
     """
@@ -238,7 +238,7 @@ def _security(name: str) -> tuple[Security, tuple[str, ...]]:
 
 
 def _new_password(user: str, file: Path | None) -> str:
-    """The password from a file, or typed twice."""
+    """Return the password from a file, or as typed twice."""
     from ignitetf.errors import ConfigError
 
     if file is not None:
@@ -257,7 +257,7 @@ def _new_password(user: str, file: Path | None) -> str:
 
 @contextmanager
 def _log_of_failure() -> Iterator[None]:
-    """Print the end of the node's log before the error that is about it."""
+    """Print the end of the node's log before the error it belongs to."""
     from ignitetf.errors import NodeError
 
     try:
@@ -270,7 +270,7 @@ def _log_of_failure() -> Iterator[None]:
 
 @contextmanager
 def _download() -> Iterator[Progress | None]:
-    """Progress of a download on stderr: a bar on a terminal, else one line."""
+    """Show the progress of a download on stderr: a bar on a terminal, else one line."""
     if not sys.stderr.isatty():
         yield _line_once()
         return

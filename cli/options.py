@@ -1,7 +1,7 @@
-"""Options that many commands share, written once.
+"""Options that many commands share, defined once.
 
-`connected` gives a command the connection options without their standing in its signature: the
-command takes a parameter `connect`, a function that opens the client when it is called.
+`connected` gives a command the connection options without listing them in its signature: the
+command has a parameter `connect`, a function that opens the client when it is called.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ _LIMITS = {"timeout": "request_timeout_s", "idle_timeout": "idle_timeout_s"}
 
 
 class Connect:
-    """Opens the client that the connection options ask for.
+    """Opens the client described by the connection options.
 
     Args:
-        options: Values of the options by parameter name; None where one was not given.
+        options: Values of the options by parameter name; None if not set.
     """
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._options = {k: v for k, v in options.items() if v is not None}
 
     def settings(self) -> Settings:
-        """The settings in force; asks for a password whose option came without a value."""
+        """Return the settings in force; prompts for a password whose option has no value."""
         from ignitetf.settings import Settings
 
         return Settings.resolve(**self._given())
 
     def __call__(self) -> Client:
-        """A connected client; close it, or use it as a context manager."""
+        """Return a connected client; close it, or use it as a context manager."""
         from ignitetf.net.client import connect
 
         return connect(**self._given())
@@ -70,7 +70,7 @@ class Connect:
 
 
 def parameter(name: str, kind: Any, option: Any, default: Any = Parameter.empty) -> Parameter:
-    """A parameter of a command: its type, and its option or argument as Typer describes it."""
+    """Return a parameter of a command: its type, and Typer's option or argument for it."""
     annotation = Annotated[kind, option]
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
@@ -120,22 +120,22 @@ _CONNECTION = (
 )
 
 
-# Instead of --key, for commands that have one of their own.
+# Replaces --key in commands that use this name for an option of their own.
 _TLS_KEY = _option("--tls-key", str, "Key of the client certificate.", metavar="FILE")
 
 
 def connected(
     command: Callable[..., None], parameters: Sequence[Parameter] | None = None
 ) -> Callable[..., None]:
-    """Give the command the connection options; it gets its parameter `connect` from them.
+    """Give the command the connection options, and pass it `connect` made from them.
 
-    The options that were given go to `ignitetf.connect`; the environment, the profile and the
-    running embedded node decide on the others. A command that has a `--key` of its own gets the
-    key of the client certificate as `--tls-key`.
+    The options that are set go to `ignitetf.connect`; environment, profile and running embedded
+    node decide the others. In a command with its own `--key`, the key of the client certificate is
+    called `--tls-key`.
 
     Args:
-        command: The function that runs.
-        parameters: Its parameters but `connect`; None for those of its signature.
+        command: The function to run.
+        parameters: Its parameters except `connect`; None for those in its signature.
     """
     if parameters is None:
         signature = inspect.signature(command, eval_str=True)
@@ -175,7 +175,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask before something is lost; no question without a terminal. Leaves when refused."""
+    """Ask before something is lost, and abort if refused; without a terminal, do not ask."""
     if not yes and sys.stdin.isatty() and sys.stderr.isatty():
         typer.confirm(question, abort=True, err=True)
 

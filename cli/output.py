@@ -1,16 +1,16 @@
 """What a command prints: data to stdout, progress and notes to stderr.
 
-Data are rows (a list of mappings, or an SQL result that is read as it is printed) or one mapping.
-How values look in JSON and CSV, which programs read:
+Data are rows (a list of mappings, or an SQL result that is read while it is printed) or a single
+mapping. JSON and CSV are for programs and contain values in these forms:
 
-    date, time, timestamp   ISO 8601, with as many digits as are not zero
+    date, time, timestamp   ISO 8601, without trailing zeros in the fraction
     decimal, UUID           their usual text
     bytes                   base64
     array, nested object    JSON array, JSON object (in CSV: as JSON text)
     null                    null (in CSV: nothing)
     NaN, infinity           the strings "NaN", "Infinity", "-Infinity"
 
-Tables are for people: there, bytes show only how many they are.
+Tables are for people: instead of bytes they show how many there are.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ __all__ = [
     "unique",
 ]
 
-PIPED_WIDTH = 1_000_000  # no line of a table is broken where nobody looks at it
+PIPED_WIDTH = 1_000_000  # keeps lines of a table unbroken unless it goes to a terminal
 
 
-# Form of the data a command prints.
+# Format of the data a command prints.
 Output = Literal["table", "json", "csv"]
 
 
@@ -55,14 +55,14 @@ OutputOption = Annotated[
 
 @runtime_checkable
 class Rows(Protocol):
-    """Rows as tuples under named columns; an SQL result is one."""
+    """Rows as tuples with named columns, such as an SQL result."""
 
     @property
     def columns(self) -> Sequence[str]:
         """Names of the columns."""
 
     def __iter__(self) -> Iterator[Any]:
-        """The rows, each a sequence of values."""
+        """Yield the rows, each a sequence of values."""
 
 
 Data = Rows | Mapping[str, Any] | Iterable[Mapping[str, Any]]
@@ -76,13 +76,13 @@ def show(
 ) -> None:
     """Print rows or one record.
 
-    JSON and CSV of rows are written while the rows are read; a table needs them all.
+    JSON and CSV are written while the rows are read; a table needs all of them first.
 
     Args:
         data: Rows, or a mapping for one record.
-        output: Form of the output.
-        columns: Names of the fields to show, in this order; None means those of the first row.
-        file: Where to write; stdout when None.
+        output: Format of the output.
+        columns: Names of the fields to show, in this order; None for those of the first row.
+        file: Where to write; None for stdout.
     """
     out = file or sys.stdout
     if isinstance(data, Mapping):
@@ -106,7 +106,7 @@ def show(
 def as_rows(
     data: Rows | Iterable[Mapping[str, Any]], columns: Sequence[str] | None = None
 ) -> tuple[list[str], Iterable[Sequence[Any]]]:
-    """Names of the columns, made unique, and the rows as sequences of values."""
+    """Return the column names, made unique, and the rows as sequences of values."""
     if isinstance(data, Rows):
         return unique(data.columns), data
     records = list(data)
@@ -115,7 +115,7 @@ def as_rows(
 
 
 def unique(names: Sequence[str]) -> list[str]:
-    """The names, with `_2`, `_3`... after those that stood before."""
+    """Make names unique by appending `_2`, `_3`... to repeated ones."""
     out: list[str] = []
     for name in names:
         number, candidate = 1, name
@@ -127,7 +127,7 @@ def unique(names: Sequence[str]) -> list[str]:
 
 
 def jsonable(value: Any) -> Any:
-    """The value as JSON can hold it; see the docstring of this module."""
+    """Convert a value to what JSON can hold; see the module docstring."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
@@ -152,7 +152,7 @@ def jsonable(value: Any) -> Any:
 
 
 def text(value: Any, *, brief: bool = False) -> str:
-    """The value as text: in CSV, or (`brief`) in a table."""
+    """Convert a value to text for CSV, or with `brief` for a table."""
     if value is None:
         return "NULL" if brief else ""
     if brief and isinstance(value, (bytes, bytearray, memoryview)):
@@ -164,7 +164,7 @@ def text(value: Any, *, brief: bool = False) -> str:
 
 
 def note(message: str) -> None:
-    """Print a message for people to stderr."""
+    """Print a message for the user to stderr."""
     print(message, file=sys.stderr)
 
 
@@ -172,15 +172,15 @@ def note(message: str) -> None:
 def progress(
     label: str, total_rows: int | None = None, *, unit: str = "rows"
 ) -> Iterator[Callable[..., None]]:
-    """A progress bar on stderr; nothing where stderr is no terminal.
+    """Show a progress bar on stderr, if that is a terminal.
 
     Args:
-        label: What is done.
-        total_rows: How many rows there will be.
-        unit: What is counted; "bytes" shows them as MB.
+        label: What is being done.
+        total_rows: Expected number of rows.
+        unit: What is counted; "bytes" is shown as MB.
 
     Yields:
-        `advance(rows, nbytes=0)`, to be called as work is done.
+        `advance(rows, nbytes=0)`, to call as the work proceeds.
     """
     if not sys.stderr.isatty():
         yield lambda rows, nbytes=0: None
@@ -278,7 +278,7 @@ def _print(table: Any, out: IO[str]) -> None:
     if terminal:
         console.print(table)
         return
-    # Rich pads each line to the table's width; a file has no use for that.
+    # Rich pads each line to the table's width, which is useless in a file.
     with console.capture() as captured:
         console.print(table)
     out.writelines(line.rstrip() + "\n" for line in captured.get().splitlines())

@@ -1,7 +1,7 @@
-r"""The interactive prompt of `ignitetf query`: history, completion, statements of many lines.
+r"""The interactive prompt of `ignitetf query`: history, completion, multi-line statements.
 
-A statement ends with `;`. `\d` lists the tables, `\d NAME` shows one, `\q` leaves. Ctrl-C drops
-the line, or the statement that runs; an error is printed and the prompt goes on.
+A statement ends with `;`. `\d` lists the tables, `\d NAME` shows one, `\q` quits. Ctrl-C drops the
+line, or the running statement; after an error the prompt continues.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def is_complete(text: str) -> bool:
     bare = text.strip()
     if not bare or bare.startswith("\\"):
         return True
-    # Were the last statement still open, the marker would become part of it.
+    # If the last statement is still open, the marker becomes part of it and adds no statement.
     return len(list(split(f"{text}\nx"))) > len(list(split(text)))
 
 
 def history_file() -> Path:
-    """File of the history, made readable for its owner only."""
+    """Return the path of the history, creating the file so that only its owner can read it."""
     home = ignitetf_home()
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = home / "query_history"
@@ -58,12 +58,12 @@ def history_file() -> Path:
 
 
 def run(connect: Connect, statement_timeout: float | None = None, **terminal: Any) -> None:
-    """Ask for statements and run them until the user leaves.
+    """Read statements and run them until the user quits.
 
     Args:
-        connect: Opens the client; again after a lost connection.
-        statement_timeout: Limit of a statement in seconds, None for none.
-        **terminal: `input` and `output` of prompt_toolkit, for another terminal than this one.
+        connect: Opens the client, and opens it again after a lost connection.
+        statement_timeout: Limit for a statement in seconds; None for no limit.
+        **terminal: `input` and `output` of prompt_toolkit, to use another terminal.
     """
     shell = _Shell(connect, statement_timeout)
     try:
@@ -84,7 +84,7 @@ def run(connect: Connect, statement_timeout: float | None = None, **terminal: An
 
 
 class _Shell:
-    """Runs what was typed over a connection that is opened again when it was lost."""
+    """Runs what was typed, over a connection that is reopened if it is lost."""
 
     def __init__(self, connect: Connect, statement_timeout: float | None = None) -> None:
         self._connect = connect
@@ -99,7 +99,7 @@ class _Shell:
             self._client = None
 
     def handle(self, text: str) -> None:
-        """Run a command or statements; prints errors."""
+        """Run a command or statements, and print errors."""
         try:
             if text.strip().startswith("\\"):
                 self._command(text.strip())
@@ -166,10 +166,10 @@ def _session(shell: _Shell, terminal: dict[str, Any]) -> Any:
         ) from error
 
     class History(FileHistory):
-        """The history of statements, without those that hold a password."""
+        """The history of statements, without those that contain a password."""
 
         def store_string(self, string: str) -> None:
-            """Append to the file."""
+            """Append a statement to the file."""
             if not _SECRET.search(string):
                 super().store_string(string)
 
@@ -197,7 +197,7 @@ def _session(shell: _Shell, terminal: dict[str, Any]) -> Any:
 
 
 def completer(shell: _Shell) -> Any:
-    """Completes keywords and the names of tables and columns, in any case."""
+    """Return a completer for keywords, tables and columns that ignores case."""
     from prompt_toolkit.completion import WordCompleter
 
     return WordCompleter(lambda: shell.words, ignore_case=True)

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-PARQUET_ROWS = 8192  # rows of one row group
+PARQUET_ROWS = 8192  # rows per row group
 _LONG = range(-(1 << 63), 1 << 63)
 _CHANGES = ("INSERT", "MERGE", "UPDATE", "DELETE")
 
 
-# Form of the rows of a query.
+# Format of the rows of a query.
 QueryOutput = Literal["table", "json", "csv", "parquet"]
 
 
@@ -97,7 +97,7 @@ def query(
 
 
 def literal(text: str) -> Any:
-    """The value of `--param`: a JSON number, true, false, null or string, else the text itself."""
+    """Parse `--param`: a JSON number, boolean, null or string; any other text stays as it is."""
     try:
         value = json.loads(text, parse_float=_float, parse_constant=_no_constant)
     except (ValueError, RecursionError):
@@ -177,7 +177,7 @@ def _run(
 
 
 class Limited:
-    """The first rows of a result."""
+    """The first rows of a result; prints a note if there are more."""
 
     def __init__(self, rows: Rows, limit: int) -> None:
         """Take at most `limit` rows."""
@@ -197,7 +197,7 @@ def print_rows(
     to: Path | None = None,
     max_rows: int | None = None,
 ) -> None:
-    """Print the rows, or write them to the file `to`, which appears only when it is complete."""
+    """Print the rows, or write them to the file `to`, which appears only once it is complete."""
     rows: Rows = result if max_rows is None else Limited(result, max_rows)
     if to is None:
         assert output != "parquet"  # refused before the statement runs
@@ -216,13 +216,13 @@ def print_rows(
 
 
 def write_parquet(rows: Rows, path: Path) -> int:
-    """Write the rows as a Parquet file, a row group at a time; returns their number.
+    """Write the rows to a Parquet file, one row group at a time, and return their number.
 
-    The first row group decides on the types; a column without a value in it is text.
+    The first row group determines the types; a column without values in it becomes text.
 
     Raises:
         MissingExtra: pyarrow is not installed.
-        SchemaError: Later rows have values of another type.
+        SchemaError: Later rows have values of other types.
     """
     try:
         import pyarrow

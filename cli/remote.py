@@ -1,4 +1,4 @@
-"""Remote paths of commands: opened, expanded, copied from and to local files."""
+"""Remote paths of commands: open, expand, copy from and to local files."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _COPY_BYTES = 4 << 20
 
 
 def open_remote(connect: Connect, name: str, *paths: str) -> IgniteFileSystem:
-    """The file system of these paths; an address in a URL wins over the options."""
+    """Return the file system of these paths; an address in a URL overrides the options."""
     from ignitetf.fs.filesystem import IgniteFileSystem, connection_of_url
 
     settings = connect.settings()
@@ -60,7 +60,7 @@ def open_remote(connect: Connect, name: str, *paths: str) -> IgniteFileSystem:
 
 
 def expand(fs: IgniteFileSystem, paths: list[str]) -> list[str]:
-    """Paths, with globs replaced by what they match; a name with such characters wins."""
+    """Replace globs by their matches, except where a file has exactly that name."""
     found: list[str] = []
     for path in map(path_of_url, paths):
         if any(c in path for c in "*?[") and not fs.exists(path):
@@ -83,7 +83,7 @@ def require_recursive(recursive: bool, path: str) -> None:
 def local_pairs(
     source: Path, target: str, into: bool, recursive: bool
 ) -> Iterator[tuple[Path, str]]:
-    """The files and directories to put for a source, each with its remote path."""
+    """Yield the files and directories to upload for a source, with their remote paths."""
     base = f"{target.rstrip('/')}/{source.name}" if into else target
     if not source.is_dir():
         yield source, base
@@ -95,7 +95,7 @@ def local_pairs(
 
 
 def put_file(fs: IgniteFileSystem, local: Path, remote: str) -> None:
-    """Copy a local file into the cluster, or make the directory."""
+    """Copy a local file into the cluster; for a directory, create it."""
     path = path_of_url(remote)
     if local.is_dir():
         fs.makedirs(path, exist_ok=True)
@@ -123,7 +123,7 @@ def get_file(fs: IgniteFileSystem, remote: str, local: Path) -> None:
     """Copy a file from the cluster."""
     buffer = memoryview(bytearray(_COPY_BYTES))
     with contextlib.closing(fs.store.open_read(remote)) as reader:
-        # A whole file or none: the name appears when everything is there.
+        # The final name appears only when the file is complete.
         partial = local.with_name(local.name + ".part")
         with (
             partial.open("wb") as target,

@@ -43,10 +43,10 @@ def create(
     ] = None,
     output: OutputOption = "table",
 ) -> None:
-    """Create tables from statements that come with ignitetf, or from a file.
+    """Create tables from statements that ship with ignitetf, or from a file.
 
-    In a file, {options} before the closing quote of WITH "CACHE_NAME=..." takes --partitions and
-    --backups, and {name} takes --name.
+    In a file, {options} before the closing quote of WITH "CACHE_NAME=..." is replaced by
+    --partitions and --backups, and {name} by --name.
 
     Example: ignitetf table create mnist --partitions 16
     """
@@ -80,7 +80,7 @@ def list_(connect: Connect, output: OutputOption = "table") -> None:
 @app.command()
 @connected
 def describe(connect: Connect, name: NameArgument, output: OutputOption = "table") -> None:
-    """Show the columns of a table; JSON has its cache and indexes too.
+    """Show the columns of a table; JSON includes its cache and indexes.
 
     Example: ignitetf table describe MNIST_TRAIN
     """
@@ -113,7 +113,7 @@ def drop(connect: Connect, name: NameArgument, yes: Yes = False) -> None:
 
 
 def _statements(source: str) -> tuple[str, str]:
-    """Text of the statements, and the name that stands for `{name}` when none is given."""
+    """Return the text of the statements, and the default for `{name}`."""
     from ignitetf.sql import TABLES, text_of
 
     if source.lower() in TABLES:

@@ -1,4 +1,4 @@
-"""`ignitetf verify`: whether a cache holds what it should, or an epoch gives all of it once."""
+"""`ignitetf verify`: check what a cache holds, or that an epoch reads every record once."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def verify(
     readers: Annotated[int, typer.Option(min=1, help="With --epoch: connections.")] = 1,
     output: OutputOption = "table",
 ) -> None:
-    """Check rows, checksum, duplicates, images and partitions; exit code 1 when one is wrong.
+    """Check rows, checksum, duplicates, images and partitions; exit code 1 if any is wrong.
 
-    With --epoch, read an epoch under the given sharding, compare its keys with those stored, and
+    With --epoch, read an epoch with the given sharding, compare its keys with the stored ones, and
     print the hash of their sequence.
 
     Example: ignitetf verify MNIST_TRAIN --source data/mnist
@@ -103,7 +103,7 @@ def _verify_epoch(
 
 
 def _open(places: list[str], kind: str | None, manifest: Manifest | None) -> Source:
-    """The source, opened as for the load; `--kind` opens it without the load's options."""
+    """Open the source with the options of the load, or without them if `--kind` differs."""
     from ignitetf.errors import ConfigError
     from ignitetf.load.sources import KINDS, open_source
 

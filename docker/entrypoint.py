@@ -1,15 +1,15 @@
 """What the containers run.
 
-    node CONFIG     a node with this Spring XML, in the place of this process
-    listening       exit 0 when a node answers the handshake (an inactive one does, too)
-    secure          a node with TLS, client certificates and login; makes what it needs at first
-    establish       give the secured node its users, and print how clients connect
-    activate N      wait for N members, then make their cluster active and ask it a query
-    mnist [...]     `ignitetf load mnist`, unless it is there, and the folder igfs:///checkpoints
+    node CONFIG     a node with this Spring XML, replacing this process
+    listening       exit 0 if a node answers the handshake (an inactive one does, too)
+    secure          a node with TLS, client certificates and login; first creates what it needs
+    establish       create the users of the secured node, and print how clients connect
+    activate N      wait for N members, then activate their cluster and send it a query
+    mnist [...]     `ignitetf load mnist`, unless it is loaded, and the folder igfs:///checkpoints
     anything else   an `ignitetf` command
 
-The node runs with the Java, the jars (checked by hash) and the options of the embedded node; its
-log goes to stderr, where a container's log is looked for.
+The node runs with the Java, the jars (checked by hash) and the options of the embedded node. Its
+log goes to stderr, where people look for a container's log.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ IGNITETF = [sys.executable, "-c", "from ignitetf.cli.main import main; main()"]
 
 
 def node(config: Path, directory: Path, heap_mib: int) -> None:
-    """Become the JVM of the node, so that it gets the container's signals itself."""
+    """Replace this process with the node's JVM, so that the JVM gets the container's signals."""
     from ignitetf.home import ignitetf_home
     from ignitetf.node.jars import ensure_jars
     from ignitetf.node.java import find_java
@@ -75,7 +75,7 @@ def secure(directory: Path, heap_mib: int, host: str | None, ports: tuple[int, i
         tls=security.stores,
         authentication=True,
     )
-    # It holds the passwords of the stores.
+    # The file holds the passwords of the key stores.
     path = directory / "node.xml"
     path.touch(mode=0o600)
     path.chmod(0o600)
@@ -84,7 +84,7 @@ def secure(directory: Path, heap_mib: int, host: str | None, ports: tuple[int, i
 
 
 def establish(directory: Path, address: str) -> None:
-    """Make the secured cluster active and give it its users; harmless when repeated."""
+    """Activate the secured cluster and create its users; safe to repeat."""
     from ignitetf.errors import IgniteTFError
     from ignitetf.local.process import write_private
     from ignitetf.net.channel import Channel
@@ -115,9 +115,9 @@ def establish(directory: Path, address: str) -> None:
 
 
 def activate(members: int, timeout_s: float) -> None:
-    """Make a new persistent cluster active once all members have joined.
+    """Activate a new persistent cluster once all members have joined.
 
-    They become those that hold its data: a member that came later would hold none.
+    These become the members that hold its data: one that joins later would hold none.
     """
     from ignitetf.errors import IgniteTFError
     from ignitetf.net.channel import Channel
@@ -158,7 +158,7 @@ def listening() -> None:
 
 
 def mnist(options: list[str]) -> None:
-    """Load MNIST where it is not complete yet, and make the folder for checkpoints."""
+    """Load MNIST unless it is complete, and create the folder for checkpoints."""
     for command in (
         ["load", "mnist", "--partitions", "8", "--if-exists", "resume", *options],
         ["fs", "mkdir", "--parents", "igfs:///checkpoints"],
@@ -167,7 +167,7 @@ def mnist(options: list[str]) -> None:
 
 
 def main(words: list[str]) -> None:
-    """Run what the container was asked for."""
+    """Run what the container was asked to run."""
     parser = argparse.ArgumentParser(prog="entrypoint", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     start = commands.add_parser("node")

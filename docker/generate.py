@@ -1,8 +1,8 @@
-"""Write `docker/config/*.xml`: the nodes of the compose files, from the generator of all nodes.
+"""Write `docker/config/*.xml`, the nodes of the compose files, with the generator for all nodes.
 
     python docker/generate.py
 
-The files are committed; a unit test compares them with what this gives.
+The files are committed; a unit test compares them with the output of this script.
 """
 
 from pathlib import Path
@@ -17,9 +17,10 @@ GIB = 1 << 30
 
 
 def configurations() -> dict[str, NodeConfig]:
-    """What each file describes, by its name; `local_host` is None as a container has one network.
+    """Return the configuration of each file by name.
 
-    Ports are reachable from the compose network alone, except those that a compose file publishes.
+    `local_host` is None because a container has a single network.
+    Ports are reachable only from the compose network, except those that a compose file publishes.
     """
     found = {"node.xml": NodeConfig("ignite", WORK_DIRECTORY, local_host=None)}
     pods = {f"k8s-{i}": f"ignite-{i}.ignite" for i in range(len(CLUSTER))}

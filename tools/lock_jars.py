@@ -1,11 +1,11 @@
-"""Write the lock file of the jars that a node is made of: paths, sizes, SHA-256.
+"""Write the lock file of a node's jars: paths, sizes, SHA-256.
 
     python tools/lock_jars.py [FOLDER]
 
-The jars come from FOLDER, laid out as a Maven repository, else from the repository that nodes
-take theirs from. For another version of Ignite change `IGNITE_VERSION` in `ignitetf/node/jars.py`
-and the versions below first; those of H2 and Spring are in the POM of `ignite-parent`. A jar that
-is locked already keeps its hash: another one means that somebody exchanged it.
+The jars come from FOLDER, laid out as a Maven repository, or else from the repository that nodes
+use. For another version of Ignite, first change `IGNITE_VERSION` in `ignitetf/node/jars.py` and the
+versions below; those of H2 and Spring are in the POM of `ignite-parent`. A jar that is already
+locked must keep its hash: a different one means that somebody replaced the file.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from ignitetf.node.repository import repository_url
 
 LOCK = Path(jars.__file__).with_name(f"ignite-{IGNITE_VERSION}.lock.json")
 SPRING_VERSION = "5.3.39"
-# What a node with SQL and Spring XML needs of Ignite's dependencies, no more.
+# Only those dependencies of Ignite that a node with SQL and Spring XML needs.
 COORDINATES = (
     "com.h2database:h2:1.4.197",
     "javax.cache:cache-api:1.0.0",
@@ -38,7 +38,7 @@ COORDINATES = (
 
 
 def artifact(coordinates: str, read: Callable[[str], bytes]) -> Artifact:
-    """The entry of one jar, whose bytes `read` gets by their path in a Maven repository."""
+    """Return the lock entry of a jar; `read` returns its bytes for a path in a Maven repository."""
     group, name, version = coordinates.split(":")
     path = f"{group.replace('.', '/')}/{name}/{version}/{name}-{version}.jar"
     data = read(path)
@@ -46,13 +46,13 @@ def artifact(coordinates: str, read: Callable[[str], bytes]) -> Artifact:
 
 
 def text_of(artifacts: list[Artifact]) -> str:
-    """The lock file for these jars."""
+    """Return the text of the lock file for these jars."""
     content = {"ignite": IGNITE_VERSION, "artifacts": [asdict(jar) for jar in artifacts]}
     return json.dumps(content, indent=1) + "\n"
 
 
 def check_same(artifacts: list[Artifact], locked: list[Artifact]) -> None:
-    """Raises ValueError where a jar has other bytes than when it was locked."""
+    """Raise ValueError if a jar's bytes differ from those that were locked."""
     known = {jar.coord: jar.sha256 for jar in locked}
     for jar in artifacts:
         if known.get(jar.coord, jar.sha256) != jar.sha256:
@@ -60,14 +60,14 @@ def check_same(artifacts: list[Artifact], locked: list[Artifact]) -> None:
 
 
 def _from_repository(path: str) -> bytes:
-    # The scheme was checked to be http or https when the address was read.
+    # The address was checked to be http or https when it was read.
     with urllib.request.urlopen(f"{repository_url()}/{path}", timeout=60) as answer:  # nosec B310
         data: bytes = answer.read()
         return data
 
 
 def main(folder: str | None = None) -> None:
-    """Write the lock file; raises ValueError where a locked jar changed."""
+    """Write the lock file; raises ValueError if a locked jar changed."""
     read = _from_repository if folder is None else lambda path: Path(folder, path).read_bytes()
     made = [artifact(coordinates, read) for coordinates in COORDINATES]
     if LOCK.exists():

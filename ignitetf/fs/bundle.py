@@ -1,11 +1,13 @@
-"""What a TensorFlow checkpoint's `.index` says about its data files; without TensorFlow.
+"""Read the required sizes of data files from a TensorFlow checkpoint's `.index`.
 
 units -> **bundle**
 
+This works without TensorFlow, so that checkpoints can be pushed from machines that lack it.
+
 The index is a table of sorted keys (LevelDB's format, `tensorflow/core/lib/io/table*.cc`): blocks
-with a checksum each, a block that leads to the others, and 48 bytes at the end that lead to that.
-The empty key holds a `BundleHeaderProto`, every other a `BundleEntryProto` with the place of one
-tensor (`tensorflow/core/protobuf/tensor_bundle.proto`).
+with a checksum each, one block that points to the others, and a 48-byte footer that points to that
+one. The empty key holds a `BundleHeaderProto`; every other key holds a `BundleEntryProto` that
+locates one tensor (`tensorflow/core/protobuf/tensor_bundle.proto`).
 """
 
 from __future__ import annotations
@@ -19,34 +21,34 @@ __all__ = ["Damaged", "data_sizes", "has_magic", "wire_fields"]
 
 _MAGIC: Final = struct.pack("<Q", 0xDB4775248B80FB57)
 _FOOTER_BYTES: Final = 48
-_TRAILER_BYTES: Final = 5  # kind of compression, CRC-32C
+_TRAILER_BYTES: Final = 5  # compression type (1), CRC-32C (4)
 _CRC_MASK: Final = 0xA282EAD8
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _HEADER_SHARDS: Final = 1
 _ENTRY_SHARD, _ENTRY_OFFSET, _ENTRY_SIZE = 3, 4, 5
-_MOST_SHARDS: Final = 100_000  # five digits in the file names
+_MOST_SHARDS: Final = 100_000  # file names have five digits for the shard
 
 
 class Damaged(Exception):
-    """Bytes are not what they should be; the message says in which way."""
+    """The bytes are not a valid index; the message says what is wrong."""
 
 
 def has_magic(tail: bytes) -> bool:
-    """Whether a file that ends in these bytes may be an index."""
+    """Whether a file that ends in these bytes can be an index."""
     return tail.endswith(_MAGIC)
 
 
 def data_sizes(index: bytes) -> list[int]:
-    """Bytes that each data file must have at least, by number.
+    """Return the minimum size in bytes of each data file, by its number.
 
     Raises:
-        Damaged: The index is cut or changed.
+        Damaged: The index is truncated or corrupt.
     """
     if len(index) < _FOOTER_BYTES or not has_magic(index):
         raise Damaged("is cut short, or no index of a checkpoint")
     sizes: list[int] | None = None
     try:
-        _, at = _handle(index, len(index) - _FOOTER_BYTES)  # the block of metadata is not needed
+        _, at = _handle(index, len(index) - _FOOTER_BYTES)  # skips the metadata block
         root, _ = _handle(index, at)
         for _, place in _entries(_block(index, *root)):
             for key, value in _entries(_block(index, *_handle(place, 0)[0])):
@@ -61,7 +63,7 @@ def data_sizes(index: bytes) -> list[int]:
                     raise Damaged("has no header")
                 end = fields.get(_ENTRY_OFFSET, 0) + fields.get(_ENTRY_SIZE, 0)
                 shard = fields.get(_ENTRY_SHARD, 0)
-                # A tensor that is stored in slices has keys for those, and no bytes itself.
+                # A tensor stored in slices has separate keys for them and no bytes of its own.
                 if end:
                     sizes[shard] = max(sizes[shard], end)
     except (IndexError, struct.error) as error:
@@ -72,10 +74,10 @@ def data_sizes(index: bytes) -> list[int]:
 
 
 def wire_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Number and value of each field of a message in Protocol Buffers' encoding.
+    """Yield the number and value of each field of a Protocol Buffers message.
 
     Raises:
-        Damaged: A field goes beyond the end.
+        Damaged: A field extends past the end.
     """
     at = 0
     while at < len(data):
@@ -110,7 +112,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _handle(data: bytes, at: int) -> tuple[tuple[int, int], int]:
-    """Offset and size of a block, and where the next number begins."""
+    """Return a block's (offset, size) and the position after the handle."""
     offset, at = _varint(data, at)
     size, at = _varint(data, at)
     return (offset, size), at
@@ -130,7 +132,7 @@ def _block(index: bytes, offset: int, size: int) -> bytes:
 
 
 def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values of a block; each key begins with a part of the one before."""
+    """Yield the keys and values of a block; keys share a prefix with the key before."""
     (restarts,) = struct.unpack_from("<I", block, len(block) - 4)
     end = len(block) - 4 * (restarts + 1)
     at, key = 0, b""
@@ -155,7 +157,7 @@ def _crc32c_table() -> tuple[int, ...]:
 
 
 def _crc32c(data: bytes) -> int:
-    """CRC-32C (Castagnoli), a byte at a time: an index is small."""
+    """CRC-32C (Castagnoli), one byte at a time: an index is small."""
     table, crc = _crc32c_table(), 0xFFFFFFFF
     for byte in data:
         crc = table[(crc ^ byte) & 0xFF] ^ crc >> 8

@@ -1,9 +1,9 @@
-"""`check`: is the file system consistent, and what is left over; `repair` puts it right.
+"""Check a file system for inconsistencies and leftovers, and repair it on request.
 
-It reads all metadata once, and counts chunks; only when the count does not fit, or when asked to
-read everything, does it look at the chunks themselves. Chunks are listed before the metadata:
-content ids are never used twice, so a chunk whose content nothing refers to afterwards is garbage
-for good, whatever clients did meanwhile.
+It reads all metadata once and counts the chunks. It looks at individual chunks only if the count
+is wrong, or if asked to read everything. Chunks are listed before the metadata: content ids are
+never reused, so a chunk whose content nothing refers to afterwards is garbage for good, whatever
+clients did in between.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ _LOST_FOUND: Final = "lost+found"
 
 @dataclass
 class CheckReport:
-    """What `check` found.
+    """The result of `check`.
 
     Attributes:
         files: Number of files.
-        directories: Number of directories, the root included.
-        size_bytes: Bytes of all files.
-        chunks: Chunks in the cache.
+        directories: Number of directories, including the root.
+        size_bytes: Total bytes of all files.
+        chunks: Number of chunks in the cache.
         leftover_chunks: Chunks that no file and no live writer refers to.
-        missing_chunks: Chunks that files refer to and that do not exist.
-        waiting: Garbage and leases, of open writers and of readers of old content; after a repair
-            those that are not due yet.
-        problems: One line for each inconsistency that is left.
-        repaired: One line for each thing that was put right.
+        missing_chunks: Chunks that files refer to but that do not exist.
+        waiting: Garbage notes and leases, of open writers and of readers of old content; after a
+            repair, those that are not due yet.
+        problems: One line for each remaining inconsistency.
+        repaired: One line for each repair.
     """
 
     files: int = 0
@@ -70,18 +70,18 @@ class CheckReport:
         return not self.problems and not self.leftover_chunks and not self.missing_chunks
 
     def facts(self) -> dict[str, Any]:
-        """The report as a mapping."""
+        """Return the report as a mapping."""
         return {"ok": self.ok, **self.__dict__}
 
 
 class _Metadata:
-    """All records of the metadata cache, sorted by what they are."""
+    """All records of the metadata cache, grouped by kind."""
 
     def __init__(self, store: Store) -> None:
         self.entries: dict[str, dict[str, Entry]] = defaultdict(dict)
         self.directories: dict[str, str] = {}
         self.hints: dict[str, str] = {}
-        self.kept: dict[str, int] = defaultdict(int)  # chunks accounted for, by content
+        self.kept: dict[str, int] = defaultdict(int)  # content id -> chunks held by a lease or note
         self.notes = 0
         self.damaged: list[str] = []
         for key, value in store.meta.range("", "\uffff"):
@@ -107,7 +107,7 @@ class _Metadata:
             self.entries[parent][name] = Entry.from_bytes(value)
 
     def reachable(self) -> dict[str, str]:
-        """Path of each directory that can be reached from the root, by id."""
+        """Return the path of each directory reachable from the root, by id."""
         paths, waiting = {ROOT_ID: ""}, [ROOT_ID]
         while waiting:
             present = waiting.pop()
@@ -131,14 +131,14 @@ def check(
 
     Args:
         store: The file system.
-        repair: Put right what is wrong, and remove what is left over.
-        read: Read every file and compare the checksums.
-        wait: With `repair`, wait until garbage and the leases of writers that fell silent on
-            other machines are due (at most the length of a lease).
-        on_progress: Takes lines for people.
+        repair: Fix what is wrong and remove what is left over.
+        read: Read every file and verify the checksums.
+        wait: With `repair`, wait until garbage and the leases of silent writers on other machines
+            are due (at most the length of a lease).
+        on_progress: Called with progress messages for the user.
 
     Raises:
-        OSError: The cluster cannot be asked.
+        OSError: The cluster cannot be reached.
     """
     with os_errors():
         report = CheckReport()
@@ -165,7 +165,7 @@ def _look(store: Store, report: CheckReport, repair: bool) -> None:
     if metadata.notes == 0 and store.chunks.count() == _expected(metadata):
         found = None
     else:
-        # Chunks first, then the metadata again; see the docstring of this module.
+        # Chunks first, then the metadata again: see the module docstring.
         found = defaultdict(set)
         for content, number in store.chunks.scan():
             found[content].add(number)
@@ -216,7 +216,7 @@ def _check_tree(
     lost = [d for d in {*metadata.directories, *metadata.entries} if d not in paths]
     for directory in sorted(lost):
         if named.get(directory):
-            continue  # below another lost one
+            continue  # its parent is lost too and will be mended
         if not metadata.entries.get(directory):
             _mend(
                 report,
@@ -266,7 +266,7 @@ def _mend(report: CheckReport, repair: bool, what: str, how: Callable[[], object
 
 
 def _find_again(store: Store, directory: str) -> None:
-    """Give a directory without a name one below /lost+found."""
+    """Link an orphaned directory into /lost+found."""
     with contextlib.suppress(FileExistsError):
         store.make_directory(f"/{_LOST_FOUND}", exist_ok=True)
     parent = store.stat(f"/{_LOST_FOUND}").directory_id or new_id()
@@ -312,7 +312,7 @@ def _check_chunks(
 
 
 def _drop_hints(store: Store, metadata: _Metadata, paths: dict[str, str]) -> None:
-    """Remove hints for paths that lead elsewhere or nowhere; they would only cost time."""
+    """Remove hints for paths that lead elsewhere or nowhere: they only cost time."""
     right = {path: directory for directory, path in paths.items()}
     wrong = [p for p, directory in metadata.hints.items() if right.get(p) != directory]
     store.meta.remove(hint_key(path) for path in wrong)

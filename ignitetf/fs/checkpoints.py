@@ -1,4 +1,4 @@
-"""The checkpoints of a directory in the cluster: which there are, and removing the older ones.
+"""List the checkpoints of a remote directory, and prune the older ones.
 
 push, watch -> **checkpoints** -> units, state -> store
 """
@@ -29,11 +29,11 @@ class Checkpoint:
     """One checkpoint of a directory.
 
     Attributes:
-        name: Its prefix, as TensorFlow takes it.
+        name: Its prefix, as TensorFlow expects it.
         files: Names of its files.
-        size_bytes: Bytes of all its files.
-        mtime_ns: Time of its newest file.
-        complete: Whether the index and all the data that it needs are there.
+        size_bytes: Total bytes of its files.
+        mtime_ns: Modification time of its newest file.
+        complete: Whether the index and all the data it refers to exist.
         latest: Whether the state file names it as the latest.
     """
 
@@ -46,14 +46,14 @@ class Checkpoint:
 
 
 def checkpoints(store: Store, remote: str) -> list[Checkpoint]:
-    """TensorFlow's checkpoints in a remote directory, oldest first."""
+    """Return TensorFlow's checkpoints in a remote directory, oldest first."""
     return [one for one, _ in _find(store, remote)[0]]
 
 
 def _find(store: Store, remote: str) -> tuple[list[tuple[Checkpoint, Unit]], str | None]:
-    """The checkpoints, and the text of the state."""
+    """Return the checkpoints with their units, and the text of the state file."""
     for _ in range(_TRIES):
-        # Somebody may prune at the same time.
+        # A concurrent prune may remove files while they are read.
         with contextlib.suppress(FileNotFoundError):
             return _look(store, remote)
     return _look(store, remote)
@@ -79,7 +79,7 @@ def _look(store: Store, remote: str) -> tuple[list[tuple[Checkpoint, Unit]], str
                 latest=latest == unit.name,
             )
             found.append((one, unit))
-    # The state knows the order; what it does not name is older, or nobody knows.
+    # The state file knows the order. What it does not name counts as older, sorted by name.
     place = {name: number for number, name in enumerate(order)}
     found.sort(key=lambda pair: (place.get(pair[0].name, -1), _natural(pair[0].name)))
     return found, text
@@ -92,11 +92,11 @@ def _natural(name: str) -> list[tuple[int, str]]:
 def prune(store: Store, remote: str, keep: int) -> list[Checkpoint]:
     """Remove all but the newest complete checkpoints; the latest always stays.
 
-    The state file forgets them first, so that no reader is led to one that goes. All files of
-    one go at one moment.
+    The state file drops them first, so that no reader is sent to a checkpoint that is about to
+    go. All files of one checkpoint are removed at the same moment.
 
     Returns:
-        The checkpoints that were removed.
+        The removed checkpoints.
     """
     if keep < 1:
         raise os_error(errno.EINVAL, remote, "at least one checkpoint must be kept")
@@ -109,7 +109,7 @@ def prune(store: Store, remote: str, keep: int) -> list[Checkpoint]:
     for _, unit in gone:
         remove_unit(store, base, unit)
     if gone and text is not None:
-        # A push at the same time may have named them again before they went.
+        # A concurrent push may have named them again before they were removed.
         path = f"{base}/{STATE_FILE}"
         _forget(store, path, read_file(store, path).decode("utf-8", "surrogateescape"), removed)
     return [one for one, _ in gone]

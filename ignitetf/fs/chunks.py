@@ -1,13 +1,14 @@
-"""The chunk cache: content as numbered chunks, written and read with several requests in flight.
+"""The chunk cache: file content as numbered chunks, with several requests in flight.
 
 store -> **chunks** -> client
 
 Key: a UUID of content id and chunk number (its hash spreads consecutive chunks over the
-partitions). Value: a byte array, 4 bytes CRC-32 (little-endian) of the data, then the data.
-Every put is answered only when primary and backups have it, so nothing waits for a flush; with
-chunks of 1 MiB and six puts in flight this was as fast as a data streamer could be (1,230 MB/s
-against 1,380 of bare puts and 1,390 of a bare streamer on one machine of two cores), and a lost
-connection costs six chunks to send again.
+partitions). Value: a byte array of 4 bytes CRC-32 (little-endian) followed by the data.
+
+A put is answered only when the primary and all backups have it, so there is nothing to flush
+later. With chunks of 1 MiB and six puts in flight this was as fast as a data streamer could be
+(1,230 MB/s, against 1,380 of bare puts and 1,390 of a bare streamer, on one machine with two
+cores), and after a lost connection only six chunks must be sent again.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ WINDOW: Final = 6
 _KEPT_CHUNKS: Final = 2
 _REMOVE_BATCH: Final = 512
 _CHECKSUM_BYTES: Final = 4
-_SCAN_PAGE: Final = 8  # of a chunk each
+_SCAN_PAGE: Final = 8  # entries, each with a whole chunk
 
 
 def _put_head(cache: int, content: int, number: int, size: int, checksum: int) -> bytes:
-    """What is before a chunk of so many bytes in the request that stores it."""
+    """Return the bytes that precede the data in the request that stores a chunk of `size` bytes."""
     value = sized_head(TypeCode.BYTE_ARRAY, _CHECKSUM_BYTES + size)
     head = cache_request(cache, encode_uuid(content, number), value)
     return head + checksum.to_bytes(_CHECKSUM_BYTES, "little")
@@ -64,14 +65,14 @@ class ChunkCache:
         self.client = client
         self.name = name
         self.id = cache_id(name)
-        self.make_room: Callable[[], object] = lambda: None  # what to try when memory is full
+        self.make_room: Callable[[], object] = lambda: None  # called when memory is full
 
     def remove(self, content_id: str, numbers: Iterable[int]) -> None:
-        """Remove chunks of one content, whether or not they exist."""
+        """Remove chunks of one content; missing ones are ignored."""
         self.remove_all((content_id, number) for number in numbers)
 
     def remove_all(self, chunks: Iterable[tuple[str, int]]) -> None:
-        """Remove chunks, given by content id and number, whether or not they exist."""
+        """Remove chunks, given as (content id, number); missing ones are ignored."""
         keys = (encode_uuid(int(content, 16), number) for content, number in chunks)
         while batch := list(itertools.islice(keys, _REMOVE_BATCH)):
             self._remove_keys(batch_request(self.id, batch))
@@ -80,11 +81,11 @@ class ChunkCache:
         retry(self.client.settings, lambda _: self.client.call(OpCode.CACHE_REMOVE_KEYS, request))
 
     def count(self) -> int:
-        """Number of chunks of all files."""
+        """Return the number of chunks of all files."""
         return retry(self.client.settings, lambda _: self.client.cache_size(self.name))
 
     def scan(self) -> Iterator[tuple[str, int]]:
-        """Content id and number of every chunk; reads the whole cache."""
+        """Yield the content id and number of every chunk; reads the whole cache."""
         with self.client.channel() as channel:
             body = channel.call(OpCode.QUERY_SCAN, scan_request(self.id, _SCAN_PAGE))
             cursor, page = read_first_page(body)
@@ -96,7 +97,7 @@ class ChunkCache:
 
 
 def _scanned_keys(page: Page) -> list[tuple[str, int]]:
-    """Content ids and numbers of the chunks in a page."""
+    """Return the content ids and numbers of the chunks in a page."""
     at, body = 0, page.data.data
     found = []
     with damaged("chunks of a file system"):
@@ -108,7 +109,7 @@ def _scanned_keys(page: Page) -> list[tuple[str, int]]:
 
 
 class ContentWriter:
-    """Appends bytes to fresh content; not for several threads.
+    """Appends bytes to new content. Not thread-safe.
 
     Attributes:
         content_id: Id of the content.
@@ -125,18 +126,18 @@ class ContentWriter:
         self._pipeline = Pipeline(cache.client)
         self._number = 0
         self._filled = 0
-        self._stored = 0  # bytes of the present chunk that are in the cache already
+        self._stored = 0  # bytes of the current chunk that are already in the cache
         self._free: list[bytearray] = []
         self._used: deque[bytearray] = deque()
         self._buffer: bytearray | None = None
 
     @property
     def chunks(self) -> int:
-        """Number of chunks begun."""
+        """Number of chunks, including an unfinished one."""
         return self._number + (1 if self._filled else 0)
 
     def write(self, data: memoryview) -> None:
-        """Append bytes; they are copied."""
+        """Append a copy of the bytes."""
         at, total = 0, len(data)
         while at < total:
             if self._buffer is None:
@@ -153,7 +154,7 @@ class ContentWriter:
                 self._filled = self._stored = 0
 
     def flush(self) -> None:
-        """Return when all bytes are in the cache, in all copies."""
+        """Block until all bytes are stored, on the primary and all backups."""
         if self._filled > self._stored:
             self._send()
             self._stored = self._filled
@@ -162,7 +163,7 @@ class ContentWriter:
         self._pipeline.close()
 
     def abandon(self) -> None:
-        """Drop what is in flight."""
+        """Drop the requests in flight."""
         self._pipeline.abort()
         self._used.clear()
         self._buffer = None
@@ -189,7 +190,7 @@ class ContentWriter:
                 self._pipeline.take()
                 break
             except ServerError as error:
-                # Still pending, and sent again by the next try.
+                # The request stays pending; the next `take` sends it again.
                 if (wait_s := backoff.wait_s(error)) is None:
                     raise
                 self._cache.make_room()
@@ -206,8 +207,8 @@ class _Piece:
     Attributes:
         content: Content id as a number.
         number: Number of the chunk.
-        low: First byte of the chunk that belongs to the file.
-        high: First byte after those.
+        low: Offset in the chunk of the first byte that belongs to the file.
+        high: Offset after the last such byte.
     """
 
     content: int
@@ -229,9 +230,9 @@ def _pieces(extents: Sequence[Extent]) -> list[_Piece]:
 
 
 class ContentReader:
-    """Reads a file's bytes at any offset, by any number of threads.
+    """Reads a file at any offset, from any number of threads.
 
-    One thread at a time reads ahead and keeps the latest chunks; others, meanwhile, ask the
+    One thread at a time reads ahead and keeps the latest chunks; meanwhile the others ask the
     cluster directly. The content is that of the moment when the file was opened.
     """
 
@@ -252,7 +253,7 @@ class ContentReader:
         self._depth = 0
 
     def read_into(self, offset: int, target: memoryview) -> int:
-        """Fill the target with the bytes from an offset on; gives how many there were."""
+        """Fill the target from an offset on, and return the number of bytes read."""
         count = max(0, min(len(target), self.size - offset))
         if count == 0:
             return 0
@@ -278,13 +279,13 @@ class ContentReader:
         return count
 
     def close(self) -> None:
-        """Give back the connection and the chunks."""
+        """Release the connection and the chunks."""
         with self._lock:
             self._ahead.close()
             self._kept.clear()
 
     def _sequential(self, first: int, last: int) -> None:
-        """Read the further ahead the longer the chunks were asked for one after the other."""
+        """Read further ahead the longer the access has been sequential."""
         if not 0 <= self._next - first <= 1:
             self._depth = 0
         elif last >= self._next > 0:
@@ -307,12 +308,12 @@ class ContentReader:
         target[begin + skip : begin + skip + len(part)] = part
 
     def request(self, index: int) -> bytes:
-        """The request for the chunk of a piece."""
+        """Return the request for the chunk of a piece."""
         piece = self._pieces[index]
         return cache_request(self._cache.id, encode_uuid(piece.content, piece.number))
 
     def check(self, index: int, body: memoryview) -> memoryview:
-        """The bytes of a piece out of the answer, after its checksum was compared."""
+        """Verify the checksum of an answer and return the bytes of the piece."""
         piece = self._pieces[index]
         where = f"chunk {piece.number} of content {piece.content:016x}"
         try:
@@ -334,12 +335,12 @@ class ContentReader:
 
     @property
     def cache(self) -> ChunkCache:
-        """The cache the chunks are in."""
+        """The cache that holds the chunks."""
         return self._cache
 
 
 class _ReadAhead:
-    """Consecutive chunks requested before they are asked for."""
+    """Requests consecutive chunks before they are needed."""
 
     def __init__(self, reader: ContentReader) -> None:
         self._reader = reader
@@ -347,7 +348,7 @@ class _ReadAhead:
         self._waiting: deque[int] = deque()
 
     def chunk(self, index: int, until: int) -> memoryview:
-        """The chunk of a piece; those after it, up to `until`, are requested too."""
+        """Return the chunk of a piece, and request the following ones up to `until`."""
         if self._waiting and self._waiting[0] != index:
             self.close()
         following = self._waiting[-1] + 1 if self._waiting else index
@@ -360,11 +361,11 @@ class _ReadAhead:
         return self._reader.check(index, body)
 
     def close(self) -> None:
-        """Forget what was requested."""
+        """Drop the requests in flight."""
         self._waiting.clear()
         self._pipeline.close()
 
     def abort(self) -> None:
-        """Forget what was requested, after a failure or an interruption."""
+        """Drop the requests in flight after a failure or an interruption."""
         self._waiting.clear()
         self._pipeline.abort()

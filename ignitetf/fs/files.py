@@ -1,16 +1,16 @@
-"""Writing a file: chunks first, then one transaction that shows them all.
+"""Writing a file: chunks first, then one transaction that makes them visible.
 
 store -> **files** -> tree, chunks, leases
 
-A writer appends to content of its own. `publish` makes the entry refer to it: nobody sees a part
-of what was written between two publications, and a writer that dies leaves what was published
-before, or nothing. An appending writer adds its content to the file as a further extent (or takes
-the last extent's place when that was short, having copied it), so that writers who append at the
-same time all keep their bytes.
+A writer appends to its own content. `publish` makes the entry refer to it, so nobody sees a part
+of what was written between two publications, and a writer that dies leaves what it published
+before, or nothing. An appending writer adds its content to the file as a further extent. If the
+last extent is short, the writer copies it and takes its place. This way concurrent appenders all
+keep their bytes.
 
-A file that is renamed while it is written keeps its writer. One that is removed or replaced takes
-what its writer publishes later with it, as an open file that is unlinked would; who appends to a
-file and has not published yet gets an error when it is gone.
+A writer follows its file when the file is renamed. If the file is removed or replaced, what the
+writer publishes later disappears with it, as with an open file that is unlinked. An appender that
+has not published yet gets an error when its file is gone.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ __all__ = ["FileWriter", "close_together"]
 
 
 class FileWriter:
-    """An open file that is written from its beginning, or appended to.
+    """An open file that is written from the beginning, or appended to.
 
-    Not for several threads. After a failure every later call but `discard` fails.
+    Not thread-safe. After a failure every later call except `discard` fails.
 
     Args:
         store: The file system.
         found: Where the file is or will be; its directory exists.
-        mode: "w" replaces, "x" must be the first, "a" appends.
+        mode: "w" replaces, "x" fails if the file exists, "a" appends.
         chunk_bytes: Size of the chunks.
     """
 
@@ -66,13 +66,13 @@ class FileWriter:
         self._key = found.key
         self._pid = os.getpid()
         self._failure: BaseException | None = None
-        self._published: int | None = None  # bytes of our content the entry refers to
-        self._dropped = False
-        self._absorbed: Extent | None = None
-        self._replaced: dict[str, int] = {}  # contents the entry had before ours
-        self._prefix = 0
-        self._appends = mode == "a" and found.entry is not None  # and makes no new file
-        self._base = 0  # size of the file before ours, for `tell`
+        self._published: int | None = None  # bytes of our content that the entry refers to
+        self._dropped = False  # the file was removed or replaced after we published
+        self._absorbed: Extent | None = None  # a short last extent that we copied
+        self._replaced: dict[str, int] = {}  # contents that the entry had before ours
+        self._prefix = 0  # its size: our content begins with this many copied bytes
+        self._appends = mode == "a" and found.entry is not None  # False if it creates the file
+        self._base = 0  # size of the file before our content, for `tell`
         content_id = new_id()
         self._content = ContentWriter(store.chunks, content_id, chunk_bytes)
         self._lease = store.leases.writer(content_id, found.key)
@@ -81,15 +81,15 @@ class FileWriter:
 
     @property
     def size(self) -> int:
-        """Length of the file as this writer knows it: where the next byte goes."""
+        """Length of the file as this writer knows it: the offset of the next byte."""
         return self._base + self._content.size - self._prefix
 
     def write(self, data: memoryview) -> int:
-        """Append bytes, which are copied; gives their number."""
+        """Append a copy of the bytes, and return their number."""
         with self._guarded():
             view = data.cast("B") if data.format != "B" or data.ndim != 1 else data
             begin = 0
-            # The lease goes ahead of the chunks, in steps that are long enough not to matter.
+            # The lease is extended before the chunks are written, in steps that keep it cheap.
             while begin < len(view):
                 room = self._lease.reserved * self._content.chunk_bytes - self._content.size
                 if room <= 0 and self._content.size + len(view) - begin >= self._step():
@@ -101,11 +101,11 @@ class FileWriter:
             return len(view)
 
     def publish(self, *, final: bool = False, attributes: Mapping[str, str] | None = None) -> None:
-        """Make what was written visible to all.
+        """Make what was written visible to everyone.
 
         Args:
-            final: Nothing will be written any more.
-            attributes: Facts about the whole file to keep with it.
+            final: Nothing more will be written.
+            attributes: Attributes of the whole file to store with it.
         """
         with self._guarded():
             if not final and self._published == self._content.size:
@@ -118,14 +118,14 @@ class FileWriter:
                 self._remove_content()
 
     def store_all(self) -> None:
-        """Store what was written without showing it."""
+        """Store what was written without making it visible."""
         with self._guarded():
             if self._content.size:
                 self._reserve(self._content.chunks)
                 self._content.flush()
 
     def close(self, attributes: Mapping[str, str] | None = None) -> None:
-        """Publish for the last time."""
+        """Publish a last time and end the writer."""
         if self.closed:
             return
         try:
@@ -137,12 +137,12 @@ class FileWriter:
         self._end()
 
     def discard(self) -> None:
-        """Give up what was not published, and its chunks."""
+        """Discard what was not published, and its chunks."""
         if self.closed:
             return
         self.closed = True
         self._content.abandon()
-        # Without a connection the lease runs out, and others reclaim.
+        # Without a connection the lease expires, and another client reclaims the chunks.
         with contextlib.suppress(IgniteTFError, OSError):
             if self._published is None or self._dropped:
                 self._remove_content()
@@ -154,7 +154,7 @@ class FileWriter:
         self._end()
 
     def _step(self) -> int:
-        """Size from which on the next write sends a chunk."""
+        """Size at which the next write sends a chunk."""
         return (self._content.size // self._content.chunk_bytes + 1) * self._content.chunk_bytes
 
     def _reserve(self, chunks: int) -> None:
@@ -165,7 +165,7 @@ class FileWriter:
             )
 
     def _absorb(self, entry: Entry) -> None:
-        """Begin with a copy of the last extent when it is short, to take its place."""
+        """Copy the last extent if it is short, in order to replace it."""
         self._base = entry.size
         if not entry.extents:
             return
@@ -188,7 +188,7 @@ class FileWriter:
         if self._pid != os.getpid():
             raise os_error(errno.EBADF, self.path, "the file was opened before the process forked")
         if self._failure is not None:
-            # The same errno, since this may be the error that is seen: of a `close` after a `write`.
+            # The same errno, because users may see only this error: that of `close` after `write`.
             code = getattr(self._failure, "errno", None) or errno.EIO
             message = f"an earlier write failed: {self._failure}"
             raise os_error(code, self.path, message) from self._failure
@@ -202,7 +202,7 @@ class FileWriter:
     def _publish(self, final: bool, attributes: dict[str, str]) -> None:
         key = self._store.meta.transact(lambda t: self._show(t, final, attributes))
         if key is not None:
-            # Renamed meanwhile: the next try goes there.
+            # Renamed in the meantime: the next try uses the new key.
             self._key, self._directory_id = key, key.partition("/")[0]
             raise Stale
         if not self._dropped:
@@ -211,27 +211,29 @@ class FileWriter:
     def _show(
         self, transaction: Transaction, final: bool, attributes: dict[str, str]
     ) -> str | None:
-        """One try; gives the key to try next where the file was renamed."""
+        """Make one try; return the key to use next if the file was renamed."""
         content = self._content.content_id
         own, lease, pointer = (
             directory_key(self._directory_id),
             lease_key(content),
             moved_key(content),
         )
-        # What is locked first is written first: without room for the entry the lease stays.
+        # The first key locked is the first written: if there is no room for the entry, the
+        # lease stays.
         held = transaction.lock([own, self._key, lease, pointer])
         present = Entry.from_bytes(held[self._key]) if self._key in held else None
         ours = present is not None and content in present.contents()
         if transaction.unsettled and ours and lease not in held and final:
             return None
         if lease not in held and transaction.earlier is not None:
-            # Committed by half, as by a node that dies in it or has no room: the entry is not
-            # there, and the lease is gone.
+            # Only half committed, because a node died in between or had no memory left: the
+            # lease is gone, but the entry was not written.
             raise transaction.earlier
         if lease not in held or decode(held[lease]).get("dead"):
             raise os_error(
                 errno.ESTALE, self.path, "the writer was silent too long and was taken for dead"
             )
+        # What we published is gone from this key: either renamed, or removed or replaced.
         if self._published is not None and not ours:
             moved = held.get(pointer, b"").decode("utf-8", "replace")
             if moved and moved != self._key:
@@ -242,7 +244,7 @@ class FileWriter:
             raise os_error(errno.ENOENT, self.path, "the directory of the file was removed")
         extents, gone = self._extents(present, ours)
         if ours and transaction.unsettled:
-            gone = self._replaced  # an earlier try may have written the entry and not the notes
+            gone = self._replaced  # an earlier try may have written the entry without the notes
         self._replaced = gone
         writers = present.writers if present is not None and (ours or self.mode == "a") else ()
         others = tuple(writer for writer in writers if writer != content)
@@ -262,7 +264,7 @@ class FileWriter:
         return None
 
     def _extents(self, present: Entry | None, ours: bool) -> tuple[list[Extent], dict[str, int]]:
-        """The file's extents with ours in them, and contents that are no longer in use."""
+        """Return the file's extents including ours, and the contents no longer in use."""
         content, size = self._content.content_id, self._content.size
         chunk_bytes = self._content.chunk_bytes
         whole = Extent(content, 0, size, chunk_bytes)
@@ -299,7 +301,7 @@ class FileWriter:
         if not self._lease.taken:
             return
         self._lease.end()
-        # In flight puts may arrive after their connection was closed: a note has them removed.
+        # Puts in flight may arrive after their connection closed; the note gets them removed.
         self._store.removal.give_up({content: self._lease.reserved})
         self._store.meta.remove([lease_key(content), moved_key(content)])
         self._store.leases.garbage_made()
@@ -309,16 +311,16 @@ class FileWriter:
 
 
 def close_together(store: Store, writers: Sequence[tuple[FileWriter, Mapping[str, str]]]) -> None:
-    """Close files, with the facts to keep with each, so that all of them appear at one moment.
+    """Close files, with attributes for each, so that all of them appear at the same moment.
 
     Args:
         store: Their file system.
-        writers: Open for replacing ("w"), with nothing published yet.
+        writers: Writers opened with "w" that have published nothing yet.
 
     Raises:
-        OSError: None of them was published; they are still to be discarded.
+        OSError: None was published; the caller must still discard them.
     """
-    # Locks on directories are taken in the order of their keys, as everywhere.
+    # Directories are locked in the order of their keys everywhere, to avoid deadlocks.
     ordered = sorted(writers, key=lambda pair: (pair[0]._directory_id, pair[0]._key))
 
     def show(transaction: Transaction) -> None:

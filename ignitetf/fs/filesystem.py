@@ -1,10 +1,10 @@
-"""`igfs://[user@]host:port/path` for fsspec, and so for pandas, pyarrow, Dask and the rest.
+"""`igfs://[user@]host:port/path` for fsspec, and thus for pandas, pyarrow, Dask and others.
 
 fsspec -> **filesystem** -> store
 
-Translation only: URLs and options to settings, fsspec's words to the store's. `igfs:///path`
-takes the address that every other part of ignitetf takes (environment, profile, running embedded
-node, default).
+This is translation only: URLs and options become settings, fsspec's calls become the store's.
+`igfs:///path` uses the same default address as the rest of ignitetf (environment, profile, running
+embedded node, default).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _STORE_OPTIONS = ("backups", "data_region", "chunk_bytes")
 
 
 def connection_of_url(url: str) -> dict[str, Any]:
-    """The settings of a connection that stand in a URL: `address`, `username`, `password`."""
+    """Return the connection settings in a URL: `address`, `username`, `password`."""
     authority, _ = split_url(url)
     if not authority:
         return {}
@@ -52,11 +52,11 @@ class IgniteFileSystem(AbstractFileSystem):  # type: ignore[misc]
         host: Host of a node; None for the default address.
         port: Its thin client port.
         name: Name of the file system in the cluster.
-        auto_mkdir: Make missing directories when a file is written.
-        settings: Complete settings; nothing else is looked at then.
+        auto_mkdir: Create missing directories when a file is written.
+        settings: Complete settings, used instead of all others.
         **options: Settings (`address`, `username`, `password`, `tls`, `ca`, `cert`, `key`, ...;
-            see `ignitetf.connect`), options of the store for a file system that does not exist
-            yet (`backups`, `data_region`, `chunk_bytes`), and those of fsspec.
+            see `ignitetf.connect`), store options for a file system that does not exist yet
+            (`backups`, `data_region`, `chunk_bytes`), and fsspec's own options.
     """
 
     protocol: ClassVar[str] = "igfs"
@@ -86,7 +86,7 @@ class IgniteFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     @property
     def store(self) -> Store:
-        """The store, opened on first use in each process."""
+        """The store, opened on first use in each process: connections do not survive a fork."""
         if self._opened is None or self._opened[0] != os.getpid():
             with os_errors():
                 settings = self._settings or Settings.resolve(**self._connection)
@@ -96,7 +96,7 @@ class IgniteFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     @property
     def fsid(self) -> str:
-        """Identity of the file system."""
+        """Identifier of the file system."""
         return f"igfs_{','.join(self.store.client.settings.addresses)}_{self._store_name}"
 
     @classmethod
@@ -106,7 +106,7 @@ class IgniteFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return path_of_url(os.fspath(path))
 
     def unstrip_protocol(self, name: str) -> str:
-        """The URL of a path in this file system."""
+        """Return the URL of a path in this file system."""
         return f"igfs://{self._authority()}{self._strip_protocol(name)}"
 
     def _authority(self) -> str:
@@ -120,15 +120,15 @@ class IgniteFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def _get_kwargs_from_urls(path: str) -> dict[str, Any]:
         return connection_of_url(path)
 
-    # Looking
+    # Reading names
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
-        """Facts about a file or directory: name, size, type, mtime (seconds)."""
+        """Return name, size, type and mtime (seconds) of a file or directory."""
         path = self._strip_protocol(path)
         return _info(path, self.store.stat(path))
 
     def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
-        """What is in a directory; a file is listed as itself."""
+        """List a directory; a file is listed as itself."""
         path = self._strip_protocol(path)
         try:
             found = self.store.list(path)
@@ -140,15 +140,15 @@ class IgniteFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return infos if detail else [info["name"] for info in infos]
 
     def exists(self, path: str, **kwargs: Any) -> bool:
-        """Whether something is at a path; a failure to ask is an error, not False."""
+        """Whether the path exists; failing to ask is an error, not False."""
         return self.store.exists(self._strip_protocol(path))
 
     def isdir(self, path: str) -> bool:
-        """Whether a directory is at a path."""
+        """Whether the path is a directory."""
         return self._is(path, directory=True)
 
     def isfile(self, path: str) -> bool:
-        """Whether a file is at a path."""
+        """Whether the path is a file."""
         return self._is(path, directory=False)
 
     def _is(self, path: str, *, directory: bool) -> bool:
@@ -156,31 +156,31 @@ class IgniteFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return entry is not None and entry.is_directory is directory
 
     def modified(self, path: str) -> datetime.datetime:
-        """Time of the last change, UTC."""
+        """Return the time of the last change, in UTC."""
         mtime = self.info(path)["mtime"]
         return datetime.datetime.fromtimestamp(mtime, tz=datetime.timezone.utc)
 
     def checksum(self, path: str) -> int:
-        """A number that changes when the content does."""
+        """Return a number that changes when the content does."""
         return int(self.ukey(path)[:15], 16)
 
     def ukey(self, path: str) -> str:
-        """A text that changes when the content does."""
+        """Return a string that changes when the content does."""
         entry = self.store.stat(self._strip_protocol(path))
         return str(tokenize(entry.extents, entry.directory_id))
 
     def invalidate_cache(self, path: str | None = None) -> None:
-        """Forget listings kept by fsspec; the store keeps none."""
+        """Drop the listings fsspec has cached; the store caches none."""
         super().invalidate_cache(path)
 
-    # Changing
+    # Changing names
 
     def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
-        """Make a directory; raises FileExistsError where something is."""
+        """Create a directory; raise FileExistsError if the path exists."""
         self.store.make_directory(self._strip_protocol(path), parents=create_parents)
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
-        """Make a directory and those on the way."""
+        """Create a directory and its missing parents."""
         self.store.make_directory(self._strip_protocol(path), parents=True, exist_ok=exist_ok)
 
     def rmdir(self, path: str) -> None:
@@ -197,7 +197,7 @@ class IgniteFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def rm(
         self, path: str | Iterable[str], recursive: bool = False, maxdepth: int | None = None
     ) -> None:
-        """Remove files (globs too), and with `recursive` directories: each at once."""
+        """Remove files and globs, with `recursive` also directories, each atomically."""
         paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
         if not recursive or maxdepth is not None:
             for found in reversed(self.expand_path(paths, recursive=recursive, maxdepth=maxdepth)):
@@ -224,7 +224,7 @@ class IgniteFileSystem(AbstractFileSystem):  # type: ignore[misc]
         maxdepth: int | None = None,
         **kwargs: Any,
     ) -> None:
-        """Rename a file or directory, into `path2` where that is a directory; copies nothing.
+        """Rename a file or directory, into `path2` if that is a directory; no data is copied.
 
         Lists and globs are moved one by one.
         """
@@ -240,7 +240,7 @@ class IgniteFileSystem(AbstractFileSystem):  # type: ignore[misc]
         self.rename_exactly(source, target)
 
     def rename_exactly(self, source: str, target: str) -> None:
-        """Rename as `os.replace` does: the target is the new name itself."""
+        """Rename like `os.replace`: the target is the new name, never a directory to move into."""
         target = self._strip_protocol(target)
         if self.auto_mkdir and (parent := self._parent(target)) != "/":
             with contextlib.suppress(FileExistsError):
@@ -248,7 +248,7 @@ class IgniteFileSystem(AbstractFileSystem):  # type: ignore[misc]
         self.store.rename(self._strip_protocol(source), target)
 
     def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
-        """Copy a file; of a directory only the directory itself."""
+        """Copy a file; for a directory, create only the directory itself."""
         source, target = self._strip_protocol(path1), self._strip_protocol(path2)
         if self.isdir(source):
             self.makedirs(target, exist_ok=True)
@@ -256,7 +256,7 @@ class IgniteFileSystem(AbstractFileSystem):  # type: ignore[misc]
             self.store.copy(source, target, parents=self.auto_mkdir)
 
     def touch(self, path: str, truncate: bool = True, **kwargs: Any) -> None:
-        """Make an empty file, or give an existing one a new time without `truncate`."""
+        """Create an empty file; without `truncate` only update the time of an existing one."""
         mode = "w" if truncate or not self.exists(path) else "a"
         with self.store.writing(self._strip_protocol(path), mode, parents=self.auto_mkdir):
             pass
@@ -285,13 +285,13 @@ class IgniteFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def cat_file(
         self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any
     ) -> bytes:
-        """Bytes of a file, or of the range [start, end); negative numbers count from the end."""
+        """Return the bytes in [start, end) of a file; negative offsets count from the end."""
         with contextlib.closing(self.store.open_read(self._strip_protocol(path))) as reader:
             first, last, _ = slice(start, end).indices(reader.size)
             return reader.read(first, last - first)
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
-        """Write a file whole; mode "create" refuses to replace one."""
+        """Write a whole file; mode "create" refuses to replace one."""
         path = self._strip_protocol(path)
         own_mode = "x" if mode == "create" else "w"
         with self.open(path, f"{own_mode}b") as file:

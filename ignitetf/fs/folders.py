@@ -1,4 +1,4 @@
-"""A directory of checkpoints, local or in the cluster, as the names, sizes and bytes below it.
+"""A directory of checkpoints, local or remote, reduced to file names, sizes and bytes.
 
 push, pull, checkpoints -> units -> **folders** -> store
 """
@@ -19,9 +19,9 @@ from ignitetf.fs.store import FileReader, Store
 
 __all__ = ["PART", "Folder", "LocalFolder", "RemoteFolder", "blocks"]
 
-PART: Final = ".igfs-part"  # of a pull; renamed when it is complete
+PART: Final = ".igfs-part"  # suffix of an unfinished pull; removed by renaming at the end
 _BLOCK_BYTES: Final = 4 << 20
-# What TensorFlow and Orbax write and then rename, and a pull.
+# Temporary files of TensorFlow, Orbax and `pull`, which they rename when complete.
 _TEMPORARY: Final = re.compile(
     r"(?:.*/)?(?:[^/]*\.tempstate\d+|checkpoint\.tmp[0-9a-f]+|[^/]*_temp/part-[^/]*"
     rf"|[^/]*\.orbax-checkpoint-tmp(?:-\d+)?/.*|[^/]*{re.escape(PART)})"
@@ -29,26 +29,26 @@ _TEMPORARY: Final = re.compile(
 
 
 class Folder(Protocol):
-    """What is needed of a directory to tell which checkpoints are in it.
+    """What recognizing checkpoints needs of a directory.
 
     Attributes:
-        sizes: Bytes of each file below it, by relative name.
+        sizes: Size in bytes of each file below it, by relative name.
     """
 
     sizes: dict[str, int]
 
     def open(self, name: str) -> contextlib.AbstractContextManager[BinaryIO]:
-        """A file to be read."""
+        """Open a file for reading."""
         ...
 
 
 class LocalFolder:
-    """A local directory; files that appear later are not seen.
+    """A snapshot of a local directory; files that appear later are not seen.
 
     Attributes:
-        path: Where it is.
-        sizes: Bytes of each file.
-        left_out: What is there and no file that can be copied, with the reason.
+        path: Path of the directory.
+        sizes: Size in bytes of each file, by relative name.
+        left_out: Entries that cannot be copied, with the reason.
     """
 
     def __init__(self, path: Path) -> None:
@@ -75,11 +75,11 @@ class LocalFolder:
                         self.left_out[relative] = "is no file"
 
     def open(self, name: str) -> BinaryIO:
-        """A file to be read."""
+        """Open a file for reading."""
         return (self.path / name).open("rb")
 
     def signature(self) -> tuple[object, ...]:
-        """What changes when any of the files does."""
+        """Return a value that changes when any of the files does."""
         found: list[object] = []
         for name in sorted(self.sizes):
             with contextlib.suppress(FileNotFoundError):
@@ -87,18 +87,18 @@ class LocalFolder:
         return tuple(found)
 
     def facts(self, name: str) -> tuple[int, ...]:
-        """What changes when the file does, as far as can be told without reading it."""
+        """Return a value that changes when the file does, as far as `stat` shows it."""
         found = (self.path / name).stat()
         return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 class RemoteFolder:
-    """A directory in the cluster, as it was when this was made.
+    """A snapshot of a directory in the cluster.
 
     Attributes:
-        path: Where it is, without a slash at the end.
+        path: Path of the directory, without a trailing slash.
         entries: The files, by relative name.
-        sizes: Bytes of each.
+        sizes: Size in bytes of each file, by relative name.
     """
 
     def __init__(self, store: Store, path: str) -> None:
@@ -116,14 +116,14 @@ class RemoteFolder:
         self.sizes = {name: entry.size for name, entry in self.entries.items()}
 
     def only(self, names: Collection[str]) -> RemoteFolder:
-        """The same directory, as if there were no other files in it."""
+        """Return the same directory, restricted to some of its files."""
         found = copy.copy(self)
         found.entries = {name: self.entries[name] for name in names}
         found.sizes = {name: self.sizes[name] for name in names}
         return found
 
     def open(self, name: str) -> BinaryIO:
-        """A file to be read."""
+        """Open a file for reading."""
         return io.BufferedReader(_Raw(self._store.open_read(f"{self.path}/{name}")))
 
 
@@ -159,7 +159,7 @@ class _Raw(io.RawIOBase):
 
 
 def blocks(file: BinaryIO) -> Iterator[memoryview]:
-    """The rest of a file; each block is good until the next."""
+    """Yield the rest of a file in blocks; each block is valid until the next one."""
     buffer = memoryview(bytearray(_BLOCK_BYTES))
     while count := file.readinto(buffer):  # type: ignore[attr-defined]
         yield buffer[:count]

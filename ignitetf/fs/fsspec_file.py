@@ -1,4 +1,4 @@
-"""An open file of `igfs://` as fsspec wants it.
+"""The file object that `igfs://` returns to fsspec.
 
 filesystem -> **fsspec_file** -> store
 """
@@ -26,9 +26,10 @@ _MODES: Final = ("rb", "wb", "xb", "ab")
 class IgniteFile(AbstractBufferedFile):  # type: ignore[misc]
     """An open file.
 
-    Written bytes are seen by others after `flush`, or after `close`; never a part of a write
-    between them. Leaving a `with` block by an exception discards what was not flushed. Reading
-    needs no cache of fsspec's: the store reads ahead; `cache_type` puts one in front all the same.
+    Others see written bytes after `flush` or `close`, and never only a part of what was written
+    between two of these. Leaving a `with` block with an exception discards what was not flushed.
+    Reading does not need fsspec's caches, since the store reads ahead; `cache_type` adds one
+    anyway.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class IgniteFile(AbstractBufferedFile):  # type: ignore[misc]
         return self._reader.read(start, end - start)
 
     def readinto(self, b: Any) -> int:
-        """Read into a buffer, without a further copy."""
+        """Read into a buffer without another copy."""
         if not self._direct or self._reader is None:
             return int(super().readinto(b))
         if self.closed:
@@ -89,14 +90,14 @@ class IgniteFile(AbstractBufferedFile):  # type: ignore[misc]
         return count
 
     def flush(self, force: bool = False) -> None:
-        """Make what was written visible to all readers, unless in a transaction."""
+        """Make what was written visible to all readers, except in a transaction."""
         if self.closed:
             raise ValueError("Flush on closed file")
         if self._writer is not None and self.autocommit:
             self._writer.publish()
 
     def close(self) -> None:
-        """Publish, or in a transaction store without publishing, and let go."""
+        """Publish, or in a transaction only store, and release the file."""
         if self.closed:
             return
         self.closed = True
@@ -108,12 +109,12 @@ class IgniteFile(AbstractBufferedFile):  # type: ignore[misc]
             self._writer.store_all()
 
     def commit(self) -> None:
-        """End of a transaction: publish."""
+        """Publish at the end of a transaction."""
         if self._writer is not None:
             self._writer.close()
 
     def discard(self) -> None:
-        """Give up what was not published."""
+        """Discard what was not published."""
         self.closed = True
         if self._writer is not None:
             self._writer.discard()
@@ -124,5 +125,5 @@ class IgniteFile(AbstractBufferedFile):  # type: ignore[misc]
         self.close()
 
     def fileno(self) -> int:
-        """There is no descriptor."""
+        """Raise: there is no file descriptor."""
         raise os_error(errno.EBADF, self.path, "no file of the operating system")

@@ -1,13 +1,13 @@
-"""`igfs://` in TensorFlow's own file operations; importing this module registers it.
+"""`igfs://` for TensorFlow's own file operations; importing this module registers it.
 
 TensorFlow -> _gfile.c -> **gfile** (ctypes callbacks) -> handles -> store
 
     import ignitetf.fs.gfile
     tf.train.Checkpoint(model=model).save("igfs:///run1/ckpt")
 
-What TensorFlow reads and writes then: `tf.io.gfile`, checkpoints, SavedModels, Keras `.keras` and
-`.weights.h5` files, `tf.summary`, TFRecord and text data sets. A scheme registers once in a
-process; `configure` changes where `igfs:///` leads.
+After that these can read and write it: `tf.io.gfile`, checkpoints, SavedModels, Keras `.keras` and
+`.weights.h5` files, `tf.summary`, TFRecord and text data sets. TensorFlow allows a scheme to be
+registered once in a process; `configure` changes which cluster `igfs:///` refers to.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ignitetf.settings import Settings
 __all__ = ["SCHEME", "NativeIOUnavailable", "configure", "register"]
 
 SCHEME: Final = "igfs"
-_EXIT_WAIT_MS: Final = 5000
+_EXIT_WAIT_MS: Final = 5000  # for calls that are under way at exit
 _LEAVE_S: Final = 0.02
 
 _int = ctypes.c_int
@@ -43,7 +43,7 @@ _i64_p = ctypes.POINTER(ctypes.c_int64)
 _size = ctypes.c_size_t
 _text = ctypes.c_char_p
 _address = ctypes.c_void_p  # a c_char_p argument would arrive as a copy, cut at the first NUL
-# Callbacks return nothing: a value is undefined when the callable raises. See _gfile.c.
+# Callbacks return nothing: their value is undefined if the Python function raises. See _gfile.c.
 _OPEN = ctypes.CFUNCTYPE(None, _text, _text, _i64_p, _address, _size, _int_p)
 _READ = ctypes.CFUNCTYPE(
     None, _i64, ctypes.c_uint64, _size, _address, _i64_p, _address, _size, _int_p
@@ -67,7 +67,7 @@ _TELL, _FLUSH, _CLOSE, _FREE = range(4)
 
 
 class _Callbacks(ctypes.Structure):
-    """The same members as `Callbacks` in _gfile.c."""
+    """Mirrors the struct `Callbacks` in _gfile.c, member by member."""
 
     _fields_ = (
         ("set_status", _address),
@@ -86,25 +86,26 @@ _kept: list[Any] = []
 
 
 def configure(settings: Settings | None = None, name: str = DEFAULT_NAME) -> None:
-    """Let `igfs:///` lead to the cluster of these settings from now on.
+    """Make `igfs:///` refer to another cluster from now on.
 
     Args:
-        settings: None for the default: environment, profile, running embedded node.
+        settings: Settings of the cluster; None for the default (environment, profile, running
+            embedded node).
         name: Name of the file system there.
     """
     _handles.configure(settings, name)
 
 
 def register() -> None:
-    """Register `igfs://` with TensorFlow; done already when this module was imported.
+    """Register `igfs://` with TensorFlow; importing this module has already done so.
 
     Raises:
-        NativeIOUnavailable: The native part cannot be had on this machine.
+        NativeIOUnavailable: The native part is not available on this machine.
     """
     if _kept:
         return
     path = shim_path()
-    # Handlers run in reverse order: registered before TensorFlow's, ours runs after them.
+    # Exit handlers run in reverse order: registered before TensorFlow's, ours runs after them.
     atexit.register(_at_exit)
     import tensorflow as tf
 
@@ -131,9 +132,9 @@ def register() -> None:
 
 
 def _refuse_updates() -> None:
-    """Refuse `r+`, `w+` and `a+` at open: TensorFlow tells its file systems nothing of them.
+    """Refuse `r+`, `w+` and `a+` when a file is opened, because TensorFlow hides them from us.
 
-    It would truncate for `r+`, and a read before the flush would give the content of before.
+    It would truncate for `r+`, and a read before the flush would return the old content.
     """
     import tensorflow as tf
     from tensorflow.python.lib.io import file_io
@@ -174,7 +175,7 @@ def _load(path: Path) -> ctypes.CDLL:
 
 
 def _at_exit() -> None:
-    """Show what open files have, then let no call into the interpreter that goes away."""
+    """Publish what open files hold, then block calls into the interpreter that is going away."""
     try:
         _handles.flush_all()
     except Exception as error:
@@ -182,11 +183,11 @@ def _at_exit() -> None:
     if _kept and (left := _kept[0].igfs_shut(_EXIT_WAIT_MS)):
         os.write(2, f"igfs: {left} calls still under way at exit\n".encode())
     if threading.active_count() > 1:
-        time.sleep(_LEAVE_S)  # threads whose call has ended leave TensorFlow's C++
+        time.sleep(_LEAVE_S)  # lets threads whose call has ended leave TensorFlow's C++
 
 
 def _view(address: int | None, size: int) -> memoryview:
-    """TensorFlow's memory as a view, good during the call only."""
+    """Return a view of TensorFlow's memory, valid only during the call."""
     if not address or not size:
         return memoryview(b"")
     return memoryview((ctypes.c_char * size).from_address(address)).cast("B")
@@ -214,7 +215,7 @@ def _callbacks(framework: ctypes.CDLL, library: ctypes.CDLL) -> _Callbacks:
     )
 
 
-# The last act of each callback is its verdict; nothing may come between work and verdict.
+# A callback sets its verdict last, right after the work: until then it reads "interrupted".
 
 
 def _on_open(path: bytes, mode: bytes, handle: Any, buffer: int, size: int, verdict: Any) -> None:

@@ -1,9 +1,9 @@
-"""The file operations TensorFlow asks for, in terms of the store: handles, URIs, error codes.
+"""TensorFlow's file operations on top of the store: handles, URIs, error codes.
 
 gfile -> **handles** -> store
 
-No TensorFlow here. Calls come from any thread, several at once; nothing is kept per thread,
-because TensorFlow's threads lose their Python state between calls.
+This module does not import TensorFlow. Calls come from any thread, several at once. Nothing is
+kept per thread, because TensorFlow's threads lose their Python state between calls.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _BY_ERRNO = {
 
 
 def code_of(error: BaseException) -> int:
-    """TensorFlow's code for an exception."""
+    """Return TensorFlow's status code for an exception."""
     if isinstance(error, IgniteTFError):
         error = as_os_error(error)
     if isinstance(error, OSError) and error.errno in _BY_ERRNO:
@@ -81,7 +81,7 @@ def code_of(error: BaseException) -> int:
 
 
 class _Handle:
-    """An open file; writes to one handle take turns."""
+    """An open file; its lock serializes writes."""
 
     def __init__(self, uri: str, reader: FileReader | None, writer: FileWriter | None) -> None:
         self.uri = uri
@@ -94,7 +94,7 @@ class Handles:
     """All open files of this process, and the operations on paths.
 
     Args:
-        settings: Where `igfs:///` leads; None for the default settings, resolved on first use.
+        settings: Cluster of `igfs:///`; None for the default settings, resolved on first use.
         name: Name of the file system.
     """
 
@@ -106,7 +106,7 @@ class Handles:
         self._numbers = itertools.count(1)
 
     def configure(self, settings: Settings | None, name: str = DEFAULT_NAME) -> None:
-        """Change where `igfs:///` leads, for files opened from now on."""
+        """Change which cluster `igfs:///` refers to, for files opened from now on."""
         self._default, self._name = settings, name
         self._settings.clear()
 
@@ -116,7 +116,10 @@ class Handles:
     # Files
 
     def open(self, uri: str, mode: str) -> int:
-        """Open a file; mode is "rb", "wb" or "ab". Directories on the way are made."""
+        """Open a file with mode "rb", "wb" or "ab", and return its handle.
+
+        Writing creates missing parent directories.
+        """
         store, path = self._at(uri)
         reader = writer = None
         if mode == "rb":
@@ -128,30 +131,30 @@ class Handles:
         return number
 
     def read(self, number: int, offset: int, target: memoryview) -> int:
-        """Read at an offset; gives how many bytes there were."""
+        """Read at an offset and return the number of bytes read."""
         reader = self._handles[number].reader
         if reader is None:
             raise os_error(errno.EBADF, self._handles[number].uri)
         return reader.read_into(offset, target)
 
     def write(self, number: int, data: memoryview) -> None:
-        """Append bytes; the view is not kept."""
+        """Append a copy of the bytes."""
         handle = self._handles[number]
         with handle.lock:
             self._writer(handle).write(data)
 
     def tell(self, number: int) -> int:
-        """Where the next byte will go."""
+        """Return the offset of the next byte."""
         return self._writer(self._handles[number]).size
 
     def flush(self, number: int) -> None:
-        """Show what was written."""
+        """Publish what was written."""
         handle = self._handles[number]
         with handle.lock:
             self._writer(handle).publish()
 
     def close(self, number: int) -> None:
-        """Show what was written, and end."""
+        """Publish what was written, and close the file."""
         handle = self._handles[number]
         with handle.lock:
             if handle.writer is not None:
@@ -160,7 +163,7 @@ class Handles:
                 handle.reader.close()
 
     def free(self, number: int) -> None:
-        """Forget the handle; close what was not closed."""
+        """Release the handle, closing the file if necessary."""
         handle = self._handles.get(number)
         if handle is None:
             return
@@ -170,13 +173,13 @@ class Handles:
             self._handles.pop(number, None)
 
     def flush_all(self) -> None:
-        """At exit: show what open writers have, as far as the cluster can be reached.
+        """Publish what open writers hold, at exit, as far as the cluster can be reached.
 
-        Raises the first failure, after the others were tried.
+        Raises the first failure after trying the others.
         """
         failure: Exception | None = None
         for handle in list(self._handles.values()):
-            # A thread that is inside a write at exit keeps its lock; it is not waited for.
+            # A thread that hangs in a write at exit holds the lock; do not wait for it for long.
             if handle.writer is None or not handle.lock.acquire(timeout=1.0):
                 continue
             try:
@@ -200,22 +203,22 @@ class Handles:
     # Paths
 
     def exists(self, uri: str) -> None:
-        """Return when something is there, else raise ENOENT, also for a path that none can be at."""
+        """Return if the path exists, else raise ENOENT, even if the path can never exist."""
         if not self._is_there(uri):
             raise os_error(errno.ENOENT, uri)
 
     def stat(self, uri: str) -> tuple[int, int, bool]:
-        """Size, time of the last change in nanoseconds, whether it is a directory."""
+        """Return size in bytes, modification time in nanoseconds, and whether it is a directory."""
         entry = self._entry(uri)
         return entry.size, entry.mtime_ns, entry.is_directory
 
     def mkdir(self, uri: str) -> None:
-        """Make a directory; raises EEXIST, ENOENT."""
+        """Create a directory; raises EEXIST, ENOENT."""
         store, path = self._at(uri)
         store.make_directory(path)
 
     def makedirs(self, uri: str) -> None:
-        """Make a directory and those on the way where they are missing; raises ENOTDIR."""
+        """Create a directory and its missing parents; raises ENOTDIR."""
         store, path = self._at(uri)
         try:
             store.make_directory(path, parents=True, exist_ok=True)
@@ -233,7 +236,7 @@ class Handles:
         store.remove_directory(path)
 
     def rmtree(self, uri: str) -> None:
-        """Remove a directory with all that is in it, or a file; raises ENOENT."""
+        """Remove a file, or a directory with everything in it; raises ENOENT."""
         self.exists(uri)
         store, path = self._at(uri)
         try:
@@ -242,7 +245,7 @@ class Handles:
             store.remove(path)
 
     def rename(self, source: str, target: str) -> None:
-        """Rename a file or directory, replacing a file."""
+        """Rename a file or directory, replacing an existing file."""
         store, path = self._at(source)
         other, goal = self._at(target)
         if other is not store:
@@ -250,7 +253,7 @@ class Handles:
         store.rename(path, goal)
 
     def copy(self, source: str, target: str) -> None:
-        """Copy a file, over a file at the target; raises ENOENT, EISDIR."""
+        """Copy a file, replacing an existing file; raises ENOENT, EISDIR."""
         store, path = self._at(source)
         other, goal = self._at(target)
         if other is not store:
@@ -258,12 +261,12 @@ class Handles:
         store.copy(path, goal, parents=False)
 
     def children(self, uri: str) -> list[str]:
-        """Names in a directory."""
+        """Return the names in a directory."""
         store, path = self._at(uri)
         return [name for name, _ in store.list(path)]
 
     def glob(self, pattern: str) -> list[str]:
-        """URIs that match, sorted; lists only directories whose part has a wildcard after it."""
+        """Return the URIs that match, sorted; lists only directories that a wildcard needs."""
         head, _, rest = pattern.partition("://")
         authority, _, path = rest.partition("/")
         found = [f"{head}://{authority}"]
@@ -293,7 +296,7 @@ class Handles:
         return store.stat(path)
 
     def _at(self, uri: str) -> tuple[Store, str]:
-        """The store and the path in it of a URI; the store is this process's own."""
+        """Return the store of a URI, opened by this process, and the path in it."""
         _, _, rest = uri.partition("://")
         authority, slash, path = rest.partition("/")
         if authority not in self._settings:
@@ -314,7 +317,7 @@ class Handles:
 
 
 def _pattern(part: str) -> str:
-    """TensorFlow's wildcards as a regular expression: * ? [..] [^..], a backslash quotes."""
+    """Convert TensorFlow's wildcards (* ? [..] [^..], backslash quotes) to a regex."""
     out, at = ["(?s:"], 0
     while at < len(part):
         char = part[at]

@@ -1,8 +1,8 @@
-"""Keep Keras's HDF5 files on `igfs://` from landing in a local folder named `igfs:`.
+"""Stop Keras from writing HDF5 files for `igfs://` into a local folder named `igfs:`.
 
-h5py opens paths itself, without a word. The functions of Keras that let it are wrapped when their
-module is imported, so that nothing is imported for those who do not use Keras: legacy `.h5` models
-are refused, and `.weights.h5` files go through a local folder (the newest Keras does that itself).
+h5py opens paths itself, and silently. The Keras functions that allow this are wrapped when their
+module is imported, so that nothing is imported for users without Keras. Legacy `.h5` models are
+refused; `.weights.h5` files go through a local folder (the newest Keras does that itself).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MODULES = frozenset(
 
 
 def install() -> None:
-    """Wrap the functions, now or when their module is imported."""
+    """Wrap the functions, now or as soon as their module is imported."""
     for name in _MODULES & set(sys.modules):
         _wrap(sys.modules[name])
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
@@ -63,9 +63,9 @@ def _refusing(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _through_a_file(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Save to a local folder, or load from one; both take the model and then the path.
+    """Save to a local folder, or load from one; both functions take the model and then the path.
 
-    Weights cut into several files are all copied: Keras itself copies the index of them only.
+    Weights split into several files are all copied; Keras itself copies only their index.
     """
     saves = function.__name__.startswith("save")
 
@@ -85,7 +85,7 @@ def _through_a_file(function: Callable[..., Any]) -> Callable[..., Any]:
                 for shard in _shards(local):
                     copy(f"{where}/{shard}", str(local.with_name(shard)))
             result = function(model, str(local), *args, **kwargs)
-            # The index of several files comes last.
+            # Copy the index last, so that it never names files that are missing.
             written = sorted(Path(folder).iterdir(), key=lambda path: path.suffix == ".json")
             for path in written if saves else ():
                 copy(str(path), f"{where}/{path.name}", overwrite=True)
@@ -95,7 +95,7 @@ def _through_a_file(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _shards(index: Path) -> list[str]:
-    """Names of the files that an index of weights names; none for the weights themselves."""
+    """Return the names of the files in an index of weights; empty if this is no index."""
     if index.suffix != ".json":
         return []
     places = json.loads(index.read_bytes())["weight_map"].values()
@@ -112,12 +112,12 @@ _WRAPPERS = {
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds only the modules above, by the other finders, and wraps after their execution."""
+    """Finds only the modules above, using the other finders, and wraps them after they execute."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """The spec of a module to be wrapped; None for every other."""
+        """Return the spec of a module to wrap; None for any other."""
         if fullname not in _MODULES:
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)

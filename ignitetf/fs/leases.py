@@ -1,11 +1,11 @@
-"""Leases: who still writes or reads content that no entry, or no entry any more, refers to.
+"""Leases: who still writes or reads content that no entry refers to, yet or any more.
 
-A writer puts a lease before its first chunk and beats until it published: what it wrote can then
-be found and reclaimed when it dies. A reader whose file stays open beats for its content, so
-that a replaced file can be read to its end. Beats are times of the machines' clocks; these must
-agree to some seconds.
+A writer stores a lease before its first chunk and renews it until it has published, so that its
+chunks can be found and reclaimed if it dies. A reader whose file stays open keeps a lease on its
+content, so that a replaced file can be read to its end. Leases hold times of the machines' clocks,
+which must therefore agree to within a few seconds.
 
-One daemon thread for each file system in use beats for all, and reclaims garbage on the way.
+One daemon thread per file system in use renews all leases ("beats") and reclaims garbage.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from ignitetf.owner import has_ended, machine, started
 
 __all__ = ["GRACE_S", "LEASE_S", "Leases", "WriterLease", "is_dead", "is_here", "now_ms"]
 
-GRACE_S: Final = 5.0  # how long garbage stays for readers without a lease
-LEASE_S: Final = 45.0  # how long a lease counts without a beat
-_READER_AFTER_S: Final = 1.0
+GRACE_S: Final = 5.0  # how long garbage is kept for readers that hold no lease yet
+LEASE_S: Final = 45.0  # how long a lease is valid without a beat
+_READER_AFTER_S: Final = 1.0  # a file that is read faster than this needs no lease at all
 _TICK_S: Final = 1.0
-_BEAT_S: Final = 10.0
+_BEAT_S: Final = 10.0  # several within LEASE_S, so that some may fail
 _RECLAIM_S: Final = 2.0
-_RESERVED_CHUNKS: Final = 256
+_RESERVED_CHUNKS: Final = 256  # a lease grows in steps of this, to save round trips
 
 
 def now_ms() -> int:
-    """Milliseconds since 1970."""
+    """Return the time in milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 
 def is_dead(lease: dict[str, Any]) -> bool:
-    """Whether the owner of a lease is gone: known at once on its own machine, else by its beat."""
+    """Whether a lease's owner is gone: known at once on its own machine, else by its last beat."""
     if has_ended(lease.get("h"), int(lease["p"]), lease["s"]):
         return True
     return bool(now_ms() - lease["t"] > LEASE_S * 1000)
 
 
 def is_here(lease: dict[str, Any]) -> bool:
-    """Whether the owner of a lease is a process of this machine; `is_dead` is sure of those."""
+    """Whether a lease's owner runs on this machine, where `is_dead` is certain."""
     return bool(lease.get("h") == machine())
 
 
@@ -56,8 +56,8 @@ class WriterLease:
     """The lease of one writer.
 
     Attributes:
-        content_id: Of the content it writes.
-        lost: Whether somebody took the writer for dead.
+        content_id: Id of the content it writes.
+        lost: Whether another client took the writer for dead.
     """
 
     def __init__(self, meta: MetaCache, content_id: str, key: str) -> None:
@@ -76,23 +76,23 @@ class WriterLease:
 
     @property
     def reserved(self) -> int:
-        """Chunks that may be written under the lease as it is."""
+        """Number of chunks that the lease covers now."""
         return self._reserved
 
     def reserve(self, chunks: int) -> None:
-        """Extend the lease to so many chunks before they are written."""
+        """Extend the lease to this many chunks, before they are written."""
         with self._lock:
             if chunks > self._reserved and not self.lost:
                 self._beat(-(-chunks // _RESERVED_CHUNKS) * _RESERVED_CHUNKS)
 
     def beat(self) -> None:
-        """Tell that the writer lives."""
+        """Renew the lease."""
         with self._lock:
             if self.taken and not self.lost:
                 self._beat(self._reserved)
 
     def end(self) -> None:
-        """No beat after this; who removes the lease itself is the caller's affair."""
+        """Stop renewing the lease; the caller decides who removes it."""
         with self._lock:
             self.lost = True
 
@@ -114,7 +114,7 @@ class _ReaderLease:
 
 
 class Leases:
-    """The leases of this process in one file system, and the thread that beats for them."""
+    """The leases of this process in one file system, and the thread that renews them."""
 
     def __init__(self, meta: MetaCache, reclaim: Callable[[], None]) -> None:
         self._meta = meta
@@ -129,7 +129,7 @@ class Leases:
         self._stop = threading.Event()
 
     def writer(self, content_id: str, key: str) -> WriterLease:
-        """A lease for a new writer; it is put into the cache at its first `reserve`."""
+        """Return a lease for a new writer; its first `reserve` stores it in the cache."""
         lease = WriterLease(self._meta, content_id, key)
         with self._lock:
             self._writers.add(lease)
@@ -137,13 +137,13 @@ class Leases:
         return lease
 
     def writer_ended(self, lease: WriterLease) -> None:
-        """Stop beating for a writer."""
+        """Stop renewing a writer's lease."""
         lease.end()
         with self._lock:
             self._writers.discard(lease)
 
     def reader(self, contents: Iterable[str]) -> int:
-        """Hold content for a reader; gives a number for `reader_ended`."""
+        """Keep content for a reader, and return a number for `reader_ended`."""
         lease = _ReaderLease(contents)
         with self._lock:
             self._numbers += 1
@@ -153,7 +153,7 @@ class Leases:
         return number
 
     def reader_ended(self, number: int) -> None:
-        """Let go of a reader's content."""
+        """Stop keeping a reader's content."""
         with self._lock:
             lease = self._readers.pop(number, None)
             held = {content for other in self._readers.values() for content in other.contents}
@@ -163,12 +163,12 @@ class Leases:
                 self._meta.remove(keys)
 
     def garbage_made(self) -> None:
-        """Tell that this process left garbage, to be reclaimed after the grace."""
+        """Note that this process left garbage, which the thread reclaims after the grace period."""
         self._garbage = True
         self._wake()
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._stop.set()
 
     def _wake(self) -> None:
@@ -181,7 +181,7 @@ class Leases:
         beaten = reclaimed = time.monotonic()
         while not self._stop.wait(_TICK_S):
             now = time.monotonic()
-            # The cluster may be away for a while; the next tick tries again.
+            # The cluster may be unreachable for a while; the next tick tries again.
             with contextlib.suppress(IgniteTFError, OSError):
                 self._beat_readers(now)
                 if now - beaten >= _BEAT_S:

@@ -2,12 +2,13 @@
 
 store -> **meta** -> client
 
-All requests are raw: a round trip costs what the node needs. Reads and repeatable writes are
-tried again while the cluster changes; a conditional write whose answer was lost is settled by
-reading. `round_trips` counts requests, for those who must stay within a number of them.
+Requests are sent as raw bytes, so a round trip costs only the time that the node needs. Reads and
+idempotent writes are retried while the cluster changes. If the answer to a conditional write is
+lost, reading the key shows whether it happened. `round_trips` counts requests, for callers that
+must stay below a number of them.
 
-Values are byte arrays, not text: a table with values of type
-String makes the node look for Lucene classes, which are an optional part of it.
+Values are byte arrays rather than text, because a table with String values makes the node look for
+Lucene classes, which are an optional part of it.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class MetaCache:
     Attributes:
         name: Name of the cache.
         id: Id of the cache.
-        round_trips: Requests sent since this object was made.
+        round_trips: Requests sent since this object was created.
     """
 
     def __init__(self, client: Client, name: str) -> None:
@@ -84,14 +85,14 @@ class MetaCache:
         return self.client.call(op, body)
 
     def get(self, key: str) -> bytes | None:
-        """The value of a key, None where there is none."""
+        """Return the value of a key, or None."""
         request = cache_request(self.id, encode_string(key))
         body = retry(self.client.settings, lambda _: self._call(OpCode.CACHE_GET, request))
         code, value = read_sized(body, _WHAT)
         return None if code is TypeCode.NULL else bytes(value)
 
     def get_all(self, keys: Iterable[str]) -> dict[str, bytes]:
-        """The values of those keys that exist."""
+        """Return the values of the keys that exist."""
         request = batch_request(self.id, _keys(keys))
         return _read_map(
             retry(self.client.settings, lambda _: self._call(OpCode.CACHE_GET_ALL, request))
@@ -103,20 +104,23 @@ class MetaCache:
         retry(self.client.settings, lambda _: self._call(OpCode.CACHE_PUT, request))
 
     def put_all(self, pairs: Mapping[str, bytes]) -> None:
-        """Set several values, each on its own."""
+        """Set several values, without a transaction around them."""
         if pairs:
             request = batch_request(self.id, _pairs(dict(sorted(pairs.items()))))
             retry(self.client.settings, lambda _: self._call(OpCode.CACHE_PUT_ALL, request))
 
     def offer(self, pairs: Mapping[str, bytes]) -> None:
-        """Set several values that nobody needs: what the cluster refuses now is left out."""
+        """Set several values that are only useful, not needed: a refusal is ignored."""
         if pairs:
             request = batch_request(self.id, _pairs(dict(sorted(pairs.items()))))
             with contextlib.suppress(ServerError):
                 self._call(OpCode.CACHE_PUT_ALL, request)
 
     def put_if_absent(self, key: str, value: bytes) -> bool:
-        """Set a value where there is none; the value must be no other client's."""
+        """Set a value if the key has none; no other client may write an equal value.
+
+        A retry recognizes its own earlier success by the value.
+        """
         request = cache_request(self.id, encode_string(key), encode_bytes(value))
 
         def once(earlier: IgniteTFError | None) -> bool:
@@ -126,7 +130,7 @@ class MetaCache:
         return retry(self.client.settings, once)
 
     def replace(self, key: str, old: bytes, new: bytes) -> bool:
-        """Set a value where the present one is `old`; `new` must be no other client's."""
+        """Set a value if the present one is `old`; no other client may write an equal `new`."""
         objects = (encode_string(key), encode_bytes(old), encode_bytes(new))
         request = cache_request(self.id, *objects)
 
@@ -137,7 +141,7 @@ class MetaCache:
         return retry(self.client.settings, once)
 
     def remove_if(self, key: str, value: bytes) -> bool:
-        """Remove a key where its value is this one; no other client may do the same."""
+        """Remove a key if it has this value; no other client may do the same."""
 
         def once(earlier: IgniteTFError | None) -> bool:
             return self._remove_if(key, value) or (earlier is not None and self.get(key) is None)
@@ -149,31 +153,32 @@ class MetaCache:
         return read_bool(self._call(OpCode.CACHE_REMOVE_IF_EQUALS, request), _WHAT)
 
     def remove(self, keys: Iterable[str]) -> None:
-        """Remove keys, each on its own."""
+        """Remove keys, without a transaction around them."""
         ordered = sorted(keys)
         if ordered:
             request = batch_request(self.id, _keys(ordered))
             retry(self.client.settings, lambda _: self._call(OpCode.CACHE_REMOVE_KEYS, request))
 
     def settle(self, key: str) -> None:
-        """Wait until no transaction that holds this key is under way.
+        """Wait until no transaction in progress holds this key.
 
-        A plain read during a commit may see the new state of one key and the old of another.
-        Before "it does not exist" is said, the key is asked once more, after this. It is a
-        conditional removal whose condition never holds (no value is empty): it takes the lock.
+        A plain read during a commit may see the new state of one key and the old state of
+        another, so a missing key is read again after this call before it is reported missing.
+        The request is a conditional removal whose condition never holds (no value is empty):
+        that takes the lock.
         """
         retry(self.client.settings, lambda _: self._remove_if(key, b""))
 
     def range(
         self, first: str, end: str, *, limit: int = -1, page: int = _RANGE_PAGE
     ) -> Iterator[tuple[str, bytes]]:
-        """Keys from `first` on and before `end`, with their values, found through the index.
+        """Yield the keys in [first, end) with their values, found through the index.
 
         Args:
-            first: Least key.
+            first: Smallest key.
             end: First key after the range.
-            limit: Most rows wanted; -1 for all.
-            page: Rows of one answer.
+            limit: Maximum number of rows; -1 for all.
+            page: Rows per answer.
         """
         channel, body = retry(
             self.client.settings, lambda _: self._open_range(first, end, limit, page)
@@ -197,7 +202,7 @@ class MetaCache:
     def _open_range(
         self, first: str, end: str, limit: int, page: int
     ) -> tuple[Channel, memoryview]:
-        # The name of the file system was checked when it was opened.
+        # The name of the file system was checked when it was opened, so this cannot inject SQL.
         statement = f'SELECT K, V FROM "{self.name}".{TABLE} WHERE K >= ? AND K < ?'  # nosec B608
         if limit >= 0:
             statement += f" LIMIT {limit}"
@@ -221,12 +226,12 @@ class MetaCache:
             raise
 
     def transact(self, work: Callable[[Transaction], T]) -> T:
-        """Run work in a pessimistic transaction and commit it; again when it was rolled back.
+        """Run work in a pessimistic transaction and commit it, retrying after a rollback.
 
         Args:
-            work: Reads, which lock what they read, then writes. It may run several times, and
-                `transaction.unsettled` tells that its effect may be there already. An
-                exception from it rolls back.
+            work: Reads, which lock what they read, followed by writes. It may run several times;
+                `transaction.unsettled` says whether its effect may already be stored. An
+                exception rolls back.
         """
         unsettled = False
 
@@ -243,7 +248,7 @@ class MetaCache:
                 unsettled = True
                 transaction.end(commit=True)
             except (IgniteTFError, OSError):
-                # The answer to the roll-back came, or the channel is closed already.
+                # Either the answer to the rollback has arrived, or the channel is already closed.
                 self.client.release(channel)
                 raise
             except BaseException:
@@ -259,9 +264,9 @@ class Transaction:
     """A transaction on one connection; see `MetaCache.transact`.
 
     Attributes:
-        earlier: What ended the try of the same work before this one, where a try got as far as
-            its commit; else None.
-        unsettled: Whether an earlier try may have been committed, as a whole or by half.
+        earlier: The error that ended an earlier try of the same work during its commit, else
+            None.
+        unsettled: Whether an earlier try may have been committed, wholly or in part.
     """
 
     def __init__(self, cache: MetaCache, channel: Channel, earlier: IgniteTFError | None) -> None:
@@ -280,7 +285,7 @@ class Transaction:
         return batch_request(self._cache.id, items, transaction=self._id)
 
     def lock(self, keys: Iterable[str]) -> dict[str, bytes]:
-        """Lock keys in the given order, and give the values of those that exist."""
+        """Lock keys in the given order, and return the values of those that exist."""
         return _read_map(self._call(OpCode.CACHE_GET_ALL, self._batch(_keys(keys))))
 
     def put(self, pairs: Mapping[str, bytes]) -> None:
@@ -297,7 +302,7 @@ class Transaction:
             self._call(OpCode.CACHE_REMOVE_KEYS, self._batch(_keys(found)))
 
     def end(self, *, commit: bool) -> None:
-        """Commit, or roll back; on a broken connection the node rolls back by itself."""
+        """Commit or roll back; if the connection is broken, the node rolls back by itself."""
         if commit:
             self._call(OpCode.TX_END, transaction_end_request(self._id, commit=True))
         elif not self._channel.closed:
@@ -308,7 +313,7 @@ class Transaction:
 
 
 def metadata_spec(name: str, backups: int, data_region: str | None) -> CacheSpec:
-    """The cache of the metadata, with its SQL table."""
+    """Return the spec of the metadata cache, with its SQL table."""
     text, blob = "java.lang.String", "[B"
     entity = {
         "key_type_name": text,

@@ -1,4 +1,4 @@
-"""The one table that turns what went wrong into the OSError that users of a file system expect."""
+"""Convert errors of this project to the OSErrors that users of a file system expect."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ignitetf.net.failures import is_full
 
 __all__ = ["NativeIOUnavailable", "as_os_error", "os_errors"]
 
-# The first class that fits decides.
+# The first matching class decides.
 _TABLE: tuple[tuple[type[IgniteTFError], int], ...] = (
     (AuthenticationError, errno.EACCES),
     (TlsError, errno.EPROTO),
@@ -34,11 +34,11 @@ _TABLE: tuple[tuple[type[IgniteTFError], int], ...] = (
 
 
 class NativeIOUnavailable(IgniteTFError, ImportError):
-    """TensorFlow's own file operations cannot be had; fsspec and `checkpoint push` work."""
+    """TensorFlow's own file operations are unavailable; fsspec and `checkpoint push` still work."""
 
 
 def as_os_error(error: IgniteTFError, path: str | None = None) -> OSError:
-    """The OSError, of the subclass that fits its errno, for an error of this project."""
+    """Return the OSError, of the subclass for its errno, that corresponds to an error."""
     code = next(code for kind, code in _TABLE if isinstance(error, kind))
     message = error.message
     if is_full(error):
@@ -57,7 +57,7 @@ def os_errors(path: str | None = None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        # ConnectError and RequestTimeout are OSErrors by class, without an errno.
+        # ConnectError and RequestTimeout are already OSErrors, but without an errno.
         if isinstance(error, IgniteTFError):
             raise as_os_error(error, path) from error
         raise

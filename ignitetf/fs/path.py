@@ -1,8 +1,8 @@
 """Paths of the file system: text in, checked names out.
 
-A path is absolute whether or not it begins with a slash. Empty parts and `.` vanish, `..` takes
-the part before it away and stays at the root there, as the kernel does. A name is any Unicode
-text of 1 to 255 bytes of UTF-8 without slash and NUL.
+A path is absolute whether or not it begins with a slash. Empty parts and `.` are dropped; `..`
+drops the part before it and stays at the root, as the kernel does. A name is any Unicode text of
+1 to 255 bytes of UTF-8 without slash and NUL.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ _URL = re.compile(r"igfs://(?P<authority>[^/]*)(?P<path>.*)", re.DOTALL)
 
 
 def os_error(code: int, path: str, message: str | None = None) -> OSError:
-    """The OSError (of the fitting subclass) with this errno, its usual text, and the path."""
+    """Return the OSError, of the subclass for its errno, with the usual text and the path."""
     return OSError(code, message or os.strerror(code), path)
 
 
 def parts(path: str) -> tuple[str, ...]:
-    """The names along the path; empty for the root.
+    """Return the names along the path; empty for the root.
 
     Raises:
-        OSError: ENAMETOOLONG, EINVAL for a NUL, EILSEQ for text that is no Unicode.
+        OSError: ENAMETOOLONG, EINVAL for a NUL, EILSEQ for text that is not valid Unicode.
     """
     names: list[str] = []
     for name in path.split("/"):
@@ -42,13 +42,13 @@ def parts(path: str) -> tuple[str, ...]:
 
 
 def split_url(url: str) -> tuple[str, str]:
-    """The authority of an `igfs://` URL, and the path behind it; a plain path has no authority."""
+    """Split an `igfs://` URL into authority and path; a plain path has an empty authority."""
     found = _URL.fullmatch(url)
     return (found["authority"], found["path"]) if found else ("", url)
 
 
 def path_of_url(url: str) -> str:
-    """The path of an `igfs://` URL, or a path, written in the one way: `/a/b`, `/` for the root."""
+    """Return the normalized path of an `igfs://` URL or a path: `/a/b`, or `/` for the root."""
     names: list[str] = []
     for name in split_url(url)[1].split("/"):
         if name == "..":
@@ -59,12 +59,12 @@ def path_of_url(url: str) -> str:
 
 
 def join(names: tuple[str, ...]) -> str:
-    """The path of these names, with a leading slash."""
+    """Return the path of these names, with a leading slash."""
     return "/" + "/".join(names)
 
 
 def relative_to(path: str, base: str) -> str:
-    """The part of a path below a base that it begins with, without a leading slash."""
+    """Return the part of a path below its prefix `base`, without a leading slash."""
     return path[len(base.rstrip("/")) :].lstrip("/")
 
 

@@ -1,9 +1,10 @@
-"""Copy what changed of a directory of checkpoints in the cluster into a local one.
+"""Copy what changed in a remote directory of checkpoints to a local one.
 
 store -> units, state -> **pull** -> local directory
 
-Only what is whole is copied, and the state files name nothing else. Each file appears whole, the
-one that leads to the others of a checkpoint last, the state files last of all.
+Only complete checkpoints are copied, and the state files name no others. Each file appears
+complete. Of a checkpoint, the file that refers to the others is written last; the state files come
+last of all.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ignitetf.fs.units import STATE_FILE, Unit, is_known, units, what_is_wrong
 __all__ = ["pull"]
 
 _LOOKS: Final = 20
-_STILL_WRONG: Final = 3
+_STILL_WRONG: Final = 3  # passes until a checkpoint counts as incomplete
 _PAUSE_S: Final = 0.3
 _Told = Callable[[str, int], None]
 
@@ -43,20 +44,20 @@ def pull(
 ) -> SyncReport:
     """Copy what changed from the cluster into a local directory.
 
-    Begins again when the remote directory changes meanwhile, for example by a push or `prune`.
+    Starts again if the remote directory changes in the meantime, for example by a push or `prune`.
 
     Args:
         store: The file system.
-        remote: Path of the directory there.
-        local: The local directory; made where it is missing.
-        on_file: Told name and size of each file copied.
+        remote: Path of the remote directory.
+        local: The local directory; created if missing.
+        on_file: Called with name and size of each copied file.
 
     Returns:
-        What was done, and in `incomplete` what was not, and why.
+        What was copied; `incomplete` lists what was not, and why.
 
     Raises:
         OSError: ENOENT, ENOTDIR for the remote directory; EIO for content that does not match its
-            SHA-256; EBUSY when it goes on changing.
+            SHA-256; EBUSY if it keeps changing.
     """
     begin, report, wrong = time.monotonic(), SyncReport(), 0
     for look in range(_LOOKS):
@@ -72,7 +73,7 @@ def pull(
             if not gone or last or not store.exists(remote):
                 raise
         else:
-            # A checkpoint may be in the middle of being written there by TensorFlow itself.
+            # TensorFlow itself may be in the middle of writing a checkpoint there.
             if not report.incomplete or wrong == _STILL_WRONG:
                 break
         time.sleep(_PAUSE_S * bool(look))
@@ -88,7 +89,7 @@ def _pull_once(store: Store, remote: str, local: Path, report: SyncReport, on_fi
         for name in folder.entries
         if name.rpartition("/")[2] == STATE_FILE
     }
-    # The files may be newer than the states, never older: listed again after those were read.
+    # The files may be newer than the states but never older, so they are listed after the states.
     folder = RemoteFolder(store, remote)
     named = [state_names(text, base_of(name)) for name, text in states.items()]
     latest = {name for name, _ in named}
@@ -96,7 +97,7 @@ def _pull_once(store: Store, remote: str, local: Path, report: SyncReport, on_fi
     whole = set[str]()
     for unit in units(folder, {name for _, every in named for name in every}):
         if unit.kind == "checkpoint" and not unit.files and unit.name not in latest:
-            continue  # pruned by somebody who could not change the state
+            continue  # pruned by somebody who could not update the state
         fault = what_is_wrong(folder, unit) or _copy(store, folder, unit, local, report, on_file)
         if fault is not None:
             report.incomplete.append(f"{unit.name or '.'}: {fault}")
@@ -111,13 +112,13 @@ def _pull_once(store: Store, remote: str, local: Path, report: SyncReport, on_fi
 def _copy(
     store: Store, folder: RemoteFolder, unit: Unit, local: Path, report: SyncReport, on_file: _Told
 ) -> str | None:
-    """Copy what changed of a unit; gives what is wrong with what came, and then keeps the old."""
+    """Copy what changed of a unit; if it arrives broken, keep the old one and return the fault."""
     fresh = [name for name in unit.files if not _is_here(folder, name, local)]
     parts = {name: _part(local / name) for name in fresh}
     try:
         for name, part in parts.items():
             _download(store, folder, name, part)
-        # All are of one moment: none was replaced since the folder was listed.
+        # Not replaced since the folder was listed, so all files belong together.
         for name in unit.files:
             _raise_if_replaced(store, folder, name)
         if is_known(unit):
@@ -176,7 +177,7 @@ def _raise_if_replaced(store: Store, folder: RemoteFolder, name: str) -> None:
 
 
 class _Arrived(LocalFolder):
-    """The files of a unit, each where it is now: some still under the name of a part."""
+    """The files of a unit at their current places, some still under their temporary names."""
 
     def __init__(self, local: Path, unit: Unit, parts: dict[str, Path]) -> None:
         self.path = local
@@ -192,7 +193,7 @@ class _Arrived(LocalFolder):
 
 
 def _place(local: Path, unit: Unit, parts: dict[str, Path]) -> None:
-    """Give the parts their names; the old ones lead nowhere meanwhile."""
+    """Give the parts their final names; meanwhile no file refers to the old ones."""
     lead = unit.files[-1]
     target = local / lead
     if set(parts) - {lead} and lead not in parts and target.exists():

@@ -1,10 +1,11 @@
-"""Copy what changed of a local directory of checkpoints into the cluster.
+"""Copy what changed in a local directory of checkpoints to the cluster.
 
 local directory -> **push** -> units, state -> store
 
-Needs no TensorFlow and nothing native. The files of a checkpoint appear there at one moment, when
-all of them are known to be whole, and the state file that names them after that; it never names
-one that is not whole there. What is there already, by size and SHA-256, is not copied again.
+This needs neither TensorFlow nor native code. The files of a checkpoint appear remotely at the same
+moment, once all of them are known to be complete. The state file follows, and never names a
+checkpoint that is incomplete there. Files that are already there, by size and SHA-256, are not
+copied again.
 """
 
 from __future__ import annotations
@@ -43,18 +44,18 @@ def push(
 ) -> SyncReport:
     """Copy what changed from a local directory into the cluster.
 
-    A checkpoint that is just being written is looked at again for a short while.
+    A checkpoint that is being written is looked at again for a short while.
 
     Args:
         store: The file system.
         local: Directory with checkpoints, and anything else.
-        remote: Path of the directory there; made where it is missing.
-        delete: Remove remote files that are not in the local directory, after the rest.
-        keep: Of the checkpoints that a state names, only so many of the newest.
-        on_file: Told name and size of each file copied.
+        remote: Path of the remote directory; created if missing.
+        delete: Finally remove remote files that are not in the local directory.
+        keep: Copy only this many of the newest checkpoints that a state names.
+        on_file: Called with name and size of each copied file.
 
     Returns:
-        What was done, and in `incomplete` what was not, and why.
+        What was copied; `incomplete` lists what was not, and why.
     """
     begin, report = time.monotonic(), SyncReport()
     for _ in range(_LOOKS):
@@ -78,12 +79,12 @@ def push_once(
     keep: int | None = None,
     on_file: _Told = lambda name, size: None,
 ) -> object:
-    """One look of `push`; gives the signature of what it saw."""
+    """Make one pass of `push`, and return the signature of what it saw."""
     if not local.is_dir():
         raise os_error(errno.ENOTDIR if local.exists() else errno.ENOENT, str(local))
     store.make_directory(remote, parents=True, exist_ok=True)
     report.begin()
-    # The states are read before the files are listed: what they name is complete by then.
+    # The states are read before the files are listed, so that what they name is already written.
     states = _states(local)
     folder = LocalFolder(local)
     signature = folder.signature()
@@ -97,7 +98,7 @@ def push_once(
         for name, text in states.items():
             work.state(name, text, doomed)
     except FileNotFoundError as error:
-        # Removed since the folder was listed; a failure over there is an error of its own.
+        # Removed since the folder was listed. A failure on the remote side is a real error.
         if error.filename is None or not Path(error.filename).is_relative_to(local):
             raise
         report.unsettled.append(Path(error.filename).relative_to(local).as_posix())
@@ -117,7 +118,7 @@ def _states(local: Path) -> dict[str, str]:
 
 
 class _Push:
-    """One look at a local directory, and what it has done."""
+    """One pass over a local directory, and what it has done."""
 
     def __init__(
         self, store: Store, folder: LocalFolder, remote: str, report: SyncReport, on_file: _Told
@@ -128,11 +129,11 @@ class _Push:
         self._folder = folder
         self._report = report
         self._on_file = on_file
-        self._whole: set[str] = set()  # checkpoints that are over there as they are here
+        self._whole: set[str] = set()  # checkpoints whose remote copy equals the local one
         report.left_out += [f"{name}: {why}" for name, why in sorted(folder.left_out.items())]
 
     def units(self, states: dict[str, str], keep: int | None) -> None:
-        """Copy all that is whole."""
+        """Copy all complete units."""
         named = [state_names(text, base_of(name)) for name, text in states.items()]
         found = units(self._folder, {name for _, every in named for name in every})
         faults = {unit: what_is_wrong(self._folder, unit) for unit in found}
@@ -146,14 +147,14 @@ class _Push:
             if unit in self.old:
                 continue
             if unit.kind == "checkpoint" and not unit.files and unit.name not in latest:
-                continue  # removed by its trainer, which says so in the state only afterwards
+                continue  # removed by its trainer, which updates the state only afterwards
             if fault is not None:
                 self._report.incomplete.append(f"{unit.name or '.'}: {fault}")
             elif self._copy(unit) and unit.kind == "checkpoint":
                 self._whole.add(unit.name)
 
     def _copy(self, unit: Unit) -> bool:
-        """Copy what changed of a unit; gives whether it is over there as it is here."""
+        """Copy what changed of a unit; return whether the remote copy now equals the local one."""
         folder, report = self._folder, self._report
         facts = [folder.facts(name) for name in unit.files]
         fresh = [name for name in unit.files if not self._is_there(name)]
@@ -167,7 +168,7 @@ class _Push:
             writers = []
             for name in fresh:
                 writer = self._store.open_write(f"{self.there.path}/{name}")
-                stack.callback(writer.discard)  # does nothing after close
+                stack.callback(writer.discard)  # has no effect after close
                 writers.append((writer, {DIGEST: _upload(folder, name, writer)}))
             if facts != [folder.facts(name) for name in unit.files]:
                 report.unsettled += unit.files
@@ -187,17 +188,17 @@ class _Push:
         if entry is None or entry.size != self._folder.sizes[name]:
             return False
         known = entry.attributes.get(DIGEST)
-        with contextlib.suppress(FileNotFoundError):  # pruned meanwhile
+        with contextlib.suppress(FileNotFoundError):  # pruned in the meantime
             known = known or digest_of(self.there, name)
         return known == digest_of(self._folder, name)
 
     def state(self, name: str, text: str, doomed: Collection[str]) -> None:
-        """Publish a state, with the checkpoints that are over there."""
+        """Publish a state, restricted to the checkpoints that exist remotely."""
         every = state_names(text, base_of(name))[1]
         path = f"{self.there.path}/{name}"
         old = {unit.name for unit in self.old}
         for _ in range(_LOOKS):
-            # What is not here any more, or not whole, may be over there from before.
+            # A checkpoint that is gone or incomplete here may still exist there.
             others = set(every) - self._whole - old
             now = RemoteFolder(self._store, self.there.path) if others else self.there
             over = {u.name: u for u in units(now, others) if u.name in others} if others else {}
@@ -210,7 +211,7 @@ class _Push:
             if data is None:
                 return
             self._write(path, name, data.encode("utf-8", "surrogateescape"))
-            # Somebody may have pruned meanwhile, and not seen the names.
+            # A concurrent prune may have missed the names written just now.
             named = state_names(data, base_of(name))[1]
             gone = {
                 one for one in named if not self._store.exists(f"{self.there.path}/{one}.index")
@@ -232,11 +233,11 @@ def _is_whole(folder: RemoteFolder, unit: Unit) -> bool:
     try:
         return what_is_wrong(folder, unit) is None
     except FileNotFoundError:
-        return False  # pruned meanwhile
+        return False  # pruned in the meantime
 
 
 def _upload(folder: LocalFolder, name: str, writer: FileWriter) -> str:
-    """Store the content without showing it; gives its SHA-256."""
+    """Store the content without publishing it, and return its SHA-256."""
     digest = hashlib.sha256()
     with folder.open(name) as file:
         for block in blocks(file):
@@ -247,11 +248,11 @@ def _upload(folder: LocalFolder, name: str, writer: FileWriter) -> str:
 
 
 def remove_unit(store: Store, base: str, unit: Unit) -> None:
-    """Remove the files of a unit at one moment; what is gone already does not matter."""
+    """Remove the files of a unit at the same moment; files that are already gone do not matter."""
     paths = [f"{base}/{name}" for name in unit.files]
     with contextlib.suppress(FileNotFoundError):
         store.remove(*paths)
         return
-    for path in reversed(paths):  # the one that leads to the others first
+    for path in reversed(paths):  # first the one that refers to the others
         with contextlib.suppress(FileNotFoundError):
             store.remove(path)

@@ -1,7 +1,7 @@
-"""Reclaiming what nobody refers to: garbage after its grace, and what dead writers left.
+"""Reclaim what nobody refers to: garbage after its grace period, and chunks of dead writers.
 
-Every chunk in the cache is accounted for by an entry, a garbage note or a writer's lease, so
-nothing here scans chunks. Each step leaves a state from which any client can go on.
+Every chunk in the cache is covered by an entry, a garbage note or a writer's lease, so nothing
+here has to scan chunks. After each step any client can continue from the state it leaves.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BATCH = 500
 
 
 class Reclaimer:
-    """Removes garbage of one file system."""
+    """Removes the garbage of one file system."""
 
     def __init__(self, removal: Removal, meta: MetaCache, chunks: ChunkCache) -> None:
         self._removal = removal
@@ -44,10 +44,10 @@ class Reclaimer:
         """Reclaim what is due.
 
         Returns:
-            How many garbage notes and leases may be due soon; those of processes that live on
-            this machine are not counted.
+            Number of garbage notes and leases that may be due soon, not counting those of living
+            processes on this machine.
         """
-        # On a full node the garbage makes the room that the others need.
+        # Garbage first: on a full node this frees the memory that the other steps need.
         waiting = self.garbage(grace_s)
         waiting += self.directories()
         waiting += self.writers()
@@ -55,7 +55,7 @@ class Reclaimer:
         return waiting
 
     def garbage(self, grace_s: float) -> int:
-        """Remove content that was given up longer ago than the grace and has no reader."""
+        """Remove content that was released before the grace period and that nobody reads."""
         waiting, due = 0, dict[str, int]()
         notes = list(self._meta.range(*_prefix(garbage_key(""))))
         read = self._contents_read() if notes else set()
@@ -73,7 +73,7 @@ class Reclaimer:
         return waiting
 
     def writers(self) -> int:
-        """Take over the leases of dead writers and remove the chunks they did not publish."""
+        """Take over the leases of dead writers, and remove the chunks they did not publish."""
         waiting = 0
         for key, value in list(self._meta.range(*_prefix(lease_key("")))):
             lease = decode(value)
@@ -88,28 +88,28 @@ class Reclaimer:
         return waiting
 
     def _take(self, key: str, value: bytes, lease: dict[str, Any]) -> bool:
-        """Take a lease over: the writer's next beat or publication fails from here on."""
+        """Take a lease over: from now on the writer's next beat or publication fails."""
         try:
             return self._meta.replace(key, value, encode({**lease, "dead": 1}))
         except IgniteTFError as error:
             if not is_full(error):
                 raise
-            # Whoever dies after this leaves chunks for `check` to find.
+            # A client that dies right after this leaves chunks for `check` to find.
             return self._meta.remove_if(key, value)
 
     def bury(self, content: str, reserved: int, first_key: str) -> None:
-        """Remove what a writer that ended reserved, but for the chunks of a file it published."""
+        """Remove what an ended writer reserved, except the chunks of a file it published."""
         key, kept = self._entry_of(content, first_key)
-        # Before the entry is written: on a full node this makes the room for it.
+        # Before the entry is written: on a full node this frees the memory for it.
         self._chunks.remove(content, range(kept, reserved))
         if key is not None:
             self._meta.transact(lambda transaction: _end_writer(transaction, key, content))
         self._meta.remove([lease_key(content), moved_key(content)])
 
     def _entry_of(self, content: str, first_key: str) -> tuple[str | None, int]:
-        """Key of the entry with this content, wherever it was renamed to, and its chunks there.
+        """Return the key of the entry with this content, following renames, and its chunk count.
 
-        None and 0 where there is none.
+        Without such an entry the result is (None, 0).
         """
         pointer = moved_key(content)
         while True:
@@ -119,14 +119,14 @@ class Reclaimer:
             contents = Entry.from_bytes(value).contents() if value is not None else {}
             if content in contents:
                 return key, contents[content]
-            # A rename may be half visible: wait for it, then see whether it left a pointer.
+            # A rename may be half visible: wait for it, then check whether it left a pointer.
             self._meta.settle(key)
             self._meta.settle(pointer)
             if self._meta.get(pointer) == moved:
                 return None, 0
 
     def directories(self) -> int:
-        """Finish the removal of directories; gives how many entries are garbage now."""
+        """Finish the removal of directories; return how many entries became garbage."""
         return sum(
             self._removal.purge(key[1:])
             for key, _ in list(self._meta.range(*_prefix(removed_key(""))))
@@ -142,7 +142,7 @@ class Reclaimer:
         self._meta.remove(stale)
 
     def _contents_read(self) -> set[str]:
-        """Contents that a living reader holds a lease on."""
+        """Return the contents that a living reader holds a lease on."""
         return {
             key[1:].partition("/")[0]
             for key, value in self._meta.range(*_prefix(reader_key("", "")[:1]))
@@ -151,7 +151,7 @@ class Reclaimer:
 
 
 def _end_writer(transaction: Transaction, key: str, content: str) -> None:
-    """Take the mark of an open writer from an entry."""
+    """Remove the mark of an open writer from an entry."""
     held = transaction.lock([directory_key(key.partition("/")[0]), key])
     if key not in held:
         return
@@ -162,5 +162,5 @@ def _end_writer(transaction: Transaction, key: str, content: str) -> None:
 
 
 def _prefix(prefix: str) -> tuple[str, str]:
-    """The range of all keys with this prefix."""
+    """Return the range of all keys with this prefix."""
     return prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1)

@@ -1,20 +1,20 @@
 """Keys and values of the metadata cache.
 
-The cache maps text to JSON in UTF-8, so that any client, and SQL (`UTF8TOSTRING(V)`), can read
-it. The last member `c` of each object is a checksum, so that a byte changed on the way is seen.
-The first character of a key tells what it is:
+The cache maps text to JSON in UTF-8, so that any client can read it, and SQL too
+(`UTF8TOSTRING(V)`). The last member `c` of each object is a checksum, which reveals a byte changed
+on the way. The first character of a key is its kind:
 
     0-9 a-f  `<directory id>/<name>`   a directory entry: `Entry`
     #        `#<directory id>`         the directory itself: {"p": id of its parent}
-    @        `@<path>`                 a hint: the id a directory of this path had lately
+    @        `@<path>`                 a hint: the last known id of the directory at this path
     +        `+<content id>`           a writer's lease on chunks it has not published yet
     -        `-<content id>/<reader>`  a reader's lease on content that may be replaced meanwhile
     !        `!<content id>`           content nobody refers to: {"n": chunks, "at": ms}
     ~        `~<directory id>`         a removed directory whose entries are still to be removed
-    %        `%<content id>`           where a file went that was renamed under its writer
-    =        `=lock`, `=format`        the lock of directory moves; version and chunk size
+    %        `%<content id>`           new key of a file that was renamed while being written
+    =        `=lock`, `=format`        the lock for moving directories; version and chunk size
 
-Ids are 16 hexadecimal digits, drawn at random; the root directory is 0.
+Ids are 16 random hexadecimal digits; the root directory is 0.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _CHECKSUM: Final = b',"c":'
 
 
 def new_id() -> str:
-    """A fresh id of a directory or of content."""
+    """Return a new id for a directory or for content."""
     return secrets.token_hex(8)
 
 
@@ -67,22 +67,22 @@ def entry_key(parent_id: str, name: str) -> str:
 
 
 def entry_range(parent_id: str) -> tuple[str, str]:
-    """First key of a directory's entries, and the first after them ("0" follows "/")."""
+    """First key of a directory's entries, and the first key after them ("0" follows "/")."""
     return f"{parent_id}/", f"{parent_id}0"
 
 
 def directory_key(directory_id: str) -> str:
-    """Key of the directory itself; whoever changes its entries holds the lock on it."""
+    """Key of the directory itself; changing its entries requires the lock on this key."""
     return f"#{directory_id}"
 
 
 def hint_key(path: str) -> str:
-    """Key of the hint for the directory of this path."""
+    """Key of the hint for the directory at this path."""
     return f"@{path}"
 
 
 def garbage(contents: dict[str, int]) -> dict[str, bytes]:
-    """Notes that these contents (chunks by content id) are to be removed after a while."""
+    """Return notes that these contents (chunk counts by content id) are to be removed later."""
     now_ms = time.time_ns() // 1_000_000
     return {
         garbage_key(content): encode({"n": count, "at": now_ms})
@@ -91,7 +91,7 @@ def garbage(contents: dict[str, int]) -> dict[str, bytes]:
 
 
 def lease_key(content_id: str) -> str:
-    """Key of the lease of the writer of this content."""
+    """Key of the lease of this content's writer."""
     return f"+{content_id}"
 
 
@@ -111,21 +111,21 @@ def removed_key(directory_id: str) -> str:
 
 
 def moved_key(content_id: str) -> str:
-    """Key of the note where the file with this content went."""
+    """Key of the note with the new key of the file that has this content."""
     return f"%{content_id}"
 
 
 def encode(value: dict[str, Any]) -> bytes:
-    """The value as it is stored: a JSON object whose last member is the CRC-32 of what precedes."""
+    """Return the stored form: a JSON object whose last member is the CRC-32 of all before it."""
     body = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()[:-1]
     return body + (_CHECKSUM if value else _CHECKSUM[1:]) + b"%d}" % zlib.crc32(body)
 
 
 def decode(value: bytes | memoryview) -> dict[str, Any]:
-    """The value of stored bytes.
+    """Decode a stored value.
 
     Raises:
-        WireError: They are no record, or not as they were stored.
+        WireError: The bytes are not a record, or were changed.
     """
     data = bytes(value)
     try:
@@ -141,19 +141,19 @@ def decode(value: bytes | memoryview) -> dict[str, Any]:
 
 
 def chunk_count(size: int, chunk_bytes: int) -> int:
-    """Number of chunks of so many bytes."""
+    """Return the number of chunks needed for `size` bytes."""
     return -(-size // chunk_bytes)
 
 
 @dataclass(frozen=True)
 class Extent:
-    """A run of bytes of some content: a file is its extents one after the other.
+    """A run of bytes of some content: a file is the concatenation of its extents.
 
     Attributes:
-        content_id: Whose chunks these are.
+        content_id: Id of the content.
         start: Offset of the run within the content.
         size: Length of the run in bytes.
-        chunk_bytes: Size of each of the content's chunks but the last.
+        chunk_bytes: Size of each of the content's chunks except the last.
     """
 
     content_id: str
@@ -175,8 +175,8 @@ class Entry:
         directory_id: Id of the directory; None for a file.
         mtime_ns: Time of the last change, nanoseconds since 1970.
         extents: Content of a file.
-        attributes: Facts about the content, for example its SHA-256; a change drops them.
-        writers: Content ids of writers that published and still have the file open.
+        attributes: Attributes of the content, such as its SHA-256; a change drops them.
+        writers: Content ids of writers that have published and still have the file open.
     """
 
     directory_id: str | None
@@ -187,7 +187,7 @@ class Entry:
 
     @property
     def is_directory(self) -> bool:
-        """Whether it is a directory."""
+        """Whether this is a directory."""
         return self.directory_id is not None
 
     @property
@@ -196,7 +196,7 @@ class Entry:
         return sum(extent.size for extent in self.extents)
 
     def contents(self) -> dict[str, int]:
-        """Number of chunks to be kept, by content id."""
+        """Return the number of chunks to keep, by content id."""
         kept: dict[str, int] = {}
         for extent in self.extents:
             count = chunk_count(extent.end, extent.chunk_bytes)
@@ -204,7 +204,7 @@ class Entry:
         return kept
 
     def to_bytes(self) -> bytes:
-        """The entry as it is stored."""
+        """Return the stored form of the entry."""
         if self.directory_id is not None:
             return encode({"t": "d", "i": self.directory_id, "m": self.mtime_ns})
         value: dict[str, Any] = {
@@ -221,7 +221,7 @@ class Entry:
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> Entry:
-        """The entry of stored bytes."""
+        """Decode a stored entry."""
         value = decode(data)
         try:
             if value["t"] == "d":

@@ -1,9 +1,9 @@
-"""Removing names, and giving up the content behind them; on a full node too.
+"""Remove names, and release the content behind them, even on a full node.
 
 store -> **removal** -> tree, chunks
 
-Content goes a while after its name, since somebody may be reading it: a note in the metadata
-says so. Where a node has no memory for the note, the content goes at once.
+Content outlives its name for a while, because somebody may be reading it: a note in the metadata
+schedules its removal. If a node has no memory left for the note, the content goes at once.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class Removal:
         self._chunks = chunks
 
     def give_up(self, contents: dict[str, int]) -> None:
-        """Have content that nothing refers to removed.
+        """Schedule the removal of content that nothing refers to.
 
         Args:
-            contents: Number of chunks, or more, by content id.
+            contents: Upper bound of the number of chunks, by content id.
         """
         try:
             self._meta.put_all(garbage(contents))
@@ -53,17 +53,17 @@ class Removal:
             if not is_full(error):
                 raise
             self._remove_chunks(contents)
-            # What is still on its way may arrive after the removal.
+            # Puts in flight may arrive after the removal, so the note is needed anyway.
             self._meta.put_all(garbage(contents))
 
     def _remove_chunks(self, contents: dict[str, int]) -> None:
         self._chunks.remove_all((c, number) for c, n in contents.items() for number in range(n))
 
     def files(self, every: Sequence[Names]) -> None:
-        """Remove files at one moment; their content goes a while later, on a full node at once.
+        """Remove files at the same moment; their content follows later, or at once on a full node.
 
         Raises:
-            OSError: ENOENT, EISDIR; then nothing was removed.
+            OSError: ENOENT, EISDIR; nothing was removed.
         """
         first = every[0]
         try:
@@ -71,11 +71,11 @@ class Removal:
         except IgniteTFError as error:
             if not is_full(error):
                 raise
-            # Whoever dies between the two leaves chunks for `check` to find.
+            # A client that dies between the two steps leaves chunks for `check` to find.
             self._remove_chunks(self._tree.settled(first, lambda: self._files(every, noted=False)))
 
     def _files(self, every: Sequence[Names], noted: bool) -> dict[str, int]:
-        """One look and one transaction; gives the content that the names led to."""
+        """Make one lookup and one transaction; return the content that the names referred to."""
         contents: dict[str, int] = {}
         expected: dict[str, dict[str, int]] = {}
         parents = set[str]()
@@ -92,7 +92,7 @@ class Removal:
         tried: list[dict[str, bytes]] = []
 
         def work(transaction: Transaction) -> None:
-            # What is locked first is written first: without room for a note the name stays.
+            # The first key locked is the first written: without room for a note the name stays.
             held = transaction.lock([*sorted(parents), *notes, *sorted(expected)])
             there = {key: held[key] for key in expected if key in held}
             if transaction.unsettled and tried and there != tried[-1]:
@@ -109,7 +109,7 @@ class Removal:
         return contents
 
     def directory(self, names: Names, *, recursive: bool = False) -> None:
-        """Remove a directory, at once for readers; `recursive` with all that is in it.
+        """Remove a directory, at once for readers; `recursive` includes everything in it.
 
         Raises:
             OSError: ENOENT, ENOTDIR, ENOTEMPTY, and EBUSY for the root.
@@ -128,7 +128,7 @@ class Removal:
             self.purge(removed)
 
     def _remove_one(self, names: Names) -> bool:
-        """Make room: remove one file below a directory; gives whether there was one."""
+        """Free memory by removing one file below a directory; return whether there was one."""
         for name, entry in self._tree.entries(names):
             if not entry.is_directory:
                 with contextlib.suppress(FileNotFoundError):
@@ -164,10 +164,10 @@ class Removal:
         transaction.remove([found.key, directory_key(directory), hint_key(found.path)])
 
     def purge(self, directory_id: str) -> int:
-        """Remove what is below a removed directory; gives the number of entries.
+        """Remove what is below a removed directory, and return the number of entries.
 
-        Each directory is first made unable to get new entries; notes are written before what
-        they stand for is removed, so that anyone can go on after a crash.
+        Each directory is first closed to new entries. Notes are written before the entries they
+        stand for are removed, so that any client can continue after a crash.
         """
         waiting, count = [directory_id], 0
         while waiting:

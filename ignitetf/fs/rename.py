@@ -1,4 +1,4 @@
-"""Renames: one entry moves, whatever hangs below it; atomic for readers.
+"""Renames: one entry moves, however much is below it; atomic for readers.
 
 store -> **rename** -> tree
 """
@@ -26,11 +26,11 @@ __all__ = ["rename"]
 
 
 def rename(tree: Tree, source: Names, target: Names) -> None:
-    """Move a file or directory; a file, or an empty directory, at the target is replaced.
+    """Move a file or directory, replacing a file or an empty directory at the target.
 
     Raises:
-        OSError: ENOENT; EISDIR, ENOTDIR, ENOTEMPTY for what is at the target; EINVAL for a
-            move into itself; EBUSY for the root.
+        OSError: ENOENT; EISDIR, ENOTDIR, ENOTEMPTY for the present target; EINVAL for a move
+            into itself; EBUSY for the root.
     """
     if not source or not target:
         raise os_error(errno.EBUSY, "/", "the root directory cannot be renamed or replaced")
@@ -70,9 +70,10 @@ class _Move:
         for directory in (self._entry.directory_id, replaced):
             if directory is not None:
                 locks.add(directory_key(directory))
+        # Two such moves at once could each put its directory below the other's.
         if self._crosses:
             locks.add(MOVE_LOCK_KEY)
-        # The goal's key comes first: what is locked first is written first at the commit.
+        # The goal's key comes first: the first key locked is the first written at the commit.
         held = transaction.lock([*sorted(locks), goal.key, origin.key])
         if self._happened(transaction, held):
             return
@@ -90,6 +91,7 @@ class _Move:
         if there is not None:
             puts.update(garbage(there.contents()))
         if entry.directory_id is None:
+            # Writers that have the file open find its new key here.
             puts.update({moved_key(writer): goal.key.encode() for writer in entry.writers})
         else:
             puts[hint_key(goal.path)] = entry.directory_id.encode()
@@ -102,7 +104,7 @@ class _Move:
         transaction.remove(gone)
 
     def _happened(self, transaction: Transaction, held: dict[str, bytes]) -> bool:
-        """Whether an earlier try, whose answer was lost, was committed."""
+        """Whether an earlier try was committed although its answer was lost."""
         if not transaction.unsettled or self._origin.key in held or self._goal.key not in held:
             return False
         there = Entry.from_bytes(held[self._goal.key])
@@ -124,7 +126,7 @@ class _Move:
             self._check_no_cycle(entry)
 
     def _check_no_cycle(self, entry: Entry) -> None:
-        """The goal's directory must not lie below the moved one; moves are serial here."""
+        """Check that the goal is not below the moved directory; a lock serializes such moves."""
         ancestor = self._goal.parent_id
         while ancestor != ROOT_ID:
             if ancestor == entry.directory_id:

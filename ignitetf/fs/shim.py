@@ -1,6 +1,6 @@
-"""Where the native part of the TensorFlow plugin comes from; see `native`.
+"""Locate the native part of the TensorFlow plugin; see `native`.
 
-Without it `NativeIOUnavailable` says so; fsspec and `ignitetf checkpoint push` need none.
+Without it `NativeIOUnavailable` is raised; fsspec and `ignitetf checkpoint push` do not need it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _HINT: Final = "use fsspec (igfs:// URLs), or 'ignitetf checkpoint push' and 'pu
 
 
 def shim_path() -> Path:
-    """The shared object for this machine, built when it has to be.
+    """Return the path of the shared object for this machine, building it if necessary.
 
     Raises:
-        NativeIOUnavailable: It cannot be had.
+        NativeIOUnavailable: It can be neither found nor built.
     """
     if sys.platform != "linux":
         raise NativeIOUnavailable(

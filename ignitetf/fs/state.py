@@ -1,8 +1,8 @@
-"""The state file `checkpoint`: TensorFlow's CheckpointState as text, which checkpoints count.
+"""The state file `checkpoint`: TensorFlow's CheckpointState as text, which lists the checkpoints.
 
 push, pull, checkpoints -> **state**
 
-Prefixes are relative to the folder that is copied, whose part `base` holds the state file.
+Prefixes are relative to the copied folder; `base` is the directory of the state file in it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _TIMES: Final = "all_model_checkpoint_timestamps"
 
 
 def base_of(state: str) -> str:
-    """The directory of a state file, relative as its name is."""
+    """Return the directory of a state file, relative like its name."""
     return state.rpartition("/")[0]
 
 
 def state_names(text: str, base: str = "") -> tuple[str | None, list[str]]:
-    """Prefixes of the latest checkpoint and of all that a state names, oldest first."""
+    """Return the prefixes of the latest checkpoint and of all that a state names, oldest first."""
     latest, every = None, list[str]()
     for line in text.splitlines():
         if found := _LINE.fullmatch(line):
@@ -41,12 +41,12 @@ def state_names(text: str, base: str = "") -> tuple[str | None, list[str]]:
 
 
 def state_of(text: str, base: str, there: Container[str]) -> str | None:
-    """The state with only those checkpoints that are there, by paths relative to its directory.
+    """Return the state with only the checkpoints in `there`, by paths relative to its directory.
 
-    The latest is the newest of them where the one that was is not there.
+    If the latest checkpoint is not among them, the newest of them takes its place.
 
     Returns:
-        The text, None where no checkpoint is left.
+        The text; None if no checkpoint is left.
     """
     lines = text.splitlines()
     latest, every = state_names(text, base)
@@ -66,7 +66,7 @@ def state_of(text: str, base: str, there: Container[str]) -> str | None:
                 continue
             line = f'{found["field"]}: "{_relative(_prefix(found["path"], base), base)}"'
         elif line.startswith(f"{_TIMES}:"):
-            # One for each path, in the same order.
+            # There is one timestamp per path, in the same order.
             numbers[_TIMES] += 1
             number = numbers[_TIMES]
             if number < len(every) and every[number] not in there:
@@ -76,7 +76,7 @@ def state_of(text: str, base: str, there: Container[str]) -> str | None:
 
 
 def _prefix(path: str, base: str) -> str:
-    """An absolute path names a checkpoint beside the state: the directory may have been moved."""
+    """Resolve a path; an absolute one means a checkpoint beside the state, as folders get moved."""
     plain = path.encode().decode("unicode_escape").encode("latin-1").decode("utf-8", "replace")
     own = plain.rpartition("/")[2] if plain.startswith("/") or "://" in plain else plain
     return posixpath.normpath(posixpath.join(base, own))
@@ -88,7 +88,7 @@ def _relative(prefix: str, base: str) -> str:
 
 
 def _quoted(byte: int) -> str:
-    """As protobuf's text format writes a byte."""
+    """Write a byte as protobuf's text format does."""
     if byte in b'"\\':
         return f"\\{chr(byte)}"
     return chr(byte) if 32 <= byte < 127 else f"\\{byte:03o}"

@@ -2,17 +2,18 @@
 
 path -> **store** -> tree (metadata cache), chunks (chunk cache) -> client
 
-What it promises:
+Guarantees:
 
-- A rename, a removal and a publication of content is one transaction: it happens or it does not,
-  and readers see the state before or after it. Renames copy nothing.
-- A file's content is written beside the old one and shown when complete (`FileWriter`).
-- What an entry refers to is stored in all copies before the entry refers to it.
+- A rename, a removal and a publication of content are one transaction each: all or nothing, and
+  readers see the state before or after it. Renames copy no data.
+- A file's new content is written beside the old one and shown when complete (`FileWriter`).
+- Content is stored in all copies before an entry refers to it.
 - Several clients may do anything at the same time; see `tree` for how.
-- Only OSError comes out, each with its errno (`oserrors`).
+- Only OSErrors are raised, each with its errno (`oserrors`).
 
-Caches NAME_META and NAME_DATA are made on first use, with `backups` copies and in `data_region`
-when one is named; lost partitions make them refuse to answer rather than forget.
+The caches NAME_META and NAME_DATA are created on first use, with `backups` copies and in
+`data_region` if one is given. If partitions are lost, these caches raise errors rather than appear
+empty.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ _LARGEST_CHUNK: Final = 64 << 20
 
 
 class FileReader:
-    """An open file that is read, by any number of threads."""
+    """A file open for reading, from any number of threads."""
 
     def __init__(self, store: Store, path: str, entry: Entry) -> None:
         self.path = path
@@ -82,23 +83,23 @@ class FileReader:
         self._lease = store.leases.reader(self.entry.contents()) if self.size else None
 
     def read_into(self, offset: int, target: memoryview) -> int:
-        """Fill the target with bytes from an offset on; gives how many there were."""
+        """Fill the target from an offset on, and return the number of bytes read."""
         if self.closed:
             raise ValueError(f"{self.path}: the file is closed")
         if self._pid != os.getpid():
-            # Opened before a fork: the sockets are the parent's.
+            # Opened before a fork: the sockets belong to the parent.
             self._open(open_store(self._store.client.settings, self._store.name))
         with os_errors(self.path):
             return self._content.read_into(offset, target)
 
     def read(self, offset: int, count: int) -> bytes:
-        """At most `count` bytes from an offset on."""
+        """Return at most `count` bytes from an offset on."""
         buffer = bytearray(max(0, min(count, self.size - offset)))
         done = self.read_into(offset, memoryview(buffer))
         return bytes(memoryview(buffer)[:done])
 
     def close(self) -> None:
-        """Let go of the content."""
+        """Release the content."""
         if not self.closed:
             self.closed = True
             if self._pid != os.getpid():
@@ -109,17 +110,17 @@ class FileReader:
 
 
 class Store:
-    """A file system; make it with `open_store`, or here over a client of one's own.
+    """A file system; open it with `open_store`, or here with a client of your own.
 
     Args:
-        client: A connected client; it stays the caller's.
+        client: A connected client; the caller closes it.
         name: Name of the file system: capitals, digits, underscores.
-        backups: Copies beside the primary one, when the caches are made.
-        data_region: Data region of the node for the caches, when they are made.
-        chunk_bytes: Size of chunks, when the caches are made.
+        backups: Copies besides the primary one, used when the caches are created.
+        data_region: Data region of the node for the caches, used when they are created.
+        chunk_bytes: Size of chunks, used when the caches are created.
 
     Raises:
-        OSError: No node, no permission, or a name that is none.
+        OSError: No node, no permission, or an invalid name.
     """
 
     def __init__(
@@ -170,7 +171,7 @@ class Store:
     def _create(self, backups: int, data_region: str | None) -> None:
         chunks = CacheSpec(self.chunks.name, backups=backups, data_region=data_region)
         try:
-            # The chunks first: whoever sees the metadata finds both.
+            # The chunks first: a client that sees the metadata cache can rely on both.
             ensure_caches(self.client, chunks, metadata_spec(self.meta.name, backups, data_region))
         except ServerOverloaded:
             raise
@@ -182,7 +183,7 @@ class Store:
             self.leases.garbage_made()
 
     def close(self) -> None:
-        """Stop the thread that beats for open files; the client stays open."""
+        """Stop the thread that renews leases; the client stays open."""
         self.leases.close()
 
     # Paths
@@ -191,16 +192,16 @@ class Store:
         return parts(path)
 
     def stat(self, path: str) -> Entry:
-        """What is at a path: at most two round trips. Raises ENOENT, ENOTDIR."""
+        """Return the entry at a path, in at most two round trips. Raises ENOENT, ENOTDIR."""
         with os_errors(path):
             return self.tree.entry(self._names(path))
 
     def exists(self, path: str) -> bool:
-        """Whether a file or directory is at a path; False for a path that none can be at."""
+        """Whether a path exists; False for a path that cannot exist."""
         return self.found(path) is not None
 
     def found(self, path: str) -> Entry | None:
-        """What is at a path, None where nothing is or can be."""
+        """Return the entry at a path, or None if nothing is or can be there."""
         if "\0" in path:
             return None
         try:
@@ -211,12 +212,12 @@ class Store:
             raise
 
     def list(self, path: str) -> list[tuple[str, Entry]]:
-        """Names and entries of a directory, sorted. Raises ENOENT, ENOTDIR."""
+        """Return names and entries of a directory, sorted. Raises ENOENT, ENOTDIR."""
         with os_errors(path):
             return self.tree.entries(self._names(path))
 
     def make_directory(self, path: str, *, parents: bool = False, exist_ok: bool = False) -> None:
-        """Make a directory. Raises EEXIST, ENOENT, ENOTDIR."""
+        """Create a directory. Raises EEXIST, ENOENT, ENOTDIR."""
         with os_errors(path):
             names = self._names(path)
             if names:
@@ -225,7 +226,7 @@ class Store:
                 raise os_error(errno.EEXIST, "/")
 
     def remove(self, path: str, *more: str) -> None:
-        """Remove a file, or several at one moment. Raises ENOENT, EISDIR."""
+        """Remove one file, or several at the same moment. Raises ENOENT, EISDIR."""
         with os_errors(path):
             every = [self._names(one) for one in (path, *more)]
             if not all(every):
@@ -247,7 +248,7 @@ class Store:
             self.leases.garbage_made()
 
     def set_attributes(self, path: str, attributes: Mapping[str, str]) -> None:
-        """Add facts about a file's content to its entry. Raises ENOENT, EISDIR."""
+        """Add attributes of a file's content to its entry. Raises ENOENT, EISDIR."""
         with os_errors(path):
             names = self._names(path)
             self.tree.settled(names, lambda: self._set_attributes(names, attributes))
@@ -276,7 +277,7 @@ class Store:
     # Files
 
     def open_read(self, path: str) -> FileReader:
-        """Open a file to read the content it has now. Raises ENOENT, EISDIR."""
+        """Open a file to read its present content. Raises ENOENT, EISDIR."""
         with os_errors(path):
             found = self._file(self._names(path))
             assert found.entry is not None
@@ -285,13 +286,13 @@ class Store:
     def open_write(
         self, path: str, mode: str = "w", *, parents: bool = True, chunk_bytes: int | None = None
     ) -> FileWriter:
-        """Open a file to write it.
+        """Open a file for writing.
 
         Args:
-            path: Where; nothing is there before the first publication.
-            mode: "w" to replace, "x" to be the first, "a" to append.
-            parents: Make missing directories on the way.
-            chunk_bytes: Size of chunks, when not that of the file system.
+            path: Its path; a new file does not exist before the first publication.
+            mode: "w" to replace, "x" to fail if the file exists, "a" to append.
+            parents: Create missing parent directories.
+            chunk_bytes: Size of chunks, if different from the file system's.
 
         Raises:
             OSError: EISDIR, ENOTDIR, ENOENT, EEXIST.
@@ -317,7 +318,7 @@ class Store:
             return FileWriter(self, found, mode, chunk_bytes or self.chunk_bytes)
 
     def copy(self, source: str, target: str, *, parents: bool = True) -> None:
-        """Copy one file; the copy appears when it is complete."""
+        """Copy one file; the copy appears once it is complete."""
         with (
             contextlib.closing(self.open_read(source)) as reader,
             self.writing(target, parents=parents) as writer,
@@ -329,7 +330,7 @@ class Store:
 
     @contextlib.contextmanager
     def writing(self, path: str, mode: str = "w", **options: Any) -> Iterator[FileWriter]:
-        """An open writer, closed at the end, or discarded after an exception."""
+        """Yield an open writer, closed at the end, or discarded after an exception."""
         writer = self.open_write(path, mode, **options)
         try:
             yield writer
@@ -344,7 +345,7 @@ _shared_lock = threading.Lock()
 
 
 def _after_fork() -> None:
-    """The child gets stores of its own; the parent's stay alive, and unused, in it."""
+    """Let the child of a fork open its own stores; the parent's stay alive in it, but unused."""
     global _shared_lock
     _shared_lock = threading.Lock()
 
@@ -353,9 +354,9 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def open_store(settings: Settings, name: str = DEFAULT_NAME, **options: Any) -> Store:
-    """The store of these settings in this process, made on first use.
+    """Return this process's store for these settings, opened on first use.
 
-    After a fork the child makes its own: sockets are not shared with the parent.
+    After a fork the child opens its own: sockets cannot be shared with the parent.
     """
     key = (os.getpid(), settings, name)
     with _shared_lock:

@@ -1,4 +1,4 @@
-"""What a push and a pull share: what they report, SHA-256, small files.
+"""What push and pull share: their report, SHA-256, small files.
 
 push, pull, watch, checkpoints -> **sync** -> folders, store
 """
@@ -20,18 +20,18 @@ DIGEST: Final = "sha256"
 
 @dataclass
 class SyncReport:
-    """What a push or pull did.
+    """The result of a push or pull.
 
     Attributes:
-        copied: Names of the files that were copied.
-        unchanged: Number of files that were the same already.
-        incomplete: What is wrong with each checkpoint that was not copied, for it is not whole.
-        unsettled: Names of files that changed while they were read, and were not copied.
-        unknown: Names of files of other kinds than checkpoints: copied, but nobody knows whether
-            they are whole.
-        left_out: What was not copied for another reason, which is said.
+        copied: Names of the copied files.
+        unchanged: Number of files that were already the same.
+        incomplete: What is wrong with each checkpoint that was not copied because it is incomplete.
+        unsettled: Names of files that were not copied because they changed while being read.
+        unknown: Names of files other than checkpoints: copied, but nobody knows whether they are
+            complete.
+        left_out: What was not copied for other reasons, each with its reason.
         size_bytes: Bytes copied.
-        seconds: Time it took.
+        seconds: Duration.
     """
 
     copied: list[str] = field(default_factory=list)
@@ -44,24 +44,24 @@ class SyncReport:
     seconds: float = 0.0
 
     def begin(self) -> None:
-        """Forget what a further look finds anew."""
+        """Clear the fields that the next pass determines anew."""
         self.unchanged = 0
         for names in (self.incomplete, self.unsettled, self.unknown, self.left_out):
             names.clear()
 
     def add(self, name: str, size: int) -> None:
-        """Note a file that was copied."""
+        """Record a copied file."""
         self.copied.append(name)
         self.size_bytes += size
 
     def facts(self) -> dict[str, Any]:
-        """The report as a mapping, with numbers for names."""
+        """Return the report as a mapping, with counts instead of names."""
         facts = asdict(self)
         return {name: len(v) if isinstance(v, list) else v for name, v in facts.items()}
 
 
 def digest_of(folder: Folder, name: str) -> str:
-    """SHA-256 of a file."""
+    """Return the SHA-256 of a file."""
     digest = hashlib.sha256()
     with folder.open(name) as file:
         for block in blocks(file):
@@ -70,13 +70,13 @@ def digest_of(folder: Folder, name: str) -> str:
 
 
 def read_file(store: Store, path: str) -> bytes:
-    """The content of a remote file."""
+    """Return the content of a remote file."""
     with contextlib.closing(store.open_read(path)) as reader:
         return reader.read(0, reader.size)
 
 
 def write_file(store: Store, remote: str, data: bytes) -> None:
-    """Replace a remote file; its SHA-256 is kept with it, as that of every pushed file."""
+    """Replace a remote file, and store its SHA-256 with it, as for every pushed file."""
     writer = store.open_write(remote)
     try:
         writer.write(memoryview(data))

@@ -1,19 +1,18 @@
-"""The tree of directories and files: resolve, list, make; see `rename` and `removal` for the rest.
+"""The tree of directories and files: look up, list, create; see `rename` and `removal` as well.
 
 store -> **tree** -> meta
 
-Entries are keyed by the id of their directory and their name, so that a rename moves one entry,
-whatever hangs below it. Whoever changes the entries of a directory holds the lock on that
-directory's own record in a transaction, all such locks taken in the order of their keys; so a
-removed directory can get no new entry, and no two changes deadlock.
+An entry's key is the id of its directory and its name, so a rename moves one entry, however much is
+below it. Changing the entries of a directory requires the lock on that directory's own record, in a
+transaction that takes all such locks in the order of their keys. So a removed directory cannot get
+new entries, and no two changes deadlock.
 
-A path is resolved in one request when the ids of its directories are known from before, else in
-two: hints (path -> id) first, then all entries of the path at once. Ids from memory and hints are
-guesses: the entries read prove them, or the walk goes on name by name from the first wrong one.
-Before "no such file" is said, the missing key is asked for again under its lock, so that a
-reader who looks for both names of a rename under way finds one of them.
-
-A listing is not a snapshot: an entry that comes, goes or moves meanwhile may show or not.
+Looking up a path takes one request if the ids of its directories are known, else two: first the
+hints (path -> id), then all entries of the path at once. Remembered ids and hints are guesses: the
+entries confirm them, or the lookup continues name by name from the first wrong one. Before a name
+is reported missing, its key is read again under its lock, so that a reader who looks for both names
+of a rename in progress finds one of them. A listing is not a snapshot: an entry that appears,
+disappears or moves in the meantime may or may not be listed.
 """
 
 from __future__ import annotations
@@ -44,22 +43,22 @@ __all__ = ["Found", "Names", "Stale", "Tree"]
 T = TypeVar("T")
 Names = tuple[str, ...]
 
-_MEMO_SIZE: Final = 20_000
+_MEMO_SIZE: Final = 20_000  # directories whose ids are remembered
 _ATTEMPTS: Final = 100
 
 
 class Stale(Exception):
-    """What was looked up changed before it was locked; look again."""
+    """What was looked up changed before it was locked; look it up again."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """Where a path leads.
+    """The result of looking up a path.
 
     Attributes:
         names: The path.
         parent_id: Id of the directory that holds the last name; "" for the root.
-        entry: What is there; None where nothing is.
+        entry: The entry; None if it does not exist.
     """
 
     names: Names
@@ -87,15 +86,15 @@ class Tree:
     # Reading
 
     def lookup(self, names: Names, *, sure: bool = True) -> Found:
-        """Where a path leads; the last name may be missing.
+        """Look up a path whose last name may be missing.
 
         Args:
             names: The path.
-            sure: Ask once more before the last name is called missing; not needed where the
-                caller locks and looks again.
+            sure: Read again before the last name is reported missing; unnecessary if the caller
+                locks it and looks again.
 
         Raises:
-            OSError: ENOENT or ENOTDIR for a name on the way.
+            OSError: ENOENT or ENOTDIR for a parent.
         """
         if not names:
             return Found(names, "", Entry(ROOT_ID, 0))
@@ -123,14 +122,14 @@ class Tree:
         return Found(names, parent, entry)
 
     def entry(self, names: Names) -> Entry:
-        """What is at a path; raises ENOENT where nothing is."""
+        """Return the entry at a path; raises ENOENT if it does not exist."""
         found = self.lookup(names)
         if found.entry is None:
             raise os_error(errno.ENOENT, join(names))
         return found.entry
 
     def entries(self, names: Names) -> list[tuple[str, Entry]]:
-        """Names and entries of a directory, sorted by name.
+        """Return names and entries of a directory, sorted by name.
 
         Raises:
             OSError: ENOENT, or ENOTDIR for a file.
@@ -141,17 +140,17 @@ class Tree:
         return sorted(self.children(entry.directory_id), key=lambda pair: pair[0])
 
     def children(self, directory_id: str) -> Iterable[tuple[str, Entry]]:
-        """Names and entries of the directory of this id."""
+        """Yield names and entries of the directory with this id."""
         first, end = entry_range(directory_id)
         for key, value in self.meta.range(first, end):
             yield key[len(first) :], Entry.from_bytes(value)
 
     def is_empty(self, directory_id: str) -> bool:
-        """Whether the directory of this id has no entry."""
+        """Whether the directory with this id has no entries."""
         return not list(self.meta.range(*entry_range(directory_id), limit=1))
 
     def _guess(self, names: Names) -> dict[int, str]:
-        """Ids of the directories on the way, by depth, from memory and hints."""
+        """Return the ids of the parent directories, by depth, from memory and hints."""
         ids = {0: ROOT_ID}
         unknown = []
         for depth in range(1, len(names)):
@@ -179,14 +178,14 @@ class Tree:
         self._memo[names] = directory_id
 
     def forget(self, names: Names) -> None:
-        """Drop what is remembered of a directory, and of what is below it."""
+        """Drop the remembered ids of a directory and everything below it."""
         for known in [n for n in list(self._memo) if n[: len(names)] == names]:
             self._memo.pop(known, None)
 
     # Changing
 
     def settled(self, names: Names, work: Callable[[], T]) -> T:
-        """Run work again while what it looked up is stale when it is locked."""
+        """Run work, and run it again while what it looked up is stale by the time it is locked."""
         backoff = Backoff(CONFLICT)
         while True:
             try:
@@ -199,12 +198,12 @@ class Tree:
                 time.sleep(wait_s)
 
     def make_directory(self, names: Names, *, parents: bool = False, exist_ok: bool = False) -> str:
-        """Make a directory; gives its id.
+        """Create a directory, and return its id.
 
         Args:
             names: Its path.
-            parents: Make the directories on the way where they are missing.
-            exist_ok: Be content with a directory that is there.
+            parents: Create missing parent directories.
+            exist_ok: Accept an existing directory.
 
         Raises:
             OSError: EEXIST, ENOENT, ENOTDIR.
@@ -213,7 +212,7 @@ class Tree:
             try:
                 return self.settled(names, lambda: self._make_directory(names, exist_ok))
             except FileNotFoundError:
-                # Removed again meanwhile, or a name on the way is missing.
+                # A parent is missing, perhaps because it was removed in the meantime.
                 with contextlib.suppress(FileNotFoundError):
                     for depth in range(self._depth(names) + 1, len(names)):
                         self._make_one(names[:depth])
@@ -223,7 +222,7 @@ class Tree:
         self.settled(names, lambda: self._make_directory(names, True))
 
     def _depth(self, names: Names) -> int:
-        """How many of the names on the way to the last are there."""
+        """Return how many of the parent directories exist, by bisection."""
         there, missing = 0, len(names)
         while there + 1 < missing:
             depth = (there + missing) // 2

@@ -1,12 +1,12 @@
-"""Which files of a directory count only together, and whether they are all there and whole.
+"""Group the files that are useful only together, and check that each group is complete.
 
 push, pull, checkpoints -> **units** -> bundle, whole, folders
 
     checkpoint    TensorFlow's: PREFIX.index, PREFIX.data-NNNNN-of-NNNNN, PREFIX.meta
-    weights       Keras's in several files: NAME.weights.json and those it names
+    weights       Keras's in several files: NAME.weights.json and the files it names
     saved model   saved_model.pb, fingerprint.pb, variables/, assets/, assets.extra/
     orbax         a directory with _CHECKPOINT_METADATA
-    file          any other; .keras, .h5 and .hdf5 are looked into
+    file          any other; .keras, .h5 and .hdf5 are checked inside
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _ARCHIVE: Final = ".keras"
 
 @dataclass(frozen=True)
 class Unit:
-    """Files that count only together.
+    """Files that are useful only together.
 
     Attributes:
-        kind: Which, as listed above.
-        name: TensorFlow's prefix, the directory, or the one file, relative to the folder.
-        files: Names of those that are there; the one that leads to the others is the last.
+        kind: One of the kinds listed above.
+        name: TensorFlow's prefix, the directory, or the single file, relative to the folder.
+        files: Names of the existing files; the one that refers to the others comes last.
     """
 
     kind: str
@@ -51,16 +51,16 @@ class Unit:
 
 
 def is_known(unit: Unit) -> bool:
-    """Whether it can be told of this unit that it is whole."""
+    """Whether it is possible to check that this unit is complete."""
     return unit.kind != "file" or unit.name.endswith((*_HDF5, _ARCHIVE))
 
 
 def units(folder: Folder, named: Iterable[str] = ()) -> list[Unit]:
-    """The units of a folder, sorted by name; every file but the states is in one.
+    """Return the units of a folder, sorted by name; they cover every file except the states.
 
     Args:
-        folder: Where they are.
-        named: Prefixes that a state names: these are checkpoints, whatever is there of them.
+        folder: The folder.
+        named: Prefixes that a state names: these are checkpoints even if files are missing.
     """
     rest = {name for name in folder.sizes if name.rpartition("/")[2] != STATE_FILE}
     found: list[Unit] = []
@@ -85,7 +85,7 @@ def _led(names: Iterable[str], lead: str) -> tuple[str, ...]:
 def _orbax(folder: Folder, rest: set[str]) -> list[Unit]:
     leads = {name for name in rest if name.rpartition("/")[2] == _ORBAX}
     places = {lead.rpartition("/")[0] for lead in leads}
-    # Of one inside another the outer holds all.
+    # If one directory is inside another, the outer one contains it all.
     outer = [p for p in places if not any(p != o and p.startswith(_below(o)) for o in places)]
     return [
         Unit(
@@ -114,13 +114,13 @@ def _weights(folder: Folder, rest: set[str]) -> list[Unit]:
         try:
             shards = _shards(folder, lead)
         except Damaged:
-            shards = set()  # said when it is checked
+            shards = set()  # reported when the unit is checked
         found.append(Unit("weights", lead, _led(shards & rest, lead)))
     return found
 
 
 def _shards(folder: Folder, lead: str) -> set[str]:
-    """Names of the files that an index of Keras's weights names."""
+    """Return the names of the files that an index of Keras weights refers to."""
     with folder.open(lead) as file:
         places = json_object(file.read()).get("weight_map")
     if not isinstance(places, dict):
@@ -167,19 +167,19 @@ def _is_index(folder: Folder, name: str) -> bool:
         return has_magic(file.read())
 
 
-# Whether they are whole
+# Checks for completeness
 
 
 def what_is_wrong(folder: Folder, unit: Unit, *, read: bool = False) -> str | None:
-    """What keeps a unit from being whole, None where nothing does.
+    """Return what is wrong or missing in a unit, or None if it is complete.
 
     Args:
-        folder: Where it is.
+        folder: The folder.
         unit: The unit.
-        read: Read archives from end to end, to compare their checksums.
+        read: Read archives from end to end, to verify their checksums.
 
     Raises:
-        OSError: A file cannot be read; FileNotFoundError where it went meanwhile.
+        OSError: A file cannot be read; FileNotFoundError if it was removed in the meantime.
     """
     if unit.kind == "file":
         return _file_fault(folder, unit.name, read)

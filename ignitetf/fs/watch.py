@@ -1,4 +1,4 @@
-"""Push what a training run writes, as it comes.
+"""Push what a training run writes, while it runs.
 
 **watch** -> push, checkpoints
 """
@@ -30,13 +30,13 @@ def watch(
     stopped: Callable[[], bool] = lambda: False,
     on_push: Callable[[SyncReport], None] = lambda report: None,
 ) -> SyncReport:
-    """Push whatever changes in a local directory, until `stopped`; then once more.
+    """Push whatever changes in a local directory until `stopped`, then once more.
 
-    A directory that does not exist yet is waited for, and so is a checkpoint that is not whole
-    yet. A cluster that cannot be reached is tried again at the next turn.
+    Waits for a directory that does not exist yet, and for a checkpoint that is still incomplete. If
+    the cluster cannot be reached, the next round tries again.
 
     Returns:
-        What the last push found.
+        The report of the last push.
     """
     seen: object = None
     while True:

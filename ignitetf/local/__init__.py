@@ -1,1 +1,4 @@
-"""Embedded nodes of this machine as everybody may see them: their processes, state files and logs."""
+"""What this machine knows about its embedded nodes: their processes, state files and logs.
+
+`settings` and `net` use it, so it imports neither `node` nor anything heavy.
+"""

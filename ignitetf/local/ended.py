@@ -1,4 +1,4 @@
-"""Why an embedded node has ended: for those who find nobody at its address, and for its status."""
+"""Find out why an embedded node ended, for its status and for clients that cannot reach it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ignitetf.local.state import Member, all_states
 
 __all__ = ["cause_of_end", "ended_at"]
 
-# With less than that Ignite cannot have gone on: it writes 64 MB at once.
+# With less free space Ignite cannot continue: it writes 64 MB at once.
 _FULL_BYTES = 4 << 20
 
 
 def ended_at(address: str) -> str | None:
-    """What is to be told of the embedded node that was at this address; None if there was none.
+    """Describe the end of the embedded node at this address; None if no ended node is known.
 
-    A node that was stopped is not known any more; one that ended by itself is.
+    A node that was stopped is forgotten; one that ended by itself is still known.
     """
     for state in all_states():
         for member in state.members:
@@ -28,13 +28,13 @@ def ended_at(address: str) -> str | None:
 
 
 def cause_of_end(member: Member) -> str:
-    """One line that says best why a member ended; empty when nothing tells."""
+    """Return the line that best explains why a member ended; empty if nothing does."""
     directory = Path(member.directory)
     try:
         free = shutil.disk_usage(directory).free
     except OSError:
         return f"its folder {directory} is gone"
-    # Then its log could not be written either.
+    # Checked before the log, which could not be written either on a full disk.
     if free < _FULL_BYTES:
         return f"the disk of {directory} is full"
     return failure_cause(directory)

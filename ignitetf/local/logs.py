@@ -1,4 +1,4 @@
-"""Logs of a node's members: their end for error messages, and the cause found in them."""
+"""Logs of a node's members: their last lines, and the cause of a failure found in them."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _CAUSED_BY = re.compile(r"^Caused by: (?:[\w.$]+: )?(.+)$", re.MULTILINE)
 
 
 def main_log(directory: Path) -> Path:
-    """The newest log file that Ignite writes in a member's folder."""
+    """Return the newest log file that Ignite writes in a member's folder."""
     return directory / "log" / "ignite-0.log"
 
 
 def log_tail(directory: Path, lines: int = 25) -> str:
-    """The last lines of what a member printed, and of its log."""
+    """Return the last lines of a member's output and of its log."""
     return "\n".join(
         "\n".join([f"== {path}", *text.splitlines()[-lines:]])
         for path in (directory / "out.log", main_log(directory))
@@ -43,15 +43,15 @@ def log_tail(directory: Path, lines: int = 25) -> str:
 
 
 def last_lines(path: Path, lines: int) -> list[str]:
-    """The last lines of a file, of its end of 256 KiB at most."""
+    """Return the last lines of a file, from its last 256 KiB at most."""
     return _end(path).splitlines()[-lines:] if lines else []
 
 
 def member_directories(node: Path) -> list[Path]:
-    """Folders of the members that were started last.
+    """Return the folders of the members that were started last.
 
     Raises:
-        NodeError: None was ever started.
+        NodeError: The node was never started.
     """
     found = sorted(log.parent for log in node.glob("*/out.log"))
     if not found:
@@ -63,10 +63,10 @@ def member_directories(node: Path) -> list[Path]:
 
 
 def failure_cause(directory: Path) -> str:
-    """One line that says best why a member ended; empty when nothing was written."""
+    """Return the line that best explains why a member ended; empty if nothing was written."""
     text = _end(directory / "out.log") + "\n" + _end(main_log(directory))
     if _FULL_DISK.search(text):
-        # The second is what Java says of a file in memory that the disk has no room for.
+        # The pattern includes Java's message for a memory-mapped file on a full disk.
         return f"the disk of {directory} was full"
     for pattern in _CAUSES:
         if found := pattern.search(text):
@@ -78,9 +78,9 @@ def failure_cause(directory: Path) -> str:
 
 
 def follow(path: Path, lines: int) -> Iterator[str]:
-    """The last lines of a file, then each further one as it is written, without end.
+    """Yield the last lines of a file, then each new line as it is written, without end.
 
-    A file that was rotated away is followed by its successor from the beginning.
+    After a log rotation this continues with the new file from its beginning.
     """
     yield from last_lines(path, lines)
     position, identity = _position(path)
@@ -103,7 +103,7 @@ def follow(path: Path, lines: int) -> Iterator[str]:
 
 
 def _position(path: Path) -> tuple[int, int]:
-    """Size and identity of the file; zeros when there is none."""
+    """Return size and identity (inode) of the file; zeros if it does not exist."""
     try:
         status = path.stat()
     except OSError:

@@ -1,7 +1,7 @@
-"""Processes of this machine: start detached, recognise, end.
+"""Processes of this machine: start detached, identify, end.
 
-The only module of the node that knows operating systems. A process is recognised by its number
-and the time it began, so that a number that was given to another process is never taken for it.
+This is the only module of the node that depends on the operating system. A process is identified by
+its number and its start time, so that a reused number is never mistaken for the old process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 _POLL_S = 0.05
-# Of the flags in /proc/PID/stat.
+# A flag in /proc/PID/stat.
 _PF_EXITING = 0x4
 _CGROUP_LIMITS = (
     "/sys/fs/cgroup/memory.max",
@@ -45,11 +45,11 @@ _CGROUP_LIMITS = (
 
 @dataclass(frozen=True)
 class ProcessId:
-    """A process, told apart from later ones with the same number.
+    """A process, distinguishable from later ones with the same number.
 
     Attributes:
         pid: Its number.
-        birth: When it began, as text that is compared and not interpreted.
+        birth: Its start time, as text that is only compared, not interpreted.
     """
 
     pid: int
@@ -59,13 +59,13 @@ class ProcessId:
 def launch(
     command: Sequence[str], *, directory: Path, log: Path, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Start a process that outlives this one and gets none of its signals.
+    """Start a process that outlives this one and receives none of its signals.
 
     Args:
         command: Program and arguments.
-        directory: Where it runs.
-        log: File that takes its output; made anew.
-        environment: Its whole environment.
+        directory: Its working directory.
+        log: File for its output; overwritten.
+        environment: Its entire environment.
     """
     options: dict[str, Any] = {}
     if sys.platform == "win32":
@@ -90,21 +90,21 @@ def launch(
 
 
 def identify(pid: int) -> ProcessId | None:
-    """The living process of this number; None when there is none."""
+    """Return the living process with this number, or None."""
     birth = _birth(pid)
     return None if birth is None else ProcessId(pid, birth)
 
 
 def is_alive(process: ProcessId) -> bool:
-    """Whether this very process still runs (one that ended and was not collected does not)."""
+    """Whether exactly this process still runs; an ended but uncollected one does not."""
     _collect(process.pid)
     return _birth(process.pid) == process.birth
 
 
 def is_ending(process: ProcessId) -> bool:
-    """Whether this very process was killed, or exits, and is not gone yet.
+    """Whether exactly this process was killed or is exiting, but is not gone yet.
 
-    A large process on a busy machine takes a while to. Only Linux tells; elsewhere it is False.
+    A large process on a busy machine needs a while. Only Linux shows it; elsewhere this is False.
     """
     if sys.platform != "linux" or not is_alive(process):
         return False
@@ -113,21 +113,21 @@ def is_ending(process: ProcessId) -> bool:
         status = (folder / "status").read_text()
         flags = int((folder / "stat").read_text().rpartition(")")[2].split()[6])
     except OSError:
-        return False  # gone meanwhile
+        return False  # gone in the meantime
     pending = re.findall(r"^S(?:ig|hd)Pnd:\s*([0-9a-f]+)", status, re.MULTILINE)
     killed = 1 << (signal.SIGKILL - 1)
     return bool(flags & _PF_EXITING) or any(int(mask, 16) & killed for mask in pending)
 
 
 def terminate(process: ProcessId) -> None:
-    """Ask the process to end; on Windows, which has no such request, end it."""
+    """Ask the process to end; Windows has no such request, so end it there."""
     if is_alive(process):
         with contextlib.suppress(OSError):
             os.kill(process.pid, signal.SIGTERM)
 
 
 def kill(process: ProcessId) -> None:
-    """End the process, and its own children with it, at once."""
+    """End the process and its children immediately."""
     if not is_alive(process):
         return
     with contextlib.suppress(OSError):
@@ -140,7 +140,7 @@ def kill(process: ProcessId) -> None:
 
 
 def wait_gone(process: ProcessId, timeout_s: float) -> bool:
-    """Wait until the process is gone; False when it still runs after `timeout_s`."""
+    """Wait until the process is gone; False if it still runs after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while is_alive(process):
         if time.monotonic() > deadline:
@@ -150,7 +150,7 @@ def wait_gone(process: ProcessId, timeout_s: float) -> bool:
 
 
 def private_directory(path: Path) -> Path:
-    """Make a folder that only its owner can look into."""
+    """Create a folder that only its owner can access."""
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     if sys.platform != "win32":
         path.chmod(0o700)
@@ -158,7 +158,7 @@ def private_directory(path: Path) -> Path:
 
 
 def write_private(path: Path, content: str | bytes) -> None:
-    """Write a file that only its owner can read; replaced whole, or not at all."""
+    """Write a file that only its owner can read, atomically."""
     data = content.encode() if isinstance(content, str) else content
     temporary = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -173,19 +173,19 @@ def write_private(path: Path, content: str | bytes) -> None:
 
 
 def total_memory_bytes() -> int:
-    """Memory that this process may use: that of the machine, or of its container if less."""
+    """Return the memory this process may use: the machine's, or its container's if smaller."""
     import psutil
 
     total = int(psutil.virtual_memory().total)
     for limit in _CGROUP_LIMITS:
-        with contextlib.suppress(OSError, ValueError):  # no limit is written as "max"
+        with contextlib.suppress(OSError, ValueError):  # "max" means no limit
             total = min(total, int(Path(limit).read_text()))
     return total
 
 
 @contextlib.contextmanager
 def end_at_signals() -> Iterator[None]:
-    """Within the block a request to end (SIGTERM, SIGHUP) is a KeyboardInterrupt, as Ctrl-C is."""
+    """Treat a request to end (SIGTERM, SIGHUP) within the block as KeyboardInterrupt."""
     names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
     if threading.current_thread() is not threading.main_thread():
         names = []
@@ -203,7 +203,7 @@ def end_at_signals() -> Iterator[None]:
 
 def _birth(pid: int) -> str | None:
     if sys.platform == "linux":
-        # In ticks since the machine started, so that setting the clock does not change it.
+        # In ticks since boot, so that setting the clock does not change it.
         try:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
@@ -222,7 +222,7 @@ def _birth(pid: int) -> str | None:
 
 
 def _collect(pid: int) -> None:
-    """Let a child of ours that has ended disappear."""
+    """Collect a child of ours that has ended, so that it does not remain a zombie."""
     if sys.platform != "win32":
         with contextlib.suppress(OSError):
             os.waitpid(pid, os.WNOHANG)

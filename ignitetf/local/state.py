@@ -1,8 +1,8 @@
-"""What is known of an embedded node between two commands: its state file.
+"""The state file of an embedded node, which connects one command with the next.
 
-`IGNITETF_HOME/nodes/NAME/node.json` is written whole or not at all, and says which processes make
-up the node and how they are reached. Where there is no file, no node runs. This module is read by
-every command that connects, so it imports nothing heavy.
+`IGNITETF_HOME/nodes/NAME/node.json` is written atomically. It says which processes belong to the
+node and how to reach them; if the file is missing, no node runs. Every command that connects reads
+this module, so it imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _STORE = "store.json"
 
 @dataclass(frozen=True)
 class NodeOptions:
-    """How a node was started; a second start must not ask for anything else."""
+    """How a node was started; starting it again must use the same options."""
 
     port: int
     nodes: int
@@ -51,7 +51,7 @@ class NodeOptions:
 
 @dataclass(frozen=True)
 class Member:
-    """One JVM of a node: a node of the cluster, in Ignite's words."""
+    """One JVM of a node, which Ignite itself calls a node of the cluster."""
 
     name: str
     directory: str
@@ -62,7 +62,7 @@ class Member:
 
     @property
     def address(self) -> str:
-        """Where thin clients reach it."""
+        """Address for thin clients."""
         return f"127.0.0.1:{self.client_port}"
 
     @property
@@ -78,12 +78,12 @@ class NodeState:
     Attributes:
         name: Its name.
         version: Version of Ignite.
-        phase: "starting" until every member answered a query, then "running".
+        phase: "starting" until every member has answered a query, then "running".
         started: Time of the start, ISO 8601 with offset.
         java: The Java program.
         options: How it was started.
         members: Its processes, in the order of their ports.
-        ports: All its ports, those of members that are still to be started included.
+        ports: All its ports, including those of members that are not started yet.
         trains: File into which the first member writes a start-up cache when it ends, if any.
     """
 
@@ -104,23 +104,23 @@ class NodeState:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Addresses of the members that run."""
+        """Addresses of the running members."""
         return tuple(member.address for member in self.members if member.alive)
 
 
 @dataclass(frozen=True)
 class Store:
-    """Data on disk: of how many members, and whether clients must log in."""
+    """Data on disk: the number of members they belong to, and whether clients must log in."""
 
     members: int
     secure: bool
 
 
 def node_directory(name: str) -> Path:
-    """Folder of the node; it need not exist.
+    """Return the folder of the node, which need not exist.
 
     Raises:
-        ConfigError: The name is no plain name.
+        ConfigError: The name contains forbidden characters.
     """
     if not _NAME.fullmatch(name):
         raise ConfigError(
@@ -131,7 +131,7 @@ def node_directory(name: str) -> Path:
 
 
 def read_state(name: str) -> NodeState | None:
-    """The state of the node; None when there is no file, or one that cannot be read."""
+    """Return the state of the node; None if the file is missing or unreadable."""
     try:
         data = json.loads((node_directory(name) / _FILE).read_text(encoding="utf-8"))
         return _from_json(data)
@@ -145,25 +145,25 @@ def write_state(state: NodeState) -> None:
 
 
 def remove_state(name: str) -> None:
-    """Forget the node; its data and logs stay."""
+    """Forget the node; its data and logs remain."""
     (node_directory(name) / _FILE).unlink(missing_ok=True)
 
 
 def all_states() -> list[NodeState]:
-    """The states of all nodes of this home, by name."""
+    """Return the states of all nodes in this home, sorted by name."""
     files = (ignitetf_home() / "nodes").glob(f"*/{_FILE}")
     states = (read_state(file.parent.name) for file in sorted(files))
     return [state for state in states if state is not None]
 
 
 def running_addresses(name: str = "default") -> tuple[str, ...]:
-    """Addresses of the running embedded node; empty when it does not run."""
+    """Return the addresses of the running embedded node; empty if it does not run."""
     state = read_state(name)
     return () if state is None or state.phase != "running" else state.addresses
 
 
 def read_store(name: str) -> Store | None:
-    """What the data kept on disk belong to; None when there are none."""
+    """Return what the data on disk belong to; None if there are no data."""
     try:
         data = json.loads((node_directory(name) / _STORE).read_text(encoding="utf-8"))
         return Store(int(data["members"]), bool(data["secure"]))
@@ -172,7 +172,7 @@ def read_store(name: str) -> Store | None:
 
 
 def write_store(name: str, store: Store | None) -> None:
-    """Note what the data on disk belong to; None when there are no data any more."""
+    """Record what the data on disk belong to; None if there are no data any more."""
     path = node_directory(name) / _STORE
     if store is None:
         path.unlink(missing_ok=True)

@@ -2,7 +2,8 @@
 
 Java runtime -> jars -> configuration -> **processes** -> an address to connect to
 
-`running_addresses` costs no more than reading one small file; `Node` loads on first use.
+`running_addresses` reads only one small file; `Node` is imported on first use, since most commands
+need just an address.
 """
 
 from __future__ import annotations

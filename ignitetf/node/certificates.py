@@ -1,7 +1,7 @@
-"""A private certificate authority with one server and one client certificate, made for a node.
+"""Create a private certificate authority with one server and one client certificate for a node.
 
-The authority signs these two and is then forgotten: its key is never written, so nobody can make
-a further certificate that the node would trust. What Java reads is PKCS12, what Python reads PEM.
+The authority signs these two and is then discarded: its key is never written, so nobody can issue
+another certificate that the node would trust. Java reads PKCS12, Python reads PEM.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ __all__ = ["CertificateFiles", "expires_soon", "make_certificates"]
 
 _VALID_DAYS = 825
 _RENEW_DAYS = 60
-_BACKDATE = datetime.timedelta(hours=1)  # clocks differ
+_BACKDATE = datetime.timedelta(hours=1)  # clocks of other machines may be behind
 _HOST_NAMES = ("localhost",)
 _HOST_ADDRESSES = ("127.0.0.1", "::1")
 
 
 @dataclass(frozen=True)
 class CertificateFiles:
-    """Where the certificates of a node stand."""
+    """Paths of the certificates of a node."""
 
     directory: Path
 
@@ -61,7 +61,7 @@ class CertificateFiles:
 
     @property
     def complete(self) -> bool:
-        """Whether all files are there."""
+        """Whether all files exist."""
         return all(
             path.is_file()
             for path in (
@@ -75,10 +75,10 @@ class CertificateFiles:
 
 
 def make_certificates(files: CertificateFiles, key_password: str, trust_password: str) -> None:
-    """Make new certificates in place of those that are there.
+    """Create new certificates, replacing existing ones.
 
     Args:
-        files: Where they go; each readable by its owner only.
+        files: Where to write them; only the owner can read the files.
         key_password: Password of the server's key store.
         trust_password: Password of the trust store.
 
@@ -99,7 +99,7 @@ def make_certificates(files: CertificateFiles, key_password: str, trust_password
     server = _certificate("ignitetf node", server_key, "ignitetf node CA", ca_key, "server")
     client = _certificate("ignitetf client", client_key, "ignitetf node CA", ca_key, "client")
     pem = serialization.Encoding.PEM
-    # The file that is written last goes first: cut off in between, the others count as missing.
+    # Remove the file that is written last: after an interruption the certificates are incomplete.
     files.trust_store.unlink(missing_ok=True)
     write_private(files.ca, ca.public_bytes(pem))
     write_private(files.client_cert, client.public_bytes(pem))
@@ -129,7 +129,7 @@ def make_certificates(files: CertificateFiles, key_password: str, trust_password
 
 
 def expires_soon(files: CertificateFiles) -> bool:
-    """Whether the certificates end within two months, have ended, or cannot be read."""
+    """Whether the certificates expire within two months, have expired, or cannot be read."""
     from cryptography import x509
 
     try:
@@ -147,7 +147,7 @@ def _certificate(
     issuer_key: EllipticCurvePrivateKey,
     role: str,
 ) -> x509.Certificate:
-    """A certificate for one role: "ca", "server" (which is a client of other members) or "client"."""
+    """Return a certificate for "ca", "server" (also a client of other members) or "client"."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID

@@ -1,4 +1,4 @@
-"""What a start may not ask for: another node than the one that runs, or than its data are of."""
+"""Checks before a start: free disk space, and agreement with the running node and stored data."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ignitetf.node.config import DEFAULT_PARTITION_COUNTS
 
 __all__ = ["check_disk", "check_same", "check_store"]
 
-# Two segments of the log and the first pages of a new store; a store that is there writes one.
+# Two log segments and the first pages of a new store; an existing store writes one segment.
 _NEW_STORE_BYTES = 256 << 20
 _STORE_BYTES = 80 << 20
-_FILES_BYTES = 16 << 20  # logs, of a node in memory
+_FILES_BYTES = 16 << 20  # logs of a node in memory
 
 
 def check_disk(options: NodeOptions, name: str) -> None:
-    """Raise NodeError when there is no room on disk for the node's files.
+    """Raise NodeError if the disk has no room for the node's files.
 
-    One that keeps its data there ends itself as soon as the disk is full.
+    A node that keeps its data on disk terminates as soon as the disk is full.
     """
     need = _FILES_BYTES * options.nodes
     if options.persist:
@@ -39,7 +39,7 @@ def check_disk(options: NodeOptions, name: str) -> None:
 def check_same(
     state: NodeState, given: Mapping[str, object], template_partitions: Sequence[int]
 ) -> None:
-    """Raise NodeError when something else is asked for than what runs."""
+    """Raise NodeError if the options differ from those of the running node."""
     running = asdict(state.options)
     running["memory"] = running["memory_bytes"]
     different = [
@@ -59,13 +59,13 @@ def check_same(
 
 
 def check_store(options: NodeOptions, name: str) -> None:
-    """Raise NodeError when the data on disk belong to another kind of node."""
+    """Raise NodeError if the data on disk belong to another kind of node."""
     stored = read_store(name)
     if stored is None:
         return
     other = f"another --name, or remove {node_directory(name)}"
     if not options.persist:
-        # An empty node of the same name would look as if the data were lost.
+        # An empty node of the same name would look as if the data had been lost.
         raise NodeError(
             f"node {name!r} keeps data on disk, a node without --persist does not read them",
             hint=f"give {'--secure' if stored.secure else '--persist'}, {other}",

@@ -1,26 +1,27 @@
-"""Spring XML of a node, from options: the one generator for the embedded node and for `docker/`.
+"""Generate the Spring XML of a node, for the embedded node and for `docker/`.
 
 options -> **Spring XML** -> JVM
 
-`spring_xml` is pure: equal options give equal text; nothing is read, written or looked up.
+`spring_xml` is pure: equal options produce equal text; it reads, writes and looks up nothing.
 
-Partition counts. A thin client cannot set one, so the XML holds cache templates `pN*` for
-N = 1, 2, 4 ... 1024 and each N asked for, all with partitionLossPolicy READ_WRITE_SAFE. Found by
-trying them on Ignite 2.17.0, with the templates in rising and in falling order:
+Partition counts. A thin client cannot set one, so the XML contains cache templates `pN*` for
+N = 1, 2, 4 ... 1024 and for each requested N, all with partitionLossPolicy READ_WRITE_SAFE. The
+following was found by experiment on Ignite 2.17.0, with the templates in ascending and in
+descending order:
 
-- A cache that is created **by name** (ops 1051, 1052) takes the template whose prefix is the
-  longest that its name begins with: `p16-x`, `p16X` and `p16` take 16 partitions beside `p1*`,
-  `p1-x` takes 1. Case counts: `P16X` takes none (1024 partitions, loss policy IGNORE).
-- The trap is a count without a template: `p15-x` and `template=p15` silently take `p1*`, `p10240`
-  takes `p1024*`; `p3-x` takes the default and `template=p3` is refused ("Cache doesn't exist").
-  So the count is to be read from SYS.CACHES (`Client.partition_count`) after a cache was made.
-- A cache that is created **with a configuration** (ops 1053, 1054) takes no template, whatever its
-  name: it has 1024 partitions. That way can set backups, atomicity and partition loss policy.
+- A cache created **by name** (ops 1051, 1052) uses the template with the longest prefix that its
+  name begins with: `p16-x`, `p16X` and `p16` get 16 partitions despite `p1*`, `p1-x` gets 1. Case
+  matters: `P16X` matches none (1024 partitions, loss policy IGNORE).
+- The trap is a count without a template: `p15-x` and `template=p15` silently use `p1*`, `p10240`
+  uses `p1024*`; `p3-x` uses the default, and `template=p3` is refused ("Cache doesn't exist"). So
+  read the count from SYS.CACHES (`Client.partition_count`) after creating a cache.
+- A cache created **with a configuration** (ops 1053, 1054) uses no template, whatever its name: it
+  has 1024 partitions. This way can set backups, atomicity and partition loss policy.
 - A cache of any name gets N partitions through SQL: `CREATE TABLE T (...) WITH "template=pN,
   CACHE_NAME=MNIST_TRAIN,KEY_TYPE=java.lang.Long,VALUE_TYPE=MNIST_TRAIN"`. The template's name is
-  compared with its case; everything behind the count is ignored (`template=p16-x` works).
-  `backups`, `atomicity` and `write_synchronization_mode` can stand in WITH beside the template and
-  win over it; `partition_loss_policy` cannot ("Unsupported parameter"), the template's holds.
+  case-sensitive; everything after the count is ignored (`template=p16-x` works). `backups`,
+  `atomicity` and `write_synchronization_mode` may appear in WITH beside the template and override
+  it; `partition_loss_policy` may not ("Unsupported parameter"), so the template's value applies.
 - Without a template, and with `template=partitioned`, a table's loss policy is IGNORE.
 """
 
@@ -49,7 +50,7 @@ DEFAULT_PARTITION_COUNTS: Final = tuple(1 << power for power in range(11))
 
 @dataclass(frozen=True)
 class TlsStores:
-    """PKCS12 stores of a node with TLS; a client has to show a certificate that `trust` knows."""
+    """PKCS12 stores of a node with TLS; clients must present a certificate that `trust` accepts."""
 
     key_store: str
     key_password: str = field(repr=False)
@@ -62,16 +63,16 @@ class NodeConfig:
     """Options of one node.
 
     Args:
-        name: Instance name and consistent id; the same again after a restart.
+        name: Instance name and consistent id; must be the same after a restart.
         work_directory: Folder of the node's files.
-        client_port: Port of thin clients.
-        discovery_port: Port on which nodes find each other.
-        communication_port: Port on which nodes talk.
-        discovery_addresses: `host:port` of every node of the cluster; empty means this node alone.
+        client_port: Port for thin clients.
+        discovery_port: Port on which nodes discover each other.
+        communication_port: Port on which nodes communicate.
+        discovery_addresses: `host:port` of every node of the cluster; empty for a single node.
         local_host: Address to bind to; None binds to all (containers, with the port kept private).
-        region_bytes: Most bytes of data held off the Java heap.
-        persist: Whether data live on disk and survive a restart.
-        partition_counts: Counts N for which a cache template `pN*` is made.
+        region_bytes: Maximum size of the data held off the Java heap.
+        persist: Whether data are kept on disk and survive a restart.
+        partition_counts: Counts N that get a cache template `pN*`.
         tls: Stores for TLS with client certificates; None for plain connections.
         authentication: Whether clients must log in; needs `persist`.
     """
@@ -91,10 +92,10 @@ class NodeConfig:
 
 
 def spring_xml(config: NodeConfig) -> str:
-    """Spring XML of a node.
+    """Return the Spring XML of a node.
 
     Returns:
-        A whole document; with TLS it holds the passwords of the stores, so keep it private.
+        A complete document; with TLS it contains the passwords of the stores, so keep it private.
 
     Raises:
         ConfigError: A value that Spring would evaluate, a bad partition count, or a login without
@@ -110,10 +111,10 @@ def spring_xml(config: NodeConfig) -> str:
 
 
 def template_xml(partition_counts: Iterable[int]) -> str:
-    """The part of the XML that a foreign cluster needs so that caches can choose their partitions.
+    """Return the XML that lets caches of somebody else's cluster choose their partition count.
 
     Returns:
-        A `<property name="cacheConfiguration">` element to put into the `IgniteConfiguration` bean.
+        A `<property name="cacheConfiguration">` element for the `IgniteConfiguration` bean.
     """
     return text_of(_templates(partition_counts))
 
@@ -127,7 +128,7 @@ def _ignite(config: NodeConfig) -> Element:
         value("metricsLogFrequency", 0),
         value("peerClassLoadingEnabled", False),
         value("clusterStateOnStart", "ACTIVE"),
-        # Without this the node opens a second, unauthenticated port (11211) for its old REST.
+        # Without this the node opens a second, unauthenticated port (11211) for its old REST API.
         prop("connectorConfiguration", ("null", [])),
         *([] if config.persist else [PROVIDER]),
         _failure_handler(config),
@@ -145,7 +146,7 @@ def _ignite(config: NodeConfig) -> Element:
         _templates(config.partition_counts),
     ]
     if config.authentication:
-        # The history of statements, which every user can read, would show passwords of users.
+        # All users can read the statement history, which would show passwords of users.
         no_history = bean("configuration.SqlConfiguration", value("sqlQueryHistorySize", 0))
         properties += [
             value("authenticationEnabled", True),
@@ -157,10 +158,11 @@ def _ignite(config: NodeConfig) -> Element:
 
 
 def _failure_handler(config: NodeConfig) -> Element:
-    """A full memory region is a CRITICAL_ERROR, on which Ignite's handler halts the JVM.
+    """Return a failure handler that keeps a node in memory running when a region is full.
 
-    In memory that loses all data, so it is ignored and the client gets the error instead. With
-    persistence a restart loses nothing and the stock meaning stays.
+    A full memory region is a CRITICAL_ERROR, on which Ignite's handler halts the JVM. In memory
+    that loses all data, so the error is ignored there and only reaches the client. With
+    persistence a restart loses nothing, so Ignite's own behaviour stays.
     """
     ignored = ["SYSTEM_WORKER_BLOCKED", "SYSTEM_CRITICAL_OPERATION_TIMEOUT"]
     if not config.persist:
@@ -199,7 +201,7 @@ def _storage(config: NodeConfig) -> Element:
     if config.persist:
         buffer = max(min(config.region_bytes // 4, 1 << 30), 64 * MIB)
         region.append(value("checkpointPageBufferSize", buffer))
-        # Equal paths mean no archive: segments are not copied, and take far less room.
+        # Equal paths disable the archive: segments are not copied, and need far less space.
         log = "db/wal"
         storage += [
             value("walMode", "LOG_ONLY"),
@@ -222,7 +224,7 @@ def _client_connector(config: NodeConfig) -> Element:
         value("portRange", 0),
         value("jdbcEnabled", False),
         value("odbcEnabled", False),
-        # Each connection keeps as much direct memory: 1 MiB would end the node at 256 of them.
+        # Each connection keeps this much direct memory: with 1 MiB, 256 of them end the node.
         value("socketSendBufferSize", MIB // 4),
         value("socketReceiveBufferSize", MIB // 4),
     ]
@@ -271,7 +273,7 @@ def _template(count: int) -> Element:
     return bean(
         "configuration.CacheConfiguration",
         value("name", f"p{count}*"),
-        # Ignite's default answers reads of a lost partition with silence; this one with an error.
+        # With Ignite's default, a lost partition silently reads as empty; this raises an error.
         value("partitionLossPolicy", "READ_WRITE_SAFE"),
         prop("affinity", affinity),
     )

@@ -1,8 +1,8 @@
-"""`Node`: start, stop and look at an embedded node by name.
+"""`Node`: start, stop and inspect an embedded node by name.
 
-`IGNITETF_HOME/nodes/NAME/` has the state file and a folder for each member (a JVM): its Spring
-XML, its options, its logs, and its data if they are kept on disk. One lock for each name keeps
-two commands from starting or stopping the same node at once.
+`IGNITETF_HOME/nodes/NAME/` holds the state file and one folder per member (a JVM) with its Spring
+XML, options and logs, and its data if they are kept on disk. A lock per name prevents two commands
+from starting or stopping the same node at once.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ _KILL_TIMEOUT_S = 10
 
 
 class Node:
-    """An embedded node that runs.
+    """A running embedded node.
 
-    As a context manager it stops the node at the end of the block, unless the node already ran
-    when it was asked for.
+    As a context manager it stops the node at the end of the block, unless the node was already
+    running.
 
     Attributes:
         name: Its name.
@@ -86,32 +86,33 @@ class Node:
         note: Note | None = None,
         progress: Progress | None = None,
     ) -> Node:
-        """Start a node and wait until it answers a query, or give the one that runs already.
+        """Start a node and wait until it answers a query, or return the one that already runs.
 
         Args:
             name: Name of the node.
-            port: Thin client port of the first member (None: 10800); the others follow.
+            port: Thin client port of the first member (None: 10800); the others use the next ones.
             nodes: Number of members, a real cluster on the loopback interface (None: 1).
             memory: Memory for the data of each member, such as "512m" (None: "2g").
-            persist: Whether data are kept on disk and come back at the next start.
-            secure: Whether the node speaks TLS only, asks for a client certificate and a login,
-                and writes a profile with all that clients need; includes `persist`.
-            template_partitions: Partition counts for cache templates, beside 1, 2, 4, ... 1024.
-            timeout_s: Limit for the start, without the time to fetch jars.
+            persist: Whether data are kept on disk and available after the next start.
+            secure: Whether the node accepts only TLS with a client certificate and a login, and
+                writes a profile with everything clients need; includes `persist`.
+            template_partitions: Partition counts for cache templates, besides 1, 2, 4, ... 1024.
+            timeout_s: Limit for the start, not counting the download of jars.
             jars: Folder with the jars, for machines without a network.
-            note: Takes lines for the user.
-            progress: Takes the progress of a download: what, bytes done, bytes in all.
+            note: Called with messages for the user.
+            progress: Called with the progress of a download: label, bytes done, total bytes.
 
         Raises:
-            ConfigError: An option is unusable.
-            NodeError: It cannot be started, or runs with other options; nothing is left behind.
+            ConfigError: An option is invalid.
+            NodeError: The node cannot be started, or runs with other options; nothing is left
+                behind.
         """
         note = note or _silent
         options = _options(name, port, nodes, memory, persist, secure, template_partitions)
         with end_at_signals(), _locked(name, timeout_s):
             if (state := read_state(name)) is not None:
                 for member in state.members:
-                    # What was killed just now still looks alive.
+                    # A process that was just killed still looks alive.
                     if is_ending(member.process):
                         wait_gone(member.process, _KILL_TIMEOUT_S)
                 if state.phase == "running" and state.alive:
@@ -140,7 +141,7 @@ class Node:
 
     @classmethod
     def attach(cls, name: str = "default") -> Node:
-        """The node of this name, which runs already; raises NodeError when it does not."""
+        """Return the running node of this name; raises NodeError if it does not run."""
         state = read_state(name)
         if state is None or state.phase != "running" or not state.alive:
             raise NodeError(
@@ -150,7 +151,7 @@ class Node:
 
     @property
     def address(self) -> str:
-        """Where to connect: `HOST:PORT`, or several separated by commas."""
+        """Address to connect to: `HOST:PORT`, or several separated by commas."""
         return ",".join(self.addresses)
 
     @property
@@ -170,12 +171,12 @@ class Node:
 
     @property
     def settings(self) -> Settings:
-        """How to connect to it; for a secured node with its certificates and its user."""
+        """Settings to connect with; for a secured node including its certificates and user."""
         return settings_of(self._state, self.addresses)
 
     @property
     def security(self) -> Security:
-        """Users and certificates; raises NodeError when the node is not secured."""
+        """Users and certificates; raises NodeError if the node is not secured."""
         if not self._state.options.secure:
             raise NodeError(
                 f"node {self.name!r} has no users, it was started without --secure",
@@ -189,11 +190,11 @@ class Node:
         return [Path(member.directory) / "node.xml" for member in self._state.members]
 
     def status(self) -> NodeStatus:
-        """The node as it is now."""
+        """Return the present status of the node."""
         return node_status(self.name)
 
     def stop(self) -> None:
-        """Stop the node; data that are not kept on disk are gone then."""
+        """Stop the node; data that are not kept on disk are lost."""
         stop_node(self.name)
 
     def __enter__(self) -> Node:
@@ -217,11 +218,11 @@ def stop_node(name: str = "default", *, timeout_s: float = 60, note: Note | None
 
     Args:
         name: Name of the node.
-        timeout_s: Time it gets to end by itself; then it is killed.
-        note: Takes lines for the user.
+        timeout_s: Time to shut down by itself before it is killed.
+        note: Called with messages for the user.
 
     Returns:
-        Whether a process was there to be stopped.
+        Whether a process was running.
     """
     note = note or _silent
     if read_state(name) is None and not node_directory(name).exists():
@@ -273,25 +274,25 @@ def _options(
 
 
 def _forget(state: NodeState) -> None:
-    """Remove the state of a node that has ended, and its profile."""
+    """Remove the state and the profile of a node that has ended."""
     if state.options.secure:
         Security(state.name, node_directory(state.name)).remove_profile()
     remove_state(state.name)
 
 
 def _completed(state: NodeState, timeout_s: float, note: Note) -> NodeState:
-    """The state once members of a cluster that have ended run again."""
+    """Return the state after restarting the members that have ended."""
     gone = [member.name for member in state.members if not member.alive]
     if not gone:
         return state
     note(f"node {state.name!r}: starting {', '.join(gone)} again")
-    # The members' files name the Java options and jars already; only the program is needed here.
+    # The members' files already name the Java options and jars, so only the program is needed.
     launch = Launch(state.name, state.options, find_java(), [], timeout_s)
     return launch.complete(state)
 
 
 def _clear(state: NodeState, note: Note) -> None:
-    """End and remove what a crash or a killed start left."""
+    """Clean up after a crash or an interrupted start."""
     for member in state.members:
         kill(member.process)
         wait_gone(member.process, _KILL_TIMEOUT_S)
@@ -333,4 +334,4 @@ def _locked(name: str, timeout_s: float) -> Iterator[None]:
 
 
 def _silent(line: str) -> None:
-    """Take a line and say nothing."""
+    """Ignore a message."""

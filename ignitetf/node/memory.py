@@ -1,4 +1,4 @@
-"""Sizes of a node's memory: what the user writes, what the machine has, what the JVM gets."""
+"""Memory sizes of a node: parsing, limits of the machine, heap of the JVM."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _HINT = "write a number and a unit, for example --memory 512m or --memory 2g"
 
 
 def parse_memory(text: str | int) -> int:
-    """Bytes of a size such as `512m`, `2g`, `1.5G`, or a number of bytes.
+    """Parse a size such as `512m`, `2g`, `1.5G`, or a number of bytes, and return bytes.
 
     Raises:
-        ConfigError: It is no size, or below 64m.
+        ConfigError: It is not a size, or less than 64m.
     """
     found = _SIZE.fullmatch(str(text).strip())
     if found is None:
@@ -32,12 +32,12 @@ def parse_memory(text: str | int) -> int:
 
 
 def heap_mib(nodes: int) -> int:
-    """Java heap of each of `nodes` nodes: a tenth of the memory, between 512 MiB and 2 GiB."""
+    """Return the Java heap of each of `nodes` nodes: 10 % of the memory, 512 MiB to 2 GiB."""
     return max(512, min(2048, total_memory_bytes() // 10 // nodes >> 20))
 
 
 def check_memory(region_bytes: int, nodes: int) -> None:
-    """Raise NodeError when the nodes' data and heaps can never fit into this machine."""
+    """Raise NodeError if the nodes' data and heaps cannot fit into this machine's memory."""
     total = total_memory_bytes()
     heap = heap_mib(nodes) << 20
     needed = (region_bytes + heap) * nodes
@@ -57,7 +57,7 @@ def check_memory(region_bytes: int, nodes: int) -> None:
 
 
 def format_bytes(size: int) -> str:
-    """The size in the largest unit that keeps it above one: `512m`, `1.5g`."""
+    """Format a size in the largest unit that keeps it at least one: `512m`, `1.5g`."""
     for unit in ("t", "g", "m", "k"):
         if size >= _UNITS[unit]:
             return f"{size / _UNITS[unit]:.4g}{unit}"

@@ -1,4 +1,4 @@
-"""TCP ports of the loopback interface: free or taken."""
+"""TCP ports of the loopback interface: find free ones, wait for one to become free."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DYING_S = 10.0
 def is_free(port: int) -> bool:
     """Whether a server could listen on this port of 127.0.0.1 now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        if sys.platform != "win32":  # there the option means to share a port with its owner
+        if sys.platform != "win32":  # there the option would share a port with its owner
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
@@ -29,15 +29,15 @@ def is_free(port: int) -> bool:
 
 
 def client_ports(first: int, count: int, owners: Mapping[int, str]) -> list[int]:
-    """`count` consecutive ports from `first` on.
+    """Return `count` consecutive ports starting at `first`.
 
     Args:
         first: The first port.
-        count: How many.
+        count: Number of ports.
         owners: Ports of other embedded nodes, with their names.
 
     Raises:
-        NodeError: One of them is taken or out of range; the message names the option.
+        NodeError: A port is taken or out of range; the message names the option.
     """
     if not 1 <= first <= _LAST - count + 1:
         raise NodeError(
@@ -58,9 +58,9 @@ def client_ports(first: int, count: int, owners: Mapping[int, str]) -> list[int]
 
 
 def wait_free(port: int) -> bool:
-    """Wait until the port of a process that was killed is free; False when it is not after 10 s.
+    """Wait until the port of a killed process is free; False if it is not after 10 s.
 
-    Such a process looks dead before the last of its threads let go of its sockets.
+    Such a process looks dead before the last of its threads has closed its sockets.
     """
     deadline = time.monotonic() + _DYING_S
     while not is_free(port):
@@ -71,10 +71,10 @@ def wait_free(port: int) -> bool:
 
 
 def free_ports(start: int, excluded: Collection[int]) -> Iterator[int]:
-    """Free ports from `start` upwards, without those that are excluded.
+    """Yield free ports from `start` upwards, skipping the excluded ones.
 
     Raises:
-        NodeError: There is none left.
+        NodeError: None is left.
     """
     for port in range(start, _LAST + 1):
         if port not in excluded and is_free(port):

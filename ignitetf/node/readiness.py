@@ -1,4 +1,4 @@
-"""When is a node ready: its process lives, its log says so, and a thin client got an answer."""
+"""Wait until a node is ready: it runs, its log says it started, and it answers a thin client."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ignitetf.settings import Settings
 __all__ = ["answers", "wait_active", "wait_answer", "wait_started"]
 
 _STARTED = b"Ignite node started OK"
-# Looking at the log is cheap; asking a node that recovers is not, and fills its log.
+# Reading the log is cheap; querying a node that is still recovering is not, and fills its log.
 _LOG_POLL_S = 0.1
 _QUERY_POLL_S = 0.3
 _INACTIVE = 0
@@ -30,7 +30,7 @@ def wait_started(members: Sequence[Member], deadline: float) -> None:
     """Wait until each member's log says that it has started.
 
     Raises:
-        NodeError: A member ended, or the time is over; carries the end of its log.
+        NodeError: A member ended, or time ran out; includes the end of its log.
     """
     waiting = list(members)
     while waiting:
@@ -47,18 +47,18 @@ def wait_started(members: Sequence[Member], deadline: float) -> None:
 
 
 def wait_active(member: Member, login: Callable[[], Settings], deadline: float) -> None:
-    """Make the cluster active, which a new cluster that keeps data on disk is not.
+    """Activate the cluster, since a new cluster that keeps data on disk is inactive.
 
-    To be called when all members have joined: they become those that must be there again at the
+    Call this when all members have joined: they become the ones that must be present again at the
     next start.
 
     Args:
         member: The member to ask.
-        login: Gives the settings to connect with; may itself ask the node, and be tried again.
-        deadline: Time of `time.monotonic` until which it is tried.
+        login: Returns the settings to connect with; may ask the node itself, and may be retried.
+        deadline: When to give up, in `time.monotonic` seconds.
 
     Raises:
-        NodeError: The member ended, or the time is over.
+        NodeError: The member ended, or time ran out.
     """
     from ignitetf.net.channel import Channel
     from ignitetf.wire.codes import OpCode
@@ -79,13 +79,13 @@ def wait_answer(member: Member, settings: Settings, deadline: float) -> None:
     """Wait until the member answers a query.
 
     Raises:
-        NodeError: It ended, or the time is over.
+        NodeError: It ended, or time ran out.
     """
     _retry(lambda: answers(settings), member, deadline)
 
 
 def answers(settings: Settings) -> None:
-    """Ask a query of the address of `settings`; raises what the client raises."""
+    """Send a query to the address in `settings`; raises what the client raises."""
     from ignitetf.net.client import Client
 
     with Client(settings) as client:

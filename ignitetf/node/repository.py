@@ -1,7 +1,7 @@
-"""Where jars come from: a Maven mirror of the user's, else the address that jgo knows.
+"""Where jars are downloaded from: the user's Maven mirror, or else the address that jgo knows.
 
-`IGNITETF_MAVEN_MIRROR` > `~/.m2/settings.xml` > jgo's constant. No mirror has to be trusted:
-every file is compared with the hash of the lock file.
+`IGNITETF_MAVEN_MIRROR` > `~/.m2/settings.xml` > jgo's constant. A mirror need not be trusted, since
+every file is checked against the hash in the lock file.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _COVERS_CENTRAL = {"*", "central", "external:*"}
 
 
 def repository_url() -> str:
-    """Address of the repository, without a slash at its end.
+    """Return the address of the repository, without a trailing slash.
 
     Raises:
-        ConfigError: The mirror's address is none of http or https.
+        ConfigError: The mirror's address is neither http nor https.
         MissingExtra: No mirror is set and the `node` extra is not installed.
     """
     if mirror := os.environ.get("IGNITETF_MAVEN_MIRROR"):
@@ -40,7 +40,7 @@ def repository_url() -> str:
 
 
 def local_repository() -> Path:
-    """Folder in which Maven itself keeps what it fetched."""
+    """Return the folder in which Maven itself keeps its downloads."""
     return Path.home() / ".m2" / "repository"
 
 
@@ -55,7 +55,7 @@ def _checked(url: str, origin: str) -> str:
 
 
 def _mirror_of(settings: Path) -> str | None:
-    """Address of the first mirror in Maven's settings that stands for the central repository."""
+    """Return the first mirror of the central repository in Maven's settings."""
     if not settings.is_file():
         return None
     import defusedxml

@@ -1,11 +1,12 @@
 """A secured node: TLS with client certificates, login, and the profile that clients use.
 
-`IGNITETF_HOME/nodes/NAME/secure/` holds certificates and passwords, for their owner only. While
-the node runs, `IGNITETF_HOME/profiles/NAME.json` makes every command find and use them; the
-profile of the node `default` is used without being asked for, others by `--profile NAME`.
+`IGNITETF_HOME/nodes/NAME/secure/` holds certificates and passwords, readable only by their owner.
+While the node runs, every command can find them through `IGNITETF_HOME/profiles/NAME.json`. The
+profile of the node `default` is used automatically, others with `--profile NAME`.
 
-Ignite gives a new cluster the user `ignite`, who alone may add and drop users, with a password
-that everybody knows. The first start changes it, and adds the user `ignitetf` for the profile.
+Ignite gives a new cluster the user `ignite`, with a publicly known password; only this user can
+add and drop users. The first start changes the password, and adds the user `ignitetf` for the
+profile.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ __all__ = ["ADMIN", "PROFILE_USER", "Security"]
 
 ADMIN = "ignite"
 PROFILE_USER = "ignitetf"
-_KNOWN_TO_ALL = "ignite"  # the administrator's password in a new cluster
+_KNOWN_TO_ALL = "ignite"  # the administrator's password in a new cluster, the same everywhere
 _PASSWORD_BYTES = 24
 _PREPARE_TIMEOUT_S = 60.0
 _FILE = "secrets.json"
@@ -61,7 +62,7 @@ class Security:
 
     Args:
         name: Name of the node.
-        node_directory: Its folder.
+        node_directory: Folder of the node.
     """
 
     def __init__(self, name: str, node_directory: Path) -> None:
@@ -71,14 +72,14 @@ class Security:
         self._passwords: _Passwords | None = None
 
     def prepare(self) -> None:
-        """Make what is missing: passwords once, certificates also when they are about to end.
+        """Create what is missing: passwords once, certificates also when they expire soon.
 
-        Of several processes that come at once, one makes them and all have the same: a container
-        that sets up the users may start together with that of the node.
+        If several processes do this at once, one creates the files and all use them: the container
+        that sets up the users may start together with the node's container.
 
         Raises:
-            NodeError: A profile of this name exists that is not this node's, or another process
-                has been at it for a minute.
+            NodeError: A profile of this name exists but belongs to something else, or another
+                process has held the lock for a minute.
         """
         private_directory(self._directory)
         profile = profile_path(self.name)
@@ -106,7 +107,7 @@ class Security:
 
     @property
     def stores(self) -> TlsStores:
-        """What the JVM reads."""
+        """Return the key stores for the JVM, with their passwords."""
         passwords = self._required()
         return TlsStores(
             str(self.files.key_store),
@@ -116,13 +117,13 @@ class Security:
         )
 
     def settings(self, addresses: Sequence[str]) -> Settings:
-        """How the user of the profile connects."""
+        """Return the settings with which the user of the profile connects."""
         return self._settings(addresses, PROFILE_USER, self._required().user)
 
     def establish(self, addresses: Sequence[str]) -> None:
-        """Give the administrator and the profile's user their passwords, on an active cluster.
+        """Set the passwords of the administrator and the profile's user, on an active cluster.
 
-        To be repeated after a start that was cut off: what is done already is found done.
+        Safe to repeat after an interrupted start: steps that are already done are skipped.
         """
         passwords = self._required()
         with self._as_admin(addresses) as client:
@@ -138,10 +139,10 @@ class Security:
                     self._run(client, "ALTER", PROFILE_USER, passwords.user)
 
     def admin_settings(self, addresses: Sequence[str]) -> Settings:
-        """How the administrator connects: with the generated password, or that of a new cluster.
+        """Return the administrator's settings, with the generated password or the initial one.
 
         Raises:
-            AuthenticationError: Neither is right.
+            AuthenticationError: The node accepts neither.
         """
         generated = self._settings(addresses, ADMIN, self._required().admin)
         try:
@@ -172,17 +173,17 @@ class Security:
         return path
 
     def remove_profile(self) -> None:
-        """Remove the profile, unless somebody changed it."""
+        """Remove the profile, unless somebody has changed it."""
         if self._owns_profile():
             profile_path(self.name).unlink(missing_ok=True)
 
     def add_user(self, addresses: Sequence[str], user: str, password: str) -> None:
-        """Add a user who may log in; raises NodeError when there is one of this name."""
+        """Add a user who may log in; raises NodeError if the name is taken."""
         with self._as_admin(addresses) as client:
             self._run(client, "CREATE", user, password)
 
     def change_password(self, addresses: Sequence[str], user: str, password: str) -> None:
-        """Give a user another password; for our own users everything that knows it follows."""
+        """Change a user's password; for our own users, also where it is stored."""
         with self._as_admin(addresses) as client:
             self._run(client, "ALTER", user, password)
         passwords = self._required()
@@ -193,7 +194,7 @@ class Security:
             self.write_profile(addresses)
 
     def drop_user(self, addresses: Sequence[str], user: str) -> None:
-        """Remove a user; raises NodeError when there is none, or when the node needs the user."""
+        """Remove a user; raises NodeError if there is no such user, or if the node needs it."""
         if user in (ADMIN, PROFILE_USER):
             raise NodeError(
                 f"the user {user!r} is needed by the node itself",
@@ -215,7 +216,7 @@ class Security:
 
     @staticmethod
     def _run(client: Client, verb: str, user: str, password: str | None) -> None:
-        """One statement about a user; its text, with the password, gets into no error."""
+        """Run a statement about a user; its text, which has the password, is kept out of errors."""
         if '"' in user or not user.isprintable() or not user:
             raise ConfigError("a user name may not be empty or contain '\"' or control characters")
         statement = f'{verb} USER "{user}"'
@@ -274,7 +275,7 @@ class Security:
 
 
 def _reason(message: str, password: str | None) -> str:
-    """The telling part of the server's message, without the password should it be quoted there."""
+    """Return the informative part of the server's message, with any quoted password masked."""
     found = _TELLING.search(message)
     reason = found[1] if found else message
     for form in (password, password.replace("'", "''")) if password else ():

@@ -1,6 +1,6 @@
-"""Elements of Spring XML, and their text: what `config` and `guard` are written in.
+"""Build elements of Spring XML and convert them to text, for `config` and `guard`.
 
-Spring evaluates `${...}` and `#{...}` in every value, so none may contain them.
+Spring evaluates `${...}` and `#{...}` in every value, so values must not contain them.
 """
 
 from __future__ import annotations
@@ -26,47 +26,47 @@ _HEAD: Final = (
 )
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _PASSWORD: Final = re.compile(r'(name="[A-Za-z]*[Pp]assword" value=")[^"]*(")')
-_TEXT: Final = "#"  # opening tag of an element that is text in <value>
+_TEXT: Final = "#"  # marks an element that is text inside <value>
 
 
 def document(beans: Iterable[Element]) -> str:
-    """A whole document of these beans."""
+    """Return a complete document with these beans."""
     lines = [line for each in beans for line in _indented(each, 1)]
     return _HEAD + "\n".join(lines) + "\n</beans>\n"
 
 
 def text_of(element: Element) -> str:
-    """One element, to be put into a document."""
+    """Return the text of one element, for insertion into a document."""
     return "\n".join(_indented(element, 0))
 
 
 def masked(xml: str) -> str:
-    """A document with `***` in the place of every password."""
+    """Return a document with every password replaced by `***`."""
     return _PASSWORD.sub(r"\1***\2", xml)
 
 
 def bean(name: str, *children: Element) -> Element:
-    """A bean of the class `name` of Apache Ignite."""
+    """Return a bean of Apache Ignite's class `name`."""
     return (f'bean class="org.apache.ignite.{name}"', list(children))
 
 
 def prop(name: str, child: Element) -> Element:
-    """A property whose value is an element."""
+    """Return a property whose value is an element."""
     return (f'property name="{name}"', [child])
 
 
 def value(name: str, value: str | int | bool) -> Element:
-    """A property whose value is text, a number or a switch."""
+    """Return a property whose value is text, a number or a boolean."""
     return (f'property name="{name}" value="{literal(value)}"', [])
 
 
 def item(value: str) -> Element:
-    """Text in a list."""
+    """Return a text item of a list."""
     return (_TEXT + literal(value), [])
 
 
 def literal(value: str | int | bool) -> str:
-    """A value as it stands between quotes; raises ConfigError where Spring would evaluate it."""
+    """Return a value escaped for quotes; raises ConfigError if Spring would evaluate it."""
     if isinstance(value, bool):
         return str(value).lower()
     text = str(value)

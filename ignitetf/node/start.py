@@ -1,8 +1,8 @@
-"""One start of a node: files, ports, processes, readiness; or nothing at all.
+"""One start of a node: files, ports, processes, readiness; all or nothing.
 
 options -> folders and files -> processes -> state "starting" -> ready -> state "running"
 
-Whatever goes wrong in between, Ctrl-C included, ends the processes and removes the state.
+Any failure in between, including Ctrl-C, ends the processes and removes the state.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ from ignitetf.settings import Settings
 
 __all__ = ["Launch"]
 
-# Ports between members, below those that Linux and macOS give to outgoing connections. Each start
-# begins at a place of its own, so that two homes that start nodes at once do not meet.
+# Ports between members, below the range that Linux and macOS use for outgoing connections. Each
+# start begins at a random one, so that two homes that start nodes at once are unlikely to collide.
 _FIRST_MEMBER_PORT, _LAST_MEMBER_PORT = 20_000, 32_000
 _PORTS_LOCK_TIMEOUT_S = 60
 _CONNECT_TIMEOUT_S = 2.0
@@ -80,7 +80,7 @@ class Launch:
     Args:
         name: Name of the node.
         options: How to start it.
-        java: The Java to run.
+        java: The Java to use.
         jars: The class path.
         timeout_s: Limit until all members answer a query.
     """
@@ -106,17 +106,17 @@ class Launch:
         self._security = Security(name, self._directory) if options.secure else None
 
     def run(self) -> NodeState:
-        """Start and wait until every member answers.
+        """Start, and wait until every member answers.
 
         Raises:
-            NodeError: A port is taken, a member ended, or the time is over.
+            NodeError: A port is taken, a member ended, or time ran out.
         """
         deadline = time.monotonic() + self._timeout_s
         self._cache = start_cache(self._home, self._java, self._jars)
         if self._security:
             self._security.prepare()
         try:
-            # Two nodes that start at once must not choose the same free ports.
+            # Two nodes that start at once must not pick the same free ports.
             with FileLock(self._home / "nodes" / "ports.lock", timeout=_PORTS_LOCK_TIMEOUT_S):
                 ports = self._choose_ports()
                 self._write_files(ports)
@@ -138,16 +138,17 @@ class Launch:
             raise
 
     def complete(self, state: NodeState) -> NodeState:
-        """Start the members of a running cluster that have ended, at their old ports.
+        """Restart the members of a running cluster that have ended, on their old ports.
 
         Raises:
-            NodeError: As `run`; the members that run are left alone.
+            NodeError: As in `run`; members that still run are left alone.
         """
         deadline = time.monotonic() + self._timeout_s
         missing = [index for index, member in enumerate(state.members) if not member.alive]
         try:
             for index in missing:
                 wait_free(state.members[index].client_port)
+                # Only for the error that it raises if another program has taken the port.
                 client_ports(state.members[index].client_port, 1, {})
                 self._work_directory(self._member_directory(index))
                 member = replace(state.members[index], process=self._spawn(index))
@@ -199,7 +200,7 @@ class Launch:
             )
             cache = self._cache
             if cache is not None and cache.write and index:
-                cache = None  # one process writes the file
+                cache = None  # only one process writes the file
             arguments = argument_file(
                 self._java, self._jars, directory, heap_mib(self.options.nodes), cache
             )
@@ -208,7 +209,7 @@ class Launch:
             write_private(directory / "logging.properties", logging_properties(directory))
 
     def _work_directory(self, directory: Path) -> Path:
-        """Folder of Ignite's files: kept with persistence, else new at each start."""
+        """Return the folder of Ignite's files: kept with persistence, else new at each start."""
         if not self.options.persist:
             shutil.rmtree(directory / "memory", ignore_errors=True)
             return directory / "memory"
@@ -238,7 +239,7 @@ class Launch:
         return found
 
     def _add_members(self, state: NodeState | None, ports: list[_Ports], count: int) -> NodeState:
-        """Spawn members until there are `count`, and write that down."""
+        """Spawn members until there are `count`, and record them in the state."""
         members = list(state.members) if state else []
         for index in range(len(members), count):
             own = ports[index]
@@ -276,7 +277,7 @@ class Launch:
             wait_answer(member, self._settings(member), deadline)
 
     def _admin_settings(self, member: Member) -> Settings:
-        """Settings of who may activate the cluster; asks the node which password is right."""
+        """Return settings that may activate the cluster; asks the node which password is right."""
         if self._security is None:
             return self._settings(member)
         return self._security.admin_settings([member.address])
@@ -287,7 +288,7 @@ class Launch:
         return Settings(addresses=(member.address,), connect_timeout_s=_CONNECT_TIMEOUT_S)
 
     def _undo(self) -> None:
-        """End what was started and forget it; a store that this start made goes too."""
+        """End and forget what was started, and remove a store that this start created."""
         self._end_processes()
         if self._cache is not None and self._cache.write:
             adopt_training(self._cache.path, complete=False)

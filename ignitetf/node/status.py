@@ -1,4 +1,4 @@
-"""`NodeStatus`: what an embedded node is now, by its state file, its processes and its answers."""
+"""`NodeStatus`: the present status of an embedded node, from state file, processes and a query."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["NodeStatus", "node_names", "node_status", "settings_of"]
 
 @dataclass(frozen=True)
 class NodeStatus:
-    """A node as it is now.
+    """The present status of a node.
 
     Attributes:
         name: Its name.
-        state: "stopped", "starting", "running", "not responding" (processes run, no answer),
-            "incomplete" (some members are gone) or "crashed" (all are gone).
-        address: Addresses of the running members, separated by commas; None when there is none.
+        state: "stopped", "starting", "running", "not responding" (processes run but do not
+            answer), "incomplete" (some members are gone) or "crashed" (all are gone).
+        address: Addresses of the running members, separated by commas; None if none runs.
         pids: Process ids of the running members.
         nodes: Number of running members.
         version: Version of Ignite.
@@ -33,8 +33,8 @@ class NodeStatus:
         java: The Java program; None when stopped.
         started: Time of the start, ISO 8601; None when stopped.
         directory: Folder of its files.
-        cause: Why the first member that is gone ended, as far as its log and disk tell; None when
-            none is gone.
+        cause: Why the first missing member ended, as far as its log and disk show; None if no
+            member is missing.
     """
 
     name: str
@@ -51,12 +51,12 @@ class NodeStatus:
     cause: str | None = None
 
     def as_dict(self) -> dict[str, object]:
-        """The attributes by name."""
+        """Return the attributes by name."""
         return asdict(self)
 
 
 def node_status(name: str = "default") -> NodeStatus:
-    """The node as it is now; asks it a query when its processes run."""
+    """Return the present status of a node; sends a query if its processes run."""
     state = read_state(name)
     stored = read_store(name)
     running = [member for member in state.members if member.alive] if state else []
@@ -78,12 +78,12 @@ def node_status(name: str = "default") -> NodeStatus:
 
 
 def node_names() -> list[str]:
-    """Names of all nodes that were started and not stopped."""
+    """Return the names of all nodes that were started and not stopped."""
     return [state.name for state in all_states()]
 
 
 def settings_of(state: NodeState, addresses: Sequence[str]) -> Settings:
-    """How to connect to members of a node at these addresses."""
+    """Return the settings to connect to members of a node at these addresses."""
     if state.options.secure:
         return Security(state.name, node_directory(state.name)).settings(addresses)
     return Settings(addresses=tuple(addresses))

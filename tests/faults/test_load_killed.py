@@ -64,7 +64,7 @@ def test_killed_at_random_moments_and_resumed(client, loaders, cache_name, expec
             query = f"SELECT COUNT(*), SUM(LABEL) FROM {name}"
             assert client.sql(query).fetchall() == [(ROWS, ROWS * (ROWS - 1) // 2)]
         else:
-            assert client.cache_size(name) == sum(manifest.options["blocks"])
+            assert client.cache_size(name) == sum(manifest.options.blocks)
         drop_cache(client, name)
     assert partial, "no run was killed in the middle"
 

@@ -1,1 +1,1 @@
-"""What tests of several folders share. Fixtures are in `conftest.py`."""
+"""Helpers shared by tests of several folders. Fixtures are in `conftest.py`."""

@@ -1,4 +1,4 @@
-"""Checkpoints as TensorFlow lays them out, written without it; tests import this."""
+"""Write checkpoints in TensorFlow's layout, without TensorFlow."""
 
 import os
 import struct
@@ -23,7 +23,7 @@ def _crc32c(data):
 
 
 def _block(entries):
-    """A block without shared beginnings of keys, and its trailer."""
+    """Return a block without shared key prefixes, without and with its trailer."""
     body = b"".join(
         b"\0" + _varint(len(key)) + _varint(len(value)) + key + value for key, value in entries
     )
@@ -34,7 +34,7 @@ def _block(entries):
 
 
 def index_of(*sizes):
-    """An index whose data files have these sizes, one tensor in each."""
+    """Return an index whose data files have these sizes, with one tensor in each."""
     header = b"\x08" + _varint(len(sizes)) + b"\x1a\x02\x08\x01"
     entries = [(b"", header)]
     for shard, size in enumerate(sizes):
@@ -51,7 +51,7 @@ def index_of(*sizes):
 
 
 def save(folder, *steps, size=100_000, shards=1, content=None):
-    """Checkpoints, with a state file that names all that have an index; as TensorFlow in order."""
+    """Write checkpoints, and a state file that names those with an index, in TensorFlow's order."""
     folder.mkdir(exist_ok=True, parents=True)
     for step in steps:
         for shard in range(shards):

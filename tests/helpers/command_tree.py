@@ -1,10 +1,10 @@
-"""The commands of the command line, for the tests that go through them all."""
+"""Walk the tree of command-line commands, for tests that cover all of them."""
 
 import typer
 
 
 def leaves(command, path=()):
-    """Each command that runs something, with the words that lead to it."""
+    """Yield each command that runs something, with the words that lead to it."""
     context = typer.Context(command)
     if not hasattr(command, "list_commands"):
         yield path, command

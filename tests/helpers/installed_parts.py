@@ -1,4 +1,4 @@
-"""Loads the four parts in C of an installed wheel, in a process that can build none.
+"""Load the four C parts of an installed wheel, in a process that cannot build any.
 
 python tests/helpers/installed_parts.py
 """
@@ -8,7 +8,7 @@ import os
 import tempfile
 from pathlib import Path
 
-# A compiler that fails, and a cache folder with nothing in it.
+# A compiler that fails, and an empty cache folder, so that nothing can be built or found there.
 os.environ |= {"CC": "false", "XDG_CACHE_HOME": tempfile.gettempdir() + "/none"}
 
 import ignitetf

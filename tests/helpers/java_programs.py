@@ -1,7 +1,7 @@
-"""Java programs of the tests: compiled, and run with the jars of the node.
+"""Compile the Java programs of the tests, and run them with the node's jars.
 
-The Java runtime of the node has no compiler: `javac` of a JDK is taken where there is one, else
-Eclipse's, one jar from the repository that the node's jars come from.
+The node's Java runtime has no compiler: `javac` is used if there is a JDK, else Eclipse's compiler,
+a single jar from the repository that the node's jars come from.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ OPENS = (
 
 
 def java_command(source, home, folder):
-    """The words that run the program of a source file, compiled into the folder."""
+    """Compile a source file into the folder, and return the command that runs it."""
     from ignitetf.errors import NodeError
     from ignitetf.node.jars import ensure_jars
     from ignitetf.node.java import find_java
@@ -50,7 +50,7 @@ def java_command(source, home, folder):
 
 
 def eclipse(program, folder):
-    """Eclipse's compiler, which needs no more than the runtime."""
+    """Return the command of Eclipse's compiler, which needs only a runtime."""
     from ignitetf.node.repository import local_repository, repository_url
 
     kept = local_repository() / COMPILER
@@ -72,7 +72,7 @@ def eclipse(program, folder):
 
 
 def secured(settings, folder):
-    """The environment in which a program connects as these settings do: stores of their files."""
+    """Return the environment in which a program connects with these settings: their key stores."""
     if not settings.tls:
         return {}
     from cryptography import x509
@@ -97,7 +97,7 @@ def secured(settings, folder):
 
 
 def run(*words, environment=None):
-    """What the program printed; it must succeed."""
+    """Run a command that must succeed, and return what it printed."""
     done = subprocess.run(
         [str(word) for word in words],
         env={**os.environ, **(environment or {})},

@@ -1,4 +1,4 @@
-"""What a test does where something that it needs is not there."""
+"""What tests do when something they need is missing."""
 
 import os
 import sys
@@ -9,14 +9,14 @@ IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
 
 
 def missing(reason):
-    """Skip with the reason; in CI a test that cannot run has failed."""
+    """Skip with the reason; in CI fail instead, so that no test goes missing unnoticed."""
     if IN_CI:
         pytest.fail(reason)
     pytest.skip(reason)
 
 
 def without_native(reason):
-    """Skip a test whose subject is a native part, in CI as well, but where it could be built."""
+    """Skip a test of a native part, in CI too, unless a compiler could have built it."""
     from ignitetf.native import NotBuilt, compiler
 
     try:
@@ -29,7 +29,7 @@ def without_native(reason):
 
 
 def needs_native_io():
-    """Skip a test whose programs have `igfs://` inside TensorFlow where that cannot be had."""
+    """Skip a test that needs `igfs://` inside TensorFlow if that is unavailable."""
     from ignitetf.fs.oserrors import NativeIOUnavailable
     from ignitetf.fs.shim import shim_path
 

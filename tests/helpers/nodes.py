@@ -1,4 +1,4 @@
-"""Nodes that tests start for themselves."""
+"""Nodes that tests start themselves."""
 
 import contextlib
 
@@ -7,9 +7,9 @@ import pytest
 
 @contextlib.contextmanager
 def without_recording():
-    """For the start of a node that ends late: it does not write the start-up cache of its home.
+    """Stop nodes started in this block from writing the start-up cache of their home.
 
-    A shorter one does that sooner, and writing it twice takes seconds.
+    For nodes that end late: a shorter test writes it sooner, and writing it twice takes seconds.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("IGNITETF_AOT", "off")

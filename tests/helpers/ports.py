@@ -6,7 +6,7 @@ import socket
 
 
 def free_port(count=1):
-    """The first of `count` ports in a row that nobody uses now."""
+    """Return the first of `count` consecutive ports that are free now."""
     while True:
         with contextlib.ExitStack() as stack:
             first = stack.enter_context(socket.socket())
@@ -19,9 +19,9 @@ def free_port(count=1):
 
 
 def lasting_port(count=1):
-    """The first of `count` free ports that stay its node's own while that is away.
+    """Return the first of `count` consecutive free ports that a node can come back to.
 
-    The system gives connections ports from above; `free_port` may name one of those.
+    The system assigns ports to connections from a higher range, which `free_port` may return.
     """
     from ignitetf.node.ports import is_free
 

@@ -1,4 +1,4 @@
-"""Wheels and source distributions of the project, as `pip` builds them."""
+"""Build wheels and source distributions of the project as `pip` does."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ GENERATED = {".pyc", ".so"}
 
 
 def copied(folder):
-    """The files that make the package, in `folder`, without what was built among them."""
+    """Copy the package's sources to `folder`, without anything that was built there."""
     for name in FILES:
         for path in [ROOT / name, *(ROOT / name).rglob("*")]:
             if path.is_file() and path.suffix not in GENERATED:
@@ -22,7 +22,7 @@ def copied(folder):
 
 
 def built(what, folder, **environment):
-    """The wheel or sdist of a copy of the project, in which nothing was built before."""
+    """Build a wheel or sdist from a fresh copy of the project."""
     return build(what, copied(folder / "project"), folder, **environment)
 
 
