@@ -37,7 +37,10 @@ class Route:
         self._turns = itertools.cycle(range(len(nodes)))
 
     def split(self, rows: Batch) -> list[tuple[int, Batch]]:
-        """Split rows by node, as (index in `nodes`, rows); without known owners, nodes alternate."""
+        """Split rows by node, as (index in `nodes`, rows).
+
+        Nodes take turns if the owners are not known.
+        """
         found = None
         if rows.key is not None:
             found = partitions_of(self.schema, rows.key, len(self._places))
