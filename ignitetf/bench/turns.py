@@ -23,8 +23,8 @@ def in_turn(
 ) -> dict[str, list[T]]:
     """Run every way in each round, alternating the order; the first round only warms up.
 
-    Garbage is collected after each way: pyignite creates classes by the thousand, and otherwise the
-    next way would pay for them, with up to half its rate.
+    Garbage is collected before each way: pyignite creates classes by the thousand, and otherwise
+    the next way would pay for them, with up to half its rate.
 
     Args:
         ways: What to run, by name.

@@ -1,4 +1,4 @@
-"""Commands that look at a data set without changing it: head, stats, preview, verify.
+"""What `head`, `stats`, `preview` and `verify` do: look at a data set without changing it.
 
 They are built on `read`, and none of them needs TensorFlow.
 """

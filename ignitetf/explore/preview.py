@@ -96,7 +96,7 @@ def contact_sheet(
 
 
 def half_blocks(image: Image.Image, width: int) -> str:
-    """Draw the image as terminal text of `width` columns, two pixels in 24-bit colour a character."""
+    """Draw an image as terminal text of `width` columns: two pixels a character, 24-bit colours."""
     height = max(2, round(image.height * width / image.width) // 2 * 2)
     pixels = np.asarray(image.convert("RGB").resize((width, height)))
     lines = []
