@@ -28,6 +28,7 @@ from ignitetf.wire.requests import batch_head, cursor_request, scan_request
 __all__ = ["copy_entries"]
 
 _PAGE_BYTES: Final = 4 << 20
+# Offset of the length in the header of a binary object.
 _OBJECT_LENGTH_AT: Final = 12
 
 

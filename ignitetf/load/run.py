@@ -48,6 +48,7 @@ __all__ = ["Load"]
 # A replacement is loaded into a cache named CACHE, this, and an id of the load.
 _STAGING: Final = "__NEXT_"
 _HELPER: Final = "__SWITCH"
+# Assumed bytes of a row in a slim table, from which the page size of a copy follows.
 _SLIM_BYTES: Final = 200
 
 

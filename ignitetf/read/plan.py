@@ -47,7 +47,7 @@ WINDOW_BYTES: Final = 256 << 20
 Even = Literal["pad", "drop"]
 _UNBOUNDED: Final = 1 << 62
 MOST_ROWS: Final = _UNBOUNDED - 1
-# No training ever wrote a state with more shards.
+# A state with more shards or links was not written by any training.
 _MOST_SHARDS: Final = 4096
 _MOST_LINKS: Final = 1000
 _ORDER_STREAM, _ROWS_STREAM = 0, 1

@@ -26,6 +26,7 @@ __all__ = ["ALIGNED_ROWS", "MANY_ROWS", "Filling", "piece_rows"]
 
 # This many rows, of any number of bytes, are a multiple of TensorFlow's alignment of 64.
 ALIGNED_ROWS: Final = 64
+# With fewer rows than this, rounding to aligned ones is not worth it.
 MANY_ROWS: Final = 16 * ALIGNED_ROWS
 _KEY: Final = ""
 

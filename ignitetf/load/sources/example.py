@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 __all__ = ["BYTES_LIST", "FLOAT_LIST", "INT64_LIST", "ExampleError", "Feature", "parse_example"]
 
 BYTES_LIST, FLOAT_LIST, INT64_LIST = 1, 2, 3
+# A varint has 7 bits per byte, so 64 bits take at most ten.
 _MAX_VARINT = 10
 _FEW_BYTES = 20  # up to here a loop is faster
 

@@ -24,6 +24,7 @@ R = TypeVar("R")
 
 _GROUP_BYTES = 1 << 20
 _GROUP_FILES = 128
+# Deeper folders are probably a link that leads back to a folder above.
 _MAX_DEPTH = 32
 
 
