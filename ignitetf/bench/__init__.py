@@ -1,1 +1,4 @@
-"""What `ignitetf bench` measures on a user's own cluster; comparisons for ourselves are in benchmarks/."""
+"""What `ignitetf bench` measures on a user's own cluster.
+
+Comparisons that only concern the development of ignitetf are in benchmarks/, outside the wheel.
+"""

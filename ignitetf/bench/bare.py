@@ -1,8 +1,8 @@
-"""The limit that reads are measured against: a bare socket that drains the same scans.
+"""The baseline of reads: a bare socket that drains the same scans.
 
-It parses nothing but the counts of the pages and receives all of them into one buffer, which is
-why it is no `Channel`. It speaks no TLS, and takes no login: a node needs 0.1 s for one, which
-would count as a part of the scan.
+It parses only the entry counts of the pages and receives every page into the same buffer, which a
+`Channel` cannot do. It supports neither TLS nor a login: a login takes a node 0.1 s, which would
+count as part of the scan.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _TOPOLOGY_BYTES: Final = 12
 
 
 def can_drain(client: Client) -> bool:
-    """Whether a bare socket can read from the cluster: without TLS and a login."""
+    """Whether a bare socket can read from the cluster, that is, without TLS and a login."""
     return not client.settings.tls and not client.settings.username
 
 
 def draining(reader: CacheReader) -> Callable[..., int]:
-    """`drain` for the cache of a reader, in its pages; takes `ahead` alone.
+    """Return `drain` for the cache of a reader, with its pages; it takes only `ahead`.
 
-    All calls share one buffer: new memory at each would cost as much as a small scan.
+    All calls share one buffer, because allocating one per call would cost as much as a small scan.
     """
     every = list(range(reader.partition_count))
     counts = reader.partition_counts(every)
-    # Empty partitions are known from the manifest; the data set does not ask for them either.
+    # Skip partitions that the manifest lists as empty, as the data set does.
     partitions = [p for p, count in zip(every, counts, strict=True) if count]
     client = reader.client
     owners = owners_of(client, reader.cache, partitions)
@@ -55,7 +55,7 @@ def draining(reader: CacheReader) -> Callable[..., int]:
 
 
 def owners_of(client: Client, cache: str, partitions: Sequence[int]) -> dict[str, list[int]]:
-    """The partitions by the address of the node that has them."""
+    """Return the partitions by the address of the node that owns them."""
     seeds = client.settings.addresses
     nodes = client.nodes()
     if len(nodes) < 2:
@@ -71,7 +71,7 @@ def owners_of(client: Client, cache: str, partitions: Sequence[int]) -> dict[str
 
 
 def new_buffer() -> memoryview:
-    """Room for any page; the system provides the memory as it is written to."""
+    """Return a buffer for any page; the system provides its memory only as it is written to."""
     return np.empty(_BUFFER_BYTES, np.uint8).data
 
 
@@ -91,8 +91,8 @@ def drain(
         cache: Name of the cache.
         page_size: Entries in a page.
         buffer: From `new_buffer`; all pages are received into it.
-        ahead: Partitions whose first page is requested while another one is being received. With
-            0 every page is requested once the one before it is here.
+        ahead: Partitions whose first page is requested while another one is being received. With 0,
+            each page is requested after the previous one has arrived.
 
     Returns:
         The number of entries.
@@ -112,7 +112,10 @@ def drain(
 
 
 def _limit(sock: socket.socket, seconds: float) -> None:
-    """Limit each receive; by the kernel where it can, so that one call may wait for a whole page."""
+    """Limit the time of each receive.
+
+    The kernel does it if it can, so that a single call can wait for a whole page.
+    """
     if sys.platform in ("linux", "darwin"):
         sock.settimeout(None)
         whole = int(seconds)
@@ -123,7 +126,7 @@ def _limit(sock: socket.socket, seconds: float) -> None:
 
 
 class _Drain:
-    """Scans over one connection. Answers come in any order, and are counted as they come."""
+    """Scans over one connection. Answers arrive in any order and are counted as they come."""
 
     def __init__(self, sock: socket.socket, buffer: memoryview, cache: int, page_size: int) -> None:
         self._sock = sock
@@ -134,7 +137,7 @@ class _Drain:
         self._cursors: dict[int, int | None] = {}  # of each unanswered request; None: a new scan
 
     def run(self, partitions: Iterable[int], ahead: int) -> int:
-        """The number of entries in the partitions."""
+        """Return the number of entries in the partitions."""
         waiting, rows = deque(partitions), 0
         while waiting or self._cursors:
             while waiting and len(self._cursors) <= ahead:
@@ -166,7 +169,7 @@ class _Drain:
 
 
 def _receive(sock: socket.socket, buffer: memoryview) -> int:
-    """Receive a frame into the buffer; its length is the result."""
+    """Receive a frame into the buffer and return its length."""
     if sock.recv_into(buffer, 4, socket.MSG_WAITALL) != 4:
         raise ConnectError("the node closed the connection")
     size = int.from_bytes(buffer[:4], "little")

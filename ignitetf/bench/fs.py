@@ -1,8 +1,9 @@
 """`ignitetf bench fs`: rates of `igfs://` beside bare requests with the same chunks, in one run.
 
-The bare requests are the limit: chunks of the same size, built before the clock starts, nothing
-computed or copied, several in flight: as single puts, as puts of several, and through a data
-streamer; the fastest counts. Everything alternates, each figure is the median of its rounds.
+The bare requests are the baseline: chunks of the same size, built before the clock starts, nothing
+computed or copied, several in flight. They are sent as single puts, as puts of several chunks, and
+through a data streamer; the fastest counts. All measurements alternate, and each figure is the
+median of its rounds.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ __all__ = ["bench_fs"]
 _NAME: Final = "IGFS_BENCH"
 _WINDOW: Final = 4
 _STREAM_WINDOW: Final = 3
-_IO_BYTES: Final = 8 << 20  # TensorFlow's own writes of large tensors are of this size
-# TensorFlow itself reads no faster than 400-600 MB/s, from memory too, in blocks above 1 MiB.
+_IO_BYTES: Final = 8 << 20  # the size of TensorFlow's own writes of large tensors
+# In blocks above 1 MiB TensorFlow itself reads at no more than 400-600 MB/s, even from memory.
 _GFILE_BYTES: Final = 1 << 20
 _PER_REQUEST: Final = 4
 _KEY: Final = struct.Struct("<bQQ")
@@ -46,19 +47,20 @@ def bench_fs(
     files: int = 10_000,
     say: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Measure a file system that is made for this and dropped afterwards.
+    """Measure a file system that is created for this and dropped afterwards.
 
     Args:
         settings: Where the cluster is.
         size_bytes: Size of the file that is written and read.
-        rounds: How often; figures are medians.
+        rounds: Number of rounds; figures are medians.
         files: Number of files in the directory that is listed.
-        say: Takes one line for each step.
+        say: Receives one line for each step.
 
     Returns:
         Rates in MB/s (`bare_put`, `bare_put_all`, `bare_streamer`, `bare_get`, `write`, `read`,
-        `gfile_write`, `gfile_read`), ratios to the bare requests, `ls_s`, `stat_round_trips` (first, repeated),
-        `stat_ms`. The gfile figures are None without TensorFlow or its native part.
+        `gfile_write`, `gfile_read`), ratios to the bare requests, `ls_s`, `stat_round_trips`
+        (first, repeated), `stat_ms`. The gfile figures are None without TensorFlow or its native
+        part.
     """
     with Client(settings) as client:
         _drop(client)
@@ -94,7 +96,7 @@ class _Bench:
         self._gfile = _gfile(settings)
 
     def round(self) -> None:
-        """Each measurement once."""
+        """Run each measurement once."""
         content = secrets.randbits(63)
         self._time("bare_put", lambda: self._puts(content))
         self._time("bare_get", lambda: self._gets(content))
@@ -114,7 +116,7 @@ class _Bench:
             self._store.reclaimer.run(0)
 
     def figures(self) -> dict[str, Any]:
-        """Medians and ratios."""
+        """Return medians and ratios."""
         rates: dict[str, Any] = {
             name: round(self._size / statistics.median(self._seconds[name]) / 1e6)
             if name in self._seconds
@@ -137,7 +139,7 @@ class _Bench:
         for name, limit in limits.items():
             rates[f"{name}_ratio"] = round(rates[name] / limit, 2)
             own = rates[f"gfile_{name}"]
-            # Beside the same file system without TensorFlow.
+            # Relative to the same file system without TensorFlow.
             rates[f"gfile_{name}_ratio"] = None if own is None else round(own / rates[name], 2)
         return rates
 
@@ -176,7 +178,7 @@ class _Bench:
             channel.call(OpCode.DATA_STREAMER_ADD_DATA, struct.pack("<qbi", streamer, flags, 0))
 
     def _several(self, head: bytes, content: int) -> Iterator[tuple[Any, ...]]:
-        """The chunks of a file in requests of several."""
+        """Yield the chunks of a file in requests of several."""
         for first in range(0, self._chunks, _PER_REQUEST):
             numbers = range(first, min(first + _PER_REQUEST, self._chunks))
             parts = [part for n in numbers for part in self._entry(content, n)]
@@ -214,7 +216,7 @@ class _Bench:
 
 
 def _gfile(settings: Settings) -> Any:
-    """TensorFlow's gfile over the file system of the bench, None where it cannot be had."""
+    """Return TensorFlow's gfile on the benchmark's file system; None if not available."""
     try:
         from ignitetf.fs import gfile
     except ImportError:

@@ -1,7 +1,7 @@
-"""Requests sent ahead over one connection, with a bounded number of answers outstanding.
+"""Sends requests ahead over one connection, with a limited number of unanswered ones.
 
-`net.pipeline` does this for callers that want the answers, and sends again what a lost connection
-took along. A measure of what the cluster takes may do neither.
+`net.pipeline` does this for callers that need the answers, and resends what a lost connection
+dropped. A measurement of what the cluster can take must do neither.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def send_ahead(
 
     Args:
         channel: The connection; idle before and after.
-        op: What is requested.
+        op: The operation.
         requests: The buffers that make up each body.
-        limit: Requests without an answer at most.
+        limit: Maximum number of unanswered requests.
     """
     unanswered: deque[int] = deque()
     for buffers in requests:

@@ -1,4 +1,4 @@
-"""Rates of `ignitetf bench read` as a picture.
+"""Draws the rates of `ignitetf bench read`.
 
 rates -> **bars for each profile, lines against partitions** -> PNG
 """
@@ -25,11 +25,11 @@ _DPI: Final = 120
 
 
 def check_plot(path: Path) -> None:
-    """Raise before anything is measured where it could not be drawn.
+    """Raise before anything is measured if the result could not be drawn.
 
     Raises:
         MissingExtra: matplotlib is not installed.
-        ConfigError: There is no such folder.
+        ConfigError: The folder does not exist.
     """
     _matplotlib()
     if not path.absolute().parent.is_dir():
@@ -40,7 +40,7 @@ def plot_rates(rates: Sequence[Rate], path: str | Path) -> None:
     """Draw the rates, one panel for each profile, the fastest way on top.
 
     Args:
-        rates: As `bench_read` and `bench_partitions` give them.
+        rates: As returned by `bench_read` and `bench_partitions`.
         path: The PNG to write.
 
     Raises:
@@ -60,7 +60,7 @@ def plot_rates(rates: Sequence[Rate], path: str | Path) -> None:
 
 
 def _matplotlib() -> Any:
-    """The class of figures; such a figure has a canvas that draws PNG files without a display."""
+    """Return the Figure class, used directly because it draws PNG files without a display."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -73,7 +73,7 @@ def _height(name: str, panel: Sequence[Rate]) -> float:
 
 
 def _bars(axis: Any, panel: Sequence[Rate]) -> None:
-    """Rows a second of each way, with the ratio to the bare socket."""
+    """Draw rows per second of each way, with the ratio to the bare socket."""
     panel = sorted(panel, key=lambda rate: rate.rows_per_s)
     names = [rate.way for rate in panel]
     bars = axis.barh(names, [r.rows_per_s for r in panel], color=[_colour(r) for r in panel])
@@ -100,7 +100,7 @@ def _colour(rate: Rate) -> str:
 
 
 def _lines(axis: Any, panel: Sequence[Rate]) -> None:
-    """MB a second against the number of partitions, a line for each way and number of nodes."""
+    """Draw MB/s against the number of partitions, a line for each way and number of nodes."""
     styles = {1: "-", 2: "--", 3: ":"}
     ways = list(dict.fromkeys(rate.way for rate in panel))
     for nodes in sorted({rate.nodes for rate in panel}):
@@ -122,7 +122,7 @@ def _lines(axis: Any, panel: Sequence[Rate]) -> None:
     axis.set_ylabel("MB/s", fontsize=8)
     axis.tick_params(labelsize=8)
     axis.grid(alpha=0.3)
-    # Below the axis it hides no line.
+    # Below the axis, where it hides no line.
     columns = len({rate.nodes for rate in panel})
     axis.legend(
         fontsize=7, ncols=columns, loc="upper center", bbox_to_anchor=(0.5, -0.13), frameon=False

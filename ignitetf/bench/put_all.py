@@ -1,10 +1,10 @@
-"""pyignite's `put_all` in a process of its own, as a program that loads by it would run.
+"""Runs pyignite's `put_all` in a process of its own, like a program that loads with it.
 
 `bench write` -> rows, settings -> **process** -> seconds
 
-What a process freed before decides how its malloc hands out memory, and by that pyignite writes
-rows of 1 MB at 420 or at 600 MB/s. In the process of the benchmark its rate would be a matter of
-what ran before it; here malloc keeps large pieces from the beginning, which is pyignite's best.
+How malloc hands out memory depends on what the process freed before; because of that, pyignite
+writes rows of 1 MB at either 420 or 600 MB/s. In the process of the benchmark its rate would depend
+on what ran before it. Here malloc keeps large pieces from the start, which is pyignite's best case.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ __all__ = ["PutAll", "put_all_seconds"]
 
 _LIMIT_S: Final = 600.0
 _ENVIRONMENT: Final = {
-    # What glibc raises these to by itself, at most, once large pieces were freed.
+    # The most that glibc raises these to by itself, once large pieces have been freed.
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(64 << 20),
-    # The folder that the user stands in has no say in what is imported.
+    # The current folder must not affect what is imported.
     "PYTHONSAFEPATH": "1",
 }
 
@@ -46,7 +46,7 @@ class PutAll:
 
     Attributes:
         settings: Where the node is.
-        cache: Name of the cache, which is there; that of the binary type is the same.
+        cache: Name of an existing cache, and of its binary type.
         profile: The rows; each `put_all` takes a batch of them.
     """
 
@@ -56,11 +56,11 @@ class PutAll:
 
 
 def put_all_seconds(work: PutAll) -> float:
-    """Seconds that the rows take, without the start of the process and a first batch.
+    """Return the seconds that the rows take, without process start and a first batch.
 
     Raises:
         IgniteTFError: The process failed; the message is the last line of its error.
-        RequestTimeout: It took too long, and was ended.
+        RequestTimeout: It took too long and was killed.
     """
     try:
         ended = subprocess.run(
@@ -75,7 +75,7 @@ def put_all_seconds(work: PutAll) -> float:
         raise RequestTimeout(f"pyignite took more than {_LIMIT_S:g} s") from error
     if ended.returncode:
         told = ended.stderr.decode(errors="replace").strip().splitlines()
-        # Notes of the error, such as its hint, stand below its message.
+        # Notes of the error, such as its hint, follow its message.
         lines = [line for line in told if not line.startswith("hint: ")] or ["no message"]
         raise IgniteTFError(f"pyignite's process failed: {lines[-1]}")
     return float(ended.stdout)
@@ -93,7 +93,7 @@ def _read(given: bytes) -> PutAll:
 def _write(work: PutAll) -> float:
     with connect(settings=work.settings) as client:
         cache, rows = client.cache(work.cache), concat(list(make_rows(work.profile)))
-        # Keys behind those that are measured.
+        # The warm-up uses keys beyond those that are measured.
         cache.put_all(next(_objects(work, rows, work.profile.rows)))
         begin = time.perf_counter()
         for entries in _objects(work, rows, 0):
@@ -102,7 +102,7 @@ def _write(work: PutAll) -> float:
 
 
 def _objects(work: PutAll, rows: Batch, first_key: int) -> Iterator[dict[Any, Any]]:
-    """Rows as a user of pyignite has them: objects by key."""
+    """Yield rows the way a user of pyignite has them: objects by key."""
     from pyignite import GenericObjectMeta
     from pyignite.datatypes import ByteArrayObject, IntObject, LongObject
 

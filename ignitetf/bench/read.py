@@ -1,10 +1,10 @@
-"""`ignitetf bench read`: rates of the read path beside the limit of the machine and beside others.
+"""`ignitetf bench read`: rates of the read path beside the machine's limit and other ways to read.
 
-Every way reads the same rows of the same cache, in turn, several times over, in both orders; what
-is reported is the median of each and its ratio to two bare sockets that drain the same scans: one
-that asks page by page, and one that asks for what follows before it is needed. They parse nothing:
-they are what the node and the loopback give. For the ways that are ours, it is told where the
-time went; these shares overlap, since pages are received while others are decoded and used.
+Every way reads the same rows of the same cache, in turn, several times, in both orders. The report
+has the median of each way and its ratio to two bare sockets that drain the same scans: one requests
+page by page, the other ahead of need. They parse nothing, so they show what the node and the
+loopback can deliver. For ignitetf's own ways it also shows where the time went; these shares
+overlap, because pages are received while others are decoded and used.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ class Rate:
     Attributes:
         profile: The rows.
         way: How they were read.
-        rows_per_s: Rows by time.
-        mb_per_s: Megabytes (10^6) of keys and values by time.
-        ratio: Rate by that of the bare socket that asks page by page, median of the rounds.
-        ratio_ahead: Rate by that of the bare socket that asks ahead.
-        wait: Share of the time for which no byte of an answer was here, of all readers together.
-        receive: Share in which answers came in.
-        decode: Share in which pages were taken apart, by readers and by a consumer that would wait.
-        hand_over: Share in which the consumer was not waiting for a page, from the begin of the
-            scan on: copies into tensors, what TensorFlow does with them, and decoding that the
-            reader left to it.
-        start_ms: Milliseconds until the scan began: TensorFlow's to begin an epoch, however many
-            rows it has.
+        rows_per_s: Rows per second.
+        mb_per_s: Megabytes (10^6) of keys and values per second.
+        ratio: Rate relative to the bare socket that requests page by page, median of the rounds.
+        ratio_ahead: Rate relative to the bare socket that requests ahead.
+        wait: Share of the time in which nothing of an answer had arrived, over all readers.
+        receive: Share in which answers were arriving.
+        decode: Share in which pages were decoded, by readers or by a consumer that would wait.
+        hand_over: Share in which the consumer was not waiting for a page, from the start of the
+            scan: copies into tensors, TensorFlow's own work, and decoding that the reader left to
+            it.
+        start_ms: Milliseconds until the scan began: TensorFlow's cost to start an epoch, however
+            many rows it has.
         row_bytes: Bytes of a row's values.
         rows: Rows in the cache.
         partitions: Partitions of the cache.
@@ -85,17 +85,17 @@ def bench_read(
     """Measure all ways of reading one profile's rows.
 
     Args:
-        settings: Where the node is; the cache of the benchmark is made there and dropped.
+        settings: Where the node is; the benchmark's cache is created there and dropped.
         profile: A name in `PROFILES`.
         rounds: Times each way is run.
         partitions: Partitions of the cache.
         rows: Rows to read; None for the profile's own number.
-        ways: Only these, with the bare sockets; None for all that can run here.
-        more: Further ways by name: called with the cache, each gives rows and seconds.
+        ways: Only these, and the bare sockets; None for all that can run here.
+        more: Further ways by name: called with the cache, each returns rows and seconds.
         on_round: Called after each round.
 
     Raises:
-        ConfigError: A way is not known, or the cluster has no template for the partitions.
+        ConfigError: A way is unknown, or the cluster has no template for the partitions.
     """
     chosen = sized(PROFILES[profile], rows)
     with connect(settings=settings) as client:
@@ -125,7 +125,7 @@ def _chosen(setup: Setup, ways: Collection[str] | None) -> dict[str, Way]:
 
 @dataclass(frozen=True)
 class _Run:
-    """One run of one way: rows a second, its seconds, those before the scan, and those of it."""
+    """One run of one way: rows per second, seconds in all, seconds before the scan, the scan's."""
 
     rate: float
     seconds: float

@@ -1,4 +1,4 @@
-"""The rows that `ignitetf bench read` reads, made anew from one seed.
+"""The rows that `ignitetf bench read` reads, generated from a fixed seed.
 
 profile -> **batches of columns** -> a cache, a TFRecord file, arrays in memory
 """
@@ -46,8 +46,8 @@ class Profile:
     """Rows to read.
 
     Attributes:
-        rows: How many.
-        row_bytes: Bytes of the values of a row; the mean, where rows differ.
+        rows: Number of rows.
+        row_bytes: Bytes of the values of a row; the mean if rows differ.
         batch: Rows of a batch.
         kind: `dense`: an array of bytes and a label; `blobs`: a `tf.string` of half to one and a
             half times `row_bytes`, and a label; `columns`: three numbers and two short texts.
@@ -62,11 +62,11 @@ class Profile:
 
     @property
     def cache(self) -> str:
-        """Its cache: one for each kind, since the cluster never forgets the fields of a type."""
+        """Its cache: one per kind, because the cluster never forgets the fields of a type."""
         return f"IGNITETF_BENCH_READ_{self.kind.upper()}"
 
 
-# So many rows that a scan takes about half a second: TensorFlow takes some 25 ms to begin one.
+# Enough rows for a scan of about half a second: TensorFlow takes some 25 ms to start one.
 PROFILES: Final = {
     "mnist": Profile(600_000, 784, 128),
     "100b": Profile(1_000_000, 100, 128),
@@ -76,18 +76,18 @@ PROFILES: Final = {
     "1mb": Profile(1_000, 1_000_000, 16),
     "blobs": Profile(30_000, 20_000, 128, "blobs"),
     "sql": Profile(1_000_000, 43, 128, "columns"),
-    # The rows and pages of the benchmark that was published for the old bridge.
+    # The rows and pages of the benchmark published for the old bridge.
     "partitions": Profile(1_000, 1_000_000, 16, page_rows=20),
 }
 
 
 def sized(profile: Profile, rows: int | None) -> Profile:
-    """The profile with another number of rows; None leaves it."""
+    """Return the profile with another number of rows; None leaves it unchanged."""
     return profile if rows is None else replace(profile, rows=rows)
 
 
 def schema_of(profile: Profile) -> Schema:
-    """Key and fields of the rows."""
+    """Return the schema of the rows."""
     if profile.kind == "columns":
         fields: tuple[Field, ...] = (
             Field("AGE", TypeCode.INT, np.dtype("<i4")),
@@ -105,7 +105,7 @@ def schema_of(profile: Profile) -> Schema:
 
 
 def make_rows(profile: Profile) -> Iterator[Batch]:
-    """The rows, in batches of about 16 MB; the same ones at every call."""
+    """Yield the rows in batches of about 16 MB; every call yields the same ones."""
     rng = np.random.default_rng(_SEED)
     step = max(1, _BATCH_BYTES // profile.row_bytes)
     make = {"dense": _dense, "blobs": _blobs, "columns": _columns}[profile.kind]
@@ -149,11 +149,11 @@ def _texts(values: NDArray[np.uint8], lengths: NDArray[np.int64]) -> Column:
 
 
 def source_of(profile: Profile, batches: Callable[[], Iterable[Batch]]) -> Source:
-    """A profile's rows as a source; its fingerprint is fixed, as hashing all rows takes time.
+    """Return a profile's rows as a source, with a fixed fingerprint: hashing all rows takes time.
 
     Args:
         profile: The rows.
-        batches: Gives them anew at each call.
+        batches: Yields them anew on each call.
     """
     return open_source(
         "records", batches, schema=schema_of(profile), rows=profile.rows, fingerprint="bench"
@@ -161,14 +161,14 @@ def source_of(profile: Profile, batches: Callable[[], Iterable[Batch]]) -> Sourc
 
 
 def fill_cache(client: Client, profile: Profile, partitions: int) -> None:
-    """Load the rows into their cache, in the place of what an interrupted run left of it."""
+    """Load the rows into their cache, replacing what an interrupted run left of it."""
     drop_rows(client, profile.cache)
     source = source_of(profile, lambda: make_rows(profile))
     load_dataset(source, profile.cache, client=client, partitions=partitions)
 
 
 def drop_rows(client: Client, cache: str) -> None:
-    """Remove a cache of rows with its manifest, and the journal of an interrupted load of them."""
+    """Remove a cache of rows, its manifest, and the journal of an interrupted load."""
     with contextlib.suppress(CacheNotFound):
         remove_cache(client, cache)
     drop_manifest(client, cache)

@@ -1,8 +1,8 @@
-"""The limit that loads are measured against: requests that were encoded before the clock starts.
+"""The baseline of loads: requests that were encoded before the clock starts.
 
 rows -> entries -> **requests** -> the connections that the writer would open
 
-Nothing is computed while they are sent: the rate is what the cluster and the loopback take.
+Nothing is computed while they are sent, so the rate is what the cluster and the loopback can take.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ Requests = list[tuple[int, bytes]]
 
 
 class Sent:
-    """Requests for one cache, dealt out to connections.
+    """Requests for one cache, distributed over connections.
 
     Args:
         client: The cluster.
         cache: Name of the cache.
-        lines: For each connection its node, None for any, and its requests.
+        lines: For each connection its node (None for any) and its requests.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class Sent:
         self.client, self.number, self.lines = client, cache_id(cache), lines
 
     def put_all(self) -> None:
-        """Send all by `put_all`."""
+        """Send everything with `put_all`."""
         head = struct.pack("<ib", self.number, 0)
         self._everywhere(
             lambda channel, requests: _send(channel, OpCode.CACHE_PUT_ALL, head, requests)
         )
 
     def stream(self) -> None:
-        """Send all through a data streamer for each connection."""
+        """Send everything through one data streamer per connection."""
         self._everywhere(self._stream)
 
     def _stream(self, channel: Channel, requests: Requests) -> None:
@@ -78,13 +78,13 @@ class Sent:
 
 
 def _send(channel: Channel, op: OpCode, head: bytes, requests: Requests) -> None:
-    """As the writer: a few requests wait for their answers."""
+    """Send like the writer, with a few unanswered requests."""
     bodies = ((head + struct.pack("<i", count), entries) for count, entries in requests)
     send_ahead(channel, op, bodies, IN_FLIGHT + 1)
 
 
 def rows_to_send(client: Client, cache: str, schema: Schema, batches: Iterable[Batch]) -> Sent:
-    """Rows as requests, to the nodes that own them; the cache exists."""
+    """Encode rows as requests to the nodes that own them; the cache exists."""
     route = find_route(client, cache, schema)
     if route is None:
         return Sent(client, cache, _dealt(_encoded(schema, batches)))
@@ -99,7 +99,7 @@ def rows_to_send(client: Client, cache: str, schema: Schema, batches: Iterable[B
 def blocks_to_send(
     client: Client, cache: str, schema: Schema, batches: Iterable[Batch], partitions: int
 ) -> Sent:
-    """Blocks of rows as requests."""
+    """Encode blocks of rows as requests."""
     packed = _Packed(schema)
     blocks = Blocks(packed, BlockKeys(partitions))  # type: ignore[arg-type]
     for batch in batches:
@@ -109,7 +109,7 @@ def blocks_to_send(
 
 
 class _Packed:
-    """Takes blocks as the writer does, and keeps them as requests."""
+    """Takes blocks like the writer, and keeps them as requests."""
 
     def __init__(self, schema: Schema) -> None:
         self.schema, self.requests = schema, Requests()

@@ -1,7 +1,7 @@
-"""`ignitetf bench read --rows partitions`: throughput against partitions and nodes.
+"""`ignitetf bench read --rows partitions`: throughput by number of partitions and nodes.
 
-The benchmark that was published for the old bridge, as far as one machine goes: rows of 1 MB in
-pages of 20 MB, for 1, 2, 4 ... 2,048 partitions, on the cluster at hand or on embedded nodes.
+Repeats the benchmark published for the old bridge, as far as one machine can: rows of 1 MB in pages
+of 20 MB, with 1, 2, 4 ... 2,048 partitions, on the current cluster or on embedded nodes.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def bench_partitions(
     """Measure every number of partitions on every cluster.
 
     Args:
-        settings: Where the cluster at hand is; not called when `nodes` are given.
-        nodes: Numbers of embedded nodes to start, one cluster after the other; none means the
-            cluster at hand.
-        partitions: Numbers of partitions. One without a template in the cluster is left out.
+        settings: Returns the settings of the current cluster; not called if `nodes` are given.
+        nodes: Numbers of embedded nodes to start, one cluster after the other; empty means the
+            current cluster.
+        partitions: Numbers of partitions. Those without a template in the cluster are left out.
         rows: Rows of 1 MB; None for 1,000.
         rounds: Times each way is run.
-        note: Takes lines for the user.
+        note: Receives lines for the user.
     """
     rows = rows or _PROFILE.rows
     rates = []
@@ -75,12 +75,12 @@ def _clusters(
 
 @contextmanager
 def _embedded(count: int, data_bytes: int, note: Note) -> Iterator[Settings]:
-    """Embedded nodes on free ports that are gone afterwards."""
+    """Start embedded nodes on free ports, and remove them afterwards."""
     from ignitetf.node import Node
     from ignitetf.node.embedded import DEFAULT_PORT
     from ignitetf.node.ports import free_ports, is_free
 
-    # The default port of a node, or the next ones where such a node runs.
+    # The default port of a node, or the next ones if a node runs there.
     ports = (p for p in free_ports(DEFAULT_PORT, ()) if all(map(is_free, range(p, p + count))))
     node = Node.start(
         _NODE_NAME,

@@ -1,6 +1,6 @@
-"""Measuring several ways in turn, so that what changes with time meets all of them alike.
+"""Runs several ways in turn, so that changes over time affect all of them equally.
 
-ways by name -> **rounds, forwards and backwards** -> what each gave -> medians, ratios
+ways by name -> **rounds, forwards and backwards** -> results of each -> medians, ratios
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ def in_turn(
     rounds: int,
     on_round: Callable[[int], None] = lambda number: None,
 ) -> dict[str, list[T]]:
-    """Run every way in each round, in both orders alternately; the first round warms up.
+    """Run every way in each round, alternating the order; the first round only warms up.
 
-    What a way leaves to Python's garbage collector is collected before the next one begins:
-    pyignite makes classes by the thousand, which another way would pay for, up to half its rate.
+    Garbage is collected before each way: pyignite creates classes by the thousand, and otherwise
+    the next way would pay for them, with up to half its rate.
 
     Args:
         ways: What to run, by name.
         rounds: Rounds that count; one more is run before them.
-        on_round: Called after each round with its number; 0 is the one that warms up.
+        on_round: Called after each round with its number; 0 is the warm-up.
 
     Returns:
-        What each way gave in the rounds that count.
+        The results of each way in the rounds that count.
     """
     found: dict[str, list[T]] = {name: [] for name in ways}
     names = list(ways)
@@ -47,7 +47,7 @@ def in_turn(
 
 
 def rows_a_second(way: Callable[[], int]) -> Callable[[], float]:
-    """The rate of a way that gives a number of rows."""
+    """Wrap a way that returns a number of rows, so that it returns rows per second."""
 
     def timed() -> float:
         begin = time.perf_counter()
@@ -58,7 +58,7 @@ def rows_a_second(way: Callable[[], int]) -> Callable[[], float]:
 
 
 def median_ratio(mine: Sequence[float], theirs: Sequence[float] | None) -> float | None:
-    """Median of the ratios of the rounds; None where there is nothing to compare with."""
+    """Return the median of the ratios of the rounds; None if there is nothing to compare with."""
     if theirs is None:
         return None
     return round(statistics.median(a / b for a, b in zip(mine, theirs, strict=True)), 3)

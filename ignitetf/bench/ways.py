@@ -1,6 +1,6 @@
 """The ways to read that `ignitetf bench read` compares, all over the same rows.
 
-rows of a profile -> **a function for each way** -> rows that were read, and where the time went
+rows of a profile -> **a function for each way** -> rows read, and where the time went
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["BARE", "BARE_AHEAD", "Setup", "Way", "make_ways", "reduced_rows"]
 
 BARE: Final = "bare socket"
 BARE_AHEAD: Final = "bare socket, asks ahead"
-# Pyignite and single elements are read for so many rows only; their rate is what counts.
+# Pyignite and single elements are slow: this many rows are enough for their rate.
 _PYIGNITE_ROWS: Final = 3_000
 _PYIGNITE_PAGE: Final = 500
 _SINGLE_ROWS: Final = 10_000
@@ -36,8 +36,8 @@ class Way:
     """One way to read.
 
     Attributes:
-        run: Reads once and returns the number of rows, and with it the seconds where the way
-            has a clock of its own.
+        run: Reads once and returns the number of rows, with the seconds if the way has its own
+            clock.
         times: Where the reader's time went so far; None for a reader that is not ours.
     """
 
@@ -51,7 +51,7 @@ class Setup:
 
     Attributes:
         client: The cluster.
-        cache: The cache that has the rows.
+        cache: The cache with the rows.
         profile: The rows.
         partitions: Partitions of the cache.
         more: Further ways by name; each is called with the name of the cache.
@@ -64,12 +64,12 @@ class Setup:
     more: dict[str, Callable[[str], tuple[int, float]]] = field(default_factory=dict)
 
     def at_most(self, rows: int) -> int:
-        """As many rows as that, fewer where the cache has fewer or they are large."""
+        """Return `rows`, or fewer if the cache has fewer or they are large."""
         return max(1, min(rows, self.profile.rows, _FEW_BYTES // self.profile.row_bytes))
 
 
 def make_ways(setup: Setup) -> dict[str, Way]:
-    """All ways that can run here, the bare sockets first."""
+    """Return all ways that can run here, the bare sockets first."""
     client = setup.client
     reader = CacheReader(client, setup.cache, ReadOptions(page_size=setup.profile.page_rows))
     page = reader.page_size()
@@ -95,7 +95,7 @@ def _bare(setup: Setup, reader: CacheReader) -> dict[str, Way]:
 
 
 def _numpy(setup: Setup) -> Way:
-    """The columns of `EpochRows.batches()`, also where TensorFlow is not installed."""
+    """Read the columns of `EpochRows.batches()`; works without TensorFlow."""
     rows = open_rows(
         setup.cache, client=setup.client, page_size=setup.profile.page_rows, shard=(0, 1)
     )
@@ -115,7 +115,8 @@ def _tensorflow(setup: Setup, tf: Any) -> dict[str, Way]:
     )
     batches, times = dataset.batch(size), dataset.rows.reader.times
     zero = tf.constant(0, tf.int64)
-    # TensorFlow's tuning thread may sleep through the end of an epoch, which ends at its next turn.
+    # TensorFlow's tuning thread can sleep past the end of an epoch, which then ends only when it
+    # wakes up.
     calm = tf.data.Options()
     calm.autotune.enabled = False
     untuned = batches.with_options(calm)
@@ -144,7 +145,7 @@ def _tensorflow(setup: Setup, tf: Any) -> dict[str, Way]:
 
 
 def reduced_rows(batches: Any) -> int:
-    """The rows of batches of a `tf.data.Dataset`, counted within TensorFlow."""
+    """Return the number of rows in batches of a `tf.data.Dataset`, counted within TensorFlow."""
     import tensorflow as tf
 
     return int(batches.reduce(tf.constant(0, tf.int64), _count))

@@ -1,9 +1,9 @@
-"""`ignitetf bench write`: rates of the load beside the limit of the machine and beside pyignite.
+"""`ignitetf bench write`: rates of the load beside the machine's limit and pyignite.
 
-Every way writes the same rows into a fresh cache, in turn, several times over, in both orders;
-what is reported is the median of each. The limit is what the cluster takes of requests that were
-encoded before the clock started, sent over as many connections as the writer has. Making the
-cache is timed in `load_dataset`, nowhere else. Afterwards the rows and the blocks are read.
+Every way writes the same rows into a fresh cache, in turn, several times, in both orders; the
+report has the median of each. The limit is how fast the cluster takes requests that were encoded
+before the clock started, over as many connections as the writer has. Only for `load_dataset` does
+the time include creating the cache. Afterwards the rows and the blocks are read.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["PNG", "PROFILES", "WriteRate", "bench_write"]
 _CACHE: Final = "IGNITETF_BENCH_WRITE"
 _BLOCKS: Final = f"{_CACHE}_BLOCKS"
 _SEED: Final = 20
-# Rows that pyignite writes at most: more take longer, its rate is the same.
+# Most that pyignite writes: more takes longer, at the same rate.
 _PYIGNITE_BYTES: Final = 100 << 20
 _PYIGNITE_ROWS: Final = 5_000
 _LIMIT: Final = "encoded requests, put_all"
@@ -56,8 +56,8 @@ _PNG_FILES: Final = 70_000
 _PNG_SIDE: Final = 28
 
 
-# So many rows that a load takes about half a second: to begin and to end it takes some 17 ms.
-# Their batches are those of pyignite: with larger ones it is no faster.
+# Enough rows for a load of about half a second, because starting and ending one takes some 17 ms.
+# The batches are pyignite's; it is no faster with larger ones.
 PROFILES: Final = {"mnist": Profile(300_000, 784, 500), "1mb": Profile(1_000, 1_000_000, 4)}
 
 
@@ -68,14 +68,15 @@ class WriteRate:
     Attributes:
         profile: The rows.
         way: How they were written or read.
-        rows_per_s: Rows by time.
-        mb_per_s: Megabytes (10^6) of values by time.
-        to_limit: Rate by the limit: of rows and blocks by requests encoded beforehand that are
-            sent by `put_all`, of reads by a bare socket, of image files by reading them alone.
-            Ratios are medians of the rounds, None where there is nothing to compare with.
-        to_streamer: Rate by that of requests encoded beforehand through the data streamer.
-        to_pyignite: Rate by that of pyignite's `put_all`.
-        to_rows: Of reads from blocks, rate by that of the same read from rows.
+        rows_per_s: Rows per second.
+        mb_per_s: Megabytes (10^6) of values per second.
+        to_limit: Rate relative to the limit: for rows and blocks, requests encoded beforehand and
+            sent with `put_all`; for reads, a bare socket; for image files, only reading them.
+            Ratios are medians of the rounds, None if there is nothing to compare with.
+        to_streamer: Rate relative to requests encoded beforehand and sent through the data
+            streamer.
+        to_pyignite: Rate relative to pyignite's `put_all`.
+        to_rows: For reads from blocks, rate relative to the same read from rows.
     """
 
     profile: str
@@ -100,13 +101,13 @@ def bench_write(
     """Measure all ways of writing one profile's rows.
 
     Args:
-        settings: Where the node is; the caches of the benchmark are made there and dropped.
+        settings: Where the node is; the benchmark's caches are created there and dropped.
         profile: A name in `PROFILES`, or `png`: image files in a folder.
         rounds: Times each way is run, after one that is not counted.
         partitions: Partitions of the caches.
         files: Number of image files.
-        more: Further ways by name: called with a cache that is empty and the bytes of a row,
-            each gives rows and seconds.
+        more: Further ways by name: called with an empty cache and the bytes of a row, each returns
+            rows and seconds.
     """
     with connect(settings=settings) as client:
         if profile == PNG:
@@ -133,7 +134,7 @@ def _rates(found: list[float], row_bytes: float) -> tuple[float, float]:
 
 
 def _reads(bench: _Bench, profile: str, rounds: int) -> list[WriteRate]:
-    """Rates of reading the rows and the blocks: who chooses a layout needs these as well."""
+    """Return rates of reading the rows and the blocks, needed to choose between the layouts."""
     if bench.profile.row_bytes > _BLOCK_ROW_BYTES:
         return []
     bench.load("rows")
@@ -151,7 +152,7 @@ def _reads(bench: _Bench, profile: str, rounds: int) -> list[WriteRate]:
 
 
 def _bench_files(client: Client, rounds: int, partitions: int, files: int) -> list[WriteRate]:
-    """Image files in a folder: read and checked alone, and loaded."""
+    """Measure image files in a folder: only read and checked, and loaded."""
     alone, whole = "files read and checked", "load_dataset, rows"
     with tempfile.TemporaryDirectory() as folder:
         size = _write_files(Path(folder), files)
@@ -175,7 +176,7 @@ def _bench_files(client: Client, rounds: int, partitions: int, files: int) -> li
 
 
 def _write_files(folder: Path, files: int) -> int:
-    """Small PNG files in ten folders; their bytes in all."""
+    """Write small PNG files into ten folders, and return their total bytes."""
     import io
 
     from PIL import Image
@@ -207,7 +208,7 @@ class _Bench:
         self.step = rows_per_batch(profile.row_bytes, batch_bytes(self.schema))
 
     def ways(self) -> dict[str, Callable[[], float]]:
-        """Name -> a function that writes into a fresh cache and gives rows a second."""
+        """Return by name the functions that write into a fresh cache and return rows per second."""
         ways: dict[str, Callable[[], float]] = {
             _LIMIT: lambda: self._timed(lambda: self.requests.put_all()),
             _STREAMER: lambda: self._timed(lambda: self.requests.stream()),
@@ -228,7 +229,7 @@ class _Bench:
         return ways
 
     def read_ways(self, layout: str, cache: str) -> dict[str, Callable[[], float]]:
-        """Name -> a function that reads a cache whole; its result is rows a second."""
+        """Return by name the functions that read a whole cache and return rows per second."""
         names = {
             BARE: BARE,
             "numpy()": "numpy()",
@@ -249,12 +250,12 @@ class _Bench:
 
     @functools.cached_property
     def requests(self) -> Sent:
-        """The rows, encoded in the round that warms up."""
+        """The encoded rows, made during the warm-up round."""
         return rows_to_send(self.client, _CACHE, self.schema, self.rows.slices(self.step))
 
     @functools.cached_property
     def blocks(self) -> Sent:
-        """The blocks."""
+        """The encoded blocks."""
         parts = self.rows.slices(self.step)
         return blocks_to_send(self.client, _CACHE, self.schema, parts, self.partitions)
 
@@ -308,7 +309,7 @@ class _Bench:
     def load(self, layout: Any, cache: str = _CACHE) -> float:
         """Load the rows into a cache."""
         drop_rows(self.client, cache)
-        # A fingerprint of its own keeps the hash of a whole array out of the figures.
+        # A fixed fingerprint avoids hashing the whole array, which would count in the figures.
         source = open_source(
             "records",
             lambda: iter(self.rows.slices(self.step)),

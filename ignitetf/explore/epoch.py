@@ -1,11 +1,11 @@
-"""`verify --epoch`: whether the shards of an epoch give every stored key exactly once.
+"""`verify --epoch`: checks that the shards of an epoch return every stored key exactly once.
 
 rows -> **keys in the order of training** -> hashes, compared with a plain scan
 
-All shards of an epoch are read one after the other, just as their workers read them, and their
-keys are compared with those that a scan of the partitions finds. The hash of the sequence depends
-on nothing but data, seed, epoch and shards; equal hashes on two clusters, or before and after
-something happened to one, mean the same training.
+All shards of an epoch are read in turn, just as their workers read them, and their keys are
+compared with those that a scan of the partitions finds. The hash of the sequence depends only on
+data, seed, epoch and shards. If two clusters have equal hashes, or one cluster has before and after
+some event, training sees the same rows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _DIGEST_BYTES = 8
 
 @dataclass
 class EpochReport:
-    """What an epoch gave.
+    """The result of reading an epoch.
 
     Attributes:
         cache: Name of the data set.
@@ -43,15 +43,15 @@ class EpochReport:
         epoch: Number of the epoch.
         shards: Number of shards.
         readers: Connections at once.
-        stored: Keys that the cache has.
-        expected: Rows by the manifest; None without one.
-        rows: Rows that all shards gave.
-        missing: Stored keys that no shard gave.
-        repeated: Rows whose key was given before.
-        unknown: Keys that were given and are not stored.
+        stored: Number of keys in the cache.
+        expected: Rows according to the manifest; None without one.
+        rows: Rows that all shards returned.
+        missing: Stored keys that no shard returned.
+        repeated: Rows whose key was returned before.
+        unknown: Keys that were returned but are not stored.
         shard_rows: Rows of each shard.
         shard_sequences: Hash of each shard's keys, in order.
-        sequence: Hash of all keys, in order, one shard after the other.
+        sequence: Hash of all keys, in order, shard by shard.
     """
 
     cache: str
@@ -71,12 +71,12 @@ class EpochReport:
 
     @property
     def ok(self) -> bool:
-        """Whether the keys seen are the keys stored, each once."""
+        """Whether the keys read are the keys stored, each once."""
         complete = self.expected is None or self.expected == self.stored
         return complete and not (self.missing or self.repeated or self.unknown)
 
     def as_dict(self) -> dict[str, Any]:
-        """The figures and `ok`."""
+        """Return the figures and `ok`."""
         return {"ok": self.ok, **asdict(self)}
 
 
@@ -92,7 +92,7 @@ def verify_epoch(
     page_size: int | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> EpochReport:
-    """Read all shards of an epoch, and compare their keys with those that are stored.
+    """Read all shards of an epoch, and compare their keys with the stored ones.
 
     Args:
         client: The connection.
@@ -101,8 +101,8 @@ def verify_epoch(
         epoch: Number of the epoch.
         shards: Number of shards.
         readers: Connections at once for each shard.
-        window_bytes: As that of `IgniteDataset`.
-        page_size: As that of `IgniteDataset`.
+        window_bytes: As in `IgniteDataset`.
+        page_size: As in `IgniteDataset`.
         on_progress: Called with rows and bytes as they are read.
 
     Raises:
@@ -111,7 +111,7 @@ def verify_epoch(
         DataChanged: A partition has another number of entries than the manifest says.
         PartitionLost: A partition has no owner left.
     """
-    Shard(0, shards)  # refuses a number that is none
+    Shard(0, shards)  # checks the number of shards
     options = ReadOptions(raw_nulls=True, readers=readers, page_size=page_size)
     reader = CacheReader(client, cache, options)
     report = EpochReport(cache, seed, epoch, shards, readers)
@@ -129,7 +129,7 @@ def verify_epoch(
 def _read_shards(
     reader: CacheReader, report: EpochReport, hashes: _Hashes, window_bytes: int
 ) -> list[NDArray[np.uint64]]:
-    """The hashes of the keys that all shards of the report's epoch give; fills in its sequences."""
+    """Return the key hashes of all shards of the epoch; fills in the report's sequences."""
     partitions = list(range(reader.partition_count))
     whole, seen = KeySequence(), []
     for index in range(report.shards):
@@ -148,7 +148,7 @@ def _read_shards(
 
 
 class _Hashes:
-    """The hashes of the keys of batches, each told to the caller's progress."""
+    """Computes the key hashes of batches, and reports each batch to the caller's progress."""
 
     def __init__(self, schema: Schema, on_progress: Callable[[int, int], None] | None) -> None:
         self._only_key = Schema(schema.type_name, schema.key, ())
@@ -163,19 +163,19 @@ class _Hashes:
 
 
 class KeySequence:
-    """The hash of a sequence of keys that comes in parts; how it is cut does not matter."""
+    """The hash of a sequence of keys that arrives in parts; independent of where it is cut."""
 
     def __init__(self) -> None:
         self._hash = hashlib.blake2b(digest_size=_DIGEST_BYTES)
         self.rows = 0
 
     def add(self, keys: NDArray[np.uint64]) -> None:
-        """Take in the hashes of the keys that follow."""
+        """Add the hashes of the keys that follow."""
         self._hash.update(np.ascontiguousarray(keys, "<u8").tobytes())
         self.rows += len(keys)
 
     def digest(self) -> str:
-        """The hash of all keys so far."""
+        """Return the hash of all keys so far."""
         return self._hash.hexdigest()
 
 

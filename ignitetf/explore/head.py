@@ -31,17 +31,17 @@ def first_rows(
     fields: tuple[str, ...] | None = None,
     on_left_out: Callable[[str, str], None] = lambda name, reason: None,
 ) -> list[dict[str, Any]]:
-    """The first records in the order of partitions and of key hashes, as `IgniteDataset` reads.
+    """Return the first records in the order in which `IgniteDataset` reads.
 
     Args:
         client: The cluster.
         cache: Name of the cache or data set.
-        count: Records at most.
+        count: Maximum number of records.
         fields: Value fields; None for all that can be read.
-        on_left_out: Called with the name of each other field, and the reason.
+        on_left_out: Called with the name of each field left out, and the reason.
 
     Returns:
-        One mapping a record: `key`, then the fields; strings as text, blobs as `bytes`, arrays as
+        One mapping per record: `key`, then the fields; strings as text, blobs as `bytes`, arrays as
         NumPy arrays, nulls as None.
     """
     options = ReadOptions(
@@ -79,7 +79,7 @@ def _record(schema: Schema, batch: Batch, index: int) -> dict[str, Any]:
 
 
 def value_at(field: Field, column: Column, index: int) -> Any:
-    """One value of a column as people know it; None for a null."""
+    """Return one value of a column in readable form; None for a null."""
     if column.valid is not None and not column.valid[index]:
         return None
     values = column.values

@@ -54,13 +54,13 @@ def contact_sheet(
     columns: int = 8,
     size: int = 96,
 ) -> Sheet:
-    """The first images of a data set side by side, with their labels.
+    """Draw the first images of a data set side by side, with their labels.
 
     Args:
         client: The cluster.
         cache: Name of the cache or data set.
-        field: Field that holds images, encoded or as uint8 pixels; None for the first such.
-        count: Images at most.
+        field: Field with images, encoded or as uint8 pixels; None for the first such field.
+        count: Maximum number of images.
         columns: Images in a row.
         size: Pixels of the longer side of each.
 
@@ -96,7 +96,7 @@ def contact_sheet(
 
 
 def half_blocks(image: Image.Image, width: int) -> str:
-    """The image as terminal text of `width` columns: two pixels a character, 24-bit colours."""
+    """Draw an image as terminal text of `width` columns: two pixels a character, 24-bit colours."""
     height = max(2, round(image.height * width / image.width) // 2 * 2)
     pixels = np.asarray(image.convert("RGB").resize((width, height)))
     lines = []
@@ -124,7 +124,7 @@ def _image_field(cache: str, row: dict[str, Any], wanted: str | None) -> str:
 
 
 def _picture(value: Any) -> Image.Image | None:
-    """The image of a value; None where it is none."""
+    """Return the image of a value; None if it is not an image."""
     if isinstance(value, bytes):
         try:
             opened = Image.open(io.BytesIO(value))
@@ -143,7 +143,7 @@ def _picture(value: Any) -> Image.Image | None:
 def _fitted(picture: Image.Image, size: int) -> Image.Image:
     scale = size / max(picture.size)
     shape = max(1, round(picture.width * scale)), max(1, round(picture.height * scale))
-    # Small pictures keep their pixels visible, large ones are averaged.
+    # Enlarged pictures keep their pixels visible, shrunk ones are averaged.
     kind = Image.Resampling.NEAREST if scale > 1 else Image.Resampling.LANCZOS
     return picture.resize(shape, kind)
 

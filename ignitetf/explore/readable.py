@@ -1,4 +1,4 @@
-"""Reading what can be read: a field that cannot be is left out, and does not hide the others.
+"""Reads whatever can be read: an unreadable field is left out and does not hide the others.
 
 cache -> reader -> **readable** -> head, stats, preview
 """
@@ -22,19 +22,19 @@ T = TypeVar("T")
 def read_what_can_be(
     client: Client, cache: str, options: ReadOptions, work: Callable[[CacheReader], T]
 ) -> tuple[T, dict[str, str]]:
-    """What `work` makes of a cache; begun again without a field where that cannot be read.
+    """Return the result of `work` on a cache, starting over without any field that cannot be read.
 
     Args:
         client: The cluster.
         cache: Name of the cache or data set.
-        options: How it is read. Where they name fields, those are insisted on.
-        work: Reads; has to hold nothing of a try before.
+        options: How to read it. If they name fields, these are required.
+        work: Reads; must not keep anything from an earlier attempt.
 
     Returns:
-        Its result, and the fields that were left out with the reasons.
+        Its result, and the fields left out with the reasons.
 
     Raises:
-        SchemaError: Nothing can be read, or not what was named.
+        SchemaError: Nothing can be read, or not the named fields.
     """
     if options.fields is not None:
         return work(CacheReader(client, cache, options)), {}

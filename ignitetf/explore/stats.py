@@ -1,10 +1,10 @@
-"""`stats`: what the columns of a data set hold, in one pass, whatever its layout.
+"""`stats`: what the columns of a data set hold, in one pass, for either layout.
 
 cache -> reader -> **column statistics** -> report
 
-Moments are summed in float64 around the first value of each column, so that a mean far from
-zero does not swallow the deviation. Numbers are seen by their values, arrays by all elements,
-text and blobs by their lengths.
+Moments are summed in float64 around the first value of each column, so that a mean far from zero
+does not cancel out the deviation. Numbers are described by their values, arrays by all their
+elements, text and blobs by their lengths.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ignitetf.wire.schema import BYTES, Batch, Column, Field
 
 __all__ = ["ColumnStats", "DatasetStats", "dataset_stats"]
 
-# More different values than this are not counted one by one.
+# Beyond this many distinct values, they are not counted individually.
 _MOST_VALUES: Final = 1000
 _SHOWN_VALUES: Final = 10
 _FLOAT_KINDS: Final = "f"
@@ -42,15 +42,16 @@ class ColumnStats:
     Attributes:
         name: Field, or `key`.
         type: Type on the wire.
-        shape: Shape of a value; None stands for a length that differs.
+        shape: Shape of a value; None stands for a varying length.
         rows: Values that are not null.
         nulls: Nulls.
-        minimum: Least number, or least length of text, blobs and lists; None without any.
-        maximum: Greatest, in the same sense.
+        minimum: Smallest number, or smallest length of text, blobs and lists; None if there are
+            none.
+        maximum: Largest, in the same sense.
         mean: Mean, in the same sense.
         std: Standard deviation of the population, in the same sense.
-        nan: Numbers that are not finite; they count in nothing else.
-        distinct: Different values of a scalar number, bool or text; None above 1,000.
+        nan: Numbers that are not finite; no other figure includes them.
+        distinct: Distinct values of a scalar number, bool or text; None above 1,000.
         top: The most frequent of them with their counts.
     """
 
@@ -70,7 +71,7 @@ class ColumnStats:
 
 @dataclass
 class DatasetStats:
-    """A data set: its rows, where they lie, and its columns.
+    """A data set: its rows, where they are stored, and its columns.
 
     Attributes:
         cache: Name.
@@ -78,7 +79,7 @@ class DatasetStats:
         rows: Records.
         bytes: Bytes of all values.
         partitions: Number of partitions.
-        partition_rows: Records of each partition; by the rows' own partition for blocks too.
+        partition_rows: Records of each partition; for blocks too, by the rows' own partition.
         columns: The columns, key first.
         left_out: Fields that cannot be read, and why.
     """
@@ -94,26 +95,27 @@ class DatasetStats:
 
     @property
     def skew(self) -> float:
-        """Records of the largest partition by the mean."""
+        """Records of the largest partition, relative to the mean."""
         return round(max(self.partition_rows) * self.partitions / self.rows, 2) if self.rows else 0
 
     def as_dict(self) -> dict[str, Any]:
-        """A JSON object of everything."""
+        """Return everything as a JSON object."""
         return {**asdict(self), "skew": self.skew}
 
 
 def dataset_stats(
     client: Client, cache: str, *, on_progress: Callable[[int], None] = lambda rows: None
 ) -> DatasetStats:
-    """Read a data set once and tell what its columns hold.
+    """Read a data set once and describe what its columns hold.
 
     Args:
         client: The cluster.
         cache: Name of the cache or data set.
-        on_progress: Called with the number of further rows that were read.
+        on_progress: Called with the number of rows read since the last call.
 
     Raises:
-        SchemaError: The cache is empty and has no manifest, or its records fit no one schema.
+        SchemaError: The cache is empty and has no manifest, or its records do not fit a single
+            schema.
     """
     read = functools.partial(_stats_of, on_progress=on_progress)
     found, left_out = read_what_can_be(client, cache, ReadOptions(raw_nulls=True), read)
@@ -163,7 +165,7 @@ class _Column:
         self.values: Counter[Any] | None = Counter()
 
     def add(self, column: Column) -> None:
-        """Take in a page's values."""
+        """Add the values of a page."""
         valid = column.valid
         self.rows += len(column) if valid is None else int(valid.sum())
         self.nulls += 0 if valid is None else int((~valid).sum())
@@ -210,7 +212,7 @@ class _Column:
             self.values = None
 
     def stats(self, name: str) -> ColumnStats:
-        """The column's figures."""
+        """Return the column's figures."""
         mean = std = None
         if self.count and self.origin is not None:
             moved = self.total / self.count

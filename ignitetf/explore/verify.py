@@ -1,9 +1,9 @@
-"""`verify`: whether a cache holds what its manifest and its source say.
+"""`verify`: checks that a cache holds what its manifest and its source say.
 
 cache -> reader -> **counts, checksum, duplicates, images** -> report
 
-Everything is read once; a source that is given is read once more. Keys are compared by their
-hashes, so that a hundred million rows take under a gigabyte.
+Everything is read once, including the source if one is given. Keys are compared by their hashes, so
+that a hundred million rows take less than a gigabyte.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["Finding", "VerifyReport", "verify"]
 
 _SHOWN: Final = 20
 _MASK: Final = (1 << 64) - 1
-# What files of images begin with; a field of which half begin so holds images throughout.
+# First bytes of image files. If half the values of a field begin this way, all should be images.
 _MAGIC: Final = (
     b"\xff\xd8\xff",
     b"\x89PNG\r\n\x1a\n",
@@ -46,7 +46,7 @@ _MAGIC: Final = (
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is wrong: which check, and what was found."""
+    """Something that is wrong: which check failed, and what was found."""
 
     check: str
     found: str
@@ -59,20 +59,20 @@ class VerifyReport:
     Attributes:
         cache: Name of the data set.
         layout: `rows` or `blocks`.
-        rows: Rows that were read.
-        expected_rows: Rows by the manifest; None without one.
-        checksum: Of the rows that were read.
-        expected_checksum: By the manifest; None where it has none.
-        source_checksum: Of the source that was given; None without one.
+        rows: Rows read.
+        expected_rows: Rows according to the manifest; None without one.
+        checksum: Checksum of the rows read.
+        expected_checksum: Checksum in the manifest; None if it has none.
+        source_checksum: Checksum of the given source; None without one.
         duplicates: Rows whose key another row has.
-        misplaced: Rows that lie in another partition than their key says.
+        misplaced: Rows in another partition than the one their key belongs to.
         images: Encoded images that were decoded.
-        undecodable: Images that could not be.
+        undecodable: Images that could not be decoded.
         partitions: Number of partitions.
         partition_min: Rows of the smallest partition.
         partition_max: Rows of the largest partition.
-        skew: Rows of the largest partition by the mean.
-        findings: What is wrong; empty when all is well.
+        skew: Rows of the largest partition, relative to the mean.
+        findings: What is wrong; empty if nothing is.
     """
 
     cache: str
@@ -98,7 +98,7 @@ class VerifyReport:
         return not self.findings
 
     def as_dict(self) -> dict[str, Any]:
-        """The figures, `ok`, and the findings as texts."""
+        """Return the figures, `ok`, and the findings as texts."""
         out = asdict(self)
         out["findings"] = [f"{f.check}: {f.found}" for f in self.findings]
         return {"ok": self.ok, **out}
@@ -112,7 +112,7 @@ def verify(
     images: bool = True,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> VerifyReport:
-    """Read a data set and compare it with its manifest, and with its source where one is given.
+    """Read a data set and compare it with its manifest and, if given, its source.
 
     Args:
         client: The connection.
@@ -160,7 +160,7 @@ class _Check:
         self._summarise()
 
     def compare_manifest(self) -> None:
-        """Rows, checksum and rows by partition against the manifest."""
+        """Compare rows, checksum and rows by partition with the manifest."""
         manifest, report = self.reader.manifest, self.report
         if manifest is None:
             return
@@ -178,7 +178,7 @@ class _Check:
                 self._find("partitions", f"{found}, the manifest has {expected[partition]:,}")
 
     def compare_source(self, source: Source) -> None:
-        """The checksum of the source's records against that of the rows."""
+        """Compare the checksum of the source's records with that of the rows."""
         manifest = self.reader.manifest
         limit = None if manifest is None else manifest.options.storage.limit
         source.main_limit = None if manifest is None else manifest.options.storage.main_limit
@@ -243,7 +243,7 @@ class _Check:
 
 
 class _ImageFields:
-    """Decodes the fields that hold encoded images, as their first records tell."""
+    """Decodes the fields that hold encoded images, as determined from their first records."""
 
     def __init__(self, schema: Schema) -> None:
         blobs = [f for f in schema.fields if f.type is TypeCode.BYTE_ARRAY and f.dtype == BYTES]
@@ -252,7 +252,7 @@ class _ImageFields:
         self.seen = 0
 
     def bad(self, batch: Batch) -> Iterator[tuple[str, Any, str]]:
-        """Field, key and reason of each image that cannot be decoded."""
+        """Yield field, key and reason of each image that cannot be decoded."""
         for name in [*self.names, *self.undecided]:
             column = batch.columns[name]
             items = column.to_bytes()
@@ -266,7 +266,7 @@ class _ImageFields:
                     yield name, _key(batch.key, row), reason
 
     def _is_image(self, name: str, items: list[bytes]) -> bool:
-        """Decide on a field once there are records with a value."""
+        """Decide whether a field holds images, once it has records with a value."""
         if not items:
             return False
         self.undecided.remove(name)
@@ -277,7 +277,7 @@ class _ImageFields:
 
 
 def _undecodable(data: bytes) -> str | None:
-    """Why an image cannot be decoded; None where it can."""
+    """Return why an image cannot be decoded; None if it can."""
     from PIL import Image
 
     try:

@@ -1,10 +1,10 @@
-"""Rows gathered into blocks of one partition each, and the keys that take blocks there.
+"""Groups rows into blocks of one partition each, and chooses the keys that put blocks there.
 
 source -> rows -> **blocks** -> writer
 
-Rows are collected until they make blocks of a good size, or until a bound on memory; then they
-are sorted by their own partition. A block's key is the smallest long of its partition that no
-earlier block has, so that a repeated load writes the same keys.
+Rows are buffered until they fill blocks of a good size, or until a memory limit is reached, and
+then sorted by partition. A block's key is the smallest long of its partition that no earlier block
+uses, so a repeated load writes the same keys.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from ignitetf.wire.schema import Batch, Column, Schema
 __all__ = ["BLOCK_BYTES", "BlockKeys", "Blocks", "trim"]
 
 BLOCK_BYTES: Final = 512 << 10
-# Rows that wait for their block; with very many partitions blocks stay smaller instead.
+# Limit for buffered rows. With very many partitions it is reached early, and blocks are smaller.
 _MAX_WINDOW_BYTES: Final = 64 << 20
 _CHUNK_BYTES: Final = 8 << 20
 _TRIM_STEP: Final = 64
 _TRIM_LIMIT: Final = 1 << 16
-# Longs whose partitions are looked up at first; more once these are used up.
+# How many longs have their partitions computed up front; more are added when these run out.
 _FIRST_KEYS: Final = 1 << 12
 
 
 class BlockKeys:
-    """The longs of each partition in rising order.
+    """The keys of each partition: the longs that map to it, ascending.
 
     Args:
         count: Number of partitions.
-        used: How many each partition has given away already.
+        used: How many keys each partition has used already.
     """
 
     def __init__(self, count: int, used: Sequence[int] = ()) -> None:
@@ -58,13 +58,13 @@ class BlockKeys:
         self._grow(max(_FIRST_KEYS, 64 * count))
 
     def reserve(self, partition: int, number: int) -> NDArray[np.int64]:
-        """The next keys of a partition."""
+        """Return the next `number` keys of a partition and mark them as used."""
         keys = self.peek(partition, number)
         self.used[partition] += number
         return keys
 
     def peek(self, partition: int, number: int) -> NDArray[np.int64]:
-        """As `reserve`; the keys stay free."""
+        """Return the next `number` keys of a partition without marking them as used."""
         while True:
             first = int(self._bounds[partition] + self.used[partition])
             if first + number <= self._bounds[partition + 1]:
@@ -80,11 +80,11 @@ class BlockKeys:
 
 
 class Blocks:
-    """Takes rows, and hands them to a writer as blocks.
+    """Buffers rows and passes them to a writer as blocks.
 
     Args:
-        writer: Its schema is that of the rows, its entry schema that of the blocks.
-        keys: Where the blocks' keys come from.
+        writer: Its `schema` is that of the rows, its `entry_schema` that of the blocks.
+        keys: Source of the blocks' keys.
     """
 
     def __init__(self, writer: Writer, keys: BlockKeys) -> None:
@@ -96,18 +96,18 @@ class Blocks:
 
     @property
     def empty(self) -> bool:
-        """Whether no row waits."""
+        """Whether no rows are buffered."""
         return not self._pending
 
     def add(self, rows: Batch) -> None:
-        """Take rows; writes when enough wait."""
+        """Buffer rows, and write blocks once there are enough."""
         self._pending.append(rows)
         self._pending_bytes += rows.nbytes
         if self._pending_bytes >= self.window_bytes:
             self.write()
 
     def write(self) -> None:
-        """Write all rows that wait."""
+        """Write all buffered rows as blocks."""
         if not self._pending:
             return
         rows = concat(self._pending)
@@ -128,7 +128,7 @@ class Blocks:
     def _arrange(
         self, rows: Batch
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Order of the rows, bounds of the blocks in that order, their keys."""
+        """Return the row order, the bounds of the blocks in that order, and the blocks' keys."""
         assert rows.key is not None
         partitions = partitions_of(self.writer.schema, rows.key, self.keys.count)
         if partitions is None:
@@ -136,7 +136,7 @@ class Blocks:
                 f"the partition of keys of type {self.writer.schema.key.type.name} is not known",
                 hint="use the layout rows",
             )
-        # Of 16 bits NumPy sorts three times as fast, and no cache has more partitions.
+        # NumPy sorts uint16 three times as fast, and no cache has more partitions than that.
         order = np.argsort(partitions.astype(np.uint16), kind="stable")
         counts = np.bincount(partitions, minlength=self.keys.count)
         row_bytes = max(1, rows.nbytes // len(rows))
@@ -145,7 +145,7 @@ class Blocks:
         at = 0
         for partition in np.flatnonzero(counts).tolist():
             number = int(counts[partition])
-            # The nearest number: what is a little more than one block stays one.
+            # Round to the nearest number, so that slightly more than one block stays one block.
             pieces = max(1, min(number, round(number * row_bytes / BLOCK_BYTES)))
             bounds.append(at + number * np.arange(1, pieces + 1) // pieces)
             keys.append(self.keys.reserve(partition, pieces))
@@ -154,7 +154,7 @@ class Blocks:
 
 
 def _taken(rows: Batch, index: NDArray[np.int64], buffers: BufferPool) -> Batch:
-    """As `rows[index]`, dense values in memory of the pool: new one costs twice the copy."""
+    """Return `rows[index]`, dense values in pooled memory: fresh memory costs twice the copy."""
     assert rows.key is not None
     columns = {name: _taken_column(c, index, buffers) for name, c in rows.columns.items()}
     return Batch(rows.key[index], columns)
@@ -166,16 +166,16 @@ def _taken_column(column: Column, index: NDArray[np.int64], buffers: BufferPool)
         return column[index]
     shape = (len(index), *values.shape[1:])
     out = buffers.take(math.prod(shape) * values.itemsize).view(values.dtype).reshape(shape)
-    # The positions are right; NumPy writes to `out` through a copy where it has to check them.
+    # All positions are in range. Without `mode`, NumPy checks them and writes `out` through a copy.
     values.take(index, axis=0, out=out, mode="clip")
     return Column(out, valid=None if column.valid is None else column.valid[index])
 
 
 def trim(client: Client, cache: str, keys: BlockKeys) -> None:
-    """Remove blocks beyond those that the keys given away name.
+    """Remove blocks whose keys are beyond those in use.
 
-    A load that was killed may have stored blocks after its last note of them; their rows are
-    written again, into blocks that need not be the same.
+    A load that was killed may have stored blocks after its last journal entry. Their rows are
+    written again, possibly in different blocks.
     """
     expected = int(keys.used.sum())
     skip = np.zeros(keys.count, np.int64)

@@ -1,4 +1,4 @@
-"""Why a load cannot begin: its options, a cache that is there, or an earlier load unlike it."""
+"""Checks before a load: its options, an existing cache, and an earlier unfinished load."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 
 
 def check_options(if_exists: str, layout: str, limit: int | None) -> None:
-    """Raise ConfigError for options that no load can have."""
+    """Raise ConfigError for invalid load options."""
     if if_exists not in get_args(IfExists):
         raise ConfigError(f"if_exists={if_exists!r}", hint="error, append, replace or resume")
     if layout not in get_args(Layout):
@@ -39,7 +39,7 @@ def check_options(if_exists: str, layout: str, limit: int | None) -> None:
 
 
 def require_same_source(journal: Journal, fingerprint: str) -> None:
-    """Raise ConfigError unless a stopped load had the source of this one."""
+    """Raise ConfigError unless the interrupted load read the same source."""
     if journal.source != fingerprint:
         raise ConfigError(
             f"the source is not the one whose load into {journal.name!r} was stopped",
@@ -48,7 +48,7 @@ def require_same_source(journal: Journal, fingerprint: str) -> None:
 
 
 def require_same_storage(name: str, mine: Storage, earlier: Storage) -> None:
-    """Raise ConfigError unless an earlier load into `name` chose and stored rows as this one."""
+    """Raise ConfigError unless the earlier load of `name` stores the same rows in the same way."""
     began = earlier.to_json()
     for option, value in mine.to_json().items():
         if began[option] != value:
@@ -59,11 +59,11 @@ def require_same_storage(name: str, mine: Storage, earlier: Storage) -> None:
 
 
 def require_alike(schema: Schema, layout: str, old: Manifest) -> None:
-    """Raise an error unless rows can be stored as those of a data set that they are appended to.
+    """Raise an error unless rows can be appended to an existing data set.
 
     Raises:
         SchemaError: The records have other fields.
-        ConfigError: The layout is another one.
+        ConfigError: The layout is different.
     """
     if schema.key != old.schema.key or not has_same_fields(schema, old.schema):
         raise SchemaError(
@@ -79,7 +79,7 @@ def require_alike(schema: Schema, layout: str, old: Manifest) -> None:
 
 
 def next_key(old: Manifest) -> int:
-    """The first running key behind the rows of a data set."""
+    """Return the first running key after the rows of a data set."""
     if (found := old.options.next_key) is None:
         raise ConfigError(
             f"the keys of {old.name!r} are no running numbers, so the next one is not known",
@@ -89,7 +89,7 @@ def next_key(old: Manifest) -> int:
 
 
 def interrupted_error(journal: Journal, error: IgniteTFError) -> LoadInterrupted:
-    """The error for a load that stopped, and whose cache and journal are kept."""
+    """Return the error for an interrupted load whose cache and journal are kept."""
     return LoadInterrupted(
         f"the load into {journal.name!r} stopped, {journal.rows:,} rows are known to be stored:"
         f" {error.message.removeprefix(f'cache {journal.name!r}: ')}",
@@ -100,7 +100,7 @@ def interrupted_error(journal: Journal, error: IgniteTFError) -> LoadInterrupted
 
 
 def exists_error(name: str, journal: Journal | None) -> CacheExists:
-    """The error for a cache that is there, or has this unfinished load."""
+    """Return the error for a cache that exists already or has this unfinished load."""
     if journal is not None:
         return CacheExists(
             f"cache {name!r} has an unfinished load, {journal.rows:,} rows are stored",

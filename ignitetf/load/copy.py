@@ -1,7 +1,8 @@
-"""Copy the entries of a cache into another one, as bytes.
+"""Copies the entries of one cache into another, as bytes.
 
-Ignite cannot rename a cache; so a data set that was loaded beside is copied under its name.
-Objects go as they came, only without the wrapping that answers have and requests have not.
+Ignite cannot rename a cache, so a replacement that was loaded into a staging cache is copied into
+one with the final name. Objects are copied unchanged, except that answers wrap them and requests do
+not.
 
 Source: Apache Ignite 2.17.0, `BinaryWriterExImpl.writeBinaryObject` (wrapped objects).
 """
@@ -27,6 +28,7 @@ from ignitetf.wire.requests import batch_head, cursor_request, scan_request
 __all__ = ["copy_entries"]
 
 _PAGE_BYTES: Final = 4 << 20
+# Offset of the length in the header of a binary object.
 _OBJECT_LENGTH_AT: Final = 12
 
 
@@ -38,14 +40,14 @@ def copy_entries(
     entry_bytes: int,
     check_lease: Callable[[], None] = lambda: None,
 ) -> int:
-    """Put every entry of one cache into another.
+    """Copy every entry of one cache into another.
 
     Args:
         client: The connection.
         source: The cache to read.
-        target: The cache to write; entries of equal keys are replaced.
-        entry_bytes: About the size of an entry, for the size of pages.
-        check_lease: Called before each request; raises where the target is somebody else's.
+        target: The cache to write; entries with the same key are replaced.
+        entry_bytes: Approximate size of an entry, from which the page size follows.
+        check_lease: Called before each request; raises if the lease on the target was lost.
 
     Returns:
         Number of entries.
@@ -76,7 +78,7 @@ def _pages(channel: Channel, request: bytes) -> Iterator[Page]:
 
 
 def unwrapped(page: Page) -> EncodedPage:
-    """The entries of an answer as they stand in a request."""
+    """Return a page of an answer in the form that a request needs."""
     data = page.data
     key_at, value_at = find_rows(data, page.count)
     ends = np.append(key_at[1:], len(data))[: page.count]
@@ -91,7 +93,7 @@ def unwrapped(page: Page) -> EncodedPage:
 
 
 def _objects(data: Bytes, at: Positions, ends: Positions) -> tuple[Positions, Positions]:
-    """Where the objects begin without their wrapping, and how long they are."""
+    """Return the start and length of each object without its wrapping."""
     inner = unwrap(data, at)
     sizes = ends - at
     wrapped = np.flatnonzero((data[at] == TypeCode.WRAPPED) & (data[inner] == TypeCode.OBJECT))

@@ -1,10 +1,11 @@
-"""Where a data set is stored: its caches, and the names under which SQL sees it.
+"""Where a data set is stored: its caches, and the names it has in SQL.
 
 run -> **data_set** -> caches, views
 
-A data set of rows has a cache with a table, one of blocks a cache and perhaps a slim table in a
-second cache. The names of the caches begin with that of the data set, or of its replacement while
-that is loaded beside it; the names for SQL stay, and are views (`views`).
+A data set in the row layout is one cache with a table. In the block layout it is one cache, and
+optionally a slim table in a second cache. Cache names begin with the name of the data set, or of
+its replacement while that is being loaded. The SQL names never change, because they are views
+(`views`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ __all__ = ["create_caches", "require_new_names", "views_of"]
 
 
 def create_caches(client: Client, schema: Schema, cache: str, options: LoadOptions) -> None:
-    """Make the caches and tables for the records of a data set."""
+    """Create the caches and tables of a data set."""
     spec = CacheSpec(
         cache,
         partitions=options.partitions,
@@ -46,10 +47,10 @@ def create_caches(client: Client, schema: Schema, cache: str, options: LoadOptio
 
 
 def views_of(name: str, cache: str, storage: Storage, schema: Schema) -> dict[str, str]:
-    """The SQL names of a data set, and the tables that they show while it is in this cache.
+    """Return the SQL names of a data set and the table in `cache` that each one shows.
 
-    Of blocks SQL has the slim table, under the name of the data set too: the number of its rows
-    is right, where the number of blocks would not be.
+    In the block layout the slim table also gets the name of the data set: its row count is right,
+    while the number of blocks would not be.
     """
     if storage.layout == "blocks":
         slim = rows_table(index_table(cache))
@@ -60,14 +61,14 @@ def views_of(name: str, cache: str, storage: Storage, schema: Schema) -> dict[st
 def require_new_names(
     client: Client, name: str, storage: Storage, schema: Schema, old: list[str]
 ) -> None:
-    """Raise CacheExists where something else has a name that a data set needs.
+    """Raise CacheExists if something else already has a name that a data set needs.
 
     Args:
         client: The connection.
         name: Name of the data set.
-        storage: How it is to be stored.
+        storage: How it will be stored.
         schema: Its records.
-        old: The caches whose place it takes.
+        old: The caches that it replaces.
     """
     there = set(client.cache_names())
     for cache in caches_of(name, storage):

@@ -1,9 +1,9 @@
-"""The loop of a load: batches of a source to a writer, with a note in the journal at times.
+"""The loop of a load: passes batches of a source to a writer and keeps the journal up to date.
 
 source -> batches -> **fill** -> writer
 
-After a lost connection the loop goes on from its last note, for as long as the cluster may need
-to recover; what cannot be mended that way raises `LoadInterrupted`.
+After a lost connection the loop continues from the last journal entry, for as long as the cluster
+may need to recover. Any failure that this does not cure raises `LoadInterrupted`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["Filler", "Progress", "index_schema"]
 
 Progress = Callable[[int, int], None]
 
-# Between two notes in the journal the work of an interrupted load is lost; each costs a flush.
+# An interrupted load loses what it wrote since the last journal entry; each entry costs a flush.
 _NOTE_S: Final = 2.0
 
 
@@ -46,9 +46,9 @@ class Filler:
 
     Args:
         client: The connection.
-        source: The records, read from the journal's position on.
+        source: The records; read from the position in the journal.
         journal: What is stored; kept up to date.
-        lease: The lease of the data set, which is held.
+        lease: The lease on the data set, already held.
         on_progress: Called with rows and bytes as they are handed to the node.
     """
 
@@ -72,13 +72,13 @@ class Filler:
         self._cut_at: int | None = None
 
     def run(self, *, fresh: bool) -> None:
-        """Write all rows from the journal's position on.
+        """Write all rows from the journal's position to the end of the source.
 
         Args:
-            fresh: Whether the cache is empty, so that no row can have an older one to replace.
+            fresh: Whether the cache is empty, so that no row can replace an older one.
 
         Raises:
-            LoadInterrupted: The cluster stayed away or refused; what is stored is kept.
+            LoadInterrupted: The cluster did not come back, or refused; what is stored is kept.
         """
         backoff = Backoff(LOAD)
         while True:
@@ -88,14 +88,15 @@ class Filler:
             except (ServerError, ConnectError, RequestTimeout) as error:
                 if self.journal.position > before:
                     backoff.progress()
-                # The cluster may need so long to recover.
+                # Retry for as long as the cluster may need to recover.
                 wait_s = backoff.wait_s(error, self.client.settings.idle_timeout_s)
                 if wait_s is not None:
                     time.sleep(wait_s)
                     fresh = False
                     continue
                 if self.journal.rows == 0 and self.journal.mode != "append":
-                    # Nothing that is known to be stored; the caller decides what becomes of it.
+                    # Nothing is known to be stored, so the caller decides what to do with the
+                    # cache.
                     raise
                 raise interrupted_error(self.journal, error) from error
 
@@ -103,7 +104,8 @@ class Filler:
         journal = self.journal
         self._skipped_before = journal.skipped
         with contextlib.ExitStack() as stack:
-            # A new cache has the number that was asked for: who made it compared them.
+            # A new cache is known to have the requested number: it was checked when the cache was
+            # created.
             asked = journal.partitions if fresh else None
             partitions = asked or self.client.partition_count(journal.cache)
             writer = stack.enter_context(self._writer(partitions, overwrite=not fresh))
@@ -138,7 +140,7 @@ class Filler:
                 trim(self.client, journal.cache, keys)
 
     def _note(self, writer: Writer, slim: Writer | None, keys: BlockKeys) -> None:
-        """Have everything stored, and say so in the journal."""
+        """Flush everything, then record it in the journal."""
         writer.flush()
         if slim is not None:
             slim.flush()
@@ -157,7 +159,8 @@ class Filler:
         journal = self.journal
         entries = block_schema(journal.schema) if self.layout == "blocks" else journal.schema
         register_types(self.client, entries)
-        # Without a map of the partitions the cache has an affinity function of its own.
+        # Without a partition map the cache has its own affinity function, so rows by partition are
+        # unknown.
         counted = partitions if self.client.partition_map(journal.cache).count > 0 else None
         writer = Writer(
             self.client,
@@ -179,7 +182,7 @@ class Filler:
         return Writer(self.client, table, schema, connections=1, check_lease=self.lease.check)
 
     def _prepared(self, batch: Batch, rows: int) -> Batch:
-        """The batch up to the limit, with its running keys moved behind those that are there."""
+        """Return the batch cut at the limit, with running keys shifted past the existing ones."""
         if batch.key is None:
             first = self.source.position - len(batch)
             batch = Batch(Column(np.arange(first, first + len(batch))), batch.columns)
@@ -193,7 +196,7 @@ class Filler:
         return batch
 
     def _moved(self, key: Column) -> Column:
-        """Running keys behind those that are there; of composite keys, the field that runs."""
+        """Return the key column with running keys shifted past the existing ones."""
         if isinstance(key.values, dict):
             name = self.journal.schema.affinity_key
             assert name is not None
@@ -202,6 +205,6 @@ class Filler:
 
 
 def index_schema(schema: Schema, index: Collection[str]) -> Schema:
-    """The rows of the slim table: the key and the indexed fields."""
+    """Return the schema of the slim table: the key and the indexed fields."""
     fields = tuple(f for f in schema.fields if f.name in index)
     return replace(schema, type_name=f"{schema.type_name}_INDEX", fields=fields)

@@ -1,4 +1,4 @@
-"""The end of a load: what was written against what is stored, and the manifest of it."""
+"""The end of a load: compares what was written with what is stored, and builds the manifest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["entries_of", "manifest_of", "require_stored", "successor"]
 
 
 def manifest_of(journal: Journal, source: Source) -> Manifest:
-    """The manifest of the rows that a finished load wrote."""
+    """Return the manifest of the rows that a finished load wrote."""
     runs = source.key_name is None and journal.schema.key.type is TypeCode.LONG
     facts = LoadFacts(
         journal.storage,
@@ -47,7 +47,7 @@ def manifest_of(journal: Journal, source: Source) -> Manifest:
 
 
 def successor(client: Client, old: Manifest | None, new: Manifest, mode: str) -> Manifest:
-    """The manifest that takes the place of an older one after a load of this mode."""
+    """Return the manifest that replaces the old one after a load of this mode."""
     if old is None:
         return new
     if mode != "append":
@@ -70,13 +70,13 @@ def successor(client: Client, old: Manifest | None, new: Manifest, mode: str) ->
     )
     stored = client.cache_size(joined.cache)
     if joined.layout == "rows" and stored != joined.rows:
-        # Rows took the place of others that had their keys; the others' hashes are not known.
+        # Some rows replaced others with the same key, whose hashes are not known.
         joined = replace(joined, rows=stored, checksum="", partition_rows=())
     return joined
 
 
 def entries_of(manifest: Manifest) -> int:
-    """Entries of the cache that holds a data set."""
+    """Return the number of entries in the cache of a data set."""
     if manifest.layout == "rows":
         return manifest.rows
     return sum(manifest.options.blocks)
@@ -88,7 +88,7 @@ def require_stored(
     """Compare what was written with what the cluster counts.
 
     Raises:
-        SourceError: Records have the key of another record.
+        SourceError: Several records have the same key.
         LoadInterrupted: Entries are missing, or others were added.
     """
     stored, expected = client.cache_size(manifest.cache), entries_of(manifest)

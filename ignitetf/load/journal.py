@@ -1,8 +1,8 @@
 """The journal of a load: what is stored already, kept in Ignite while the load runs.
 
-The journal is written before the cache is made, after each flush, and removed once the manifest
-stands. A loader that is killed at any moment therefore leaves a journal behind whose rows are
-all stored; rows after them may be, and are written again with the same keys.
+The journal is written before the cache is created and after each flush, and removed once the
+manifest is written. So a loader that is killed at any moment leaves a journal whose rows are all
+stored. Later rows may be stored too; they are written again with the same keys.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ignitetf.wire.schema import Schema
 
 __all__ = ["Journal", "Mode", "drop_journal", "read_journal", "write_journal"]
 
-# How a load began.
+# How a load started.
 Mode = Literal["new", "append", "replace"]
 
 
@@ -33,25 +33,25 @@ class Journal:
 
     Attributes:
         name: Name of the data set.
-        cache: The cache that is filled.
+        cache: The cache being filled.
         mode: `new`, `append` or `replace`.
-        phase: `load`, or `move` when a replacement is loaded and takes the name's cache.
+        phase: `load`, or `move` once a replacement is loaded and takes over the name.
         schema: The records.
         source: Fingerprint of the source.
-        storage: Which rows are stored and how; equal for a resume.
-        position: Record of the source with which to go on.
-        key_base: Added to running keys (after `append`).
-        rows: Rows of this load that are stored.
+        storage: Which rows are stored and how; must be equal to resume.
+        position: Record of the source to continue with.
+        key_base: Added to running keys (for `append`).
+        rows: Rows stored by this load.
         nbytes: Bytes of their entries.
         checksum: Sum of their hashes.
-        partition_rows: Rows by partition; empty where it is not known.
+        partition_rows: Rows by partition; empty if unknown.
         skipped: Bad records left out so far.
-        partitions: Number asked for; None leaves it to the cluster.
+        partitions: Requested number of partitions; None leaves it to the cluster.
         backups: Copies of each partition.
-        origin: How the source was opened, for commands that open it again; None where not known.
-        load: Name of this load, by which its manifest is known.
-        replaces: The caches whose place a replacement takes.
-        blocks: Number of blocks in each partition so far; empty for rows.
+        origin: How the source was opened, for commands that open it again; None if unknown.
+        load: Id of this load, which identifies its manifest.
+        replaces: The caches that a replacement supersedes.
+        blocks: Number of blocks in each partition so far; empty for the row layout.
     """
 
     name: str
@@ -76,14 +76,14 @@ class Journal:
     blocks: tuple[int, ...] = ()
 
     def totals(self, partitions: int | None) -> Totals:
-        """What is stored, for a writer to go on from."""
+        """Return what is stored so far, for a writer to continue from."""
         counts = None
         if partitions is not None and (self.partition_rows or self.rows == 0):
             counts = np.array(self.partition_rows or [0] * partitions, np.int64)
         return Totals(self.rows, self.nbytes, self.checksum, counts)
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object from which `from_json` makes an equal journal."""
+        """Return a JSON object from which `from_json` restores an equal journal."""
         out = {f.name: getattr(self, f.name) for f in fields(self)}
         del out["storage"], out["blocks"]
         return {
@@ -98,7 +98,7 @@ class Journal:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Journal:
-        """The journal that `to_json` wrote; raises SchemaError when it is not one."""
+        """Restore a journal from the output of `to_json`; raises SchemaError for anything else."""
         try:
             given = dict(entry)
             origin = given["origin"]
@@ -116,18 +116,18 @@ class Journal:
 
 
 def read_journal(client: Client, name: str) -> Journal | None:
-    """The journal of an unfinished load of this data set; None where there is none."""
+    """Return the journal of an unfinished load of this data set, or None."""
     entry = read_entry(client, _entry_name(name))
     return None if entry is None else Journal.from_json(entry)
 
 
 def write_journal(client: Client, journal: Journal) -> None:
-    """Store a journal in place of an older one."""
+    """Store a journal, replacing an older one."""
     write_entry(client, _entry_name(journal.name), journal.to_json())
 
 
 def drop_journal(client: Client, name: str) -> None:
-    """Remove a journal; harmless where there is none."""
+    """Remove a journal if there is one."""
     delete_entry(client, _entry_name(name))
 
 

@@ -1,7 +1,8 @@
-"""The kinds of sources: where each is opened, and what the command line says of it.
+"""The kinds of sources: which function opens each, and its options on the command line.
 
-A new source is a module in `sources` and an entry here: `open_source` finds it, and `ignitetf load`
-has a command for it. This module imports nothing heavy.
+To add a source, write a module in `sources` and add an entry here: `open_source` finds it, and
+`ignitetf load` gets a command for it. The command line imports this module for its help, so it
+imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -11,20 +12,20 @@ from typing import Any, Final, Literal
 
 __all__ = ["KINDS", "Location", "Option", "SourceKind", "Split"]
 
-# A part of a data set.
+# Part of a data set.
 Split = Literal["train", "test"]
 
 
 @dataclass(frozen=True)
 class Option:
-    """An option on the command line, for the argument of this name of the function that opens.
+    """A command-line option, passed on as the argument of the same name to the opening function.
 
     Attributes:
-        flag: `--name`, or `--name/--no-name` of a switch.
-        help: What it is for.
-        default: Its value unless it is given; None leaves it to the function.
-        type: Of its value.
-        metavar: What stands for the value in the help.
+        flag: `--name`, or `--name/--no-name` for a switch.
+        help: Help text.
+        default: Default value; None leaves it to the function.
+        type: Type of the value.
+        metavar: Placeholder for the value in the help.
     """
 
     flag: str
@@ -44,9 +45,9 @@ class Location:
     """Where the records of a source are, for the command line.
 
     Attributes:
-        help: What may be given.
-        several: Whether several may be given.
-        option: The option that may be given instead of the argument; both may be left out then.
+        help: Help text.
+        several: Whether several locations are allowed.
+        option: Option that may be given instead of the argument; both can be omitted then.
     """
 
     help: str = "File, folder or fsspec URL."
@@ -59,13 +60,13 @@ class SourceKind:
     """One kind of source.
 
     Attributes:
-        module: Module in `ignitetf.load.sources`; loads on first use.
-        function: The function in it that opens a source, from a location and options.
-        help: First line of the command's help; None for a kind that no command can open.
-        example: Arguments of the command, as an example.
-        location: Where the records are; None where the kind knows that itself.
+        module: Module in `ignitetf.load.sources`, imported on first use.
+        function: The function in it that opens a source from a location and options.
+        help: First line of the command's help; None for a kind that has no command.
+        example: Example arguments of the command.
+        location: Where the records are; None if the kind knows that itself.
         options: Options of the command.
-        splits: Whether there is a train and a test part, each for a cache of its own.
+        splits: Whether it has train and test parts, each loaded into its own cache.
     """
 
     module: str

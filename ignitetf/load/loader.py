@@ -1,12 +1,12 @@
-"""`load_dataset`: a source into a cache, with a journal while it runs and a manifest at the end.
+"""`load_dataset`: loads a source into a cache, with a journal meanwhile and a manifest at the end.
 
 source -> batches -> writer -> cache -> **manifest**
 
-What is promised:
-- a load that fails before its first row, or by bad input, leaves nothing behind;
-- a load that is stopped in another way (killed, node lost, memory full) leaves what was stored
-  and a journal, and `if_exists="resume"` makes exactly the full set of it;
-- rows have fixed keys, so that a repeated load writes the same rows.
+Guarantees:
+- a load that fails before its first row, or because of bad input, leaves nothing behind;
+- a load stopped in any other way (killed, node lost, memory full) leaves what was stored and a
+  journal, and `if_exists="resume"` completes it to exactly the full set;
+- rows have fixed keys, so a repeated load writes the same rows.
 """
 
 from __future__ import annotations
@@ -48,40 +48,41 @@ def load_dataset(
     origin: Mapping[str, Any] | None = None,
     on_progress: Progress | None = None,
 ) -> LoadReport:
-    """Load a source into a cache, and describe it in the catalog.
+    """Load a source into a cache and record it in the catalog.
 
     Args:
-        source: A source (`ignitetf.load.sources.open_source`), a mapping of names to arrays, or
-            an iterable of dicts or of `Batch`.
-        cache: Name of the cache and the SQL table; a second table of the source (annotations)
-            gets its name after this one.
-        client: Where to; None connects with the settings in force.
+        source: A source (`ignitetf.load.sources.open_source`), a mapping of names to arrays, or an
+            iterable of dicts or of `Batch`.
+        cache: Name of the cache and the SQL table; a second table of the source (annotations) gets
+            a name derived from it.
+        client: The connection; None connects with the current settings.
         partitions: Number of partitions of a new cache; None leaves it to the cluster.
         backups: Copies of each partition of a new cache.
-        if_exists: `error`; `append` adds rows after those that are there; `replace` loads beside
-            and then takes the place; `resume` goes on with a load that was stopped.
-        layout: `rows`, or `blocks`: many rows in one entry, for data that are only trained on.
-        index: Fields that get a SQL index; in the block layout, the fields of a slim table. Of
-            several tables each takes those that it has.
-        limit: Number of rows after which to stop; of a second table, all rows of those are taken.
-        bad_records: What to do with bad records of an iterable; other sources have it already.
-        key: Field that is the key, for mappings and iterables.
-        sql: Whether to make a SQL table; False makes a bare cache.
-        streamer: Write through the data streamer rather than by `put_all`. Apache Ignite 2.17 may
-            halt a node when a client dies while it streams; see `sender`.
-        origin: How the source was opened (`kind`, `options`); kept in the manifest, so that
-            `verify` can open it again. Nothing secret belongs there.
+        if_exists: `error`; `append` adds rows to the existing ones; `replace` loads beside them and
+            then takes over the name; `resume` continues an interrupted load.
+        layout: `rows`, or `blocks`: many rows in one entry, for data only used for training.
+        index: Fields that get a SQL index; in the block layout, the fields of a slim table. If
+            there are several tables, each takes the fields it has.
+        limit: Number of rows to load; a second table gets all rows that belong to these.
+        bad_records: What to do with bad records of an iterable; other sources have their own
+            setting.
+        key: Field to use as the key, for mappings and iterables.
+        sql: Whether to create a SQL table; False creates a plain cache.
+        streamer: Write through the data streamer instead of `put_all`. Apache Ignite 2.17 may halt
+            a node if a client dies while it streams; see `sender`.
+        origin: How the source was opened (`kind`, `options`), kept in the manifest so that `verify`
+            can open it again. It must not contain secrets.
         on_progress: Called with rows and bytes as they are handed to the node.
 
     Returns:
-        The report, once everything is stored and described.
+        The report, once everything is stored and recorded.
 
     Raises:
-        CacheExists: There is such a cache, and `if_exists` is `error`.
+        CacheExists: The cache exists, and `if_exists` is `error`.
         SourceError: The data are bad; a new cache is removed again.
         LoadInterrupted: The load stopped; what was stored is kept and can be resumed.
-        DataSetBusy: Another load, or a command that removes it, is at work on the data set; or
-            took it over when this process had stood still.
+        DataSetBusy: Another load or a removal of the data set is running, or took over while this
+            process was suspended.
     """
     check_options(if_exists, layout, limit)
     opened = as_source(source, key, bad_records)
@@ -94,11 +95,11 @@ def load_dataset(
 
 
 def check_target(client: Client, source: Source, cache: str, if_exists: IfExists) -> None:
-    """Raise CacheExists for the tables of a source that `load_dataset` would refuse."""
+    """Raise CacheExists if `load_dataset` would refuse a table of the source."""
     names = [name for name, _ in tables_of(source, cache)]
     new = if_exists == "error" or (if_exists == "append" and not client.cache_exists(cache))
     for name in names if new else ():
-        # Of one that is just being loaded, its lease has more to say.
+        # If the cache is being loaded right now, the error about its lease says more.
         if client.cache_exists(name) and not is_held(client, name):
             raise exists_error(name, read_journal(client, name))
 
@@ -106,7 +107,7 @@ def check_target(client: Client, source: Source, cache: str, if_exists: IfExists
 def _loads(
     client: Client, source: Source, cache: str, options: LoadOptions, on_progress: Progress | None
 ) -> list[Load]:
-    """A load for each table of a source, with the options that are for it."""
+    """Return a load for each table of a source, with the options that apply to it."""
     loads = []
     for table, part in tables_of(source, cache):
         origin = options.origin
@@ -119,7 +120,7 @@ def _loads(
 
 
 def _run(loads: Sequence[Load], if_exists: IfExists) -> LoadReport:
-    """Fill the tables of a source one after another; the report of the first names the others."""
+    """Fill the tables of a source in turn; the report of the first contains the others."""
     with contextlib.ExitStack() as leases:
         for load in loads:
             leases.enter_context(load.lease)
@@ -127,17 +128,17 @@ def _run(loads: Sequence[Load], if_exists: IfExists) -> LoadReport:
             begin = _begin(loads, if_exists)
             main, *others = [load.run(begin) for load in loads]
         except KeyboardInterrupt as error:
-            # The command line says by it whether there is something to go on with.
+            # The command line uses this to say whether there is something to resume.
             error.kept = any(load.unfinished for load in loads)  # type: ignore[attr-defined]
             raise
     return replace(main, parts=tuple(others))
 
 
 def _begin(loads: Sequence[Load], if_exists: IfExists) -> IfExists:
-    """Prepare loads of several tables; how each of them is then to begin.
+    """Prepare loads of several tables, and return the `if_exists` that each then starts with.
 
-    Appended rows of all tables take the same running keys. So the journals of all are written
-    before the first row, and a load that is stopped between two tables knows of both.
+    Appended rows of all tables use the same running keys. So all journals are written before the
+    first row, and a load that stops between two tables knows about both.
     """
     main, *others = loads
     if not others or if_exists not in ("append", "resume"):

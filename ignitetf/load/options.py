@@ -1,4 +1,4 @@
-"""What a load is asked for, and what it reports."""
+"""The options of a load, and its report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ignitetf.wire.schema import Schema
 
 __all__ = ["LoadOptions", "LoadReport"]
 
-# The types that SQL compares; of others an index holds whole Java objects.
+# Types that SQL can compare; an index on any other type would hold whole Java objects.
 _INDEXED: Final = frozenset(
     row.code for row in DATA_TYPES.values() if row.sql and row.family is not Family.ARRAY
 )
@@ -26,16 +26,16 @@ class LoadReport:
 
     Attributes:
         cache: Name of the data set.
-        rows: Rows of the source that are stored now.
-        skipped: Bad records that were left out.
+        rows: Rows of the source that are now stored.
+        skipped: Bad records left out.
         bytes: Bytes of the stored entries.
-        seconds: Time of this call.
-        rows_per_s: Rows written by this call, by its time.
-        mb_per_s: Megabytes (10^6) written by this call, by its time.
-        resumed_rows: Rows that an earlier call had stored.
-        bad_records: Names and reasons of the bad records of this call.
-        notes: What to know about how the data were taken, such as columns that became text.
-        parts: Reports of further tables that the source filled (annotations).
+        seconds: Duration of this call.
+        rows_per_s: Rows written by this call, per second.
+        mb_per_s: Megabytes (10^6) written by this call, per second.
+        resumed_rows: Rows stored by an earlier call.
+        bad_records: Names of this call's bad records, and why each is bad.
+        notes: Remarks on how the data were interpreted, such as columns that became text.
+        parts: Reports of further tables filled from the source (annotations).
     """
 
     cache: str
@@ -51,7 +51,7 @@ class LoadReport:
     parts: tuple[LoadReport, ...] = field(default=())
 
     def as_dict(self) -> dict[str, Any]:
-        """The figures, without the lists: what commands print."""
+        """Return the figures without the lists, as commands print them."""
         out = asdict(self)
         del out["bad_records"], out["notes"], out["parts"]
         return out
@@ -71,7 +71,7 @@ class LoadOptions:
     streamer: bool = False
 
     def check(self, schema: Schema) -> None:
-        """Raise ConfigError for options that do not fit to the records."""
+        """Raise ConfigError for options that do not fit the records."""
         if unknown := [name for name in self.index if name not in schema.names]:
             raise ConfigError(
                 f"no column {unknown[0]!r} to index", hint=f"columns: {', '.join(schema.names)}"
@@ -87,7 +87,7 @@ class LoadOptions:
             block_schema(schema)
 
     def storage(self, source: Source) -> Storage:
-        """Which rows of a source are stored, and how."""
+        """Return which rows of a source are stored, and how."""
         return Storage(
             layout=self.layout,
             index=self.index,

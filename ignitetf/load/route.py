@@ -1,7 +1,7 @@
-"""Rows to the nodes that own their keys.
+"""Sends rows to the nodes that own their keys.
 
-A data streamer sends on what another node owns, which costs that node's time and the network
-once more. Where a node has left since, its rows still arrive: the map is a hint, not a promise.
+A node forwards a row that another node owns, which costs it time and the network a second transfer.
+The route is only a hint: if a node has left since, its rows still arrive.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from ignitetf.wire.schema import Batch, Schema
 
 __all__ = ["Route", "find_route"]
 
-# Each node has a connection and a thread here; with more nodes rows go to any.
+# Each node needs a connection and a thread here; with more nodes, rows go to any of them.
 _MAX_NODES: Final = 8
 
 
 class Route:
-    """Which of several nodes a row goes to.
+    """Chooses one of several nodes for each row.
 
     Attributes:
         nodes: The nodes.
@@ -37,7 +37,10 @@ class Route:
         self._turns = itertools.cycle(range(len(nodes)))
 
     def split(self, rows: Batch) -> list[tuple[int, Batch]]:
-        """The rows of each node, with its place in `nodes`; all in turn where none is known."""
+        """Split rows by node, as (index in `nodes`, rows).
+
+        Nodes take turns if the owners are not known.
+        """
         found = None
         if rows.key is not None:
             found = partitions_of(self.schema, rows.key, len(self._places))
@@ -48,12 +51,12 @@ class Route:
         return [(i, rows[group]) for i, group in groups if len(group)]
 
     def next_place(self) -> int:
-        """The place of the node whose turn it is."""
+        """Return the index of the next node in turn."""
         return next(self._turns)
 
 
 def find_route(client: Client, cache: str, schema: Schema) -> Route | None:
-    """The route to a cache; None where there is one node, or the owners are not known."""
+    """Return the route to a cache, or None if there is one node or the owners are unknown."""
     nodes = [node.node_id for node in client.nodes()]
     if not 2 <= len(nodes) <= _MAX_NODES or not _is_quick(schema):
         return None
@@ -66,7 +69,7 @@ def find_route(client: Client, cache: str, schema: Schema) -> Route | None:
 
 
 def _is_quick(schema: Schema) -> bool:
-    """Whether the hashes of keys are computed for whole columns."""
+    """Whether the hashes of keys can be computed for whole columns."""
     deciding = [
         field
         for field in schema.key.fields

@@ -1,4 +1,4 @@
-"""`Load`: one source into one cache, from the way to begin to the report.
+"""`Load`: loads one source into one cache, from the first checks to the report.
 
 begin -> journal -> fill -> check -> manifest -> **report**
 """
@@ -45,14 +45,15 @@ from ignitetf.wire.blocks import block_schema
 
 __all__ = ["Load"]
 
-# A replacement is loaded into a cache of this ending, beside the one that it replaces.
+# A replacement is loaded into a cache named CACHE, this, and an id of the load.
 _STAGING: Final = "__NEXT_"
 _HELPER: Final = "__SWITCH"
+# Assumed bytes of a row in a slim table, from which the page size of a copy follows.
 _SLIM_BYTES: Final = 200
 
 
 class Load:
-    """One source into one cache."""
+    """Loads one source into one cache."""
 
     def __init__(
         self,
@@ -69,14 +70,14 @@ class Load:
         options.check(self.schema)
         self.resumed = 0
         self.lease = Lease(client, name, "load")
-        # The journal of this load while there is one, which `resume` goes on with.
+        # The journal of this load as long as there is one; `resume` continues from it.
         self.unfinished: Journal | None = None
 
     def run(self, if_exists: IfExists) -> LoadReport:
-        """Load as `if_exists` says; the lease is held.
+        """Load as `if_exists` says; the caller holds the lease.
 
         Raises:
-            LoadInterrupted: The cluster stayed away; what is stored is kept.
+            LoadInterrupted: The cluster did not come back; what is stored is kept.
             DataSetBusy: The lease was lost; nothing more is written.
         """
         self.began = time.perf_counter()
@@ -102,13 +103,13 @@ class Load:
             return self._fill(self.begin_append(), fresh=False)
         raise exists_error(self.name, None)
 
-    # The ways to begin
+    # Ways to begin
 
     def begin_append(self, key_base: int | None = None) -> Journal:
-        """Check that rows can be added, and write the journal of it.
+        """Check that rows can be appended, and write the journal.
 
         Args:
-            key_base: Where running keys begin; None takes the end of those that are there.
+            key_base: First running key; None continues after the existing ones.
         """
         if key_base is not None and not self.client.cache_exists(self.name):
             journal = self._journal("new", self.name)
@@ -131,7 +132,7 @@ class Load:
         return journal
 
     def _replace(self, exists: bool, journal: Journal | None) -> LoadReport:
-        """Load beside, then take the place; readers see the old or the new rows, never both."""
+        """Load into a staging cache, then swap; readers see the old or the new rows, never both."""
         if journal is not None and self._is_loaded(journal):
             self._take_place(journal)
             journal, exists = None, True
@@ -144,14 +145,14 @@ class Load:
             return self._load(self._journal("new", self.name))
         self._keep_partitions()
         new = self._journal("replace", self.name)
-        # A name of its own, so that no other load of this name ever writes there.
+        # A unique name, so that no other load of this data set ever writes there.
         new.cache += f"{_STAGING}{new.load[:8]}"
         new.replaces = self._caches()
         require_new_names(self.client, self.name, new.storage, self.schema, new.replaces)
         return self._load(new)
 
     def _caches(self) -> list[str]:
-        """The caches that the data set has now."""
+        """Return the current caches of the data set."""
         manifest = read_manifest(self.client, self.name)
         slim = None if manifest is None else manifest.index
         return [self.name] if slim is None else [self.name, slim]
@@ -168,7 +169,7 @@ class Load:
             return self._report(journal)
         missing = not self.client.cache_exists(journal.cache)
         if missing or (journal.rows == 0 and journal.mode != "append"):
-            # Nothing is known to be stored, nor which of its caches were made.
+            # Nothing is known to be stored, nor which of the caches were created.
             drop_caches(self.client, caches_of(journal.cache, journal.storage))
             self.resumed = 0
             again = self._journal(journal.mode, journal.cache)
@@ -178,24 +179,24 @@ class Load:
         return self._fill(journal, fresh=False)
 
     def _is_loaded(self, journal: Journal) -> bool:
-        """Whether a replacement is loaded and has only to be copied under its name."""
+        """Whether a replacement is loaded and only has to be copied to its final name."""
         if journal.mode != "replace":
             return False
         manifest = read_manifest(self.client, self.name)
         if manifest is not None and manifest.cache == journal.cache:
-            # Somebody may have removed it since; then it has to be loaded again.
+            # Someone may have removed it since; then it has to be loaded again.
             return self.client.cache_exists(journal.cache)
         return journal.phase == "move"
 
     def _keep_partitions(self) -> None:
-        """A replacement has as many partitions as the old cache unless a number was given."""
+        """Give a replacement as many partitions as the old cache, unless a number was requested."""
         if self.options.partitions is None:
             found = self.client.partition_count(self.name)
             if found != DEFAULT_PARTITIONS:
                 self.options = replace(self.options, partitions=found)
 
     def _resume_finished(self, exists: bool) -> LoadReport:
-        """Nothing was interrupted: load what is missing altogether, or nothing."""
+        """Nothing was interrupted: load the data set if it is missing, else do nothing."""
         if not exists:
             return self._load(self._journal("new", self.name))
         manifest = read_manifest(self.client, self.name)
@@ -214,7 +215,7 @@ class Load:
     # The work
 
     def _load(self, journal: Journal) -> LoadReport:
-        """Make the journal's caches and fill them; leaves nothing when that fails by bad input."""
+        """Create the journal's caches and fill them; bad input leaves nothing behind."""
         stored = [self.schema]
         if self.options.layout == "blocks":
             slim = index_schema(self.schema, self.options.index)
@@ -229,7 +230,7 @@ class Load:
             made = True
             return self._fill(journal, fresh=True)
         except BaseException as error:
-            # Once it is shown, a replacement is all there may be of the data set.
+            # Once SQL shows a replacement, it may be the only copy of the data set.
             if journal.phase == "load" and not _is_kept(error, made=made):
                 with contextlib.suppress(ConnectError, RequestTimeout):
                     self._forget(journal)
@@ -268,10 +269,11 @@ class Load:
         return views_of(self.name, cache, journal.storage, journal.schema)
 
     def _take_place(self, journal: Journal) -> None:
-        """Copy a loaded replacement into a new cache of the data set's name.
+        """Copy a loaded replacement into a new cache with the data set's name.
 
-        SQL is shown the replacement before the old caches go, and the copy before the replacement
-        goes; the manifest changes with it. Each step can be repeated after a kill.
+        SQL shows the replacement before the old caches are dropped, and the copy before the
+        replacement is dropped; the manifest changes along with it. Each step can be repeated after
+        a kill.
         """
         self.unfinished = journal
         manifest = read_manifest(self.client, self.name)
@@ -300,16 +302,16 @@ class Load:
         self._drop_journal()
 
     def _replaced(self, journal: Journal) -> list[str]:
-        """The caches that a replacement takes the place of, or that an earlier copy of it made."""
+        """Return the caches that a replacement supersedes, or that an earlier copy of it made."""
         return list(dict.fromkeys([*journal.replaces, *caches_of(self.name, journal.storage)]))
 
     def _show(self, journal: Journal, cache: str) -> None:
-        """Have the SQL names of the data set show the tables of this cache."""
+        """Point the SQL names of the data set to the tables of this cache."""
         self.lease.check()
         shown = self._views(cache, journal)
         kinds = sql_kinds(self.client, {*journal.replaces, *shown})
         if "TABLE" in kinds.values():
-            # Of another's making (CREATE TABLE): no view can take its name while it is there.
+            # A table made by others (CREATE TABLE): no view can take its name until it is gone.
             drop_caches(self.client, self._replaced(journal))
         gone = [name for name, kind in kinds.items() if kind == "VIEW" and name not in shown]
         if shown or gone:
@@ -374,15 +376,15 @@ class Load:
         self.unfinished = None
 
     def _forget(self, journal: Journal) -> None:
-        """Remove the caches of a load that failed, and its journal."""
+        """Remove the caches and the journal of a failed load."""
         self.lease.check()
         drop_caches(self.client, caches_of(journal.cache, journal.storage))
         self._drop_journal()
 
 
 def _is_kept(error: BaseException, *, made: bool) -> bool:
-    """Whether a load that was ended by this can be resumed, or is not ours any more."""
+    """Whether a load that ended with this error can be resumed, or is no longer ours."""
     if isinstance(error, (DataSetBusy, LoadInterrupted, ConnectError, RequestTimeout)):
         return True
-    # Ctrl-C, or a signal: what was stored is kept, as it takes long to remove.
+    # Ctrl-C or a signal: what was stored is kept, because removing it takes long.
     return made and not isinstance(error, Exception)

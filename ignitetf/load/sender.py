@@ -1,14 +1,14 @@
-"""The connections of a writer: each a thread that takes work, encodes it and sends it.
+"""The connections of a writer: each has a thread that takes work, encodes it and sends it.
 
 writer -> work -> **entries -> requests** -> cache
 
-A `Job` is what the senders of one writer share: what is written how, the totals, the first error.
+The senders of one writer share a `Job`: what to write and how, the totals, the first error.
 
-Rows go through `put_all`, to the nodes that own them. The data streamer (ops 8000, 8001) can be
-asked for; a batch that it acknowledged is stored only once a flush was answered. It is no faster
-here, and a client that dies in the middle of it can take the node along: Ignite interrupts the
-threads that work for a lost client's streamer, and a thread of that pool ends by that, which the
-node takes for a reason to halt.
+Rows go through `put_all` to the nodes that own them. The data streamer (ops 8000, 8001) is
+optional; a batch that it acknowledged is stored only once a flush has been answered. It is no
+faster here, and a client that dies while streaming can take the node down: Ignite interrupts the
+threads that work for a lost client's streamer, a thread of that pool ends because of it, and the
+node takes that for a reason to halt.
 
 Source: Apache Ignite 2.17.0, `ClientDataStreamerStartRequest`, `ClientDataStreamerAddDataRequest`.
 """
@@ -46,7 +46,7 @@ _Counts = NDArray[np.int64] | None
 POLL_S: Final = 0.1
 
 # Bytes that the node collects for another node before it sends them on. The protocol counts
-# entries; a buffer of too many bytes costs more than one of too few.
+# entries; a buffer that is too large costs more than one that is too small.
 _NODE_BUFFER_BYTES: Final = 4 << 20
 _MIN_NODE_BUFFER: Final = 4
 _MAX_NODE_BUFFER: Final = 8192
@@ -62,7 +62,7 @@ class Totals:
     partition_rows: NDArray[np.int64] | None = None
 
     def add(self, rows: int, nbytes: int, checksum: int, counts: _Counts) -> None:
-        """Take in some rows."""
+        """Add some rows to the totals."""
         self.rows += rows
         self.nbytes += nbytes
         self.checksum = (self.checksum + checksum) % (1 << 64)
@@ -72,11 +72,12 @@ class Totals:
 
 @dataclass(frozen=True)
 class Work:
-    """Rows to be written, and how they become entries.
+    """Rows to write, and how they become entries.
 
     Attributes:
         rows: The rows, as they are counted.
-        entries: Makes the records to be stored of them, in the writer's thread; None: the rows.
+        entries: Makes the records to store from the rows, in the sender's thread; None stores the
+            rows.
     """
 
     rows: Batch
@@ -85,7 +86,7 @@ class Work:
 
 @dataclass
 class Flush:
-    """Asks every connection for a flush; the last to finish says that all is stored."""
+    """Asks every connection to flush; once the last one has, everything is stored."""
 
     barrier: threading.Barrier
     done: threading.Event = field(default_factory=threading.Event)
@@ -96,21 +97,21 @@ WorkQueue = queue.Queue[Work | Flush | None]
 
 @dataclass
 class Job:
-    """What the connections of a writer do, and how far they are.
+    """What the connections of a writer do, and their progress.
 
     Attributes:
         client: The client to take connections from.
         cache: Name of the cache.
         schema: The rows that are counted.
         entry_schema: The records that are stored.
-        overwrite: Whether a row replaces one that has its key already.
-        streamer: Whether to take the data streamer, where the server has it.
-        in_flight: Requests of one connection that wait for their answer.
-        request_bytes: Size of a request, if one row is not larger.
-        check_lease: Called before each request; raises what stands against it.
+        overwrite: Whether a row replaces one with the same key.
+        streamer: Whether to use the data streamer if the server has it.
+        in_flight: Unanswered requests on one connection.
+        request_bytes: Size of a request, unless a single row is larger.
+        check_lease: Called before each request; raises if writing is no longer allowed.
         totals: What was handed to the node.
         failed: The first error of a connection.
-        flushing: The flush that is under way, or the last.
+        flushing: The current flush, or the last one.
     """
 
     client: Client
@@ -129,12 +130,12 @@ class Job:
     def __post_init__(self) -> None:
         """Take the time limit of a flush from the settings."""
         settings = self.client.settings
-        # A flush waits for all that is on its way, so it may take longer than another request.
+        # A flush waits for everything on its way, so it may take longer than other requests.
         self.flush_timeout_s = max(settings.idle_timeout_s, settings.request_timeout_s)
         self._lock = threading.Lock()
 
     def count(self, rows: Batch, page: EncodedPage) -> None:
-        """Add rows, which are encoded, to the totals; called by the connections' threads."""
+        """Add encoded rows to the totals; called by the senders' threads."""
         counts = None
         known = self.totals.partition_rows
         if known is not None and rows.key is not None:
@@ -146,14 +147,14 @@ class Job:
             self.totals.add(len(rows), page.nbytes, total, counts)
 
     def next_item(self, waiting: WorkQueue) -> Work | Flush | None:
-        """The next piece of work; waits for it. None ends the thread."""
+        """Wait for the next item of work and return it; None ends the thread."""
         while self.failed is None:
             with contextlib.suppress(queue.Empty):
                 return waiting.get(timeout=POLL_S)
         return None
 
     def fail(self, error: BaseException) -> None:
-        """Note the first error of a connection, for the caller of the next method."""
+        """Record the first error of a connection; the next call on the writer raises it."""
         with self._lock:
             if self.failed is None:
                 self.failed = error
@@ -181,7 +182,7 @@ class Sender:
         self._aborted = False
 
     def abort(self) -> None:
-        """End the thread soon, whatever it waits for."""
+        """End the thread soon, whatever it is waiting for."""
         self._aborted = True
         if self.sent is not None:
             self.sent.channel.abort()
@@ -213,10 +214,10 @@ class Sender:
                 self.sent.channel.close()
 
     def _end_stream(self, sent: InFlight) -> None:
-        """Close a stream that is given up, before its connection.
+        """Close an abandoned stream before its connection is closed.
 
-        Ignite interrupts the threads that work for a stream whose connection ends; one of them
-        may die of it, and its node with it (2.17.0, `StripedExecutor`).
+        Ignite interrupts the threads that work for a stream whose connection ends; one of them may
+        die of it, and take its node with it (2.17.0, `StripedExecutor`).
         """
         if self.stream is None or self._aborted:
             return
@@ -236,7 +237,7 @@ class Sender:
             self._send(count, views)
 
     def _start(self, entry_bytes: int) -> None:
-        """Open a data streamer; without one in the server, go on with `put_all`."""
+        """Open a data streamer; if the server has none, fall back to `put_all`."""
         assert self.sent is not None
         buffer = min(max(_NODE_BUFFER_BYTES // entry_bytes, _MIN_NODE_BUFFER), _MAX_NODE_BUFFER)
         request = streamer_start_request(cache_id(self.job.cache), self._flags(), buffer)
@@ -265,9 +266,9 @@ class Sender:
             self.sent.send(OpCode.DATA_STREAMER_ADD_DATA, head, *views)
 
     def _cause(self, error: ServerError) -> IgniteTFError:
-        """What stopped a data streamer, whose own error does not say it.
+        """Find out why a data streamer failed, because its own error does not say.
 
-        The rows that were sent last are put without it; that they are stored then is harmless.
+        The last rows sent are written again without it; it does no harm that they are stored then.
         """
         if self.stream is None or self.last is None:
             failed = "Failed to update keys" in error.message

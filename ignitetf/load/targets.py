@@ -1,4 +1,4 @@
-"""What a load is given, as sources of tables: their names, types and columns.
+"""Turns whatever a load was given into sources of tables: their names, types and columns.
 
 anything -> **source of each table** -> loader
 """
@@ -27,7 +27,7 @@ __all__ = [
 
 
 def as_source(source: Any, key: str | None, bad_records: OnBadRecord) -> Source:
-    """The source itself, or one of records that are in Python."""
+    """Return the source itself, or wrap Python records in one."""
     if isinstance(source, Source):
         return source
     if isinstance(source, str):
@@ -39,7 +39,7 @@ def as_source(source: Any, key: str | None, bad_records: OnBadRecord) -> Source:
 
 
 def tables_of(source: Source, name: str) -> Iterator[tuple[str, Source]]:
-    """Name and source of each table: the source itself first, under the name that was given."""
+    """Yield the name and source of each table: first the source itself, under the given name."""
     yield name, source
     for part, other in source.parts.items():
         if other is not source:
@@ -47,18 +47,18 @@ def tables_of(source: Source, name: str) -> Iterator[tuple[str, Source]]:
 
 
 def index_of(source: Source, part: Source, index: Sequence[str]) -> tuple[str, ...]:
-    """The columns to index in a table: of those given, the ones that it has."""
+    """Return those columns of `index` that a table has."""
     known = {name for table in source.parts.values() for name in table.schema.names}
     return tuple(n for n in index if n in part.schema.names or n not in known)
 
 
 def part_name(source: Source, part: Source) -> str:
-    """Name of a table within its source."""
+    """Return the name of a table within its source."""
     return next(name for name, other in source.parts.items() if other is part)
 
 
 def type_name_of(schema: Schema, name: str) -> str | None:
-    """The value type is called as the table; bare values have none."""
+    """Return the value type's name, that of the table; bare values have none."""
     if schema.type_name is None:
         return None
     word = re.sub(r"[^A-Za-z0-9_]", "_", name)
@@ -66,13 +66,13 @@ def type_name_of(schema: Schema, name: str) -> str | None:
 
 
 def described(schema: Schema) -> str:
-    """The fields of a schema, for a message."""
+    """Describe the fields of a schema, for a message."""
     kinds = [f"{f.name} {f.type.name.lower()}" for f in (schema.key, *schema.fields)]
     return ", ".join(kinds)
 
 
 def has_same_fields(mine: Schema, theirs: Schema) -> bool:
-    """Whether rows can be stored as others are: the same fields, nulls only where they have."""
+    """Whether rows fit an existing schema: same fields, and nulls only where it allows them."""
     return len(mine.fields) == len(theirs.fields) and all(
         replace(a, nullable=a.nullable or b.nullable) == b
         for a, b in zip(mine.fields, theirs.fields, strict=True)

@@ -1,9 +1,9 @@
-"""Column batches into a cache: encoded, sent over several connections, stored when flushed.
+"""Writes column batches into a cache over several connections; stored once flushed.
 
 source -> Batch -> **writer** -> cache
 
-Each connection has a thread that encodes a batch and sends it in requests of about 1 MB, a few
-of them unanswered at a time, so that encoding, the network and the node work at once.
+Each connection has a thread that encodes batches and sends them in requests of about 4 MB, a few of
+them unanswered at a time, so that encoding, the network and the node work in parallel.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ REQUEST_BYTES: Final = 4 << 20
 IN_FLIGHT: Final = 3
 CONNECTIONS: Final = 2
 _QUEUED_BATCHES: Final = 2
-# A load that is given up waits so long for the node to be done with what it has.
+# How long an abandoned load waits for the node to finish what it has received.
 _GIVE_UP_S: Final = 15.0
 _LAST_WAIT_S: Final = 5.0
 _AT_ONCE_S: Final = 0.5
 
 
 def register_types(client: Client, schema: Schema) -> None:
-    """Make the binary types of a schema known to the cluster."""
+    """Register the binary types of a schema with the cluster."""
     for request in binary_type_requests(schema):
         client.call(OpCode.BINARY_TYPE_PUT, request)
 
@@ -48,9 +48,9 @@ def register_types(client: Client, schema: Schema) -> None:
 class Writer:
     """Writes batches of one schema into one cache; a context manager, for one thread.
 
-    Leaving the block normally stores everything. Leaving it by an error gives up what was not
-    sent, and waits until the node is done with the rest; by Ctrl-C or a signal, it does not wait
-    either, unless there is a data streamer, whose end a node has to see.
+    Leaving the block normally stores everything. Leaving it with an error drops what was not sent
+    and waits until the node has finished the rest. Ctrl-C or a signal skips that wait, except with a
+    data streamer, whose end a node has to see.
     """
 
     def __init__(
@@ -72,18 +72,19 @@ class Writer:
 
         Args:
             client: The client to take connections from.
-            cache: Name of the cache, which exists.
+            cache: Name of an existing cache.
             schema: The rows that are counted.
-            entry_schema: The records that are stored, where they are not the rows.
+            entry_schema: The records that are stored, if they differ from the rows.
             partitions: Number of partitions of the cache, to count the rows of each.
-            overwrite: Whether a row replaces one that has its key already; False is for an
-                empty cache, where it leaves out the search for an older row.
+            overwrite: Whether a row replaces one with the same key. False is for an empty cache,
+                where it saves the search for an older row.
             connections: Number of connections, each with a thread.
-            in_flight: Requests of one connection that wait for their answer.
-            request_bytes: Size of a request, if one row is not larger.
-            streamer: Whether to take the data streamer instead of `put_all`, where the server
-                has it; see `sender` for what it costs.
-            check_lease: Called before each request; raises where the cache is somebody else's.
+            in_flight: Unanswered requests on one connection.
+            request_bytes: Size of a request, unless a single row is larger.
+            streamer: Whether to use the data streamer instead of `put_all` if the server has it;
+                see `sender` for its drawbacks.
+            check_lease: Called before each request; raises if the cache belongs to someone else by
+                now.
         """
         self.client, self.cache, self.schema = client, cache, schema
         self._job = Job(
@@ -125,14 +126,14 @@ class Writer:
         except Exception:
             raise
         except BaseException:
-            # Ctrl-C in the middle of those, with a thread in wait for another.
+            # Ctrl-C during `flush` or `_end`, perhaps while they wait for a thread.
             at_once = True
             raise
         finally:
             self._give_up(at_once=at_once)
 
     def write(self, work: Work | Batch) -> None:
-        """Hand over rows; waits while the node is behind.
+        """Queue rows for writing; blocks while the node is behind.
 
         Raises:
             IgniteTFError: Earlier rows could not be written.
@@ -147,7 +148,7 @@ class Writer:
                 self._put(Work(rows), self._senders[place])
 
     def flush(self) -> None:
-        """Wait until everything that was written is stored.
+        """Wait until everything written so far is stored.
 
         Raises:
             IgniteTFError: Something could not be written.
@@ -167,7 +168,7 @@ class Writer:
         self._job.check()
 
     def _make_senders(self, connections: int) -> list[Sender]:
-        """A connection to each node of the route, with a queue of its own, or some with one."""
+        """Make a sender with its own queue per node of the route, or several that share one."""
         if self._route is not None:
             return [Sender(self._job, n, WorkQueue(_QUEUED_BATCHES)) for n in self._route.nodes]
         shared = WorkQueue(_QUEUED_BATCHES)
@@ -180,14 +181,14 @@ class Writer:
                 return sender.queue.put(item, timeout=POLL_S)
 
     def _end(self) -> None:
-        """Let the threads end, which close their streams; raises what hinders them."""
+        """Let the threads finish and close their streams; raises what prevents that."""
         for sender in self._senders:
             self._put(None, sender)
         self._join(self._job.flush_timeout_s)
         self._job.check()
 
     def _give_up(self, *, at_once: bool) -> None:
-        """End the threads that are left, whatever they wait for; after `_end` there are none."""
+        """End any threads that are left, whatever they wait for; after `_end` there are none."""
         self._job.fail(IgniteTFError("the load was given up"))
         if at_once and not self._job.streamer:
             self._join(0.0, _AT_ONCE_S)
@@ -195,7 +196,7 @@ class Writer:
             self._join(_GIVE_UP_S)
 
     def _join(self, limit_s: float, last_s: float = _LAST_WAIT_S) -> None:
-        """Wait for the threads; those that take longer lose their connections."""
+        """Wait for the threads; those that take too long lose their connections."""
         self._wait(limit_s)
         for sender in self._senders:
             sender.abort()
@@ -208,7 +209,7 @@ class Writer:
 
 
 def _targets(client: Client, connections: int) -> list[uuid.UUID | None]:
-    """The node of each connection: the server nodes in turn, where there are several."""
+    """Return the node of each connection: the server nodes in turn if there are several."""
     nodes = client.nodes()
     if len(nodes) < 2:
         return [None] * connections

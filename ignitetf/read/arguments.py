@@ -1,6 +1,6 @@
-"""The arguments of `IgniteDataset` and `open_rows`, checked and put into the terms of the read path.
+"""Checks the arguments of `IgniteDataset` and `open_rows`, and converts them for the read path.
 
-Raises ConfigError for every value that cannot be meant. No TensorFlow here.
+Any unusable value raises ConfigError. No TensorFlow here.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _LABELS = ("label", "class", "target", "y")
 
 
 def with_environment(**given: Any) -> dict[str, Any]:
-    """The arguments, with those that `IGNITE_DATASET_*` variables give in their place."""
+    """Return the arguments, overridden by any `IGNITE_DATASET_*` variables."""
     for name, value in given.items():
         text = os.environ.get(f"IGNITE_DATASET_{name.upper()}")
         if text is None:
@@ -63,7 +63,7 @@ def with_environment(**given: Any) -> dict[str, Any]:
 def settings_of(
     given: dict[str, Any], addresses: Sequence[str] | None, ca: str | None, tls: bool | None
 ) -> Settings:
-    """Connection settings of the arguments; an address that was not given comes from elsewhere."""
+    """Build connection settings from the arguments; a missing address is resolved as usual."""
     host, port = given["host"], given["port"]
     address = None
     if addresses is None and (host, port) != (DEFAULT_HOST, DEFAULT_PORT):
@@ -84,16 +84,16 @@ def settings_of(
 def open_reader(
     client: Client, cache: str, options: ReadOptions, readers: int | str
 ) -> CacheReader:
-    """A reader of a cache by so many connections at once; "auto" looks at cores, nodes and rows."""
+    """Open a reader of a cache; `readers="auto"` decides by cores, nodes and row size."""
     reader = CacheReader(client, cache, replace(options, readers=reader_count(readers, client)))
     if readers == "auto" and reader.entry_bytes >= LARGE_ROW_BYTES:
-        # Two connections keep the node busy while large values are copied on this side.
+        # Two connections keep the node busy while large values are being copied on this side.
         reader.options = replace(reader.options, readers=max(2, reader.options.readers))
     return reader
 
 
 def reader_count(readers: int | str, client: Client) -> int:
-    """Connections at once, for a number or "auto"."""
+    """Return the number of connections for a number or "auto"."""
     if readers == "auto":
         cores = os.cpu_count() or 1
         return max(1, min(8, cores // 2, cores - 1), min(len(client.nodes()), cores))
@@ -103,19 +103,19 @@ def reader_count(readers: int | str, client: Client) -> int:
 
 
 def retry_seconds(on_node_loss: str) -> float | None:
-    """How long a lost connection may take to be replaced; None for as long as the settings say."""
+    """Return the time limit for replacing a lost connection; None takes it from the settings."""
     if on_node_loss not in ("retry", "error"):
         raise ConfigError(f"on_node_loss={on_node_loss!r}", hint="one of retry, error")
     return None if on_node_loss == "retry" else 0.0
 
 
 def page_rows(page_size: Any) -> int | None:
-    """Entries in a page; None and 0 leave it open."""
+    """Return the number of entries in a page; None and 0 leave it open."""
     return whole_argument("page_size", page_size or 0, 0, (1 << 31) - 1) or None
 
 
 def shard_of(shard: Any) -> Shard:
-    """The worker of a shard argument; None asks TF_CONFIG."""
+    """Return the shard of an argument; None looks it up in TF_CONFIG."""
     if shard is None:
         return _shard_of_config(os.environ.get("TF_CONFIG"))
     if hasattr(shard, "num_input_pipelines"):
@@ -124,7 +124,7 @@ def shard_of(shard: Any) -> Shard:
 
 
 def _shard_of_config(text: str | None) -> Shard:
-    """The worker's share by TF_CONFIG; the chief comes first."""
+    """Return this worker's shard according to TF_CONFIG; the chief comes first."""
     if not text:
         return Shard()
     try:
@@ -141,14 +141,14 @@ def _shard_of_config(text: str | None) -> Shard:
 
 
 def flag(name: str, value: Any) -> bool:
-    """An argument that is yes or no; a text, which is always true in Python, is neither."""
+    """Check a boolean argument; a string is refused, because in Python any text is true."""
     if not isinstance(value, (bool, np.bool_)):
         raise ConfigError(f"{name}={value!r}", hint="True or False")
     return bool(value)
 
 
 def chosen_partitions(reader: CacheReader, part: int, local: bool) -> list[int]:
-    """The partitions that `part` and `local` leave, ascending."""
+    """Return the partitions selected by `part` and `local`, ascending."""
     count = reader.partition_count
     part = whole_argument("part", part, -1)
     if part >= count:
@@ -170,7 +170,7 @@ def order_of(
     shard: Shard,
     window_bytes: int,
 ) -> Order:
-    """The order of the rows of these partitions."""
+    """Return the order of the rows of these partitions."""
     if even not in (None, "pad", "drop"):
         raise ConfigError(f"even={even!r}", hint="one of pad, drop, None")
     if seed is not None:
@@ -195,7 +195,7 @@ def order_of(
 
 
 def label_of(names: list[str], cache: str) -> str:
-    """The field that is the label; there must be exactly one, beside others."""
+    """Return the name of the label field; there must be exactly one, and other fields beside it."""
     found = [n for n in names if n.lower() in _LABELS]
     if len(found) != 1 or len(names) < 2:
         raise ConfigError(

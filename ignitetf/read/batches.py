@@ -1,4 +1,4 @@
-"""The rows of a plan's pieces: windows read, permuted, and cut to the rows that are wanted.
+"""Reads the pieces of a plan: fetches windows, permutes them, and cuts out the wanted rows.
 
 plan + reader -> **batches** -> rows
 """
@@ -31,20 +31,20 @@ __all__ = [
     "read_pieces",
 ]
 
-# Batches are joined until they have so much: a full page crosses alone, blocks about as many as a
-# page has.
+# Batches are joined until they have this many bytes, because each hand-over to TensorFlow has a
+# cost. A full page crosses alone, blocks about as many together as fill a page.
 _LEAST_BYTES: Final = PAGE_BYTES * 3 // 4
 
 
 def read_pieces(
     reader: CacheReader, order: Order, pieces: Sequence[Piece], epoch: int
 ) -> Generator[Batch, None, None]:
-    """The rows of the pieces, in order.
+    """Yield the rows of the pieces, in order.
 
     Args:
         reader: The cache.
         order: Its order.
-        pieces: What to read of an epoch.
+        pieces: The parts of an epoch to read.
         epoch: Number of the epoch.
     """
     for piece in pieces:
@@ -54,7 +54,7 @@ def read_pieces(
         own = order.own_rows(piece.shard)
         start, stop = piece.start, piece.stop
         while start < stop and own:
-            # A padded shard begins again with its own first rows.
+            # A padded shard starts over with its own first rows.
             first = start % own
             last = min(own, first + stop - start)
             yield from _read_range(reader, order, piece, (first, last), epoch)
@@ -95,10 +95,10 @@ def _plain(reader: CacheReader, windows: list[Window]) -> Iterator[Batch]:
 def _windowed(
     reader: CacheReader, order: Order, windows: list[Window], epoch: int
 ) -> Iterator[Batch]:
-    """Permuted windows; the next one is received while the current one is handed over."""
+    """Yield permuted windows; the next one is received while the current one is consumed."""
     partitions = [p for w in windows for p in w.partitions]
     last_unit = np.cumsum([len(w.partitions) for w in windows]) - 1
-    # Where the number of rows is certain, each goes to its place as soon as it is here.
+    # If the number of rows is certain, each row goes to its place as soon as it arrives.
     certain = order.known and reader.options.on_change == "error" and not reader.options.raw_nulls
     pools = reader.window_pools
     pool = pools.pop() if pools else BufferPool(order.window_bytes)
@@ -146,10 +146,10 @@ def _permuted(parts: list[Batch], order: Order, window: Window, epoch: int) -> I
 def join_batches(
     batches: Generator[Batch, None, None], exact_rows: int | None, drop_remainder: bool
 ) -> Generator[list[Batch], None, None]:
-    """Batches joined to about a page, or cut to exactly `exact_rows`.
+    """Join batches up to about a page, or cut them to exactly `exact_rows`.
 
-    Pages of many rows have a multiple of `ALIGNED_ROWS` of them: that many rows of any dtype
-    are a multiple of 64 bytes, so that TensorFlow cuts batches out of the page without a copy.
+    Pages of many rows have a multiple of `ALIGNED_ROWS` rows. For any dtype these are a multiple of
+    64 bytes, so TensorFlow can cut batches out of the page without a copy.
     """
     if exact_rows is not None:
         yield from _cut(batches, exact_rows, drop_remainder)
@@ -191,13 +191,13 @@ def _cut(
 
 
 def closing_batches(batches: Generator[Batch, None, None]) -> Iterator[Batch]:
-    """The batches; the generator is closed however the iteration ends."""
+    """Yield the batches, and close the generator however the iteration ends."""
     with contextlib.closing(batches):
         yield from batches
 
 
 def batch_count(rows: int | None, size: int, drop_remainder: bool) -> int | None:
-    """Batches of `size` that so many rows make; None where their number is not known."""
+    """Return how many batches of `size` the rows make; None if the number of rows is unknown."""
     if rows is None:
         return None
     return rows // size if drop_remainder else -(-rows // size)

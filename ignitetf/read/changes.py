@@ -1,11 +1,11 @@
-"""Whether the data stayed the same while they were read: counts, and checksums of keys in order.
+"""Detects whether the data changed while being read, by entry counts and checksums of keys.
 
-A lost partition scans as empty under Ignite's default loss policy, without any error; and entries
-that are added or removed shift those that follow. So the entries of each partition are counted
-and compared with what the load stored, and the keys of each page get a checksum, by which a page
-that is fetched again, or in a later epoch, is compared with the one before.
+Under Ignite's default loss policy a lost partition scans as empty, without any error; and added or
+removed entries shift those that follow. So the entries of each partition are counted and compared
+with what the load stored. In addition, the keys of each page get a checksum, and a page that is
+fetched again, or in a later epoch, is compared with the earlier one.
 
-Not noticed: new values under the same keys.
+New values under the same keys are not detected.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _LOST = (
 
 
 class Changes:
-    """What is known of the partitions of a cache, and what to do when they are different.
+    """What is known about the partitions of a cache, and what to do if they differ.
 
     Args:
         name: Name of the data set, for messages.
         policy: `error`, `warn` or `ignore`.
-        counts: Entries by partition, as the load stored them; empty where that is not known.
+        counts: Entries by partition as the load stored them; empty if unknown.
     """
 
     def __init__(self, name: str, policy: str, counts: Sequence[int]) -> None:
@@ -48,18 +48,18 @@ class Changes:
         self._marks: dict[int, int] = {}
 
     def count_found(self, partition: int, rows: int) -> None:
-        """Expect what a first scan found, where nothing else is known."""
+        """Remember the count of a first scan as the expected one, unless one is known already."""
         self.source = "the first scan found"
         self.counts[partition] = rows
 
     def check_count(self, partition: int, rows: int) -> None:
-        """Compare the entries of a partition with those expected."""
+        """Compare the entry count of a partition with the expected one."""
         expected = self.counts.get(partition, rows)
         if rows != expected:
             self._tell(partition, f"{rows} entries, {self.source} {expected}")
 
     def check_size(self, size: int | None, rows: int) -> None:
-        """Compare the entries of all partitions with the size that the cache had before."""
+        """Compare the total entry count with the size that the cache had before."""
         if size is not None and rows != size:
             self._tell(None, f"{rows} entries, there were {size} when the epoch began")
 
@@ -100,9 +100,9 @@ class Changes:
 def with_lost_partitions(
     client: Client, name: str, cache: str, error: DataChanged | PartitionLost
 ) -> DataChanged | PartitionLost:
-    """The error, or PartitionLost with the partitions that have no owner, if there are any.
+    """Return PartitionLost if any partitions have no owner, else the error itself.
 
-    Just after a node died its partitions scan as empty, so that the count tells it first.
+    Just after a node died its partitions scan as empty, so the entry count is the first to show it.
     """
     try:
         lost = [int(p) for (p,) in client.sql(_LOST, (cache,), schema="SYS")]
@@ -119,7 +119,7 @@ def with_lost_partitions(
 
 
 def fingerprint(batches: Sequence[Batch]) -> int:
-    """A checksum of the batches' keys, in order."""
+    """Return a checksum of the batches' keys, in order."""
     found = 0
     for batch in batches:
         if batch.key is not None:

@@ -1,13 +1,13 @@
-"""What the condition of `where=` is made of, and how it can therefore be evaluated.
+"""Parses the condition of `where=` and decides how it can be evaluated.
 
 sql tokens -> **conditions** -> queries
 
-A condition means what SQL says over the whole table. The node can evaluate it for each partition
-alone where it looks at nothing but the row at hand: columns, values, and functions that give the
-same for the same arguments. That is decided by what may stand in such a condition, not by what may
-not: anything unknown, such as a subquery or a function of the cluster's own, is left to one
-statement over the whole table. What would be another set of rows each time it is evaluated is
-refused: epochs, workers and a state that is resumed would not agree on it.
+A condition means what SQL says over the whole table. The node can evaluate it partition by
+partition if it depends only on the current row: columns, values, and functions that return the same
+result for the same arguments. This is decided by an allow-list. Anything unknown, such as a
+subquery or a user-defined function, is evaluated by one statement over the whole table. A condition
+that selects other rows each time it is evaluated is refused, because epochs, workers and a resumed
+state would not agree on the rows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TYPES: Final = _words(
     "INT INTEGER BIGINT SMALLINT TINYINT BOOLEAN DECIMAL NUMERIC DOUBLE PRECISION REAL FLOAT CHAR"
     " VARCHAR BINARY VARBINARY UUID DATE TIME TIMESTAMP"
 )
-# In front of a text they make a value of it.
+# Words that turn the text after them into a typed literal.
 _LITERALS: Final = frozenset(("DATE", "TIME", "TIMESTAMP", "X"))
 _FUNCTIONS: Final = _words(
     "ABS ACOS ASCII ASIN ATAN ATAN2 BITAND BITOR BITXOR CAST CEIL CEILING CHAR_LENGTH"
@@ -46,7 +46,8 @@ _FUNCTIONS: Final = _words(
     " REPLACE RIGHT ROUND RPAD RTRIM SECOND SIGN SIN SPACE SQRT SUBSTR SUBSTRING TAN TRIM TRUNC"
     " TRUNCATE UCASE UPPER YEAR"
 )
-# Never the same twice, or not in two sessions. The first need no parentheses.
+# Functions that return something else on every call, or in every session. The first ones can be
+# written without parentheses.
 _UNSTEADY: Final = _words(
     "CURRENT_DATE CURRENT_TIME CURRENT_TIMESTAMP LOCALTIME LOCALTIMESTAMP ROWNUM SYSDATE SYSTIME"
     " SYSTIMESTAMP TODAY"
@@ -66,8 +67,9 @@ class Table:
     Attributes:
         schema: Its schema.
         name: Its name.
-        columns: Names of its columns, with `_KEY` and `_VAL`.
-        alias: Name of the data set, by which a condition calls it; None where it has the table's.
+        columns: Names of its columns, including `_KEY` and `_VAL`.
+        alias: Name of the data set, which a condition may use for the table; None if they are
+            equal.
     """
 
     schema: str
@@ -77,12 +79,12 @@ class Table:
 
     @property
     def sql(self) -> str:
-        """How a statement names it."""
+        """The table's name in a statement."""
         return f"{_quoted(self.schema)}.{_quoted(self.name)}"
 
     @property
     def source(self) -> str:
-        """What stands after FROM."""
+        """The text after FROM."""
         return self.sql if self.alias is None else f"{self.sql} AS {_quoted(self.alias)}"
 
 
@@ -92,13 +94,13 @@ def _quoted(name: str) -> str:
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition that a statement can have, whole, between parentheses.
+    """A complete condition that can be placed in parentheses in a statement.
 
     Attributes:
         text: SQL, without comments.
         params: The values for its `?`, as objects.
-        by_row: Whether it looks at nothing but the row at hand.
-        names: The names in it, qualifiers apart: columns, tables, functions.
+        by_row: Whether it depends only on the current row.
+        names: The names in it, without qualifiers: columns, tables, functions.
     """
 
     text: str
@@ -108,11 +110,11 @@ class Condition:
 
 
 def parse_condition(text: Any, params: Sequence[Any], table: Table) -> Condition:
-    """What a condition on the rows of a table is.
+    """Parse a condition on the rows of a table.
 
     Raises:
-        ConfigError: It is no single condition, its parameters are not those that it takes, or it
-            would choose other rows each time it is evaluated.
+        ConfigError: It is not a single condition, its parameters do not match, or it would select
+            other rows each time it is evaluated.
     """
     if not isinstance(text, str):
         raise ConfigError(f"where= is a {type(text).__name__}", hint="write the condition as text")
@@ -137,7 +139,7 @@ def parse_condition(text: Any, params: Sequence[Any], table: Table) -> Condition
 
 
 def _check_whole(text: str, found: Sequence[Token]) -> None:
-    """Refuse what would not stay between the parentheses that are put around it."""
+    """Refuse text that would break out of the parentheses put around it."""
     depth = 0
     for token in found:
         if token.kind == "open":
@@ -164,7 +166,7 @@ def _no_condition(reason: str) -> ConfigError:
 
 
 def _check_steady(kept: Sequence[Token]) -> None:
-    """Refuse what would not be the same rows each time."""
+    """Refuse conditions that would not select the same rows each time."""
     words = {t.identifier for t in kept if t.kind == "word"}
     for at, token in enumerate(kept):
         called = at + 1 < len(kept) and kept[at + 1].text == "("
@@ -188,7 +190,7 @@ def _check_steady(kept: Sequence[Token]) -> None:
 
 
 def _is_by_row(kept: Sequence[Token], table: Table) -> bool:
-    """Whether every token is one that may stand in a condition on a single row."""
+    """Whether every token is allowed in a condition that depends on a single row."""
     at = 0
     while at < len(kept):
         token, before = kept[at], kept[at - 1].text.upper() if at else ""
@@ -223,7 +225,7 @@ def _is_column(chain: Sequence[str], table: Table) -> bool:
 
 
 def _chain(kept: Sequence[Token], at: int) -> tuple[list[str], int]:
-    """The names that dots join, from a name on, and where they end."""
+    """Return the names of a dotted chain that starts at `at`, and where it ends."""
     chain = [str(kept[at].identifier)]
     at += 1
     while at + 1 < len(kept) and kept[at].text == "." and kept[at + 1].identifier is not None:
@@ -233,7 +235,7 @@ def _chain(kept: Sequence[Token], at: int) -> tuple[list[str], int]:
 
 
 def _names_of(kept: Sequence[Token]) -> frozenset[str]:
-    """The last name of each chain."""
+    """Return the last name of each dotted chain."""
     names: set[str] = set()
     at = 0
     while at < len(kept):

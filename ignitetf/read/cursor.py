@@ -2,11 +2,11 @@
 
 client -> **cursor** -> scan
 
-A node answers the request for a page once it has put the page together. So the next page is asked
-for as soon as an answer begins: while one is on its way, the node works on the other. Whether
-there is a next page stands at the end of an answer, but a page that is not full is the last one.
-After a full one that was the last the node refuses the request for another, which is taken and
-forgotten.
+A node answers the request for a page once it has assembled the page. So the next page is requested
+as soon as an answer begins: the node prepares one page while another is on its way. Whether there
+is a next page is only known at the end of an answer, but a page that is not full is the last one.
+If the last page is full, the node refuses the request for another one; that error is received and
+ignored.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Times:
     """Where the time of scans went, in seconds, summed over their readers.
 
     Attributes:
-        wait: No byte of the next answer was here.
-        receive: Answers came in.
-        decode: Pages were taken apart.
-        starved: The consumer waited for a page; the rest of its time is its own.
+        wait: Nothing of the next answer had arrived.
+        receive: Answers were arriving.
+        decode: Pages were being decoded.
+        starved: The consumer waited for a page; the rest of the time is its own work.
         began: When the last scan began, in seconds of `time.monotonic`; 0 before the first.
     """
 
@@ -56,7 +56,7 @@ class Times:
         self.starved += other.starved
 
     def since(self, earlier: Times) -> Times:
-        """What was added after `earlier`, a copy of these times as they were then."""
+        """Return the difference to `earlier`, an earlier copy of these times."""
         return Times(
             self.wait - earlier.wait,
             self.receive - earlier.receive,
@@ -70,11 +70,11 @@ class Cursor:
     """The pages of one query, in order.
 
     Args:
-        channel: Where it was sent.
+        channel: The connection that the query was sent on.
         op: QUERY_SCAN or QUERY_SQL_FIELDS.
         page_rows: Entries of every page but the last.
         request: Id of the query's request.
-        times: Takes how long was waited and received.
+        times: Receives the time spent waiting and receiving.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Cursor:
         self._started = False
 
     def page(self) -> Page:
-        """The next page; the one after it was asked for, if there can be one.
+        """Return the next page; the one after it has been requested if there can be one.
 
         Raises:
             IgniteTFError: As `Channel.receive`.
@@ -107,10 +107,10 @@ class Cursor:
         return page
 
     def finish(self) -> bool:
-        """Take the answer to a request for a page that does not exist.
+        """Receive the answer to a request for a page beyond the last one.
 
         Returns:
-            Whether the connection can be used further.
+            Whether the connection can still be used.
         """
         if self._request is None:
             return True
@@ -131,7 +131,7 @@ class Cursor:
         at = 0
         if self._id is None:
             self._id = cursor_in_head(head)
-            # The first answer has the cursor's id, and of SQL the number of columns, before it.
+            # The first answer starts with the cursor's id and, for SQL, the number of columns.
             at = 12 if self._is_sql else 8
         if self._id is not None and count_in_head(head, at) >= self._page_rows:
             self._ask()

@@ -1,9 +1,9 @@
-"""`schema=`: what the user declares about the fields, joined with what is stored.
+"""`schema=`: combines what the user declares about the fields with what is stored.
 
 A declaration is a mapping of field names to dtypes, `(dtype, shape)` pairs, `tf.TensorSpec`s
-(anything with `dtype` and `shape`) or `Field`s; `datetime64[us]` or `[ms]` is the unit of a
-timestamp. Or it is a whole `Schema`; or such a mapping under `val`, with the key's under `key`.
-The fields it names are the ones that are read.
+(anything with `dtype` and `shape`) or `Field`s; `datetime64[us]` or `[ms]` sets the unit of a
+timestamp. It can also be a whole `Schema`, or such a mapping under `val`, with the declaration of
+the key under `key`. Only the fields it names are read.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _ENUMS = types_of(Family.ENUM)
 
 
 class Declaration:
-    """A parsed `schema=`: the key's form and the fields' forms, by name."""
+    """A parsed `schema=`: the declared key and the declared fields by name."""
 
     def __init__(self, key: Form | None, fields: Mapping[str, Form], plain: bool) -> None:
         self.key = key
@@ -57,7 +57,7 @@ class Declaration:
 
 
 def parse_declaration(schema: Any) -> Declaration:
-    """A user's `schema=` in one form; raises ConfigError when it is unusable."""
+    """Parse a user's `schema=`; raises ConfigError if it is unusable."""
     if isinstance(schema, Schema):
         plain = schema.type_name is None
         return Declaration(schema.key, {f.name: f for f in schema.fields}, plain)
@@ -75,14 +75,14 @@ def parse_declaration(schema: Any) -> Declaration:
 
 
 def declared_schema(declaration: Declaration) -> Schema:
-    """The schema of an empty cache, from the declaration alone."""
+    """Return the schema of an empty cache, from the declaration alone."""
     fields = tuple(_declared_field(n, form) for n, form in sorted(declaration.fields.items()))
     key = _declared_field("key", declaration.key or (np.dtype("<i8"), ()))
     return Schema(None if declaration.plain else "", key, fields)
 
 
 def merge(declaration: Declaration, found: Schema) -> Schema:
-    """The stored fields in the declared form; raises SchemaError where they do not go together."""
+    """Return the stored fields in their declared form; raises SchemaError if these conflict."""
     if declaration.plain != (found.type_name is None):
         stored = "plain values" if found.type_name is None else "objects"
         raise SchemaError(f"the cache holds {stored}, which schema= does not describe")
@@ -96,7 +96,7 @@ def merge(declaration: Declaration, found: Schema) -> Schema:
 
 
 def check_names(names: Sequence[str], value: Evidence, registry: TypeRegistry) -> None:
-    """Raise SchemaError, with the nearest names, for one that no type of the values has."""
+    """Raise SchemaError, with the nearest names, for a name that no type of the values has."""
     if not value.types:
         return
     known = set(value.inside)
@@ -105,12 +105,12 @@ def check_names(names: Sequence[str], value: Evidence, registry: TypeRegistry) -
     for name in names:
         if name not in known:
             raise unknown_field(name, sorted(known))
-        # Of a type, but in none of the records that were looked at.
+        # The type has this field, but none of the sampled records do.
         value.child(name).null = True
 
 
 def with_unseen(declaration: Declaration, found: Schema, value: Evidence) -> Schema:
-    """The schema with the declared fields of which nothing but nulls was seen."""
+    """Return the schema extended by declared fields of which only nulls were seen."""
     if declaration.plain or not value.types:
         return found
     names = sorted(set(declaration.fields) - set(seen_names(declaration, value) or ()))
@@ -119,7 +119,7 @@ def with_unseen(declaration: Declaration, found: Schema, value: Evidence) -> Sch
 
 
 def seen_names(declaration: Declaration, value: Evidence) -> list[str] | None:
-    """Names of the declared fields of which anything was seen; None for plain values."""
+    """Return the declared fields of which any value was seen; None for plain values."""
     if declaration.plain:
         return None
     nothing = {n for n, seen in value.inside.items() if not (seen.codes or seen.unreadable)}
@@ -127,7 +127,7 @@ def seen_names(declaration: Declaration, value: Evidence) -> list[str] | None:
 
 
 def choose_fields(schema: Schema, names: Sequence[str] | None) -> tuple[Field, ...]:
-    """The fields of these names; raises SchemaError, with the nearest names, for an unknown one."""
+    """Return the named fields; raises SchemaError, with the nearest names, for an unknown one."""
     if names is None:
         return schema.fields
     if isinstance(names, str):
@@ -143,7 +143,7 @@ def _find(schema: Schema, name: str) -> Field:
 
 
 def unknown_field(name: str, names: Iterable[str]) -> SchemaError:
-    """The error for a field that does not exist."""
+    """Return the error for a field that does not exist."""
     known = list(names)
     near = difflib.get_close_matches(name.upper(), [n.upper() for n in known], 1)
     meant = [n for n in known if n.upper() in near]
@@ -182,7 +182,7 @@ def _form(name: str, spec: Any) -> Form:
 
 
 def _declared_field(name: str, form: Form) -> Field:
-    """The field of a declaration, where nothing is stored that says its type."""
+    """Return the field of a declaration if nothing stored tells its type."""
     if isinstance(form, Field):
         return _in_form(form, form)
     dtype, shape = form
@@ -193,7 +193,7 @@ def _declared_field(name: str, form: Form) -> Field:
 
 
 def _in_form(stored: Field, form: Form) -> Field:
-    """The stored field as declared; raises SchemaError where that is not what is stored."""
+    """Return the stored field as declared; raises SchemaError if the two do not match."""
     if not isinstance(form, Field):
         return _reform(stored, *form)
     if form.type != stored.type and not {form.type, stored.type} <= _ENUMS:
@@ -209,7 +209,7 @@ def _in_form(stored: Field, form: Form) -> Field:
 
 
 def _reform(stored: Field, dtype: np.dtype[Any], shape: Shape) -> Field:
-    """The stored field with a declared dtype and shape."""
+    """Return the stored field with a declared dtype and shape."""
     declared = "string" if dtype == BYTES else dtype.name
     if shape:
         declared += f" {list(shape)}"
@@ -235,14 +235,14 @@ def _reform(stored: Field, dtype: np.dtype[Any], shape: Shape) -> Field:
     if shape or not _scalar_fits(stored.type, dtype):
         raise _contradiction(stored, declared)
     if dtype.kind == "M":
-        # What int64 stands for.
+        # int64 stands for the type's own time unit.
         plain = np.datetime_data(dtype)[0] == TIME_UNIT[stored.type]
         dtype = np.dtype("<i8") if plain else dtype
     return replace(stored, dtype=dtype, shape=())
 
 
 def _scalar_fits(code: TypeCode, dtype: np.dtype[Any]) -> bool:
-    """Whether single values of a type can be given in a dtype without a change of their bits."""
+    """Whether scalars of a type can be read as a dtype without changing their bits."""
     row = DATA_TYPES[code]
     if dtype.kind == "M":
         return np.datetime_data(dtype) in [(unit, 1) for unit in row.units]
@@ -254,7 +254,7 @@ def _scalar_fits(code: TypeCode, dtype: np.dtype[Any]) -> bool:
 
 
 def _element_of(stored: Field) -> Field | None:
-    """The field of the elements of a list; None where it is none."""
+    """Return the field of a list's elements; None if it is not a list."""
     if stored.fields:
         return stored.fields[0]
     if (code := LIST_ELEMENT.get(stored.type)) is not None:

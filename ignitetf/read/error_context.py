@@ -1,4 +1,4 @@
-"""`Place`: where a record stands, added to the errors about it.
+"""`Place`: adds the location of a record to errors about it.
 
 **error_context** -> reader
 """
@@ -16,7 +16,7 @@ __all__ = ["Place", "key_of"]
 
 
 class Place:
-    """Add cache, partition and key to an error of a record."""
+    """Adds cache, partition and key to an error about a record."""
 
     def __init__(self, cache: str, partition: int, batch: Batch | None = None) -> None:
         self._where = f"{cache}, partition {partition}"
@@ -40,7 +40,7 @@ class Place:
 
 
 def key_of(key: Column, record: int) -> Any:
-    """The key of a record, for a message and for programs."""
+    """Return the key of a record, for messages and for programs."""
     if key.starts is not None and key.lengths is not None and isinstance(key.values, np.ndarray):
         first = int(key.starts[record])
         text = bytes(key.values[first : first + int(key.lengths[record])])

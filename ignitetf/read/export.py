@@ -1,4 +1,4 @@
-"""Batches of columns for users without TensorFlow: NumPy arrays and Arrow record batches.
+"""Converts batches of columns to NumPy arrays and Arrow record batches, without TensorFlow.
 
 leaves -> **export** -> PyTorch, JAX, pandas, Polars, ...
 """
@@ -25,11 +25,11 @@ class Ragged(NamedTuple):
 
 
 def to_numpy(column: Column, node: Node) -> Any:
-    """A column as NumPy knows it.
+    """Convert a column to NumPy.
 
     Returns:
-        Dense: an array `[n, *shape]`, a view of the page where its records have equal lengths.
-        Text: an object array `[n]` of `bytes`. Lists: `Ragged`. Objects and maps: a dict.
+        Dense: an array `[n, *shape]`, a view of the page if its records have equal lengths. Text:
+            an object array `[n]` of `bytes`. Lists: `Ragged`. Objects and maps: a dict.
     """
     if isinstance(node, Dense):
         assert isinstance(column.values, np.ndarray)
@@ -46,11 +46,10 @@ def to_numpy(column: Column, node: Node) -> Any:
 
 
 def to_arrow(batch: Batch, key: Node, nodes: dict[str, Node]) -> Any:
-    """A `pyarrow.RecordBatch` with the column `key` and one for each field.
+    """Return a `pyarrow.RecordBatch` with the column `key` and one column per field.
 
-    Strings and blobs are `large_binary`, tensors are nested fixed-size lists, lists are
-    `large_list`. Numbers and the bytes of blobs are shared with the page where they are
-    contiguous in it.
+    Strings and blobs become `large_binary`, tensors nested fixed-size lists, lists `large_list`.
+    Numbers and the bytes of blobs share memory with the page where they are contiguous in it.
 
     Raises:
         MissingExtra: pyarrow is not installed.
@@ -72,7 +71,7 @@ def _arrow(pa: Any, column: Column, node: Node, rows: int) -> Any:
         for axis in reversed(range(len(node.shape))):
             kind = pa.list_(array.type, node.shape[axis])
             count = rows * int(np.prod(node.shape[:axis], dtype=np.int64))
-            # `from_arrays` cannot tell how many lists of length 0 there are.
+            # `from_arrays` cannot infer the number of lists of length 0.
             array = pa.Array.from_buffers(kind, count, [None], children=[array])
         return array
     if isinstance(node, Struct):
@@ -93,7 +92,7 @@ def _arrow(pa: Any, column: Column, node: Node, rows: int) -> Any:
 
 
 def _items(column: Column, node: Runs) -> tuple[Column, NDArray[np.int64]]:
-    """The items of all records one after the other, and offsets in items."""
+    """Return the items of all records in one column, and offsets in items."""
     values, offsets = column.compact()
     if isinstance(values, np.ndarray):
         shape = node.item.shape if isinstance(node.item, Dense) else ()

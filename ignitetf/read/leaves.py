@@ -1,10 +1,10 @@
-"""Columns to flat arrays, the form in which TensorFlow takes them; no TensorFlow here.
+"""Flattens columns into arrays that TensorFlow can take; no TensorFlow here.
 
 schema -> **leaves** -> rows, tensors
 
-Each field is a small tree of nodes: dense values, text, runs of another node, or a struct of
-nodes. A node packs the columns of several batches into arrays of its leaves with one copy, into
-memory that TensorFlow can take over without another (64-byte aligned).
+Each field is a small tree of nodes: dense values, text, runs of another node, or a struct of nodes.
+A node packs the columns of several batches into leaf arrays with one copy, into memory that
+TensorFlow can take over without another (64-byte aligned).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ignitetf.wire.schema import BYTES, Column, Field, Schema
 
 __all__ = ["Dense", "Node", "Runs", "Struct", "Text", "TextStore", "element_tree", "key_tree"]
 
-# A range with at least this share of wanted bytes is copied whole rather than by the value.
+# A range with at least this share of wanted bytes is copied whole instead of value by value.
 _LEAST_SHARE = 1 / 32
 # Other fields of the first and the last record are likely this near.
 _MARGIN = 1024
@@ -31,7 +31,7 @@ _NOTHING: Final = np.empty(0, np.uint8)
 
 
 class _Window(NamedTuple):
-    """Bytes `first` to `end` of a buffer, which is kept so that its id stays its own."""
+    """Bytes `first` to `end` of a buffer; keeping the buffer keeps its id from being reused."""
 
     first: int
     end: int
@@ -40,10 +40,10 @@ class _Window(NamedTuple):
 
 
 class TextStore:
-    """The bytes of the text columns of a page; what each value is stands beside them.
+    """The bytes of the text columns of a page; starts and lengths of the values are kept apart.
 
-    A value handed over by itself costs a Python object, ten times the price of a short string's
-    bytes. Columns of one page lie in one buffer, which is taken once for all of them.
+    Handing values over one by one costs a Python object each, ten times the price of a short
+    string's bytes. The columns of one page share a buffer, which is taken once for all of them.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class TextStore:
         self._windows: dict[int, _Window] = {}
 
     def add(self, column: Column) -> NDArray[np.int64]:
-        """Where the values of a column begin in `halves`, one after the other, and in `joined`, [n]."""
+        """Return where each value starts in `joined`, and in `halves` laid end to end, as [n]."""
         values, starts, lengths = column.values, column.starts, column.lengths
         assert isinstance(values, np.ndarray) and starts is not None and lengths is not None
         if len(starts) == 0:
@@ -73,14 +73,14 @@ class TextStore:
         return starts + (base - first)
 
     def halves(self, pool: BufferPool) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """All bytes in two arrays: the pages themselves where they are of two, else copies."""
+        """Return all bytes as two arrays; beyond two parts, the second is a copy of the rest."""
         first, *others = self._parts or [_NOTHING]
         if len(others) <= 1:
             return first, others[0] if others else _NOTHING
         return first, np.concatenate(others, out=pool.take(self._size - len(first)))
 
     def joined(self) -> bytes:
-        """All bytes, a copy."""
+        """Return a copy of all bytes."""
         return b"".join(part.data for part in self._parts)
 
     def _append(self, part: NDArray[np.uint8]) -> None:
@@ -98,7 +98,7 @@ class Dense:
     def pack(
         self, columns: Sequence[Column], pool: BufferPool, texts: TextStore | None
     ) -> Iterator[NDArray[Any]]:
-        """One array of all records: a copy, unless it lies as TensorFlow takes it already."""
+        """Yield one array of all records, copied unless TensorFlow can take the memory as it is."""
         arrays = [c.values for c in columns]
         if len(arrays) == 1 and (whole := _ready(arrays[0], self.dtype)) is not None:
             yield whole.reshape(len(whole), *self.shape)
@@ -116,12 +116,12 @@ class Dense:
 
 @dataclass(frozen=True)
 class Text:
-    """Strings or blobs: one leaf `[n]` of `bytes`, or two, where each begins in a store and ends."""
+    """Strings or blobs: one leaf `[n]` of `bytes`, or two leaves with starts and lengths."""
 
     def pack(
         self, columns: Sequence[Column], pool: BufferPool, texts: TextStore | None
     ) -> Iterator[NDArray[Any]]:
-        """One object array of all records, or int64 first bytes and lengths into `texts`."""
+        """Yield one object array of all records, or int64 starts and lengths in `texts`."""
         if texts is not None:
             yield np.concatenate([texts.add(c) for c in columns])
             yield np.concatenate([c.lengths for c in columns if c.lengths is not None])
@@ -144,7 +144,7 @@ class Runs:
     def pack(
         self, columns: Sequence[Column], pool: BufferPool, texts: TextStore | None
     ) -> Iterator[NDArray[Any]]:
-        """Items of all records one after the other, and how many each record has."""
+        """Yield the items of all records in sequence, then the number of items of each record."""
         inner, lengths = [], []
         for column in columns:
             values, offsets = column.compact()
@@ -169,7 +169,7 @@ class Struct:
     def pack(
         self, columns: Sequence[Column], pool: BufferPool, texts: TextStore | None
     ) -> Iterator[NDArray[Any]]:
-        """The leaves of every field."""
+        """Yield the leaves of every field."""
         for name, node in self.fields:
             parts = []
             for column in columns:
@@ -182,10 +182,10 @@ Node = Dense | Text | Runs | Struct
 
 
 def _from_aligned(part: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], int]:
-    """The bytes from the aligned address before them on, and how many those are more.
+    """Extend the bytes back to the previous aligned address, and return how many were added.
 
-    TensorFlow takes them over without a copy then. They stay as they are where the memory that
-    they are a view of does not reach so far.
+    TensorFlow can then take them over without a copy. They are returned unchanged if the memory
+    they are a view of does not reach back that far.
     """
     whole: Any = part
     while (base := whole.base) is not None:
@@ -199,7 +199,7 @@ def _from_aligned(part: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], int]:
 
 
 def _ready(values: Any, dtype: np.dtype[Any]) -> NDArray[Any] | None:
-    """The values, if TensorFlow can take them over without a copy."""
+    """Return the values if TensorFlow can take them over without a copy, else None."""
     if not isinstance(values, np.ndarray) or values.dtype != dtype:
         return None
     aligned = values.flags.c_contiguous and values.ctypes.data % ALIGNMENT == 0
@@ -207,7 +207,7 @@ def _ready(values: Any, dtype: np.dtype[Any]) -> NDArray[Any] | None:
 
 
 def node_for(field: Field) -> Node:
-    """The node of a field: see `columns` for the form each type has."""
+    """Return the node of a field; `columns` describes the form of each type."""
     family = family_of(field.type)
     if family is Family.OBJECT:
         return Struct(tuple((f.name, node_for(f)) for f in field.fields))
@@ -219,7 +219,7 @@ def node_for(field: Field) -> Node:
         return Dense(np.dtype("<u8"), (2,))
     rest = tuple(n for n in field.shape[1:] if n is not None)
     if field.dtype.kind == "M":
-        return Dense(np.dtype("<i8"), ())  # a timestamp in the unit that was declared
+        return Dense(np.dtype("<i8"), ())  # a timestamp in the declared unit
     if field.dtype == BYTES:
         return Runs(Text()) if field.shape else Text()
     if field.ragged:
@@ -230,7 +230,7 @@ def node_for(field: Field) -> Node:
 
 
 def key_tree(schema: Schema, nulls: NullPolicy) -> Node:
-    """The node of the keys; composite ones have the masks of their fields under `mask`."""
+    """Return the node of the keys; composite keys have the masks of their fields under `mask`."""
     node = node_for(schema.key)
     if nulls != "mask" or not isinstance(node, Struct):
         return node
@@ -239,7 +239,7 @@ def key_tree(schema: Schema, nulls: NullPolicy) -> Node:
 
 
 def element_tree(schema: Schema, nulls: NullPolicy) -> dict[str, Node]:
-    """Nodes by column name, those of the masks included, sorted by name."""
+    """Return the nodes by column name, including masks, sorted by name."""
     nodes: dict[str, Node] = {f.name: node_for(f) for f in schema.fields}
     if nulls == "mask":
         nodes |= {f.name + MASK_SUFFIX: Dense(np.dtype("?"), ()) for f in schema.fields}

@@ -1,4 +1,4 @@
-"""What becomes of records with a null: `error`, `default`, `mask` or `drop`.
+"""Handles records with nulls: `error`, `default`, `mask` or `drop`.
 
 A field that a record's schema version does not have counts as null.
 """
@@ -28,7 +28,7 @@ MASK_SUFFIX: Final = "_valid"
 
 
 def check_policy(policy: str) -> NullPolicy:
-    """The policy of this name; raises ConfigError for another word."""
+    """Check the name of a policy; raises ConfigError for an unknown one."""
     for known in get_args(NullPolicy):
         if policy == known:
             return known  # type: ignore[no-any-return]
@@ -36,7 +36,7 @@ def check_policy(policy: str) -> NullPolicy:
 
 
 def check_masks(schema: Schema) -> None:
-    """Raise ConfigError where a mask would take the name of a field."""
+    """Raise ConfigError if a mask would take the name of a field."""
     for where, fields in (("", schema.fields), ("the key's ", schema.key.fields)):
         names = {f.name for f in fields}
         for name in sorted(names):
@@ -49,14 +49,14 @@ def check_masks(schema: Schema) -> None:
 
 
 def apply_nulls(batch: Batch, policy: NullPolicy) -> tuple[Batch, int]:
-    """The batch without nulls, and how many records were dropped.
+    """Return the batch without nulls, and how many records were dropped.
 
     - `error` raises SchemaError for the first null (its `record` and `field`);
     - `default` leaves zeros, empty strings and empty runs;
-    - `mask` does too, and adds a bool column `FIELD_valid` for every field;
+    - `mask` does the same and adds a bool column `FIELD_valid` for every field;
     - `drop` leaves the record out.
 
-    Fields of composite keys count as those of values do.
+    Fields of composite keys are treated like fields of values.
     """
     masks = _masks(batch.columns)
     key_masks: dict[str, NDArray[np.bool_]] = {}
@@ -82,13 +82,13 @@ def apply_nulls(batch: Batch, policy: NullPolicy) -> tuple[Batch, int]:
 
 
 def _masks(columns: Mapping[str, Column]) -> dict[str, NDArray[np.bool_]]:
-    """Which records have no null, of the columns where some have."""
+    """Return which records have no null, for the columns that contain any."""
     found = {name: record_valid(column) for name, column in columns.items()}
     return {name: valid for name, valid in found.items() if valid is not None}
 
 
 def _filled(columns: Mapping[str, Column]) -> dict[str, Column]:
-    """The columns without marks of nulls; objects without fields need theirs for their number."""
+    """Return the columns without null marks; objects without fields keep marks as their count."""
     return {
         name: Column(c.values, c.starts, c.lengths)
         if not isinstance(c.values, dict) or c.values
@@ -119,10 +119,10 @@ def _refuse(
 
 
 def record_valid(column: Column) -> NDArray[np.bool_] | None:
-    """Which records have no null in this field, inside lists and nested objects too.
+    """Return which records have no null in this field, including lists and nested objects.
 
     Returns:
-        Bool [n], or None where no record has a null.
+        Bool [n], or None if there are no nulls.
     """
     parts = [] if column.valid is None else [column.valid]
     if isinstance(column.values, dict):

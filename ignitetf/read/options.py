@@ -1,4 +1,4 @@
-"""`ReadOptions`: what is read of a cache, and how.
+"""`ReadOptions`: what to read from a cache, and how.
 
 **options** -> reader -> rows
 """
@@ -16,30 +16,30 @@ __all__ = ["LARGE_ROW_BYTES", "PAGE_BYTES", "ReadOptions"]
 
 # About 4 MB a page was best for rows of 784 bytes and of 1 MB alike.
 PAGE_BYTES: Final = 4 << 20
-# Large values come faster in larger pages, and over two connections at once.
+# Large values arrive faster in larger pages, and over two connections at once.
 LARGE_ROW_BYTES: Final = 64 << 10
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What is read of a cache, and how.
+    """What to read from a cache, and how.
 
     Attributes:
         fields: Names of value fields, None for all.
         where: SQL condition that the node evaluates, None for all entries.
         where_params: Values for the `?` in it.
-        table: The SQL table whose rows are read, where the cache has several; None for its one.
+        table: The SQL table to read if the cache has several; None for its only one.
         schema: Declared schema, see `declared`.
         nulls: Policy for nulls.
         raw_nulls: Leave nulls in the columns, marked by `valid`; no policy is applied.
-        skip_unreadable: Leave out the fields that cannot be read, instead of raising.
+        skip_unreadable: Leave out fields that cannot be read, instead of raising.
         page_size: Entries in a page, None for about `PAGE_BYTES`.
         readers: Connections at once.
-        retry_s: Seconds that a lost connection may take to be replaced, None for the
-            `idle_timeout_s` of the settings.
-        version: Version of the manifest that is insisted on.
-        on_change: `error`, `warn` or `ignore` where a partition has another number of entries
-            than the manifest says.
+        retry_s: Seconds allowed for replacing a lost connection, None for the `idle_timeout_s` of
+            the settings.
+        version: Required version of the manifest.
+        on_change: `error`, `warn` or `ignore` if a partition has another number of entries than the
+            manifest says.
     """
 
     fields: Sequence[str] | None = None

@@ -1,17 +1,19 @@
-"""Which rows, in which order: shards, epochs, shuffling and positions. No sockets, no TensorFlow.
+"""Which rows are read in which order: shards, epochs, shuffling and positions.
 
 **plan** -> batches -> rows
 
-An epoch of a shard is a fixed sequence of rows, given by the data, the seed and the epoch number.
-The partitions are shared out among the shards once, by size, and never change shard. Without a
-seed a shard reads its partitions in ascending order; with one it permutes them each epoch, puts
-consecutive ones together into windows of a bounded number of bytes, and permutes the rows of each
-window. A partition's own order is that of its key hashes, the same on every node, so nothing
-here depends on the cluster or on the number of readers.
+An epoch of a shard is a fixed sequence of rows, determined by the data, the seed and the epoch
+number. Partitions are dealt out to the shards once, by size, and never change shard. Without a
+seed, a shard reads its partitions in ascending order. With one, it permutes them each epoch, groups
+consecutive ones into windows of a limited number of bytes, and permutes the rows of each window.
+The order within a partition is that of its key hashes, the same on every node, so nothing here
+depends on the cluster or on the number of readers.
 
-A position is a chain of (number of shards, rows that each has consumed). The rows left over by
-one link are shared out anew, in equal contiguous ranges, among the shards of the next; so an epoch
-goes on where it stopped even when the number of workers changed.
+A position is a chain of (number of shards, rows that each has consumed). The rows left over by one
+link are dealt out anew, in equal contiguous ranges, to the shards of the next link. So an epoch
+continues where it stopped even if the number of workers changed.
+
+No sockets and no TensorFlow here.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ WINDOW_BYTES: Final = 256 << 20
 Even = Literal["pad", "drop"]
 _UNBOUNDED: Final = 1 << 62
 MOST_ROWS: Final = _UNBOUNDED - 1
-# A state with more is none that training ever wrote.
+# A state with more shards or links was not written by any training.
 _MOST_SHARDS: Final = 4096
 _MOST_LINKS: Final = 1000
 _ORDER_STREAM, _ROWS_STREAM = 0, 1
@@ -56,9 +58,9 @@ class Window:
     """Consecutive partitions of a shard whose rows are permuted together.
 
     Attributes:
-        partitions: In the order in which they are read.
+        partitions: The partitions in reading order.
         first: Number of the window's first row within the shard's epoch.
-        rows: Rows in it.
+        rows: Number of rows.
     """
 
     partitions: tuple[int, ...]
@@ -71,7 +73,7 @@ class Shard:
     """One of `count` equal workers, each of which reads its share of the rows.
 
     Raises:
-        ConfigError: The index or the count is not a whole number, or out of range.
+        ConfigError: The index or the count is not an integer, or is out of range.
     """
 
     index: int = 0
@@ -93,7 +95,7 @@ class Shard:
 
     @classmethod
     def of(cls, value: Any) -> Shard:
-        """A shard as users write it: `(index, count)`; raises ConfigError for all else."""
+        """Convert a shard given as `(index, count)`; raises ConfigError for anything else."""
         if isinstance(value, cls):
             return value
         try:
@@ -128,7 +130,7 @@ class Position:
     chain: tuple[tuple[int, int], ...] = ()
 
     def after(self, rows: int, workers: int) -> Position:
-        """The place after each of so many workers has consumed `rows` more."""
+        """Return the position after each of the workers has consumed `rows` more rows."""
         chain = list(self.chain)
         if chain and chain[-1][0] == workers:
             rows += chain.pop()[1]
@@ -136,7 +138,7 @@ class Position:
 
     @classmethod
     def from_state(cls, state: Any) -> Position:
-        """The place that a state names; raises ConfigError where it names none."""
+        """Return the position stored in a state; raises ConfigError if there is none."""
         hint = "pass what state() gave, as it is"
         try:
             epoch, links = whole(state["epoch"]), state["chain"]
@@ -158,15 +160,15 @@ class Order:
     """The order of the rows of some partitions.
 
     Attributes:
-        partitions: Partitions that are read, ascending.
+        partitions: Partitions to read, ascending.
         counts: Rows in each.
         row_bytes: Bytes of a row, for the size of windows.
-        seed: Seed of the shuffle, None for none.
-        even: How shards get the same number of rows: repeat rows of their own (`pad`), leave
-            out their last ones (`drop`), or None: they differ.
+        seed: Seed of the shuffle; None does not shuffle.
+        even: How shards get the same number of rows: repeat their own rows (`pad`), leave out their
+            last ones (`drop`), or None: the numbers differ.
         window_bytes: Upper limit for a window of more than one partition.
-        known: Whether `counts` are exact; else they are estimates above zero, and only reading
-            tells where a row stands.
+        known: Whether `counts` are exact; otherwise they are estimates above zero, and the place of
+            a row is only known by reading.
     """
 
     partitions: tuple[int, ...]
@@ -178,15 +180,15 @@ class Order:
     known: bool = True
 
     def share(self, shard: Shard) -> tuple[int, ...]:
-        """Partitions of one shard, ascending: the largest partition goes to the smallest shard."""
+        """Return the partitions of one shard, ascending; the largest goes to the smallest shard."""
         return _shares(self.partitions, self.counts, shard.count)[shard.index]
 
     def own_rows(self, shard: Shard) -> int:
-        """Rows that belong to a shard."""
+        """Return the number of rows that belong to a shard."""
         return _share_rows(self.partitions, self.counts, shard.count)[shard.index]
 
     def rows(self, shard: Shard) -> int:
-        """Rows that a shard reads in an epoch, after `even`; without bound where not known.
+        """Return the rows that a shard reads in an epoch, after `even`; unlimited if unknown.
 
         Raises:
             ConfigError: A shard has no row that it could repeat.
@@ -206,7 +208,7 @@ class Order:
         return max(every)
 
     def windows(self, shard: Shard, epoch: int) -> list[Window]:
-        """The windows of a shard's epoch, in order."""
+        """Return the windows of a shard's epoch, in order."""
         sizes = dict(zip(self.partitions, self.counts, strict=True))
         order = list(self.share(shard))
         if self.seed is not None:
@@ -231,14 +233,14 @@ class Order:
         return out
 
     def permutation(self, window: Window, epoch: int) -> NDArray[np.int64]:
-        """The order of a window's rows, by their number within it."""
+        """Return the order of a window's rows, by their number within it."""
         assert self.seed is not None
         name = min(window.partitions)
         rng = np.random.default_rng([self.seed, epoch, _ROWS_STREAM, name])
         return rng.permutation(window.rows)
 
     def pieces(self, chain: Sequence[tuple[int, int]], shard: Shard) -> list[Piece]:
-        """What a shard has to read after the links of `chain`.
+        """Return what a shard still has to read after the links of `chain`.
 
         Raises:
             ConfigError: A link consumes more rows than any of its shards has.
@@ -258,7 +260,7 @@ class Order:
         return shares[shard.index]
 
     def _dealt(self, shares: list[list[Piece]], count: int, *, fresh: bool) -> list[list[Piece]]:
-        """The pieces of all shards shared out among `count`; a fresh epoch by partitions."""
+        """Deal out the pieces of all shards to `count` shards; a fresh epoch by partitions."""
         if fresh:
             every = [Shard(i, count) for i in range(count)]
             return [[Piece(shard, 0, self.rows(shard))] for shard in every]
@@ -278,7 +280,7 @@ class Order:
 def _shares(
     partitions: tuple[int, ...], counts: tuple[int, ...], count: int
 ) -> tuple[tuple[int, ...], ...]:
-    """The partitions of each of `count` shards."""
+    """Return the partitions of each of `count` shards."""
     if count == 1:
         return (partitions,)
     loads = [(0, 0, i) for i in range(count)]  # rows, partitions, shard
@@ -294,7 +296,7 @@ def _shares(
 def _share_rows(
     partitions: tuple[int, ...], counts: tuple[int, ...], count: int
 ) -> tuple[int, ...]:
-    """The rows of each of `count` shards."""
+    """Return the number of rows of each of `count` shards."""
     sizes = dict(zip(partitions, counts, strict=True))
     return tuple(sum(sizes[p] for p in share) for share in _shares(partitions, counts, count))
 
@@ -304,7 +306,7 @@ def _length(pieces: Sequence[Piece]) -> int:
 
 
 def _tail(pieces: Sequence[Piece], rows: int) -> list[Piece]:
-    """The pieces without their first `rows` rows."""
+    """Return the pieces without their first `rows` rows."""
     out = []
     for piece in pieces:
         if rows >= len(piece):
@@ -316,7 +318,7 @@ def _tail(pieces: Sequence[Piece], rows: int) -> list[Piece]:
 
 
 def _head(pieces: Sequence[Piece], rows: int) -> list[Piece]:
-    """The first `rows` rows of the pieces."""
+    """Return the first `rows` rows of the pieces."""
     out = []
     for piece in pieces:
         if rows <= 0:
@@ -328,14 +330,14 @@ def _head(pieces: Sequence[Piece], rows: int) -> list[Piece]:
 
 
 def whole(value: Any) -> int:
-    """A whole number, of any type for such; raises TypeError for all else, booleans too."""
+    """Convert any integer type to int; raises TypeError for anything else, including bool."""
     if isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{value!r} is no number")
     return operator.index(value)
 
 
 def whole_argument(name: str, value: Any, least: int, most: int = MOST_ROWS) -> int:
-    """An argument that is a whole number between two; raises ConfigError for all else."""
+    """Check an integer argument against its limits; raises ConfigError for anything else."""
     try:
         number = whole(value)
     except (TypeError, ValueError) as error:

@@ -1,10 +1,10 @@
-"""How the partitions of a cache are asked for: by scan, or by SQL where `where=` is given.
+"""The queries that read a cache's partitions: scans, or SQL if `where=` is given.
 
 conditions -> **queries** -> scan -> reader
 
-A condition on single rows goes to each partition. Any other is evaluated by one statement over the
-whole table, which gives the keys; each partition is then scanned, and the entries that have one of
-these keys are kept. So the order within a partition is the same either way.
+A condition that depends on single rows is sent to each partition. Any other is evaluated by one
+statement over the whole table, which returns keys; each partition is then scanned, and only entries
+with these keys are kept. So the order within a partition is the same either way.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _KEYS_IN_PAGE: Final = 32_768
 
 
 def scan_query(cache: str, page_size: int, unit_bytes: float | None, page_bytes: int) -> Query:
-    """All entries of a partition.
+    """Return the query for all entries of a partition.
 
     Args:
         cache: Its name.
         page_size: Entries in a page.
-        unit_bytes: About how many bytes a partition has; None where nobody knows.
-        page_bytes: About how many bytes a page has.
+        unit_bytes: Approximate bytes of a partition; None if unknown.
+        page_bytes: Approximate bytes of a page.
     """
     number = cache_id(cache)
     return Query(
@@ -52,11 +52,11 @@ def scan_query(cache: str, page_size: int, unit_bytes: float | None, page_bytes:
 
 @dataclass(frozen=True)
 class Selection:
-    """The entries of a cache that a condition chooses.
+    """The entries of a cache that a condition selects.
 
     Attributes:
         cache: Its name.
-        table: The SQL table whose rows are meant.
+        table: The SQL table to read.
         condition: The condition.
     """
 
@@ -65,11 +65,11 @@ class Selection:
     condition: Condition
 
     def query(self, page_size: int) -> Query:
-        """The entries of a partition for which the condition holds; only for one `by_row`."""
+        """Return the query for the matching entries of a partition; only if `by_row`."""
         return self._entries(page_size, self.condition.text, self.condition.params)
 
     def sample(self, page_size: int) -> tuple[Query, Query]:
-        """Rows of the table, whatever the condition says: of a partition, and of all of them."""
+        """Return queries for any rows of the table: of one partition, and of all of them."""
         found = self._entries(page_size, "TRUE", ())
         body = sql_request(self.table.schema, self._select("_KEY, _VAL", "TRUE"), (), page_size)
         return found, replace(found, body=lambda _: body)
@@ -86,11 +86,12 @@ class Selection:
         )
 
     def _select(self, what: str, condition: str) -> str:
-        # The condition is the user's own SQL, proven to be one; values go beside it.
+        # The condition is the user's own SQL, checked to be a single condition; values are sent as
+        # parameters.
         return f"SELECT {what} FROM {self.table.source} WHERE ({condition})"  # nosec B608
 
     def keys(self, client: Client, retry: RetryPolicy) -> KeySet:
-        """The keys of the rows for which the condition holds, by one statement over all of them.
+        """Return the keys of the matching rows, by one statement over all of them.
 
         Raises:
             ConfigError: As `check_whole`; the cluster may have grown.
@@ -103,14 +104,14 @@ class Selection:
         with contextlib.closing(scan_units(client, query, [0], retry=retry)) as pages:
             for item in pages:
                 if item.replay == 0:
-                    found = KeySet()  # after a lost connection the statement begins again
+                    found = KeySet()  # after a lost connection the statement starts over
                 if item.page is not None:
                     found.add(item.page)
         self.check_whole(client)
         return found
 
     def check(self, client: Client, params: Sequence[Any]) -> None:
-        """Raise ConfigError, or SqlError, where the cluster cannot evaluate the condition."""
+        """Raise ConfigError or SqlError if the cluster cannot evaluate the condition."""
         if self.condition.by_row:
             with client.channel() as channel:
                 can = channel.features & Feature.QUERY_PARTITIONS_BATCH_SIZE
@@ -121,14 +122,14 @@ class Selection:
                 )
         else:
             self.check_whole(client)
-        # A condition that the node refuses is better known now than when the epoch begins.
+        # Better to learn now that the node refuses a condition than when the epoch begins.
         sql = self._select("1", self.condition.text) + " LIMIT 0"
         client.sql(sql, params, schema=self.table.schema).close()
 
     def check_whole(self, client: Client) -> None:
-        """Raise ConfigError where one statement does not see the whole of what it compares with.
+        """Raise ConfigError if a subquery would not see the whole table that it reads.
 
-        Ignite evaluates a subquery on each node, over what that node holds.
+        Ignite evaluates a subquery on each node, over the rows which that node holds.
         """
         spread = {name for (name,) in client.sql(statement("spread"))}
         if names := sorted(spread & self.condition.names):
@@ -143,13 +144,13 @@ class Selection:
 def find_selection(
     client: Client, cache: str, options: ReadOptions, data_set: str | None = None
 ) -> Selection:
-    """The entries that `where=` and `table=` choose.
+    """Return the entries that `where=` and `table=` select.
 
     Args:
         client: The connection.
         cache: Name of the cache.
         options: The condition, its parameters and the table.
-        data_set: Name of the data set in the cache, by which a condition may call its table.
+        data_set: Name of the data set in the cache, which a condition may use for its table.
 
     Raises:
         ConfigError: The cache has no SQL table, or several; or the condition cannot be used.

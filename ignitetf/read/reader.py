@@ -1,10 +1,10 @@
-"""`CacheReader`: one cache opened for reading; partitions in, batches of columns out.
+"""`CacheReader`: a cache opened for reading; turns partitions into batches of columns.
 
 scan -> **reader** -> batches -> rows
 
-Opening finds out what the cache holds: from its manifest, else from the declared schema, else
-from the first pages. Reading decodes pages, applies the policy for nulls, and compares pages
-that had to be fetched again with those delivered before.
+Opening determines what the cache holds: from its manifest, else from the declared schema, else from
+the first pages. Reading decodes pages, applies the policy for nulls, and compares pages that had to
+be fetched again with those delivered before.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ __all__ = ["CacheReader", "UnitBatch"]
 
 _LARGE_PAGE_BYTES: Final = 16 << 20
 _MAX_PAGE_ENTRIES: Final = 65_536
-# Partitions and entries looked at to learn what an undescribed cache holds.
+# How many partitions and entries are sampled to find the schema of a cache without a manifest.
 _PROBE_PARTITIONS: Final = 64
 _PROBE_ENTRIES: Final = 64
 _PROBE_ROWS: Final = 4096
@@ -68,7 +68,7 @@ class UnitBatch:
     """A batch of one partition.
 
     Attributes:
-        unit: Index into the partitions asked for.
+        unit: Index into the requested partitions.
         first: Number of the batch's first record within its partition, before nulls are dropped.
         count: Records of the partition in it, before nulls are dropped; 0 at the partition's end.
         batch: The records.
@@ -81,15 +81,15 @@ class UnitBatch:
 
 
 class CacheReader:
-    """A cache whose content is known; `batches` reads it.
+    """A cache whose schema is known; `batches` reads it.
 
     Raises:
         CacheNotFound: There is no such cache.
-        SchemaError: The cache is empty or unclear and nothing is declared; or a field is unknown.
+        SchemaError: The cache is empty or ambiguous and nothing is declared; or a field is unknown.
     """
 
     def __init__(self, client: Client, name: str, options: ReadOptions) -> None:
-        """Find out what the cache holds."""
+        """Determine what the cache holds."""
         options.check()
         self.client = client
         self.name = name
@@ -102,11 +102,11 @@ class CacheReader:
         counts = () if self.manifest is None else self.manifest.partition_rows
         self.changes = Changes(name, options.on_change, counts)
         self.registry = TypeRegistry()
-        self.entry_bytes = 0.0  # of a record, as it is stored
+        self.entry_bytes = 0.0  # stored bytes of a record
         self.block_rows = 1.0  # records in an entry of the cache
         self.dropped = 0
         self.left_out: dict[str, SchemaError] = {}  # fields that cannot be read, and why
-        self.times = Times()  # of all batches that were read
+        self.times = Times()  # of all batches read
         self.window_pools: list[BufferPool] = []  # memory of shuffled windows, kept between epochs
         self._selection = self._find_selection()
         self.schema = self._open_schema()
@@ -151,9 +151,9 @@ class CacheReader:
         return schema
 
     def _probe(self, declared: Declaration | None) -> Schema:
-        """The schema seen in the first pages of some partitions, and of the whole cache.
+        """Return the schema seen in the first pages of some partitions.
 
-        The latter is one scan, where the partitions have so few entries that hardly any was seen.
+        If those have so few entries that hardly any were seen, a scan of the whole cache follows.
         """
         key, value = Evidence(), Evidence()
         partitions = _spread_out(self.partition_count, _PROBE_PARTITIONS)
@@ -185,7 +185,7 @@ class CacheReader:
     def _observe(
         self, query: Query, partitions: Sequence[int], key: Evidence, value: Evidence
     ) -> int:
-        """Take in pages until there are enough rows or bytes; gives the number of rows."""
+        """Take in pages until there are enough rows or bytes, and return the number of rows."""
         rows = nbytes = 0
         with contextlib.closing(
             scan_units(self.client, query, partitions, retry=self._retry)
@@ -205,7 +205,7 @@ class CacheReader:
         return rows
 
     def _where(self, page: Page, partition: int) -> Where:
-        """Tells where the records of a page are, to an error about one of them."""
+        """Return a function that locates a record of this page, for an error about it."""
 
         def where(row: int) -> dict[str, Any]:
             facts: dict[str, Any] = {"cache": self.name}
@@ -247,7 +247,7 @@ class CacheReader:
         return self.client.cache_size(self.cache)
 
     def row_count(self, partitions: Sequence[int]) -> int | None:
-        """Records in these partitions, None where only reading them would tell."""
+        """Return the number of records in these partitions; None if only reading can tell."""
         if not self.counts_are_exact:
             return None
         if len(partitions) == self.partition_count:
@@ -260,15 +260,15 @@ class CacheReader:
 
     @property
     def counts_are_exact(self) -> bool:
-        """Whether every entry of a partition is given as a row."""
+        """Whether every entry of a partition becomes a row."""
         return not self.options.selects and self.options.nulls != "drop"
 
     def estimated_counts(self, partitions: Sequence[int]) -> list[int]:
-        """About how many entries each partition has, at least one."""
+        """Return the approximate number of entries in each partition, at least one."""
         return [max(1, self._size() // max(1, self.partition_count))] * len(partitions)
 
     def partition_counts(self, partitions: Sequence[int]) -> list[int]:
-        """Entries in each partition: from the manifest, else by one scan that decodes nothing."""
+        """Return the entries per partition: from the manifest, else by a scan without decoding."""
         if self.manifest is not None and self.manifest.partition_rows:
             return [self.manifest.partition_rows[p] for p in partitions]
         counts = [0] * len(partitions)
@@ -285,7 +285,7 @@ class CacheReader:
         return counts
 
     def page_size(self) -> int:
-        """Entries in a page: as given, else about `PAGE_BYTES`."""
+        """Entries in a page: the option, else as many as make about `PAGE_BYTES`."""
         if self.options.page_size is not None:
             return self.options.page_size
         stored_bytes = max(self.entry_bytes * self.block_rows, 64.0)
@@ -309,12 +309,12 @@ class CacheReader:
         return scan_query(self.cache, page_size, known, self._page_bytes)
 
     def batches(self, partitions: Sequence[int]) -> Generator[UnitBatch, None, None]:
-        """The records of the partitions, in the order given and by key hash within each.
+        """Yield the records of the partitions, in the given order, and by key hash within each.
 
         A batch with `batch` None and `count` 0 marks the end of each partition.
 
         Raises:
-            SchemaError: A record does not fit; cache, partition, key and field are named.
+            SchemaError: A record does not fit; names cache, partition, key and field.
             DataChanged: A page fetched again has other keys than before.
         """
         page, selection = self.page_size(), self._selection
@@ -330,7 +330,7 @@ class CacheReader:
         unit, first, again, rows = -1, 0, 0, 0
         every = len(partitions) == self.partition_count
         size = len(keys) if every and keys is not None else None
-        # Of blocks only the manifest tells the rows.
+        # For blocks only the manifest knows the number of rows.
         if every and selection is None and not (changes.counts or self._is_blocks):
             size = self._size()
         pages = scan_units(
@@ -372,10 +372,12 @@ class CacheReader:
             pages.close()
 
     def _decoder(self, keys: KeySet | None) -> Callable[[int, Page], tuple[list[Batch], int]]:
-        """What makes, of a page, batches (one of rows, or one a block) and their fingerprint.
+        """Return a function that decodes a page into batches and their fingerprint.
+
+        A page of rows becomes one batch, a page of blocks one batch per block.
 
         Args:
-            keys: Those of the entries to keep; None keeps all.
+            keys: Keys of the entries to keep; None keeps all.
         """
         if self._is_blocks:
             decode = BlockDecoder(self.schema, self.registry).decode
@@ -404,7 +406,7 @@ class CacheReader:
 
 
 def _spread_out(count: int, most: int) -> list[int]:
-    """At most `most` partitions, evenly spread."""
+    """Return at most `most` partitions, evenly spread."""
     if count <= most:
         return list(range(count))
     return [i * count // most for i in range(most)]

@@ -1,10 +1,10 @@
-"""The rows of an epoch in their order, without TensorFlow.
+"""The rows of an epoch in order, without TensorFlow.
 
 arguments -> plan + reader -> **rows** -> tf/dataset, train, explore, users of NumPy and Arrow
 
-`EpochRows` says which rows come in which order, and reading never changes it. Each iteration is an
-object of its own that knows how far it has come, so that a state can be taken from it. `Epochs`
-counts for those who read one epoch after another.
+`EpochRows` defines which rows come in which order; reading never changes it. Each iteration is a
+separate object that knows how far it has come, so that a state can be taken from it. `Epochs` does
+the counting for those who read one epoch after another.
 """
 
 from __future__ import annotations
@@ -74,32 +74,32 @@ def open_rows(
         for batch in rows.batches(128):
             batch["val"]["IMAGE"]                    # uint8 [128, 28, 28, 1]
 
-    The arguments are those of `IgniteDataset` of the same name, with the same meaning, and the rows
-    come in the same order.
+    Arguments have the same names and meaning as those of `IgniteDataset`, and the rows come in the
+    same order.
 
     Args:
         cache: Name of the cache or data set.
         address: Node or nodes, `HOST:PORT` each; None for the running embedded node or a setting.
         fields: Value fields to read; None for all.
-        where: SQL condition on the rows, as it stands after WHERE.
+        where: SQL condition on the rows, as written after WHERE.
         where_params: Values for the `?` in it.
-        table: SQL table whose rows are read, where the cache has several.
+        table: SQL table to read if the cache has several.
         schema: Declared fields, `{name: dtype | (dtype, shape)}`.
         nulls: `error`, `default`, `mask` or `drop`.
-        shuffle: Seed of the order; None for that of the partitions.
+        shuffle: Seed of the shuffle; None reads partitions in order.
         epoch: Number of the epoch.
-        shard: (index, count) of this worker; None takes it from `TF_CONFIG`, where that is set.
-        even: `pad` or `drop`, so that all shards have the same number of rows.
+        shard: (index, count) of this worker; None takes it from `TF_CONFIG` if that is set.
+        even: `pad` or `drop` to give all shards the same number of rows.
         part: Read only this partition; -1 for all.
         local: Read only the partitions that the connected node owns.
         readers: Connections at once, or "auto".
         page_size: Entries in a page; None for about 4 MB.
         on_node_loss: `retry` or `error`.
         on_change: `error` or `warn`.
-        version: Insist on this version of the data set's manifest.
+        version: Require this version of the data set's manifest.
         window_bytes: Limit for a window of the shuffle.
         settings: Connection settings, instead of `address`.
-        client: A connection that is open already, instead of `address` and `settings`.
+        client: An open connection, instead of `address` and `settings`.
 
     Raises:
         CacheNotFound: There is no such cache.
@@ -132,16 +132,16 @@ def _settings_of(address: str | Sequence[str] | None) -> Settings:
 
 
 class EpochRows:
-    """One worker's rows of an epoch, in their order, from a position on.
+    """One worker's rows of an epoch, in order, from a position on.
 
-    `batches` reads them. An `EpochRows` does not change: `resume`, `advance` and `next_epoch` return
-    others, over the same connections.
+    `batches` reads them. An `EpochRows` never changes: `resume`, `advance` and `next_epoch` return
+    new ones over the same connections.
 
     Attributes:
         reader: The opened cache.
         order: The order of all its rows.
         shard: The worker whose rows these are.
-        position: Where in which epoch they begin.
+        position: Epoch and place in it where these rows begin.
     """
 
     def __init__(self, reader: CacheReader, order: Order, shard: Shard, position: Position) -> None:
@@ -158,7 +158,7 @@ class EpochRows:
 
     @functools.cached_property
     def length(self) -> int | None:
-        """The number of rows; None where only reading tells it (`where=`, `nulls="drop"`)."""
+        """The number of rows; None if only reading can tell (`where=`, `nulls="drop"`)."""
         if self.order.known:
             return sum(map(len, self.order.pieces(self.position.chain, self.shard)))
         rows = self.reader.row_count(self.order.partitions)
@@ -181,30 +181,30 @@ class EpochRows:
 
     @property
     def plain(self) -> bool:
-        """Whether values are no objects with fields, but numbers, texts or arrays."""
+        """Whether values are plain numbers, texts or arrays rather than objects with fields."""
         return self.reader.schema.type_name is None
 
     @property
     def dropped(self) -> int:
-        """Records left out so far by `nulls="drop"`, of all reading over these connections."""
+        """Records left out so far by `nulls="drop"`, over all reading on these connections."""
         return self.reader.dropped
 
     # Other places
 
     def at(self, position: Position) -> EpochRows:
-        """The rows from another position on."""
+        """Return the rows from another position on."""
         return EpochRows(self.reader, self.order, self.shard, position)
 
     def next_epoch(self) -> EpochRows:
-        """The rows of the epoch that follows, from its beginning."""
+        """Return the rows of the next epoch, from its beginning."""
         return self.at(Position(self.position.epoch + 1))
 
     def advance(self, rows: int) -> EpochRows:
-        """What is left when each worker has consumed so many rows of these."""
+        """Return what is left after each worker has consumed `rows` of these rows."""
         return self.at(self._after(rows))
 
     def shuffled(self, seed: int | None) -> EpochRows:
-        """The rows in the order of another seed; None keeps the one they have."""
+        """Return the rows shuffled by another seed; None keeps the order."""
         old = self.order
         if seed is None:
             seed = old.seed
@@ -215,15 +215,17 @@ class EpochRows:
         return EpochRows(self.reader, order, self.shard, self.position)
 
     def state(self, rows_consumed: int = 0, epoch: int | None = None) -> dict[str, Any]:
-        """Where training stands after `rows_consumed` rows.
+        """Return the state of the training after `rows_consumed` rows.
 
         Args:
-            rows_consumed: Rows that each worker has trained on, counted from these rows' first.
-            epoch: Number of the epoch; None for that of these rows. Another one is counted from
+            rows_consumed: Rows that each worker has trained on, counted from the first of these
+                rows.
+            epoch: Number of the epoch; None for that of these rows. Any other epoch is counted from
                 its beginning.
 
         Returns:
-            A JSON object of less than 1 KB that `resume` takes, also on another number of workers.
+            A JSON object of less than 1 KB that `resume` takes, also with another number of
+            workers.
         """
         start = self
         if epoch is not None and whole_argument("epoch", epoch, 0) != self.position.epoch:
@@ -238,10 +240,10 @@ class EpochRows:
         return self.position.after(consumed, self.shard.count)
 
     def resume(self, state: dict[str, Any]) -> EpochRows:
-        """The rows that follow the place where `state` was taken.
+        """Return the rows that follow the place where `state` was taken.
 
         Raises:
-            ConfigError: The state is of another cache or way of reading, or is none.
+            ConfigError: The state belongs to another cache or way of reading, or is not a state.
             DataChanged: The data were loaded again since.
         """
         position, order = placed(state, self.reader, self.order, self.shard)
@@ -250,7 +252,7 @@ class EpochRows:
     # Reading
 
     def column_batches(self) -> Generator[Batch, None, None]:
-        """Columns as the wire has them, a page or a shuffled window at a time, in order.
+        """Yield columns in their stored form, a page or a shuffled window at a time, in order.
 
         Close the generator to stop early.
         """
@@ -258,26 +260,26 @@ class EpochRows:
         return read_pieces(self.reader, self.order, pieces, self.position.epoch)
 
     def batches(self, batch_size: int | None = None, drop_remainder: bool = False) -> Batches:
-        """An iterator of NumPy columns that knows its place.
+        """Return an iterator of NumPy columns that knows its position.
 
         Args:
-            batch_size: Rows in each; None for about a page, without a copy.
-            drop_remainder: Leave out a last batch that is not full.
+            batch_size: Rows per batch; None for about a page, without a copy.
+            drop_remainder: Leave out an incomplete last batch.
         """
         if batch_size is not None:
             batch_size = whole_argument("batch_size", batch_size, 1)
         return Batches(self, batch_size, drop_remainder)
 
     def numpy(self) -> Iterator[dict[str, Any]]:
-        """The rows, a page at a time, as NumPy columns; see `export.to_numpy`.
+        """Yield the rows, a page at a time, as NumPy columns; see `export.to_numpy`.
 
         Yields:
-            `{"key": column, "val": {FIELD: column}}`, or `val` itself a column for plain values.
+            `{"key": column, "val": {FIELD: column}}`; for plain values `val` is itself a column.
         """
         return self.batches()
 
     def arrow(self) -> Iterator[Any]:
-        """The rows, a page at a time, as `pyarrow.RecordBatch`; see `export.to_arrow`."""
+        """Yield the rows, a page at a time, as `pyarrow.RecordBatch`; see `export.to_arrow`."""
         for batch in closing_batches(_pages(self)):
             yield to_arrow(batch, self.key, self.values)
 
@@ -285,7 +287,7 @@ class EpochRows:
 class Batches(Iterator[dict[str, Any]]):
     """Batches of an epoch as NumPy columns, and how far they have come.
 
-    Columns are views of the page they came in where that is possible; see `export.to_numpy`.
+    Columns are views of the page they came in if possible; see `export.to_numpy`.
 
     Attributes:
         consumed: Rows handed out so far.
@@ -311,7 +313,7 @@ class Batches(Iterator[dict[str, Any]]):
         }
 
     def state(self) -> dict[str, Any]:
-        """Where these batches stand, for `EpochRows.resume`: after the last one handed out."""
+        """Return the state after the last batch handed out, for `EpochRows.resume`."""
         return self._rows.state(self.consumed)
 
     def close(self) -> None:
@@ -326,10 +328,9 @@ class Batches(Iterator[dict[str, Any]]):
 
 
 class Epochs:
-    """One epoch after another: each `take` gives the next, whichever thread asks.
+    """One epoch after another: each `take` returns the next one, whichever thread asks.
 
-    This is what a pipeline that is iterated again and again has to remember; the rows themselves
-    do not.
+    A pipeline that is iterated repeatedly needs this memory; the rows themselves have none.
     """
 
     def __init__(self, first: EpochRows) -> None:
@@ -337,20 +338,20 @@ class Epochs:
         self._next = first
 
     def take(self) -> EpochRows:
-        """The rows of the next epoch; what was sought to may be the rest of one."""
+        """Return the rows of the next epoch; after `seek`, possibly only the rest of one."""
         with self._lock:
             rows = self._next
             self._next = rows.next_epoch()
         return rows
 
     def seek(self, rows: EpochRows) -> None:
-        """Let the next `take` give these rows."""
+        """Make the next `take` return these rows."""
         with self._lock:
             self._next = rows
 
 
 def _pages(rows: EpochRows) -> Generator[Batch, None, None]:
-    """Batches of about a page; a shuffled window comes whole, and is cut."""
+    """Yield batches of about a page; a shuffled window arrives whole and is cut up."""
     with contextlib.closing(rows.column_batches()) as batches:
         for batch in batches:
             yield from batch.slices(piece_rows(len(batch), batch.nbytes))

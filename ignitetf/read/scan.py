@@ -1,18 +1,17 @@
-"""Pages of partitions, in order, over several connections, through the loss of a node.
+"""Fetches pages of partitions, in order, over several connections, through the loss of a node.
 
 cursor -> **scan** -> reader
 
-The unit of work is one partition, read by its number, since a scan of a whole cache has no
-stable order. Each reader is a thread with one connection that receives ahead of its consumer up
-to a limit in bytes; the first pages of small partitions are asked for several at a time. Pages
-are decoded by whichever of the two has time: by the consumer where it had to wait, else by the
-reader. The consumer takes the units strictly in the given order, so that the number of readers
-never shows in the output.
+The unit of work is one partition, read by its number, because a scan of a whole cache has no stable
+order. Each reader is a thread with one connection that receives ahead of its consumer up to a limit
+in bytes; of small partitions, several first pages are requested at a time. Pages are decoded by
+whichever side has time: by the consumer if it had to wait, else by the reader. The consumer takes
+the units strictly in the given order, so the number of readers never affects the output.
 
-When a connection or node is lost, the unit is read again from its first page on another node;
-pages that were delivered before come marked as replays, for the consumer to compare and drop.
-A partition gives its entries in the order of their key hashes on every copy, and pages of one
-size split it alike, hence the replayed pages are the same while no key is added or removed.
+When a connection or node is lost, the unit is read again from its first page on another node. Pages
+that were delivered before are marked as replays, for the consumer to compare and drop. A partition
+returns its entries in the order of their key hashes on every copy, and pages of one size split it
+the same way, so the replayed pages are equal as long as no key is added or removed.
 """
 
 from __future__ import annotations
@@ -41,23 +40,23 @@ __all__ = ["Query", "RetryPolicy", "UnitPage", "assign_readers", "pipeline_depth
 log = logging.getLogger(__name__)
 
 _MAX_PIPELINED: Final = 16
-# Who closes a scan waits for so long; a reader that then still has an answer to come, goes on alone.
+# How long closing a scan waits. A reader that still expects an answer then finishes alone.
 _CLOSING_S: Final = 1.0
 
 
 @dataclass(frozen=True)
 class Query:
-    """How one partition is asked for.
+    """How to request one partition.
 
     Attributes:
         op: QUERY_SCAN or QUERY_SQL_FIELDS.
         body: Partition to request body.
         name: Cache, for messages.
         page_rows: Entries of every page but the last of a unit.
-        pipelined: Units whose first page is asked for at once on one connection.
-        buffer_bytes: A reader with more bytes than this waiting receives no further page.
-        decoder: Makes what decodes a page of a partition, for one thread.
-        times: Takes the times of each scan that has ended.
+        pipelined: Units whose first page is requested at once on one connection.
+        buffer_bytes: A reader stops receiving while more bytes than this are waiting.
+        decoder: Makes the function that decodes a page of a partition, for one thread.
+        times: Receives the times of each scan that has ended.
     """
 
     op: OpCode
@@ -72,10 +71,10 @@ class Query:
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How long a lost connection is tried to be replaced.
+    """How long to try to replace a lost connection.
 
     Attributes:
-        budget_s: Seconds without a single new page until the error is raised; 0 never retries.
+        budget_s: Seconds without a new page until the error is raised; 0 never retries.
     """
 
     budget_s: float = 60.0
@@ -86,7 +85,7 @@ class UnitPage:
     """One page of one unit.
 
     Attributes:
-        unit: Index into the units asked for.
+        unit: Index into the requested units.
         page: What the query's decoder made of the page; None marks the end of the unit.
         replay: Number of this page among those delivered before, -1 for a new page.
         nbytes: Bytes of the page.
@@ -100,7 +99,7 @@ class UnitPage:
 
 @dataclass(frozen=True)
 class _Undecoded:
-    """A page as it was received, for the consumer to decode; `number` within its unit."""
+    """A page as received, for the consumer to decode; `number` counts within its unit."""
 
     partition: int
     page: Page
@@ -114,10 +113,10 @@ def _as_received(partition: int, page: Page) -> Page:
 def assign_readers(
     client: Client, cache: str, partitions: Sequence[int], readers: int
 ) -> list[list[int]]:
-    """Indices into `partitions` for each reader: together all, each in ascending order.
+    """Return the indices into `partitions` that each reader takes, in ascending order.
 
-    Readers are shared out among the nodes that own the partitions, so that one connection
-    stays with one node.
+    Readers are distributed over the nodes that own the partitions, so that one connection stays
+    with one node.
     """
     owners = {}
     try:
@@ -125,7 +124,7 @@ def assign_readers(
     except IgniteTFError as error:
         if not is_retryable(error):
             raise
-        # A node went away just now: the readers look for the owners themselves.
+        # A node just left: the readers find the owners themselves.
         log.warning("%s: %s; the owners of its partitions are not known", cache, error)
     by_owner: dict[object, list[int]] = {}
     for index, partition in enumerate(partitions):
@@ -142,16 +141,16 @@ def scan_units(
     readers: int = 1,
     retry: RetryPolicy | None = None,
 ) -> Generator[UnitPage, None, None]:
-    """All pages of the partitions, in the order of `partitions`.
+    """Yield all pages of the partitions, in the order of `partitions`.
 
-    Closing the generator at any point closes the cursors on the nodes, the connections that
-    have an answer outstanding, and the threads. A node that takes longer than a second to answer
-    is not waited for: the thread does that, within the request's time limit.
+    Closing the generator at any point closes the cursors on the nodes, the connections with an
+    outstanding answer, and the threads. If a node takes longer than a second to answer, its thread
+    waits for it alone, within the request's time limit.
 
     Raises:
-        IgniteTFError: What the decoder raises, and what `Channel.receive` raises once it cannot
-            be retried any more.
-        ConfigError: The process was forked since the first page was asked for.
+        IgniteTFError: What the decoder raises, and what `Channel.receive` raises once it cannot be
+            retried any more.
+        ConfigError: The process was forked since the first page was requested.
     """
     if not partitions:
         return
@@ -179,7 +178,8 @@ def scan_units(
                 if item.page is None:
                     break
     finally:
-        # Not in a child process, whose copies of the readers' locks nobody may ever release.
+        # Not in a forked child: the readers' locks may be held there, and nobody would release
+        # them.
         if os.getpid() == process:
             _end(streams, query.times)
 
@@ -212,18 +212,18 @@ class _Reader(threading.Thread):
         self._buffered_bytes = 0
         self._stop_asked = threading.Event()
         self._channel: Channel | None = None
-        # Unit, partition, request id. No `InFlight`: the oldest goes to a cursor, which asks for its
-        # next page as soon as the first bytes of an answer are here.
+        # Unit, partition, request id. No `InFlight`: the oldest goes to a cursor, which requests
+        # its next page as soon as the first bytes of an answer are here.
         self._asked: deque[tuple[int, int, int]] = deque()
         self._backoff = Backoff(READ)
-        self._starving = False  # the consumer had to wait for the last page that it took
+        self._starving = False  # the consumer had to wait for the last page it took
         self.times = Times()
         self.taken = Times()
 
     # The consumer's side
 
     def take(self) -> UnitPage:
-        """The next page; waits for it, and raises what ended the reader."""
+        """Wait for the next page and return it; raises what ended the reader."""
         with self._ready:
             self._starving = not self._buffer
             if self._starving:
@@ -244,11 +244,11 @@ class _Reader(threading.Thread):
             try:
                 return _timed(self._decode_taken, found, self.taken)
             except IgniteTFError as error:
-                # Looking up a type needs a connection; the page itself is here.
+                # The page is here, but looking up one of its types needs a connection.
                 self._wait_to_retry(error, found.partition, found.number)
 
     def stop(self) -> None:
-        """End the thread once the answers are here that it must not leave behind."""
+        """End the thread once the answers it must not leave behind have arrived."""
         with self._ready:
             self._stop_asked.set()
             self._ready.notify_all()
@@ -256,7 +256,7 @@ class _Reader(threading.Thread):
     # The thread's side
 
     def run(self) -> None:
-        """Read all units; the error that ends it early goes to the consumer."""
+        """Read all units; an error that ends it early is passed to the consumer."""
         try:
             while self._units and not self._stop_asked.is_set():
                 unit, partition = self._units[0]
@@ -289,7 +289,7 @@ class _Reader(threading.Thread):
         """Read a unit from its first page; the first `delivered` pages count as replays."""
         number = 0
         try:
-            # One less until the first page is here, which would have to share the node with it.
+            # One less until the first page is here: another request would share the node with it.
             channel = self._ask_ahead(max(1, self._query.pipelined - 1))
             _, _, request = self._asked.popleft()
             cursor = Cursor(channel, self._query.op, self._query.page_rows, request, self.times)
@@ -301,7 +301,7 @@ class _Reader(threading.Thread):
                 decoded = self._decoded(_Undecoded(partition, page, number))
                 self._put(UnitPage(unit, decoded, replay, page.data.nbytes))
                 number += 1
-                if replay < 0:  # what was here before is no progress: it comes with each new try
+                if replay < 0:  # replays are no progress: they come with each new try
                     self._backoff.progress()
                 if self._stop_asked.is_set():
                     return number
@@ -316,16 +316,16 @@ class _Reader(threading.Thread):
         return number
 
     def _decoded(self, found: _Undecoded) -> Any:
-        """The decoded page; itself where the consumer waits, which has the time to do it."""
+        """Decode the page here, unless the consumer is waiting and has the time to do it."""
         if self._starving and not self._buffer:
             return found
         return _timed(self._decode, found, self.times)
 
     def _ask_ahead(self, count: int, after: int = 0) -> Channel:
-        """Ask for the first pages of the next `count` units that were not asked for.
+        """Request the first pages of the next `count` units that were not requested yet.
 
         Args:
-            count: Units to have asked for.
+            count: Units to have requested.
             after: 1 if the current unit is no longer among `_asked`.
         """
         if self._channel is None:
@@ -344,7 +344,7 @@ class _Reader(threading.Thread):
         return self._client.acquire(owner)
 
     def _put(self, item: UnitPage) -> None:
-        """Hand a page over; the next one is received once there is room for it."""
+        """Hand over a page, then wait until there is room for the next one."""
         with self._ready:
             self._buffer.append(item)
             self._buffered_bytes += item.nbytes
@@ -367,9 +367,9 @@ class _Reader(threading.Thread):
     def _drop(self) -> None:
         """Close the connection, and with it the cursors on the node.
 
-        Not before all queries that were asked for are answered: where a connection closes while
-        its query is still to be begun, the node (2.17) begins it afterwards, and keeps the cursor
-        until the node itself ends.
+        First waits until all requested queries are answered: if a connection closes before the node
+        (2.17) has started its query, the node starts it afterwards and keeps the cursor until it is
+        shut down.
         """
         channel, self._channel = self._channel, None
         if channel is None:
@@ -390,9 +390,9 @@ def _timed(decode: Callable[[int, Page], Any], found: _Undecoded, times: Times) 
 
 
 def pipeline_depth(unit_bytes: float, page_bytes: int) -> int:
-    """Units to ask for at once so that together they are about one page.
+    """Return how many units to request at once so that together they are about one page.
 
-    At least two, so that the node begins with the next unit before the last page of one is here.
+    At least two, so that the node starts on the next unit before the last page of one is here.
     """
     if unit_bytes <= 0:
         return _MAX_PIPELINED

@@ -1,10 +1,10 @@
-"""Where training stands, as JSON: what a state says, and whether it is of this way of reading.
+"""The state of a training as JSON, and the check that it belongs to this way of reading.
 
 plan -> **state** -> rows
 
-A state names a place in an order of rows, and all that this order depends on. A way of reading that
-gives another order is refused; a measure that may come out differently, the bytes of a row of a
-cache that nobody described, is taken from the state. No TensorFlow here.
+A state names a place in an order of rows, and everything that this order depends on. It is refused
+if the current way of reading has another order. One estimate, the bytes of a row of a cache without
+a manifest, may come out differently; it is taken from the state. No TensorFlow here.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from ignitetf.wire.parameters import encode_parameter
 __all__ = ["identity_of", "placed"]
 
 _HINT: Final = "pass what state() gave, as it is"
-# What may be known of one state and not of another of the same order.
+# Entries that may be known in one state and unknown in another of the same order.
 _IF_KNOWN: Final = ("rows", "counts")
 _OF_DATA: Final = ("version", *_IF_KNOWN)
 _MOST_ROW_BYTES: Final = 1 << 40
 
 
 def identity_of(reader: CacheReader, order: Order) -> dict[str, Any]:
-    """All that the order of the rows depends on, beside the place in it, as JSON.
+    """Return everything that the order of the rows depends on, except the place in it, as JSON.
 
-    Numbers and texts are there as they are, what may be long as a checksum.
+    Numbers and short texts are stored as they are, anything that may be long as a checksum.
     """
     options, manifest = reader.options, reader.manifest
     shuffled = order.seed is not None
@@ -48,7 +48,7 @@ def identity_of(reader: CacheReader, order: Order) -> dict[str, Any]:
         "where": options.where,
         "table": options.table,
         "where_params": _digest(options.where_params) if options.where_params else None,
-        # Which rows are dropped depends on the fields that are looked at.
+        # Which rows are dropped depends on the fields that are read.
         "drops": _digest([f.name for f in reader.schema.fields]) if drops else None,
         "even": order.even,
         "seed": order.seed,
@@ -60,10 +60,10 @@ def identity_of(reader: CacheReader, order: Order) -> dict[str, Any]:
 
 
 def placed(state: Any, reader: CacheReader, order: Order, shard: Shard) -> tuple[Position, Order]:
-    """The place that a state names, and the order that it is a place in.
+    """Return the position in a state, and the order that it refers to.
 
     Raises:
-        ConfigError: It is none of this dataset's, or none at all.
+        ConfigError: It is not a state, or not of this dataset.
         DataChanged: The data were loaded again since.
     """
     position = Position.from_state(state)
@@ -72,7 +72,7 @@ def placed(state: Any, reader: CacheReader, order: Order, shard: Shard) -> tuple
     if mine["row_bytes"] is not None:
         order = replace(order, row_bytes=_row_bytes(state["row_bytes"]))
     if order.known:
-        order.pieces(position.chain, shard)  # refuses a place behind the end
+        order.pieces(position.chain, shard)  # refuses a place beyond the end
         return position, order
     if any(n != shard.count for n, _ in position.chain):
         raise ConfigError(
@@ -123,7 +123,7 @@ def _checksum(numbers: Sequence[int]) -> str:
 
 
 def _digest(values: Sequence[Any]) -> str:
-    """A checksum of values; they may be anything that SQL takes, and nobody's to read."""
+    """Return a checksum of values: they may be anything SQL takes, and private."""
     found = hashlib.sha256()
     for value in values:
         encoded = encode_parameter(value)

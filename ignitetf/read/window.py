@@ -1,11 +1,11 @@
-"""A window of rows put in shuffled order, each row at its place as soon as it is here.
+"""Puts a window of rows into shuffled order, each row into its place as soon as it arrives.
 
 pages -> **window** -> batches
 
-Dense columns are copied once, from the page to the row's place, into memory that is used again
-for later windows; slices of it are handed over as they are. So that these begin where TensorFlow
-takes them over without a copy, the odd rows at the end of a window go in front of the next one.
-Columns of runs are collected, and put in order when the window is complete.
+Dense columns are copied once, from the page to the row's place, into memory that is reused for
+later windows; slices of it are handed over as they are. To keep these slices aligned, so that
+TensorFlow takes them over without a copy, the odd rows at the end of a window are moved to the
+front of the next one. Columns of runs are collected, and put in order once the window is complete.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from ignitetf.wire.schema import Batch, Column
 
 __all__ = ["ALIGNED_ROWS", "MANY_ROWS", "Filling", "piece_rows"]
 
-# So many rows of any whole number of bytes are a multiple of TensorFlow's alignment of 64.
+# This many rows, of any number of bytes, are a multiple of TensorFlow's alignment of 64.
 ALIGNED_ROWS: Final = 64
+# With fewer rows than this, rounding to aligned ones is not worth it.
 MANY_ROWS: Final = 16 * ALIGNED_ROWS
 _KEY: Final = ""
 
@@ -34,7 +35,7 @@ class Filling:
     """A window that is being filled.
 
     Args:
-        index: The order of the window's rows, by their numbers as they come.
+        index: The order of the window's rows, by their numbers as they arrive.
         pool: Memory for the columns.
         head: Rows to hand over before those of the window, as `batches` returned them.
     """
@@ -54,10 +55,10 @@ class Filling:
         self._rows = 0
 
     def add(self, batch: Batch) -> None:
-        """Take up the next rows.
+        """Add the next rows.
 
         Raises:
-            DataChanged: There are more rows than the window was to have.
+            DataChanged: There are more rows than the window should have.
         """
         places = self._places[self._rows : self._rows + len(batch)]
         self._rows += len(batch)
@@ -75,17 +76,17 @@ class Filling:
             _scatter(self._dense[name][self._ahead :], places, values)
 
     def batches(self, last: bool) -> Generator[Batch, None, Batch | None]:
-        """The rows in shuffled order: dense columns alone at once, without a copy, else in pages.
+        """Yield the rows in shuffled order: at once, without a copy, or with runs in pages.
 
         Args:
-            last: No window follows.
+            last: Whether this is the last window.
 
         Returns:
-            Up to 63 rows that are left for the head of the next window, as a copy: a view would
-            keep the memory of this one from use for the next.
+            Up to 63 remaining rows for the head of the next window, as a copy: a view would keep
+            the memory of this window from being reused.
 
         Raises:
-            DataChanged: There are fewer rows than the window was to have.
+            DataChanged: There are fewer rows than the window should have.
         """
         if self._rows != len(self._index):
             raise self._other_rows()
@@ -93,7 +94,7 @@ class Filling:
         nbytes = sum(a.nbytes for a in self._dense.values()) + sum(c.nbytes for c in runs.values())
         rows = self._ahead + self._rows
         rest = 0 if last or runs or rows < MANY_ROWS else rows % ALIGNED_ROWS
-        # What is in memory anyway is handed over at once: each hand-over has its price.
+        # Data already in memory are handed over at once, because each hand-over has a cost.
         step = piece_rows(rows, nbytes) if runs else max(1, rows)
         for start in range(0, rows - rest, step):
             yield self._piece(slice(start, min(start + step, rows - rest)), runs)
@@ -128,14 +129,14 @@ class Filling:
 
 
 def piece_rows(rows: int, nbytes: int) -> int:
-    """Rows of each of several equal pieces of about a page; a multiple of 64 if there are many."""
+    """Return the rows of each of several equal pieces of about a page; a multiple of 64 if many."""
     pieces = max(1, round(nbytes / PAGE_BYTES))
     size = -(-rows // pieces)
     return -(-size // ALIGNED_ROWS) * ALIGNED_ROWS if size >= MANY_ROWS else max(1, size)
 
 
 def _columns(batch: Batch) -> dict[str, Column]:
-    """All columns by name, the key too."""
+    """Return all columns by name, including the key."""
     return dict(batch.columns) if batch.key is None else {**batch.columns, _KEY: batch.key}
 
 
@@ -144,7 +145,7 @@ def _boxed(values: NDArray[Any]) -> bool:
 
 
 def _scatter(target: NDArray[Any], places: NDArray[np.int64], values: NDArray[Any]) -> None:
-    """`target[places] = values`; rows of several items are moved as one item each."""
+    """Assign `target[places] = values`, moving rows of several items as one item each."""
     width = int(np.prod(values.shape[1:], dtype=np.int64)) * values.dtype.itemsize
     if values.ndim == 1 or width == 0 or not values[:1].flags.c_contiguous:
         target[places] = values

@@ -1,4 +1,4 @@
-"""Training with data from Ignite: the demonstration, callbacks, device-resident batches."""
+"""Training with data from Ignite: a demonstration, callbacks, batches resident on a device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> Any:
-    """The names above, imported when first used: TensorFlow takes seconds."""
+    """Import the names above on first use: TensorFlow takes seconds to load."""
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)

@@ -1,14 +1,14 @@
-"""`BackupAndRestore`: a `model.fit` that was interrupted goes on with the next unseen batch.
+"""`BackupAndRestore`: an interrupted `model.fit` continues with the next unseen batch.
 
-A backup holds the variables of model and optimizer, the sums of the metrics, and the position in
-the data (`IgniteDataset.state`), in one checkpoint: they are always of the same moment. It is
-written in the background under a new name, and only then becomes the latest; a process killed at
-any moment leaves a whole one.
+One checkpoint holds the variables of model and optimizer, the sums of the metrics, and the position
+in the data (`IgniteDataset.state`), so they always belong to the same moment. It is written in the
+background under a new name, and only then becomes the latest; a process killed at any moment leaves
+a complete one.
 
-`fit` knows of epochs, not of places within them. So this callback also makes the batches: before
-each epoch it moves them to where the epoch is to begin, and it ends the rest of an interrupted
-epoch after its last batch. Running out of batches would be too late: the step that finds none has
-counted the optimizer's iterations, and drawn from random generators, all the same.
+`fit` knows epochs, but no positions within them. So this callback also makes the batches: before
+each epoch it moves them to where the epoch begins, and it ends the rest of an interrupted epoch
+after its last batch. It cannot wait for the batches to run out: the step that finds none would
+still advance the optimizer's iterations and draw from random generators.
 """
 
 from __future__ import annotations
@@ -32,42 +32,43 @@ _KEPT: Final = 2
 
 
 class BackupAndRestore(BackgroundCheckpoint):
-    """Back up the training, and go on from the latest backup when `fit` is called again.
+    """Backs up the training; when `fit` is called again, continues from the latest backup.
 
         dataset = IgniteDataset("MNIST_TRAIN", shuffle=7, as_supervised=True)
         backup = BackupAndRestore("igfs:///run1/backup", dataset, 128, save_freq=500)
         model.fit(backup.batches, epochs=10, callbacks=[backup])
 
-    The same program, started again after it was killed, trains the remaining batches of the
-    interrupted epoch and the remaining epochs; with deterministic ops it ends with the weights
-    that the undisturbed run would have had. Metrics of an interrupted epoch count all of it.
-    Epoch `n` of `fit` is epoch `n` of the dataset, counted from the dataset's `epoch`.
+    The same program, restarted after it was killed, trains the remaining batches of the interrupted
+    epoch and the remaining epochs. With deterministic ops it ends with the same weights as an
+    uninterrupted run. Metrics of an interrupted epoch cover all of it. Epoch `n` of `fit` is epoch
+    `n` of the dataset, counted from the dataset's `epoch`.
 
-    Kept are the variables of the model (random seeds of layers included) and of the optimizer;
-    not what other callbacks remember, nor TensorFlow's global random generators.
+    A backup holds the variables of the model (including random seeds of layers) and of the
+    optimizer, but neither the state of other callbacks nor TensorFlow's global random generators.
 
-    With several workers the first one writes and all restore, so the directory must be one that
-    all can see, such as `igfs://`. The position holds for another number of workers, too.
+    With several workers the first one writes and all restore, so all must see the directory, as
+    with `igfs://`. The position is also valid for another number of workers.
 
     Args:
-        directory: Where; for this training alone. Local, `igfs://`, or wherever TensorFlow writes.
-        dataset: The data, whose number of rows must be known. Shuffle by its `shuffle`.
+        directory: Where to write, for this training only. Local, `igfs://`, or wherever TensorFlow
+            writes.
+        dataset: The data, with a known number of rows. Shuffle with its `shuffle` argument.
         batch_size: Rows in a batch.
-        save_freq: "epoch", or the number of batches between backups. A backup that is due while
-            the one before is still being written waits for a later batch.
-        prepare: Takes the dataset of batches and gives the one to train on, with the same number
+        save_freq: "epoch", or the number of batches between backups. A backup that is due while the
+            previous one is still being written waits for a later batch.
+        prepare: Takes the dataset of batches and returns the one to train on, with the same number
             of batches, such as `lambda batches: batches.map(augment).prefetch(2)`.
-        drop_remainder: Leave out a last batch that is not full.
-        delete_checkpoint: Remove the backups when training ends well.
+        drop_remainder: Leave out an incomplete last batch.
+        delete_checkpoint: Remove the backups when training ends successfully.
         barrier_s: Limit in seconds for the last write when training ends.
 
     Attributes:
-        batches: The dataset for `fit`; give it as it is, without `steps_per_epoch`.
-        resumed: Position from which the latest `fit` went on; None where it began anew.
+        batches: The dataset to pass to `fit` unchanged, without `steps_per_epoch`.
+        resumed: Position from which the latest `fit` continued; None if it started fresh.
 
     Raises:
-        ConfigError: An argument is unusable; or, from `fit`, the backup is of another model or
-            dataset, or `fit` was not given `batches`.
+        ConfigError: An argument is unusable; or, from `fit`, the backup belongs to another model or
+            dataset, or `fit` was not called with `batches`.
         DataChanged: From `fit`: the data were loaded again since the backup.
     """
 
@@ -97,7 +98,7 @@ class BackupAndRestore(BackgroundCheckpoint):
             )
         self.batch_size = int(batch_size)
         self._dataset = dataset
-        # What resume gives promises no length, and can be moved.
+        # A resumed dataset has no fixed length, so `seek` can move it.
         self._source = dataset.resume(dataset.state(0))
         self._at = self._source.rows  # where the next iteration begins
         batches = self._source.batch(batch_size, drop_remainder=drop_remainder)
@@ -107,31 +108,31 @@ class BackupAndRestore(BackgroundCheckpoint):
         self._drop_remainder = drop_remainder
         self._delete = delete_checkpoint
         self._fit_epoch = 0
-        self._pending: dict[str, Any] | None = None  # to be gone on from, when the epoch begins
+        self._pending: dict[str, Any] | None = None  # to continue from, when the epoch begins
         self._note: dict[str, Any] = {}  # of the backup that was restored
         self._metrics: list[Any] = []  # its sums, until they are added
         self._first_batch = -1  # number that fit gave the first batch of this iteration
         self._left = 0  # batches of this iteration, in all
-        self._done = 0  # of which are trained
+        self._done = 0  # those already trained
         self._unsaved = 0  # batches since the latest backup
 
     # Called by Keras
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Restore the latest backup, if there is one."""
-        self.barrier()  # of a fit that an exception ended
+        self.barrier()  # of a fit ended by an exception
         self._check_fit()
         path = self.restore(self.model)
         self._pending = note = self._note if path is not None else None
         self.resumed = None if note is None else note["position"]
         if note is not None:
-            # Said now, rather than when the first batch is read, if the data are others.
+            # Raises now, rather than at the first batch, if the data have changed.
             self._source.rows.resume(note["position"])
         self._let_fit_begin(note)
         super().on_train_begin(logs)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Move the batches to where this epoch begins, or goes on."""
+        """Move the batches to where this epoch begins or continues."""
         pending, self._pending = self._pending, None
         self._fit_epoch = epoch
         if pending is None:
@@ -146,12 +147,12 @@ class BackupAndRestore(BackgroundCheckpoint):
         self._seek(pending["position"])
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Learn from which number `fit` counts."""
+        """Note the number from which `fit` counts batches."""
         if self._first_batch < 0:
             self._first_batch = batch
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Save when a number of batches is done; end the rest of an epoch."""
+        """Save after the given number of batches; end the rest of an interrupted epoch."""
         done = batch + 1 - self._first_batch
         self._step += done - self._done
         self._unsaved += done - self._done
@@ -164,7 +165,7 @@ class BackupAndRestore(BackgroundCheckpoint):
             self.save()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Save when epochs decide, or when it was due at the last batch."""
+        """Save if `save_freq` is "epoch", or if a backup was due at the last batch."""
         if self.model.stop_training is _END_OF_EPOCH:
             self.model.stop_training = False
         self._go_to(epoch + 1)
@@ -174,7 +175,7 @@ class BackupAndRestore(BackgroundCheckpoint):
             self.save()
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Wait for the writer; then remove the backups, unless they are to be kept."""
+        """Wait for the writer, then remove the backups unless they are to be kept."""
         self.barrier()
         self._let_fit_begin(None)
         if self._delete and self._is_writer:
@@ -183,17 +184,17 @@ class BackupAndRestore(BackgroundCheckpoint):
     # Saving and restoring
 
     def save(self, *, wait: bool = False) -> bool:
-        """Back up now; False when the writer is busy, or another worker's."""
+        """Back up now; returns False if the writer is busy or another worker does it."""
         if not self._is_writer or not super().save(wait=wait):
             return False
         self._unsaved = 0
         return True
 
     def restore(self, model: Any) -> str | None:
-        """Restore the latest backup into a model; gives its path, None where there is none.
+        """Restore the latest backup into a model and return its path, or None if there is none.
 
         Raises:
-            ConfigError: It is of another model.
+            ConfigError: It belongs to another model.
         """
         path: str | None = tf.train.latest_checkpoint(self.directory)
         if path is None:
@@ -231,11 +232,11 @@ class BackupAndRestore(BackgroundCheckpoint):
         self._first_batch, self._done, self._left = -1, 0, self._batches_left()
 
     def _batches_left(self) -> int:
-        """Batches of the epoch from the position of the source on."""
+        """Return the batches of the epoch after the current position of the source."""
         return batch_count(self._at.length, self.batch_size, self._drop_remainder) or 0
 
     def _add_metrics(self) -> None:
-        """Add the sums of the interrupted epoch, once the first batch has made the variables."""
+        """Add the sums of the interrupted epoch, once the first batch has created the variables."""
         values, self._metrics = self._metrics, []
         if values and _kinds(_sums(self.model)) == self._note["metrics"]:
             for variable, value in zip(_sums(self.model), values, strict=True):
@@ -251,7 +252,7 @@ class BackupAndRestore(BackgroundCheckpoint):
         }
 
     def _sums_so_far(self) -> list[Any]:
-        """Variables of the metrics; none between epochs, where they begin anew."""
+        """Return the variables of the metrics; none between epochs, when they start over."""
         return _sums(self.model) if self._done else []
 
     @property
@@ -259,7 +260,7 @@ class BackupAndRestore(BackgroundCheckpoint):
         return self._dataset.rows.shard.index == 0
 
     def _remove(self) -> None:
-        """Remove the backups, the name of the latest first; and the directory if it is empty."""
+        """Remove the backups, first the pointer to the latest; and the directory if empty."""
         gfile = tf.io.gfile
         if not gfile.isdir(self.directory):
             return
@@ -270,7 +271,7 @@ class BackupAndRestore(BackgroundCheckpoint):
         if not gfile.listdir(self.directory):
             gfile.rmtree(self.directory)
 
-    # What differs among the versions of Keras
+    # Differences between versions of Keras
 
     def _check_fit(self) -> None:
         """Raise ConfigError unless `fit` goes through `batches`, once in each epoch."""
@@ -284,7 +285,7 @@ class BackupAndRestore(BackgroundCheckpoint):
         )
 
     def _let_fit_begin(self, note: dict[str, Any] | None) -> None:
-        """Tell `fit` with which epoch to begin; None for the one that it was called with."""
+        """Set the epoch that `fit` begins with; None keeps the one it was called with."""
         if not _is_keras_2(self.model):
             self.model._initial_epoch = None if note is None else note["fit_epoch"]
             return
@@ -295,7 +296,7 @@ class BackupAndRestore(BackgroundCheckpoint):
 
 
 class _EndOfEpoch:
-    """Ends the loop over batches like `stop_training = True`, and can be told from that."""
+    """Ends the loop over batches like `stop_training = True`, but can be told apart from it."""
 
     def __bool__(self) -> bool:
         return True
@@ -305,10 +306,10 @@ _END_OF_EPOCH: Final = _EndOfEpoch()
 
 
 class _Counted(Steps):
-    """A dataset with a number of elements that not every iteration has.
+    """A dataset that reports a fixed number of elements, though an iteration may have fewer.
 
-    `fit` takes the number of steps of all epochs from it, or else from the first epoch, which may
-    be the rest of one.
+    `fit` takes the steps of all epochs from this number; otherwise it would take them from the
+    first epoch, which may be the rest of one.
     """
 
     def __init__(self, dataset: tf.data.Dataset, count: int) -> None:
@@ -323,13 +324,13 @@ class _Counted(Steps):
 
 
 class _Counters:
-    """Where Keras 2 looks for the epoch and the step to begin with."""
+    """Provides the initial epoch and step where Keras 2 looks for them."""
 
     def __init__(self, epoch: int, step: int) -> None:
         self._start = epoch, step
 
     def maybe_load_initial_counters_from_ckpt(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
-        """Epoch and step."""
+        """Return the initial epoch and step."""
         return self._start
 
 
@@ -342,5 +343,5 @@ def _sums(model: Any) -> list[Any]:
 
 
 def _kinds(variables: list[Any]) -> list[Any]:
-    """Shape and dtype of each, as they are in JSON."""
+    """Return the shape and dtype of each variable, in their JSON form."""
     return [[list(v.shape), tf.as_dtype(v.dtype).name] for v in variables]

@@ -1,8 +1,8 @@
-"""`BackgroundCheckpoint`: Keras training that checkpoints without holding a step.
+"""`BackgroundCheckpoint`: checkpoints Keras training without stopping it.
 
-At a save the values are copied out of the model, which takes as long as copying memory; a thread
-writes them and keeps the newest few. `on_train_end` waits until the last one is stored, and raises
-what went wrong in the background; where `fit` ends by an exception, call `barrier`.
+At a save the values are copied out of the model, at the speed of a memory copy; a thread writes
+them and keeps the newest few. `on_train_end` waits until the last one is stored, and raises any
+error from the background; if `fit` ends with an exception, call `barrier`.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ __all__ = ["BackgroundCheckpoint", "variables_of"]
 
 
 class BackgroundCheckpoint(tf.keras.callbacks.Callback):  # type: ignore[misc]
-    """Checkpoint to `igfs://` (or anywhere TensorFlow writes) in the background.
+    """Writes checkpoints to `igfs://` (or anywhere TensorFlow writes) in the background.
 
         callback = BackgroundCheckpoint("igfs:///run1", every_steps=500, keep=3)
         model.fit(dataset, callbacks=[callback])
         BackgroundCheckpoint("igfs:///run1").restore(model)
 
     Args:
-        directory: Where; a `tf.train.CheckpointManager` directory.
-        every_steps: Steps between checkpoints; None for the ends of epochs.
-        keep: How many of the newest checkpoints stay.
+        directory: Where to write; a `tf.train.CheckpointManager` directory.
+        every_steps: Steps between checkpoints; None saves at the end of each epoch.
+        keep: How many of the newest checkpoints to keep.
         restore: Restore the latest checkpoint when training begins.
         barrier_s: Limit in seconds for the last write when training ends.
 
-    A checkpoint that is due while the one before is still being written is skipped; the last
+    A checkpoint that is due while the previous one is still being written is skipped; the final
     state of the training is always saved.
     """
 
@@ -50,7 +50,7 @@ class BackgroundCheckpoint(tf.keras.callbacks.Callback):  # type: ignore[misc]
         self.directory = directory
         self.saved: list[str] = []
         self.skipped = 0
-        self.held_s = 0.0  # time for which training was held, in all
+        self.held_s = 0.0  # seconds for which training was stopped, in all
         self._every = every_steps
         self._keep = keep
         self._restore = restore
@@ -62,7 +62,7 @@ class BackgroundCheckpoint(tf.keras.callbacks.Callback):  # type: ignore[misc]
         self._last = -1
 
     def restore(self, model: Any) -> str | None:
-        """Restore the latest checkpoint into a model; gives its path, None where there is none."""
+        """Restore the latest checkpoint into a model; returns its path, or None if none exists."""
         path: str | None = tf.train.latest_checkpoint(self.directory)
         if path is not None:
             copies = self._copies(model)
@@ -74,7 +74,7 @@ class BackgroundCheckpoint(tf.keras.callbacks.Callback):  # type: ignore[misc]
     # Called by Keras
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Restore when asked to, and start the thread."""
+        """Restore if requested, and start the thread."""
         if self._restore:
             self.restore(self.model)
         self._step = int(self.model.optimizer.iterations.numpy())
@@ -83,43 +83,43 @@ class BackgroundCheckpoint(tf.keras.callbacks.Callback):  # type: ignore[misc]
         self._thread.start()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Save when a number of steps is done."""
+        """Save after the given number of steps."""
         self._step += 1
         if self._every and self._step % self._every == 0:
             self.save()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Save when epochs decide."""
+        """Save if `every_steps` is None."""
         if self._every is None:
             self.save()
 
     def on_train_end(self, logs: Any = None) -> None:
-        """The barrier: the last state is stored when this returns."""
+        """Wait until the final state is stored."""
         if self._step != self._last:
             self.save(wait=True)
         self.barrier()
 
-    # For training loops of one's own
+    # For custom training loops
 
     def save(self, *, wait: bool = False) -> bool:
-        """Copy the values and have them written; False when the writer is busy.
+        """Copy the values and have them written; returns False if the writer is busy.
 
         Args:
-            wait: Wait for the writer, rather than skip.
+            wait: Wait for the writer instead of skipping.
         """
         self._raise()
         begin = time.perf_counter()
         if self._work.full() and not wait:
             self.skipped += 1
             return False
-        # On the host, and no longer the model's: training goes on changing that.
+        # A copy on the host, because training goes on changing the model.
         self._put((self._step, self._values()))
         self._last = self._step
         self.held_s += time.perf_counter() - begin
         return True
 
     def barrier(self) -> None:
-        """Wait until everything is stored; raises what failed, TimeoutError after the limit."""
+        """Wait until everything is stored; raises what failed, or TimeoutError after the limit."""
         if self._thread is not None:
             self._put(None)
             self._thread.join(self._barrier_s)
@@ -147,11 +147,11 @@ class BackgroundCheckpoint(tf.keras.callbacks.Callback):  # type: ignore[misc]
             raise failure
 
     def _values(self) -> list[Any]:
-        """What is saved, as it is now."""
+        """Return the current values to save."""
         return [variable.numpy().copy() for variable in variables_of(self.model)]
 
     def _copies(self, model: Any) -> list[Any]:
-        """Variables that take up what `_values` gives."""
+        """Return variables to restore the values of `_values` into."""
         return [tf.Variable(tf.zeros(v.shape, v.dtype)) for v in variables_of(model)]
 
     def _write_all(self) -> None:
@@ -168,7 +168,7 @@ class BackgroundCheckpoint(tf.keras.callbacks.Callback):  # type: ignore[misc]
 
 
 def variables_of(model: Any) -> list[Any]:
-    """Variables of the model and of its optimizer, in an order that building decides."""
+    """Return the variables of the model and its optimizer, in the order they were built."""
     optimizer = getattr(model, "optimizer", None)
     own = [*model.variables, *_generator_states(model)]
     if optimizer is None:
@@ -178,20 +178,20 @@ def variables_of(model: Any) -> list[Any]:
     return [*own, *(others() if callable(others) else others)]
 
 
-# What differs among the versions of Keras
+# Differences between versions of Keras
 
 
 def _build(optimizer: Any, variables: list[Any]) -> None:
-    """Make the optimizer's variables, which else the first step would."""
+    """Create the optimizer's variables, which otherwise the first step would create."""
     if hasattr(optimizer, "_create_all_weights"):  # those of tf.keras.optimizers.legacy
         optimizer._create_all_weights(variables)
-    # Keras 2 has only `_built`, and that not before it is true.
+    # Keras 2 has only `_built`, and that only once it is true.
     elif not getattr(optimizer, "built", getattr(optimizer, "_built", False)):
         optimizer.build(variables)
 
 
 def _generator_states(model: Any) -> list[Any]:
-    """States of the layers' random generators, which Keras 2 keeps apart from their variables."""
+    """Return the random generator states of layers, which Keras 2 keeps out of their variables."""
     layers = getattr(model, "submodules", ())  # not in Keras 3
     found = (getattr(layer, "_random_generator", None) for layer in layers)
     generators = (getattr(holder, "_generator", None) for holder in found)

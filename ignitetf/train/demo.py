@@ -1,7 +1,7 @@
 """The whole path in one function: node, load, train, checkpoint, restore.
 
-The data are the 1,797 handwritten digits that ship inside scikit-learn, so that nothing has to
-be downloaded.
+The data are the 1,797 handwritten digits that ship with scikit-learn, so nothing has to be
+downloaded.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _PARTITIONS = 8
 
 
 def run_demo(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
-    """Load the digits into the node of `settings`, train from it, save and restore.
+    """Load the digits into the node of `settings`, train on them, save and restore.
 
     Args:
         settings: Where the node is.
-        say: Takes one line for each step.
+        say: Receives one line for each step.
 
     Returns:
         `rows`, `test_accuracy`, `restored_accuracy`, `checkpoint`, `load_rows_per_s`,
@@ -102,7 +102,7 @@ def _model() -> Any:
     )
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("adam", loss, metrics=["accuracy"])
-    # Builds the variables of the optimizer too, so that a checkpoint restores at once.
+    # Also builds the variables of the optimizer, so that a checkpoint restores right away.
     model.optimizer.build(model.trainable_variables)
     return model
 
@@ -127,7 +127,7 @@ def _save_and_restore(
 
 
 def _copy_and_restore(settings: Settings, model: Any, restored: Any) -> None:
-    """As `_save_and_restore`, through local folders, where TensorFlow cannot use `igfs://`."""
+    """As `_save_and_restore`, through local folders if TensorFlow cannot use `igfs://`."""
     import tensorflow as tf
 
     from ignitetf.fs.pull import pull
@@ -144,7 +144,7 @@ def _copy_and_restore(settings: Settings, model: Any, restored: Any) -> None:
 
 
 def _read_rate(dataset: Any) -> float:
-    """Rows a second of the second and third epoch, without the cost of the first start."""
+    """Return rows per second of the second and third epoch, without the cost of the first start."""
     import tensorflow as tf
 
     def count(rows: Any, item: Any) -> Any:

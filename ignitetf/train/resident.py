@@ -1,9 +1,9 @@
-"""`device_resident`: a data set that fits is read once, and batches are gathered where it lies.
+"""`device_resident`: reads a data set that fits into memory once, and gathers batches there.
 
 reader -> columns on the device;  plan -> shuffled row numbers -> **gather** -> training
 
-The order is that of `IgniteDataset` with the same seed: the rows of an epoch are numbered by the
-same windows and permutations, only that here they are looked up rather than read again.
+The order is that of `IgniteDataset` with the same seed: the same windows and permutations number
+the rows of an epoch, but here rows are looked up instead of read again.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ def device_resident(
     device: str | None = None,
     limit_bytes: int | None = None,
 ) -> DeviceResident:
-    """Read a dataset into the memory of a device, and give its batches from there.
+    """Read a dataset into the memory of a device, and return batches gathered there.
 
         batches = device_resident(IgniteDataset("MNIST_TRAIN", as_supervised=True), 128, seed=7)
         model.fit(batches, epochs=10)
 
     Batches have the rows, in the order, of `IgniteDataset(..., shuffle=seed).batch(batch_size)`,
-    anew in each epoch; `epoch`, `shard`, `even`, `window_bytes` and all that says which rows are
-    read are those of `dataset`.
+    reshuffled in each epoch. `epoch`, `shard`, `even`, `window_bytes` and everything that selects
+    rows are those of `dataset`.
 
     Args:
         dataset: What to read.
         batch_size: Rows in a batch.
-        seed: Seed of the shuffle; None for that of the dataset, which may be none.
-        drop_remainder: Leave out a last batch that is not full.
-        device: Where the columns are kept, such as "GPU:0"; None for the default device.
-        limit_bytes: Refuse more than this; None for what the machine has free.
+        seed: Seed of the shuffle; None takes that of the dataset, which may be None too.
+        drop_remainder: Leave out an incomplete last batch.
+        device: Where to keep the columns, such as "GPU:0"; None for the default device.
+        limit_bytes: Refuse more than this; None limits it to the machine's free memory.
 
     Raises:
         ConfigError: The data are too big.
@@ -69,13 +69,13 @@ def device_resident(
 class DeviceResident(tf.data.Dataset):  # type: ignore[misc]
     """Batches gathered from columns in memory; see `device_resident`.
 
-    As a dataset it gathers within `tf.data`, that is on the host's processor. A training step of
-    one's own gathers on the device: iterate `indices` and call `gather` in it.
+    As a dataset it gathers within `tf.data`, that is, on the host's processor. A custom training
+    step can gather on the device: iterate `indices` and call `gather` in it.
 
     Attributes:
         columns: All rows, in the structure of a batch.
-        indices: A dataset of the row numbers of each batch, shuffled anew in each epoch.
-        nbytes: Bytes of the columns, without those of strings that are objects of their own.
+        indices: A dataset of the row numbers of each batch, reshuffled in each epoch.
+        nbytes: Bytes of the columns, without those of strings that are separate objects.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class DeviceResident(tf.data.Dataset):  # type: ignore[misc]
         return self._batches.element_spec
 
     def gather(self, index: tf.Tensor) -> Any:
-        """The rows of these numbers, in the structure of a batch."""
+        """Return the rows with these numbers, in the structure of a batch."""
         return tf.nest.map_structure(lambda column: tf.gather(column, index), self.columns)
 
     def _indices(self, rows: int, batch_size: int, drop_remainder: bool) -> tf.data.Dataset:
@@ -127,7 +127,7 @@ class DeviceResident(tf.data.Dataset):  # type: ignore[misc]
         return batches.apply(tf.data.experimental.assert_cardinality(count)).with_options(options)
 
     def _row_numbers(self, epoch: int) -> NDArray[np.int64]:
-        """The rows of an epoch: numbers of rows in the plain order, in the order of the epoch."""
+        """Return the rows of an epoch in order, as row numbers in the unshuffled order."""
         ends = np.cumsum(list(self._counts.values()))
         first = {p: int(end) - n for (p, n), end in zip(self._counts.items(), ends, strict=True)}
         parts = [np.empty(0, np.int64)]
@@ -141,7 +141,7 @@ class DeviceResident(tf.data.Dataset):  # type: ignore[misc]
         numbers = np.concatenate(parts)
         if not self._order.known or not len(numbers):
             return numbers
-        # A padded shard begins again with its own first rows; a shortened one ends early.
+        # A padded shard starts over with its own first rows; a shortened one ends early.
         return np.resize(numbers, self._order.rows(self._shard))
 
 
@@ -150,7 +150,7 @@ def _check_size(rows: EpochRows, limit_bytes: int | None) -> None:
     needed = int(count * rows.reader.entry_bytes)
     limit = limit_bytes
     if limit is None:
-        # While they are put together, the columns are there twice.
+        # While the columns are being put together, they exist twice.
         limit = psutil.virtual_memory().available // 2
     if needed > limit:
         raise ConfigError(
@@ -161,7 +161,7 @@ def _check_size(rows: EpochRows, limit_bytes: int | None) -> None:
 
 
 def _read(rows: EpochRows, form: Form) -> tuple[dict[int, int], tuple[Any, ...]]:
-    """Rows of each partition after the policy for nulls, and the leaves of all rows."""
+    """Return the rows of each partition after the policy for nulls, and the leaves of all rows."""
     share = rows.order.share(rows.shard)
     counts = dict.fromkeys(share, 0)
     batches: list[Batch] = []

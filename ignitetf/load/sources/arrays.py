@@ -1,4 +1,4 @@
-"""NumPy arrays as records: the first dimension is the record.
+"""NumPy arrays as records, along their first dimension.
 
 arrays by name -> **fields, columns** -> Batch
 """
@@ -36,9 +36,9 @@ _PIECE_BYTES = 1 << 20
 
 
 class ArraySource(Source):
-    """Arrays by name, all of one length: the first dimension is the record.
+    """Arrays by name, all of the same length: the first dimension is the record.
 
-    Numbers keep dtype and shape; texts become STRING, `bytes` objects blobs. Arrays are not
+    Numbers keep dtype and shape; texts become STRING, `bytes` objects blobs. Arrays are never
     copied as a whole, so memory maps stay on disk.
     """
 
@@ -51,7 +51,7 @@ class ArraySource(Source):
         key: str | None = None,
         bad_records: OnBadRecord = "fail",
     ) -> None:
-        """Check the lengths, and take the column `key`, where given, as the key."""
+        """Check the lengths, and use the column `key`, if given, as the key."""
         super().__init__(bad_records=bad_records)
         self.arrays = {name: _unmasked(name, a) for name, a in names_of(arrays).items()}
         self.class_names = class_names
@@ -79,7 +79,7 @@ class ArraySource(Source):
         return next(iter(lengths.values()))
 
     def fingerprint(self) -> str:
-        """From names, shapes and CRC-32 of the content; of large arrays of 64 pieces."""
+        """Made from names, shapes and CRC-32 of the content; of large arrays, of 64 pieces."""
         parts = [
             (name, a.shape, a.dtype.str, _content(a)) for name, a in sorted(self.arrays.items())
         ]
@@ -116,7 +116,7 @@ def _raw(array: NDArray[Any]) -> memoryview:
 
 
 def array_field(name: str, array: NDArray[Any]) -> Field:
-    """The field of an array whose first dimension is the record."""
+    """Return the field of an array whose first dimension is the record."""
     kind = array.dtype.kind
     if kind == "O":
         return field_of(name, array[:_SAMPLE].tolist())
@@ -134,7 +134,7 @@ def array_field(name: str, array: NDArray[Any]) -> Field:
 
 
 def _unmasked(name: str, array: Any) -> NDArray[Any]:
-    """The array; one that hides values is refused, as what lies below them would be loaded."""
+    """Return the array; a mask that hides values is refused, because they would be loaded."""
     if isinstance(array, np.ma.MaskedArray) and np.ma.getmaskarray(array).any():
         raise SourceError(
             f"array {name}: {int(np.ma.getmaskarray(array).sum()):,} values are masked",
@@ -144,7 +144,7 @@ def _unmasked(name: str, array: Any) -> NDArray[Any]:
 
 
 def array_column(field: Field, values: NDArray[Any], name: str) -> Column:
-    """The column of an array `[n, *shape]` that `array_field` described."""
+    """Return the column of an array `[n, *shape]` that `array_field` described."""
     kind = values.dtype.kind
     try:
         if kind == "O":
@@ -164,7 +164,7 @@ def array_column(field: Field, values: NDArray[Any], name: str) -> Column:
 
 
 def _timestamps(values: NDArray[Any]) -> Column:
-    """Nanoseconds since the epoch; NaT is refused, as the field is not nullable."""
+    """Return nanoseconds since the epoch; NaT is refused because the field is not nullable."""
     if np.isnat(values).any():
         raise SchemaError("NaT (not a time)")
     wide = values.astype("datetime64[ns]")
@@ -174,14 +174,14 @@ def _timestamps(values: NDArray[Any]) -> Column:
 
 
 def key_field_of(name: str | None, fields: dict[str, Field]) -> Field:
-    """Take a column out of the fields as the key: integers become LONG, texts STRING.
+    """Remove the key column from the fields and return it: integers become LONG, texts STRING.
 
     Args:
-        name: The column; None for the running key, which takes none out.
+        name: The column; None for the running key, which is not a column.
         fields: The fields by name.
 
     Raises:
-        ConfigError: No such column, its values cannot be keys, or nothing else is left.
+        ConfigError: There is no such column, its values cannot be keys, or no other column is left.
     """
     if name is None:
         return RUNNING_KEY
@@ -203,7 +203,7 @@ def key_field_of(name: str | None, fields: dict[str, Field]) -> Field:
 
 
 def take_key(columns: dict[str, Column], name: str | None, first: int, last: int) -> Column:
-    """The keys of the records from `first` up to `last`, taken out of the columns."""
+    """Remove the keys of the records from `first` up to `last` from the columns and return them."""
     if name is None:
         return keys_of(np.arange(first, last))
     key = columns.pop(name)

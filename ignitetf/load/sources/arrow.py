@@ -1,9 +1,9 @@
-"""Arrow arrays to columns: types, nulls, dictionaries, decimals, times, lists.
+"""Converts Arrow arrays to columns: types, nulls, dictionaries, decimals, times, lists.
 
 CSV or Parquet -> Arrow -> **fields, columns** -> Batch
 
-Timestamps become nanoseconds since 1970 UTC (int64), dates milliseconds since 1970 (int64),
-times of day milliseconds (int64), decimals their text. No value is cut to fit: one that does not
+Timestamps become nanoseconds since 1970 UTC (int64), dates milliseconds since 1970 (int64), times
+of day milliseconds (int64), decimals their text. Values are never truncated; one that does not fit
 is an error.
 """
 
@@ -24,7 +24,7 @@ __all__ = ["arrow_column", "arrow_field", "import_pyarrow"]
 
 
 def import_pyarrow(what: str) -> Any:
-    """The module pyarrow.
+    """Import pyarrow.
 
     Raises:
         MissingExtra: It is not installed.
@@ -37,10 +37,10 @@ def import_pyarrow(what: str) -> Any:
 
 
 def arrow_field(name: str, arrow_type: Any, *, nullable: bool = True) -> Field:
-    """The field that stores values of an Arrow type.
+    """Return the field that stores values of an Arrow type.
 
     Raises:
-        SourceError: No Ignite type stores them.
+        SourceError: No Ignite type can store them.
     """
     pa = import_pyarrow("tables")
     types = pa.types
@@ -83,7 +83,7 @@ def _scalar_field(pa: Any, name: str, arrow_type: Any, nullable: bool) -> Field 
 
 
 def _number_dtype(pa: Any, arrow_type: Any) -> np.dtype[Any] | None:
-    """NumPy's dtype of a number or bool; float16 widens, as Ignite has none."""
+    """Return the NumPy dtype of a number or bool; float16 widens, because Ignite has none."""
     types = pa.types
     if types.is_float16(arrow_type):
         return np.dtype(np.float32)
@@ -98,12 +98,12 @@ def _number_dtype(pa: Any, arrow_type: Any) -> np.dtype[Any] | None:
 
 
 def arrow_column(field: Field, array: Any) -> Column:
-    """The column of an Arrow array whose type `arrow_field` described; nulls become `valid`.
+    """Convert an Arrow array whose type `arrow_field` described; nulls are marked in `valid`.
 
     Raises:
-        SourceError: A value has no place in the field: a null inside a list, a time that int64
-            nanoseconds cannot count.
-        ArrowException: Other values that do not fit.
+        SourceError: A value cannot be stored in the field: a null inside a list, a time out of
+            range for int64 nanoseconds.
+        ArrowException: Another value does not fit.
     """
     pa = import_pyarrow("tables")
     if isinstance(array.type, pa.BaseExtensionType):
@@ -129,7 +129,7 @@ def _numbers(pa: Any, field: Field, array: Any) -> NDArray[Any]:
     if pa.types.is_float16(array.type):
         array = array.cast(pa.float32())
     elif pa.types.is_uint64(array.type):
-        array = array.cast(pa.int64())  # a long holds half of them
+        array = array.cast(pa.int64())  # a long holds half of its values
     if array.null_count:
         array = array.fill_null(False if pa.types.is_boolean(array.type) else 0)
     values: NDArray[Any] = array.to_numpy(zero_copy_only=False)
@@ -137,7 +137,7 @@ def _numbers(pa: Any, field: Field, array: Any) -> NDArray[Any]:
 
 
 def _cast(pa: Any, field: Field, array: Any) -> Any:
-    """Decimals as their text, times as integers in the unit of the field's type."""
+    """Convert decimals to text, and times to integers in the unit of the field's type."""
     if (name := DATA_TYPES[field.type].arrow_cast) is None:
         return array
     kind = pa.type_for_alias(name)

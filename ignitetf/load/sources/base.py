@@ -2,10 +2,10 @@
 
 location -> **Source** -> Batch -> encoder -> cache
 
-A source has a schema and yields column batches in one fixed order, from any record on, in
-bounded memory. Records are counted from 0 in that order, bad ones included: the running key of
-a record is its number, so that a skipped record leaves a hole and a repeated load gives every
-row the key it had.
+A source has a schema and yields column batches in a fixed order, starting at any record, in bounded
+memory. Records are counted from 0 in that order, including bad ones. The running key of a record is
+its number, so a skipped record leaves a gap and a repeated load gives every row the same key as
+before.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ __all__ = [
     "type_name",
 ]
 
-# What Python does for a batch is a tenth of a load's work at half of this, with large rows.
+# With half this size and large rows, Python's work per batch is a tenth of a load.
 BATCH_BYTES = 8 << 20
-# Large values are not copied, so that more of them still cost no more. Arrays of over 32 MB would:
-# malloc gives those back each time.
+# Large values are not copied, so larger batches cost no more. Arrays of over 32 MB would: malloc
+# returns those to the system each time.
 LARGE_BATCH_BYTES = 16 << 20
-# One record larger than this is damage or a mistake: Ignite keeps a record in memory as a whole.
+# A larger record is damage or a mistake: Ignite keeps each record in memory as a whole.
 MAX_RECORD_BYTES = 256 << 20
-# Records from which types are inferred take no more memory than this, but for the first two.
+# Memory limit for records from which types are inferred; the first two are always used.
 SAMPLE_BYTES = 64 << 20
-# With more bad records than this the source has another format than it was opened with.
+# With more bad records than this, the source is not in the format it was opened with.
 MAX_SKIPPED = 100_000
 
 RUNNING_KEY = Field("key", TypeCode.LONG, np.dtype("<i8"))
@@ -68,7 +68,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class BadRecord:
-    """A record that could not be read: its name (file, or file and place in it) and the reason."""
+    """A record that could not be read: its name (file, or file and position) and the reason."""
 
     name: str
     reason: str
@@ -78,16 +78,15 @@ class Source(ABC):
     """Records of one table, as column batches in a fixed order.
 
     Attributes:
-        schema: What the records are; the loader may change its type name.
-        rows: Number of records when it is known (bad ones included), else None.
-        class_names: Names of the values of LABEL, where it has names.
-        key_name: The column that became the key; None for the running key.
-        main_limit: Of a second table: how many records of the first one it belongs to; None for
-            all.
-        skipped: The bad records that the present or last iteration left out.
-        notes: What users should know about how the data are taken, a line each.
-        position: Record with which the batch after the last yielded one begins: what
-            `batches(start=...)` takes to go on.
+        schema: The schema of the records; the loader may change its type name.
+        rows: Number of records if known (including bad ones), else None.
+        class_names: Names of the values of LABEL, if they have names.
+        key_name: The column used as the key; None for the running key.
+        main_limit: For a second table: how many records of the first one it covers; None for all.
+        skipped: The bad records skipped by the current or last iteration.
+        notes: What users should know about how the data are interpreted, a line each.
+        position: First record of the batch after the last one yielded: pass it to
+            `batches(start=...)` to continue.
     """
 
     schema: Schema
@@ -111,14 +110,14 @@ class Source(ABC):
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """A text that is equal for the same data read in the same way; cheap to make."""
+        """A text that is equal for the same data read in the same way; cheap to compute."""
 
     def batches(self, start: int = 0, *, max_bytes: int = BATCH_BYTES) -> Iterator[Batch]:
-        """The records from number `start` on, in order.
+        """Yield the records from number `start` on, in order.
 
         Args:
             start: Number of the first record; beyond the end there are no batches.
-            max_bytes: About the size of one batch; a larger record comes alone.
+            max_bytes: Approximate size of a batch; a larger record comes alone.
 
         Raises:
             SourceError: The data are damaged; names the file and the reason.
@@ -134,7 +133,7 @@ class Source(ABC):
 
     @abstractmethod
     def _read(self, start: int, max_bytes: int) -> Iterator[tuple[int, Batch]]:
-        """Batches from record `start` on, each with the number of the record after it."""
+        """Yield batches from record `start` on, each with the number of the record after it."""
 
     def note(self, text: str) -> None:
         """Add a note, once."""
@@ -142,7 +141,7 @@ class Source(ABC):
             self.notes.append(text)
 
     def bad(self, name: str, reason: str, *, hint: str | None = None) -> None:
-        """Note a bad record, or raise SourceError where bad records are not to be skipped."""
+        """Record a bad record, or raise SourceError if bad records must not be skipped."""
         if self.bad_records == "fail":
             raise SourceError(
                 f"{name}: {reason}",
@@ -159,23 +158,23 @@ class Source(ABC):
 
 
 def keys_of(numbers: NDArray[np.int64] | list[int]) -> Column:
-    """Running keys of records with these numbers."""
+    """Return the running keys of records with these numbers."""
     return Column(np.asarray(numbers, np.int64))
 
 
 def batch_bytes(schema: Schema) -> int:
-    """Bytes of the batches with which records of this schema load fastest."""
+    """Return the batch size in bytes at which records of this schema load fastest."""
     sizes = (f.size * f.dtype.itemsize for f in schema.fields if not f.ragged and f.dtype != BYTES)
     return LARGE_BATCH_BYTES if max(sizes, default=0) >= LARGE_BYTES else BATCH_BYTES
 
 
 def rows_per_batch(record_bytes: int, max_bytes: int) -> int:
-    """Records of this size that make up a batch, at least one."""
+    """Return how many records of this size make up a batch, at least one."""
     return max(1, max_bytes // max(1, record_bytes))
 
 
 def check_record_size(name: str, record_bytes: int) -> None:
-    """Raise SourceError for a record that is too large to be meant."""
+    """Raise SourceError for a record so large that it must be a mistake."""
     if record_bytes > MAX_RECORD_BYTES:
         raise SourceError(
             f"{name}: one record has {record_bytes:,} bytes, at most {MAX_RECORD_BYTES:,} are taken",
@@ -184,7 +183,7 @@ def check_record_size(name: str, record_bytes: int) -> None:
 
 
 def column_name(text: str) -> str:
-    """A free name as an upper-case SQL identifier: `image/encoded` gives `IMAGE_ENCODED`."""
+    """Convert a name to an upper-case SQL identifier: `image/encoded` becomes `IMAGE_ENCODED`."""
     name = re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_").upper()
     if not name:
         return "VALUE"
@@ -192,16 +191,16 @@ def column_name(text: str) -> str:
 
 
 def type_name(text: str) -> str:
-    """A free name as that of a binary type: `train_x` gives `TrainX`."""
+    """Convert a name to that of a binary type: `train_x` becomes `TrainX`."""
     return "".join(part.capitalize() for part in column_name(text).split("_")) or "Record"
 
 
 def ordered_map(
     function: Callable[[T], R], items: Iterable[T], *, workers: int | None = None
 ) -> Iterator[R]:
-    """`map` on all cores: results in the order of the items, a bounded number at a time.
+    """Run `map` on all cores: results in the order of the items, a bounded number at a time.
 
-    Items are taken from the iterable only as results are taken, so memory is that of
+    Items are taken from the iterable only as results are consumed, so memory is limited to
     `workers` + 2 results. Leaving the loop stops the threads.
     """
     count = workers or os.cpu_count() or 2
@@ -226,14 +225,13 @@ def open_source(kind: str, location: Any = None, **options: Any) -> Source:
     """Open a source.
 
     Args:
-        kind: Name of one of `KINDS`: mnist, digits, idx, npz, images, voc, csv, parquet,
-            tfrecord, records.
-        location: Local path or fsspec URL (several, where the kind takes several); for
-            `records` the records themselves; for `mnist` None downloads.
-        options: Those of the function that opens this kind.
+        kind: One of `KINDS`: mnist, digits, idx, npz, images, voc, csv, parquet, tfrecord, records.
+        location: Local path or fsspec URL (or several, if the kind allows it); for `records` the
+            records themselves; for `mnist` None downloads.
+        options: Options of the function that opens this kind.
 
     Raises:
-        ConfigError: No such kind or option.
+        ConfigError: There is no such kind or option.
         SourceError: The data are missing or damaged.
     """
     if (found := KINDS.get(kind)) is None:

@@ -1,4 +1,4 @@
-"""Several files of one table, one after the other.
+"""Several files of one table, read one after the other.
 
 files -> sources of the same schema -> **one source**
 """
@@ -20,11 +20,11 @@ __all__ = ["ChainSource", "files_at"]
 
 
 def files_at(locations: object, suffixes: tuple[str, ...]) -> list[Place]:
-    """The files of a path, a pattern with `*`, a folder, or a list of those; sorted by name.
+    """Find the files of a path, a pattern with `*`, a folder, or a list of those; sorted by name.
 
     Args:
         locations: One location or several.
-        suffixes: Which files of a folder are meant, by the end of their name (lower case).
+        suffixes: Which files of a folder to take, by the end of their name (lower case).
 
     Raises:
         SourceError: Nothing is there.
@@ -67,10 +67,10 @@ def _matching(place: Place) -> list[Place]:
 
 
 class ChainSource(Source):
-    """Sources of one schema as one; running keys go on from file to file."""
+    """Several sources of one schema as one; running keys continue from file to file."""
 
     def __init__(self, sources: Sequence[Source], *, bad_records: OnBadRecord = "fail") -> None:
-        """Check that all have the schema of the first, but for nulls."""
+        """Check that all have the schema of the first, except for nulls."""
         super().__init__(bad_records=bad_records)
         first = sources[0]
         self.sources = list(sources)
@@ -102,7 +102,7 @@ class ChainSource(Source):
         self.schema = replace(self.schema, fields=tuple(fields))
 
     def fingerprint(self) -> str:
-        """From those of all files, in order."""
+        """Made from the fingerprints of all files, in order."""
         return digest("chain", *(source.fingerprint() for source in self.sources))
 
     def _read(self, start: int, max_bytes: int) -> Iterator[tuple[int, Batch]]:

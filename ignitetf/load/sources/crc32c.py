@@ -1,8 +1,8 @@
-"""CRC-32C of many pieces of a buffer at once, in NumPy.
+"""Computes CRC-32C of many pieces of a buffer at once, in NumPy.
 
-A CRC is linear over XOR: every piece is cut into lanes of 64 bytes, one vectorised loop takes
-the CRC of all lanes, and lanes are joined by the operator "append so many zero bytes". Zeros
-in front of a lane change nothing, so a short first lane needs no case of its own.
+A CRC is linear over XOR: every piece is cut into lanes of 64 bytes, one vectorised loop computes
+the CRC of all lanes, and lanes are joined with the operator "append so many zero bytes". Zeros in
+front of a lane change nothing, so a short first lane is not a special case.
 
 Source: the Castagnoli polynomial of RFC 3720, reflected; the mask of TensorFlow's record files.
 """
@@ -25,7 +25,7 @@ U32 = NDArray[np.uint32]
 
 @functools.cache
 def _table() -> U32:
-    """CRC of every byte value."""
+    """Return the CRC of every byte value."""
     values = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         values = np.where(values & 1, (values >> 1) ^ np.uint32(_POLYNOMIAL), values >> 1)
@@ -39,7 +39,7 @@ def _table_list() -> list[int]:
 
 @functools.cache
 def _append_zeros(log2_bytes: int) -> U32:
-    """The operator "append 2**k zero bytes" as four tables of 256 values."""
+    """Return the operator "append 2**k zero bytes" as four tables of 256 values."""
     bits = np.uint32(1) << np.arange(32, dtype=np.uint32)
     if log2_bytes == 0:
         images = _table()[bits & 0xFF] ^ (bits >> 8)
@@ -57,7 +57,7 @@ def _append_zeros(log2_bytes: int) -> U32:
 
 @functools.cache
 def _append_word() -> tuple[U32, U32]:
-    """The operator "append four zero bytes" for the lower and the upper half of a value."""
+    """Return the operator "append four zero bytes" for the lower and the upper half of a value."""
     halves = np.arange(1 << 16, dtype=np.uint32)
     tables = _append_zeros(2)
     upper: U32 = np.left_shift(halves, 16, dtype=np.uint32)
@@ -75,7 +75,7 @@ def _apply(tables: U32, values: U32) -> U32:
 
 
 def _after_zeros(values: U32, counts: NDArray[np.int64], unit_log2: int) -> U32:
-    """Each value with `counts * 2**unit_log2` zero bytes appended to it."""
+    """Return each value with `counts * 2**unit_log2` zero bytes appended to it."""
     bit = 0
     while (remaining := counts >> bit).any():
         chosen = np.flatnonzero(remaining & 1)
@@ -85,7 +85,7 @@ def _after_zeros(values: U32, counts: NDArray[np.int64], unit_log2: int) -> U32:
 
 
 def crc32c(data: bytes) -> int:
-    """CRC-32C of a few bytes, one by one."""
+    """Return the CRC-32C of a few bytes, computed one by one."""
     table = _table_list()
     value = 0xFFFFFFFF
     for byte in data:
@@ -96,7 +96,7 @@ def crc32c(data: bytes) -> int:
 def crc32c_many(
     buffer: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> U32:
-    """CRC-32C of the pieces `buffer[starts[i] : starts[i] + lengths[i]]`."""
+    """Return the CRC-32C of the pieces `buffer[starts[i] : starts[i] + lengths[i]]`."""
     if not len(starts):
         return np.empty(0, np.uint32)
     lanes = np.maximum(1, -(-lengths // _LANE))
@@ -120,7 +120,7 @@ def crc32c_many(
 def _words(
     buffer: NDArray[np.uint8], position: NDArray[np.int64], begins: NDArray[np.int64]
 ) -> U32:
-    """The lanes as little-endian words `[16, lanes]`, with zeros in front of where pieces begin."""
+    """Return the lanes as little-endian words `[16, lanes]`, with zeros in front of short ones."""
     if len(buffer) < _LANE:
         pad = _LANE - len(buffer)
         buffer = np.concatenate((np.zeros(pad, np.uint8), buffer))
@@ -136,6 +136,6 @@ def _words(
 
 
 def masked(crc: U32) -> U32:
-    """The CRC as record files store it: rotated and shifted."""
+    """Return the CRC as record files store it: rotated and shifted."""
     rotated: U32 = np.bitwise_or(crc >> 15, np.left_shift(crc, 17, dtype=np.uint32))
     return rotated + np.uint32(_MASK_DELTA)

@@ -2,8 +2,8 @@
 
 file -> blocks of texts -> **types checked, bad rows named** -> Batch
 
-Blocks are read as text and converted here column by column, so that a value of the wrong type
-names its row instead of ending the load. The types come from the first block unless they are
+Blocks are read as text and converted here column by column, so that a value of the wrong type is
+reported with its row instead of ending the load. Types come from the first block unless they are
 declared.
 """
 
@@ -44,7 +44,7 @@ _HINT_CSV = "check delimiter, quotes and encoding (UTF-8)"
 
 
 class CsvSource(Table):
-    """One CSV file with a heading; every column may have nulls, but for the key."""
+    """One CSV file with a heading; every column except the key may have nulls."""
 
     def __init__(
         self,
@@ -73,10 +73,10 @@ class CsvSource(Table):
                 self.note(f"{place.name}: {kind.note}")
 
     def _infer(self, declared: dict[str, str]) -> tuple[list[str], list[CsvType]]:
-        """Headings and types."""
+        """Return headings and types."""
         with self._reader(None, []) as reader:
             found = reader.schema
-        # Headings that are there twice are refused later, by name.
+        # Duplicate headings are refused later, by name.
         alike = len(set(found.names)) < len(found.names)
         texts = None
         ragged: list[tuple[int, str]] = []
@@ -101,11 +101,11 @@ class CsvSource(Table):
         return found.names, types
 
     def _reader(self, columns: list[str] | None, ragged: list[tuple[int, str]]) -> _CsvReader:
-        """A reader of blocks: of the inferred types, or of bare bytes for these columns."""
+        """Open a reader of blocks: with inferred types, or with plain bytes for these columns."""
         return _CsvReader(self.place, self.delimiter, columns, ragged)
 
     def fingerprint(self) -> str:
-        """From name, size and time of the file, and how it is read."""
+        """Made from name, size and time of the file, and the reading options."""
         kinds = [(kind.arrow, kind.declared) for kind in self._types]
         return digest("csv", self.place.stamp(), self.delimiter, self.key_name, *kinds)
 
@@ -140,7 +140,7 @@ class CsvSource(Table):
         ragged[:] = [item for item in ragged if item[0] >= end]
 
     def _row(self, number: int) -> str:
-        # The heading is row 1, so that this is the line in a file without blank lines.
+        # The heading is row 1, so this is the line number in a file without blank lines.
         return f"{self.place.name}, row {number + 2}"
 
     def _convert(
@@ -175,7 +175,7 @@ class CsvSource(Table):
         yield from self._batches_of(columns, numbers, max_bytes)
 
     def _look_for_values(self, i: int, texts: Any) -> None:
-        """Tell of a column that became text for want of values, once it has one."""
+        """Add a note once a column that became text because it was empty has its first value."""
         from pyarrow import compute
 
         if (
@@ -191,7 +191,7 @@ class CsvSource(Table):
 
 
 def _numbers(first: int, rows: int, ragged: list[tuple[int, str]]) -> NDArray[np.int64]:
-    """Numbers of the rows of a block, which holds those that are not ragged."""
+    """Return the row numbers of a block, which contains only rows that are not ragged."""
     odd = [number for number, _ in ragged]
     numbers: NDArray[np.int64] = np.setdiff1d(np.arange(first, first + rows + len(odd)), odd)[:rows]
     return numbers
@@ -199,7 +199,7 @@ def _numbers(first: int, rows: int, ragged: list[tuple[int, str]]) -> NDArray[np
 
 @contextlib.contextmanager
 def _parsing(name: str) -> Iterator[None]:
-    """As `reading`; what pyarrow says of a row that is longer than a block means nothing to users."""
+    """As `reading`, but replaces pyarrow's obscure error about a row longer than a block."""
     with reading(name, _HINT_CSV):
         try:
             yield
@@ -213,7 +213,7 @@ def _parsing(name: str) -> Iterator[None]:
 
 
 class _CsvReader:
-    """pyarrow's streaming reader with its exceptions turned into SourceError."""
+    """pyarrow's streaming reader, with its exceptions turned into SourceError."""
 
     def __init__(
         self,
@@ -262,7 +262,7 @@ class _CsvReader:
         return self._reader.schema
 
     def next(self) -> Any:
-        """The next block as a RecordBatch, None at the end."""
+        """Return the next block as a RecordBatch, None at the end."""
         with _parsing(self._place.name):
             try:
                 return self._reader.read_next_batch()
@@ -270,7 +270,7 @@ class _CsvReader:
                 return None
 
     def is_open(self, block: Any) -> bool:
-        """Whether the last row of the last block has a quote that goes on to the file's end."""
+        """Whether the last row of the last block has a quote that stays open to the file's end."""
         value = block.column(block.num_columns - 1)[-1].as_py() if len(block) else None
         return value is not None and "\n" in value and self._stream.last != b'"'
 
@@ -289,20 +289,20 @@ def csv(
     delimiter: str = ",",
     bad_records: OnBadRecord = "fail",
 ) -> Source:
-    """CSV files with a heading, gzipped or not.
+    """Open CSV files with a heading, gzipped or not.
 
     Args:
         location: A file, a pattern with `*`, a folder, or a list.
-        key: Column that is the key; else a running number.
-        types: Types of columns, where the first 4 MB should not decide: a mapping, or
-            `NAME:double,OTHER:decimal(10,2)`. A column of which nine values in ten look like one
-            type has it, and the others are bad records; a mixed one is text, and so is one
+        key: Column to use as the key; otherwise a running number.
+        types: Types of columns, if the first 4 MB should not decide: a mapping, or
+            `NAME:double,OTHER:decimal(10,2)`. If nine in ten values of a column look like one type,
+            the column has it and the others are bad records; a mixed column is text, and so is one
             whose numbers begin with zeros or are integers beyond a long (`source.notes`).
-        delimiter: Between columns.
+        delimiter: Separator of columns.
         bad_records: What to do with ragged rows, wrong types and null keys.
 
     Raises:
-        SourceError: Missing, empty, no CSV, or with headings that are no SQL identifiers.
+        SourceError: Missing, empty, not CSV, or with headings that are not SQL identifiers.
     """
     if not location:
         raise ConfigError("source 'csv' needs a file")

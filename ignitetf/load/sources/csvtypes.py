@@ -1,11 +1,11 @@
-"""Types of the columns of a CSV file, declared or inferred from first values; texts to values.
+"""Types of CSV columns, declared or inferred from the first values; converts texts to values.
 
 texts -> **types, values** -> columns -> Batch
 
-A text becomes a value only where that value is what the text says. So `007` stays a text unless
-its column is declared a number, integers that no type holds do not become floats, and a finite
-number never becomes infinite. One odd value among many of a type is a bad record; where a column
-is mixed it is text, and a note says so.
+A text is converted only if the value is exactly what the text says. So `007` stays a text unless
+its column is declared a number, integers that no type can hold do not become floats, and a finite
+number never becomes infinite. One odd value among many of a type is a bad record; a mixed column is
+text, and a note says so.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ __all__ = [
     "wrong_values",
 ]
 
-# What stands for a missing value in a column that is not text.
+# Spellings of a missing value in a column that is not text.
 NULLS: Final = [
     "", "NA", "N/A", "n/a", "#N/A", "NULL", "null", "None", "NaN", "nan", "-NaN", "-nan",
 ]  # fmt: skip
-# Declared types, in SQL's words and in NumPy's.
+# Names of declared types, as in SQL and in NumPy.
 _TYPES: Final = {
     "bool": "bool_", "boolean": "bool_",
     "tinyint": "int8", "int8": "int8",
@@ -49,7 +49,7 @@ _TYPES: Final = {
     "date": "date32",
 }  # fmt: skip
 _DECIMAL_DIGITS: Final = 76  # those of Arrow's widest decimal
-# What a value of a type looks like, the stricter first.
+# What a value of each type looks like, strictest first.
 _LOOKS: Final = (
     ("int64", r"^[+-]?(0|[1-9][0-9]{0,18})$"),
     ("float64", r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"),
@@ -61,7 +61,7 @@ _LOOKS: Final = (
 _WORDS: Final = {"int64": "bigint", "float64": "double", "date32": "date", "bool_": "bool"}
 _LEADING_ZERO: Final = r"^[+-]?0[0-9]+$"
 _INFINITE: Final = r"(?i)^[+-]?inf(inity)?$"
-# A column of which this share looks like one type has that type, and the rest are bad records.
+# If this share of a column looks like one type, the column has it, and the rest are bad records.
 _NEARLY_ALL: Final = 0.9
 _MIN_VALUES: Final = 10
 _MANY: Final = 0.5
@@ -74,8 +74,8 @@ class CsvType:
     """The type of a column.
 
     Attributes:
-        arrow: As pyarrow has it.
-        declared: Whether the user said so; then `007` is the number 7.
+        arrow: Its pyarrow type.
+        declared: Whether the user declared it; then `007` is the number 7.
         empty: Whether it is text only because no value was seen.
         note: What the user should know about the choice.
     """
@@ -87,13 +87,13 @@ class CsvType:
 
 
 def type_of(name: str, array: Any, numbers: NDArray[np.int64], found: Any) -> CsvType:
-    """The type of a column by its first values.
+    """Return the type of a column, inferred from its first values.
 
     Args:
         name: Its heading.
         array: The values as texts.
         numbers: The numbers of their records.
-        found: The type that pyarrow finds in them.
+        found: The type that pyarrow infers from them.
     """
     import pyarrow as pa
 
@@ -107,7 +107,7 @@ def type_of(name: str, array: Any, numbers: NDArray[np.int64], found: Any) -> Cs
 def _kept_as_text(
     pa: Any, name: str, array: Any, numbers: NDArray[np.int64], found: Any
 ) -> CsvType:
-    """The type that was found, or text where its values would not be what the texts say."""
+    """Return the inferred type, or text if its values would differ from what the texts say."""
     from pyarrow import compute
 
     if not (pa.types.is_integer(found) or pa.types.is_floating(found)):
@@ -125,7 +125,7 @@ def _kept_as_text(
 
 
 def _mixed(pa: Any, name: str, array: Any, numbers: NDArray[np.int64]) -> CsvType:
-    """The type that nearly all values look like; else text, and why where many looked like one."""
+    """Return the type of nearly all values; else text, with a note if many looked like one."""
     from pyarrow import compute
 
     text = compute.utf8_trim_whitespace(array)
@@ -170,7 +170,7 @@ def _arrow_type(pa: Any, word: str) -> Any:
 
 
 def declared_type(name: str, text: str) -> CsvType:
-    """The type of a declared one: `int`, `double`, `decimal(10,2)`, `timestamp`."""
+    """Parse a declared type: `int`, `double`, `decimal(10,2)`, `timestamp`."""
     import pyarrow as pa
 
     word = text.strip().lower().replace(" ", "")
@@ -193,10 +193,10 @@ def declared_type(name: str, text: str) -> CsvType:
 
 
 def parsed(array: Any, kind: CsvType) -> Any:
-    """Texts as values of a type; the spellings of a missing value become null.
+    """Convert texts to values of a type; the spellings of a missing value become null.
 
     Raises:
-        ValueError: One of them is no such value (ArrowInvalid is one, too).
+        ValueError: A text is not such a value (ArrowInvalid is a ValueError too).
     """
     import pyarrow as pa
     from pyarrow import compute
@@ -222,7 +222,7 @@ def parsed(array: Any, kind: CsvType) -> Any:
 
 
 def _times(text: Any, arrow: Any) -> Any:
-    """Times of day; pyarrow finds `12:30` to be one, but converts texts to timestamps only."""
+    """Convert times of day, which pyarrow infers, but does not convert from text."""
     import pyarrow as pa
     from pyarrow import compute
 
@@ -234,7 +234,7 @@ def _times(text: Any, arrow: Any) -> Any:
 
 
 def _or_null(text: Any) -> Any:
-    """The texts with nulls in place of the spellings of a missing value."""
+    """Replace the spellings of a missing value with nulls."""
     import pyarrow as pa
     from pyarrow import compute
 
@@ -261,19 +261,19 @@ def _require_finite(text: Any, values: Any) -> None:
 
 
 def _inexact(text: Any, values: Any) -> Iterator[tuple[int, str]]:
-    """Where integers stand that no long holds, or are not exactly the floats they became."""
+    """Yield where integers do not fit a long, or differ from the floats they became."""
     floats = values.fill_null(0).to_numpy(zero_copy_only=False)
     for at in np.flatnonzero(np.abs(floats) >= 2.0**53).tolist():
         word, value = text[at].as_py(), float(floats[at])
         digits = word.lstrip("+-")
-        # int() takes no more digits than these, and a double has no more.
+        # int() refuses very long texts, and no finite double has so many digits.
         long = len(digits) > 400 or np.isinf(value)
         if digits.isdigit() and (long or int(word) != int(value) or abs(int(word)) > _MAX_LONG):
             yield at, word
 
 
 def why_not(value: Any, kind: CsvType) -> str:
-    """Why a text does not convert."""
+    """Return why a text does not convert."""
     import pyarrow as pa
 
     text = value.as_py()[:_SHOWN]
@@ -284,7 +284,7 @@ def why_not(value: Any, kind: CsvType) -> str:
 
 
 def wrong_values(array: Any, kind: CsvType, first: int = 0) -> Iterator[int]:
-    """Where the values stand that do not convert: halves of halves are tried."""
+    """Yield the positions of values that do not convert, found by repeated halving."""
     import pyarrow as pa
 
     try:
@@ -299,7 +299,7 @@ def wrong_values(array: Any, kind: CsvType, first: int = 0) -> Iterator[int]:
 
 
 def option_types(types: str | Mapping[str, str] | None) -> dict[str, str]:
-    """Declared types by heading in capitals, from a mapping or from `NAME:type,NAME:type`."""
+    """Return declared types by upper-case heading, from a mapping or `NAME:type,NAME:type`."""
     if isinstance(types, str):
         types = _split(types)
     try:

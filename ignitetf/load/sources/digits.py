@@ -1,8 +1,8 @@
-"""The digits data set that ships inside scikit-learn: 1,797 images of 8 x 8, real and offline.
+"""The digits data set that ships with scikit-learn: 1,797 real images of 8 x 8, offline.
 
 scikit-learn -> **two splits** -> ArraySource
 
-The split is one fixed permutation, so that every load and every machine has the same rows.
+The split is one fixed permutation, so every load on every machine has the same rows.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _TRAIN_SHARE = 0.8
 def open_digits(
     location: None = None, split: str = "train", bad_records: OnBadRecord = "fail"
 ) -> ArraySource:
-    """`digits` as `open_source` calls it: there is no location, and no record is bad."""
+    """Open `digits` as `open_source` does; the location is ignored, and no record is bad."""
     if location is not None:
         raise ConfigError("source 'digits' has no location: it comes with scikit-learn")
     return digits(split, bad_records)
 
 
 def digits(split: str = "train", bad_records: OnBadRecord = "fail") -> ArraySource:
-    """One split of the digits: IMAGE uint8 [8, 8, 1] with values 0..16, LABEL int32.
+    """Return one split of the digits: IMAGE uint8 [8, 8, 1] with values 0..16, LABEL int32.
 
     Args:
         split: "train" (1,438 rows), "test" (359 rows) or "all".

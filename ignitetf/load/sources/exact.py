@@ -1,9 +1,9 @@
-"""Numbers into arrays of one dtype, each with the value it had, and the types that show them.
+"""Converts numbers into arrays of one dtype without changing their values.
 
 records -> **dtypes, arrays** -> fields, columns -> Batch
 
-NumPy itself makes 1 of True, a float of integers too large for int64, and texts of numbers beside
-texts. Here such a mixture is refused, and so is an integer that a float cannot hold.
+NumPy turns True into 1, integers too large for int64 into floats, and numbers beside texts into
+texts. Here such mixtures are refused, and so are integers that a float cannot hold exactly.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Kind = type[Any] | np.dtype[Any]
 
 _PLAIN: Final = frozenset({bool, int, float, str, bytes})
 _LETTERS: Final[dict[Kind, str]] = {bool: "b", int: "i", float: "f", str: "U", bytes: "S"}
-# Kinds whose values all have their equal in an array of this kind.
+# Kinds of values that an array of this kind can represent exactly.
 _TAKEN: Final = {"i": "iu", "u": "iu", "f": "fiu", "b": "b"}
 _LONG: Final = np.iinfo(np.int64)
 HINT_LONG: Final = "keep such numbers as decimals or texts, or their bits: array.view(numpy.int64)"
@@ -39,10 +39,10 @@ HINT_LONG: Final = "keep such numbers as decimals or texts, or their bits: array
 def stored_field(
     name: str, dtype: np.dtype[Any], shape: Shape = (), *, nullable: bool = False
 ) -> Field:
-    """The field whose stored type shows values of this dtype to everybody as they are.
+    """Return the field whose stored type shows values of this dtype unchanged to every client.
 
-    Ignite has signed integers only, so unsigned ones are stored in the next wider type (uint64
-    in a long, which holds half of them); the dtype stays that of the source. Arrays of uint8 are
+    Ignite has signed integers only, so unsigned ones are stored in the next wider type (uint64 in a
+    long, which holds half of its values); the dtype stays that of the source. Arrays of uint8 are
     byte[]. float16 becomes float32.
 
     Raises:
@@ -58,13 +58,13 @@ def stored_field(
 
 
 def kinds_of(value: Any) -> set[Kind]:
-    """What stands in a value at any depth: types of Python, dtypes of arrays and NumPy scalars."""
+    """Return all kinds inside a value: Python types, dtypes of arrays and NumPy scalars."""
     if isinstance(value, (np.ndarray, np.generic)):
         return {value.dtype}
     if not isinstance(value, (list, tuple)):
         if type(value) in _PLAIN:
             return {type(value)}
-        dtype = np.asarray(value).dtype  # of tensors, buffers and the like
+        dtype = np.asarray(value).dtype  # of tensors, buffers and similar objects
         return {type(value) if dtype.kind == "O" else dtype}
     kinds: set[Kind] = set(map(type, value))
     if kinds <= _PLAIN:
@@ -77,10 +77,10 @@ def kinds_of(value: Any) -> set[Kind]:
 
 
 def common_dtype(name: str, kinds: Iterable[Kind]) -> np.dtype[Any]:
-    """The dtype of values of these kinds: int64 and float64 for Python's, `U` or `S` for texts.
+    """Return the dtype for these kinds: int64 and float64 for Python's, `U` or `S` for texts.
 
     Raises:
-        SchemaError: The kinds do not go together, or no array has them.
+        SchemaError: The kinds cannot be mixed, or no array can hold them.
     """
     kinds = set(kinds)
     letters = {_letter(kind) for kind in kinds}
@@ -103,11 +103,11 @@ def common_dtype(name: str, kinds: Iterable[Kind]) -> np.dtype[Any]:
 
 
 def exact_array(values: Sequence[Any], target: np.dtype[Any]) -> NDArray[Any]:
-    """Scalars, lists or arrays of one shape as an array of this dtype.
+    """Convert scalars, lists or arrays of one shape to an array of this dtype.
 
     Raises:
-        SchemaError: One of them is of another kind, or does not fit.
-        ValueError: Their shapes differ.
+        SchemaError: A value is of another kind, or does not fit.
+        ValueError: The shapes differ.
     """
     kinds = kinds_of(values) if len(values) else set()
     taken = _TAKEN.get(target.kind, "")
@@ -127,9 +127,9 @@ def exact_array(values: Sequence[Any], target: np.dtype[Any]) -> NDArray[Any]:
 
 
 def cast_array(target: np.dtype[Any], array: NDArray[Any]) -> NDArray[Any]:
-    """The array in this dtype, where every value keeps its meaning.
+    """Convert an array to this dtype if every value keeps its meaning.
 
-    A float32 is the nearest one to a float64; whoever wants that says so by the target.
+    A float64 may become the nearest float32: choosing that dtype asks for it.
 
     Raises:
         SchemaError: A value is of another kind, or does not fit.
@@ -154,7 +154,7 @@ def cast_array(target: np.dtype[Any], array: NDArray[Any]) -> NDArray[Any]:
         out = array.astype(target)
         if array.dtype.kind in "iu":
             lost = out.astype(array.dtype) != array
-            # The largest long becomes 2^63, which no long is equal to.
+            # The largest long becomes 2^63, which no long equals.
             lost |= out >= float(2 ** (8 * array.itemsize - (array.dtype.kind == "i")))
         else:
             lost = np.isinf(out) & ~np.isinf(array)
@@ -164,7 +164,7 @@ def cast_array(target: np.dtype[Any], array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _letter(kind: Kind) -> str:
-    """The kind as NumPy's letter, `O` for what is neither number nor text."""
+    """Return NumPy's letter for the kind, `O` for anything but numbers and texts."""
     if isinstance(kind, np.dtype):
         return kind.kind if kind.kind in "biufUS" else "O"
     return _LETTERS.get(kind, "O")
@@ -175,7 +175,7 @@ def _type_name(kind: Kind) -> str:
 
 
 def _exact(array: NDArray[Any]) -> float:
-    """Integers of a smaller size are all held by the floats of this array."""
+    """Return the limit below which floats of this array hold every integer."""
     return float(2.0 ** (np.finfo(array.dtype).nmant + 1))
 
 

@@ -1,10 +1,9 @@
-"""`tf.train.Example` messages read by hand, without protobuf and TensorFlow.
+"""Parses `tf.train.Example` messages by hand, without protobuf and TensorFlow.
 
-bytes of one record -> **features: kind and where their values stand** -> columns
+bytes of one record -> **features: kind and position of their values** -> columns
 
-An Example is a map of names to one of three lists: bytes, float32 or int64. The parser only
-finds the values; records of equal length that agree outside their values are then read as one
-matrix.
+An Example maps names to one of three lists: bytes, float32 or int64. The parser only locates the
+values; records of equal length that agree outside their values can then be read as one matrix.
 
 Source: tensorflow/core/example/feature.proto; protobuf's encoding of wire types 0, 1, 2 and 5.
 """
@@ -20,26 +19,27 @@ from numpy.typing import NDArray
 __all__ = ["BYTES_LIST", "FLOAT_LIST", "INT64_LIST", "ExampleError", "Feature", "parse_example"]
 
 BYTES_LIST, FLOAT_LIST, INT64_LIST = 1, 2, 3
+# A varint has 7 bits per byte, so 64 bits take at most ten.
 _MAX_VARINT = 10
-_FEW_BYTES = 20  # a loop is faster up to here
+_FEW_BYTES = 20  # up to here a loop is faster
 
 
 class ExampleError(ValueError):
-    """Bytes that are no Example; the text is the reason."""
+    """Bytes that are not an Example; the text is the reason."""
 
 
 @dataclass
 class Feature:
     """One feature of one record: its kind, and the spans of the buffer that hold its values.
 
-    A span of a bytes list is one value; of a float or int64 list a run of packed values.
+    A span of a bytes list is one value; a span of a float or int64 list is a run of packed values.
     """
 
     kind: int = 0
     spans: list[tuple[int, int]] = field(default_factory=list)
 
     def values(self, data: bytes) -> Any:
-        """The values: a list of bytes, or an array of float32 or int64."""
+        """Return the values: a list of bytes, or an array of float32 or int64."""
         if self.kind == BYTES_LIST:
             return [data[a:b] for a, b in self.spans]
         packed = b"".join(data[a:b] for a, b in self.spans)
@@ -60,10 +60,10 @@ def _few_varints(raw: bytes) -> NDArray[np.int64]:
 
 
 def varints(raw: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """The int64 values of packed varints.
+    """Decode packed varints to int64.
 
     Raises:
-        ExampleError: The last one is cut, or one has more than ten bytes.
+        ExampleError: The last one is cut off, or one has more than ten bytes.
     """
     last = raw < 0x80
     if len(raw) and not last[-1]:
@@ -81,10 +81,10 @@ def varints(raw: NDArray[np.uint8]) -> NDArray[np.int64]:
 
 
 def parse_example(data: bytes, start: int = 0, end: int | None = None) -> dict[str, Feature]:
-    """The features of an Example in `data[start:end]`.
+    """Return the features of an Example in `data[start:end]`.
 
     Raises:
-        ExampleError: No valid message.
+        ExampleError: It is not a valid message.
     """
     out: dict[str, Feature] = {}
     for number, a, b in _fields(data, start, len(data) if end is None else end):
@@ -124,7 +124,7 @@ def _list(data: bytes, start: int, end: int, feature: Feature) -> None:
 
 
 def _fields(data: bytes, pos: int, end: int) -> list[tuple[int, int, int]]:
-    """Number and span of each field of a message; of a bare number the bytes of the number."""
+    """Return number and span of each field of a message; for a plain number, its own bytes."""
     out = []
     while pos < end:
         tag = data[pos]  # nearly all numbers here have one byte

@@ -1,10 +1,10 @@
-"""What the features of TFRecord files become: declared, or inferred from the first records.
+"""Types of the features of TFRecord files: declared, or inferred from the first records.
 
 spec or sample -> **FeatureSpec** -> fields and columns
 
-A declared type is a dtype with an optional shape: `int64`, `float32[4]`, `float32[?,4]` (lengths
-differ), `string` (text), `bytes` (blob), `string[?]`, and `uint8[28,28,1]` for pixels that stand
-in one bytes value. The objects of `tf.io.FixedLenFeature` and `VarLenFeature` are taken, too.
+A declared type is a dtype with an optional shape: `int64`, `float32[4]`, `float32[?,4]` (varying
+length), `string` (text), `bytes` (blob), `string[?]`, and `uint8[28,28,1]` for pixels packed into
+one bytes value. `tf.io.FixedLenFeature` and `VarLenFeature` objects are accepted too.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class FeatureSpec:
     field: Field
 
     def value(self, found: Feature | None, data: bytes) -> Any:
-        """The value of one record as `column_of` takes it; None where it is missing.
+        """Return the value of one record in the form `column_of` takes; None if it is missing.
 
         Raises:
             SchemaError: The feature has another kind or number of values.
@@ -76,7 +76,7 @@ class FeatureSpec:
         return values[0]
 
     def _unpacked(self, values: list[bytes]) -> NDArray[Any]:
-        """Numbers that stand in one bytes value, little-endian."""
+        """Return numbers packed into one bytes value, little-endian."""
         if not self.field.shape:
             raise SchemaError("bytes instead of a number")
         if len(values) != 1 or len(values[0]) % self.field.dtype.itemsize:
@@ -105,7 +105,7 @@ class FeatureSpec:
         return values.reshape(shape)
 
     def column(self, values: NDArray[Any]) -> Column:
-        """The column of numbers `[n, k]` that all records have alike.
+        """Return the column of numbers `[n, k]`, k in each record.
 
         Raises:
             SchemaError: Their number or type does not fit.
@@ -129,10 +129,10 @@ class FeatureSpec:
 
 
 def declared_specs(declared: str | Mapping[str, Any]) -> list[FeatureSpec]:
-    """Specs from `name:type,name:type`, or a mapping of names to types, Fields or TF features.
+    """Parse specs: `name:type,name:type`, or a mapping of names to types, Fields or TF features.
 
     Raises:
-        ConfigError: Not such a text, or an unknown type.
+        ConfigError: The text cannot be parsed, or a type is unknown.
     """
     if isinstance(declared, str):
         declared = _split(declared)
@@ -168,7 +168,7 @@ def _split(text: str) -> dict[str, str]:
 
 
 def _tensorflow_type(feature: Any) -> str:
-    """The type of a FixedLenFeature or VarLenFeature."""
+    """Return the type of a FixedLenFeature or VarLenFeature."""
     dtype = getattr(feature.dtype, "name", str(feature.dtype))
     shape = getattr(feature, "shape", [None])
     inner = ",".join("?" if n is None else str(n) for n in shape)
@@ -197,10 +197,11 @@ def _field(name: str, text: str) -> Field:
 
 
 def inferred_specs(sample: Sequence[tuple[dict[str, Feature], bytes]]) -> list[FeatureSpec]:
-    """Specs from the first records, in alphabetical order.
+    """Infer specs from the first records, in alphabetical order.
 
-    One bytes value is text where all are printable UTF-8, else a blob. Where the number of values
-    differs, or a list is missing, the field is ragged; a missing single value makes it nullable.
+    A single bytes value is text if all values are printable UTF-8, else a blob. If the number of
+    values differs, or a list is missing, the field is ragged; a missing single value makes it
+    nullable.
     """
     names = sorted({name for features, _ in sample for name in features})
     specs = []

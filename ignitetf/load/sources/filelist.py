@@ -1,10 +1,10 @@
-"""Many small files, one a record: a compact list of them, and reading them on all cores.
+"""Many small files, one per record: a compact list of them, and reading them on all cores.
 
 folder -> **list of files** -> groups, read in parallel -> records in order
 
-The list keeps all names in one byte string, about 60 bytes a file, so that millions of files
-fit into memory. Files are read in groups of about a megabyte; a thread takes a group, the
-results come in order, and only a few groups are in memory.
+The list keeps all names in one byte string, about 60 bytes per file, so that millions of files fit
+into memory. Files are read in groups of about a megabyte; each thread takes a group, results come
+in order, and only a few groups are in memory at a time.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ R = TypeVar("R")
 
 _GROUP_BYTES = 1 << 20
 _GROUP_FILES = 128
+# Deeper folders are probably a link that leads back to a folder above.
 _MAX_DEPTH = 32
 
 
 def readable_name(name: str) -> str:
-    r"""The name of a file as a text, another one for every other name.
+    r"""Return the name of a file as text, different for every different name.
 
-    Bytes that are no UTF-8 are written as `\xff`. Names that have such a text already, which is
-    rare, get their backslashes doubled, so that no two names become one.
+    Bytes that are not UTF-8 are written as `\xff`. Names that contain such text already, which is
+    rare, get their backslashes doubled, so that no two names become equal.
     """
     if name.isascii() and "\\x" not in name:
         return name
@@ -43,11 +44,11 @@ def readable_name(name: str) -> str:
 
 
 class FileList:
-    """Names relative to a folder, sizes and, where there is one, a label each.
+    """Names relative to a folder, sizes and optional labels.
 
     Attributes:
-        folder: What the names are relative to.
-        total_bytes: Of all files whose size is known.
+        folder: The folder that names are relative to.
+        total_bytes: Sum of all known sizes.
     """
 
     def __init__(self, folder: Place) -> None:
@@ -67,7 +68,7 @@ class FileList:
         """Append a file.
 
         Raises:
-            SourceError: Its name is no text, which some remote file systems allow.
+            SourceError: Its name is not text, which some remote file systems allow.
         """
         try:
             raw = name.encode("utf-8", "surrogateescape")
@@ -81,33 +82,33 @@ class FileList:
         self._stamp.update(f"{len(raw)}|{size}|{version}|{label}|".encode() + raw)
 
     def name(self, number: int) -> str:
-        """Name of a file, relative to the folder, with forward slashes."""
+        """Return the name of a file, relative to the folder, with forward slashes."""
         start = self._ends[number - 1] if number else 0
         return self._names[start : self._ends[number]].decode("utf-8", "surrogateescape")
 
     def size(self, number: int) -> int:
-        """Bytes of a file; 0 where they are not known."""
+        """Return the bytes of a file; 0 if unknown."""
         return self._sizes[number]
 
     def label(self, number: int) -> int:
-        """Label of a file, -1 where it has none."""
+        """Return the label of a file, -1 if it has none."""
         return self._labels[number]
 
     def place(self, number: int) -> Place:
-        """Where a file is."""
+        """Return the location of a file."""
         return self.folder.child(self.name(number))
 
     def read(self, number: int) -> bytes:
-        """The bytes of a file."""
+        """Read a file."""
         return self.place(number).read(MAX_RECORD_BYTES)
 
     def stamp(self) -> str:
-        """A text that changes with any name, size, version or label."""
+        """Return a text that changes with any name, size, version or label."""
         return self._stamp.hexdigest()
 
 
 def walk(folder: Place, below: str = "", depth: int = 0) -> Iterator[tuple[str, int, str]]:
-    """Name (relative, with forward slashes), size and version of all files, sorted by folder.
+    """Yield name (relative, with forward slashes), size and version of all files, by folder.
 
     Hidden files and folders are left out.
     """
@@ -137,9 +138,9 @@ def read_groups(
     Args:
         start: Number of the first record.
         count: Number of records in all.
-        size_of: About the bytes of a record's result.
+        size_of: Returns the approximate bytes of a record's result.
         load: Reads the records of a group; called in threads.
-        max_bytes: Bytes of a batch: a group is at most this large.
+        max_bytes: Bytes of a batch, the upper limit of a group.
 
     Yields:
         Number and result of each record, in order.

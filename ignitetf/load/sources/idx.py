@@ -1,10 +1,10 @@
-"""IDX files (the format of MNIST): one array a file, gzipped or not.
+"""IDX files (the format of MNIST): one array per file, gzipped or not.
 
 file -> **header, records** -> Batch
 
-An IDX file is two zero bytes, a type code, the number of dimensions, each dimension as a
+An IDX file consists of two zero bytes, a type code, the number of dimensions, each dimension as a
 big-endian int32, and the elements in C order, big-endian. Headers are checked against the real
-length before anything is read by them.
+length before anything is read that relies on them.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ _DTYPES: dict[int, np.dtype[Any]] = {
     0x0E: np.dtype(">f8"),
 }
 _MAX_DIMENSIONS = 8
-# Up to this many bytes a gzipped file is read through once when it is opened, so that a damaged
-# one is refused before the first row is stored.
+# A gzipped file up to this size is read completely when it is opened, so that a damaged one is
+# refused before the first row is stored.
 _CHECK_BYTES = 256 << 20
 
 
@@ -77,7 +77,7 @@ class IdxFile:
         """Read and check the header, and the length of the file.
 
         Raises:
-            SourceError: Missing, no IDX file, truncated or longer than the header says.
+            SourceError: Missing, not an IDX file, truncated or longer than the header says.
         """
         with open_plain(place) as stream:
             compressed = isinstance(stream, gzip.GzipFile)
@@ -116,7 +116,7 @@ class IdxFile:
         return IdxFile(self.place, self.dtype, self.count, self.shape, self.header_bytes, sha256)
 
     def read(self, start: int, rows: int) -> Iterator[NDArray[np.generic]]:
-        """Arrays `[<= rows, *shape]` in the machine's byte order, from record `start` on."""
+        """Yield arrays `[<= rows, *shape]` in native byte order, from record `start` on."""
         name = self.place.name
         with open_plain(self.place) as stream:
             skip = min(start, self.count) * self.record_bytes
@@ -129,10 +129,10 @@ class IdxFile:
 
 
 class IdxSource(Source):
-    """An IDX file of values, and one of labels beside it.
+    """An IDX file of values, and optionally one of labels.
 
-    Fields: IMAGE in the file's dtype (28 x 28 images get a channel: [28, 28, 1]) and LABEL
-    (int32, or float as in the file).
+    Fields: IMAGE in the file's dtype (28 x 28 images get a channel: [28, 28, 1]) and LABEL (int32,
+    or float as in the file).
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class IdxSource(Source):
         return tuple(fields)
 
     def fingerprint(self) -> str:
-        """From the content where it was read through, else from name, size and version."""
+        """Made from the content if it was read completely, else from name, size and version."""
         files = [f for f in (self.images, self.labels) if f is not None]
         return digest(
             "idx",
@@ -205,7 +205,7 @@ class IdxSource(Source):
             yield first, batch
 
     def _label(self, batch: Batch, labels: NDArray[np.generic], first: int) -> Batch:
-        """The batch with its labels, without the records whose label is no class."""
+        """Return the batch with its labels, without records whose label is not a class."""
         numbers = labels.astype(self.schema["LABEL"].dtype)
         batch.columns["LABEL"] = Column(numbers)
         if self.class_names is None:
@@ -227,7 +227,7 @@ def idx(
     labels: Location | None = None,
     bad_records: OnBadRecord = "fail",
 ) -> IdxSource:
-    """IDX files of values and, where given, labels.
+    """Open IDX files of values and, optionally, labels.
 
     Args:
         location: The file of values.

@@ -2,8 +2,8 @@
 
 folder or CSV -> list of files -> **read, check or decode** -> Batch
 
-Encoded images are stored as they are in the file, after a check that they decode to their
-end; decoded ones as uint8 arrays of one shape.
+Encoded images are stored exactly as in the file, after a check that they decode to their end;
+decoded ones as uint8 arrays of one shape.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ __all__ = ["ImageSource", "images"]
 _PATH_HEADINGS = frozenset({"path", "file", "filename", "file_name", "image", "name"})
 _NUMBER = re.compile(r"[+-]?[0-9]{1,12}", re.ASCII)
 _MAX_CSV_BYTES = 256 << 20
-_PROBED = 100  # files that are tried for the shape of decoded images
-# Files below this size, and at least so many, are read by processes.
+_PROBED = 100  # files tried to find the shape of decoded images
+# If at least `_MANY` files are below this size, processes read them.
 _SMALL_BYTES = 64 << 10
 _MANY = 4096
 
@@ -52,7 +52,7 @@ _MANY = 4096
 class ImageSource(Source):
     """Fields IMAGE (blob, or uint8 [height, width, channels]), LABEL (int32) and NAME.
 
-    LABEL is missing where the images have no classes.
+    There is no LABEL if the images have no classes.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class ImageSource(Source):
         check_pixels: bool = True,
         bad_records: OnBadRecord = "fail",
     ) -> None:
-        """Take a list of files; the first that decodes gives the shape of decoded images."""
+        """Take a list of files; the first one that decodes sets the shape of decoded images."""
         super().__init__(bad_records=bad_records)
         if not len(files):
             raise SourceError(
@@ -105,7 +105,7 @@ class ImageSource(Source):
         raise SourceError(f"{self.files.folder.name}: none of the first {_PROBED} images decodes")
 
     def fingerprint(self) -> str:
-        """From names, sizes, times and labels of the files and how they are decoded."""
+        """Made from names, sizes, times and labels of the files, and how they are decoded."""
         return digest("images", self.files.stamp(), self.shape, self.resize)
 
     def _read(self, start: int, max_bytes: int) -> Iterator[tuple[int, Batch]]:
@@ -130,7 +130,7 @@ class ImageSource(Source):
     def _pictures(
         self, start: int, per_image: int | None, max_bytes: int
     ) -> Iterator[tuple[int, Loaded]]:
-        """Number and image of each file from `start` on; small local ones by processes."""
+        """Yield number and image of each file from `start` on; processes read small local ones."""
         files = self.files
         recipe = Recipe(self.shape, self.resize, self.channels, self.max_pixels, self.check_pixels)
         with contextlib.ExitStack() as stack:
@@ -147,7 +147,7 @@ class ImageSource(Source):
             yield from stack.enter_context(contextlib.closing(groups))
 
     def _has_many_small(self, start: int, per_image: int | None) -> bool:
-        """Whether processes are worth their start."""
+        """Whether there are enough small files to be worth starting processes."""
         files = self.files
         count = len(files) - start
         mean = per_image or files.total_bytes // len(files)
@@ -165,7 +165,7 @@ class ImageSource(Source):
 def image_column(
     pictures: list[bytes | NDArray[np.uint8]], shape: tuple[int, ...] | None
 ) -> Column:
-    """A column of blobs, or of arrays of one shape."""
+    """Return a column of blobs, or of arrays of one shape."""
     if shape is None:
         return Column.from_bytes([p for p in pictures if isinstance(p, bytes)])
     dense = np.empty((len(pictures), *shape), np.uint8)
@@ -184,22 +184,22 @@ def images(
     check_pixels: bool = True,
     bad_records: OnBadRecord = "fail",
 ) -> ImageSource:
-    """Image files.
+    """Open image files.
 
     Args:
-        location: A folder with one folder a class (files of deeper folders belong to the class
+        location: A folder with one folder per class (files in deeper folders belong to the class
             above them), a folder of images without classes, or a CSV file of path and label.
         labels: A CSV of path (relative to `location`) and label.
-        decode: Store pixels instead of the encoded file; all images must have one shape.
+        decode: Store pixels instead of the encoded file; all images must have the same shape.
         resize: `HEIGHTxWIDTH` that all images are scaled to; implies `decode`.
-        channels: Of decoded images: 1 grey, 3 RGB, 4 RGBA.
+        channels: Channels of decoded images: 1 grey, 3 RGB, 4 RGBA.
         max_pixels: Images with more are bad records.
-        check_pixels: Whether files that are stored as they are must decode to their last pixel;
-            False reads headers only, and the CRCs of PNG files.
+        check_pixels: Whether files that are stored unchanged must decode to their last pixel; False
+            only reads headers, and the CRCs of PNG files.
         bad_records: "fail" stops at the first damaged image, "skip" leaves it out.
 
     Raises:
-        SourceError: No such folder, or no image in it.
+        SourceError: There is no such folder, or no image in it.
     """
     if not location:
         raise ConfigError("source 'images' needs a folder or a CSV of path and label")
@@ -226,7 +226,7 @@ def images(
 
 
 def _listed_in_folder(folder: Place) -> tuple[FileList, list[str] | None]:
-    """Images by class folder; class names only where there are class folders."""
+    """List images by class folder; class names only if there are class folders."""
     suffixes = picture_suffixes()
     files = FileList(folder)
     entries = [e for e in folder.children() if not e[0].startswith(".")]
@@ -247,7 +247,7 @@ def _listed_in_folder(folder: Place) -> tuple[FileList, list[str] | None]:
 
 
 def _listed_in_csv(table: Place, folder: Place) -> tuple[FileList, list[str] | None]:
-    """Images by a CSV of path and label; class names only where labels are no numbers."""
+    """List images from a CSV of path and label; class names only if labels are not numbers."""
     with reading(table.name, "the file must be CSV in UTF-8: path,label"):
         text = table.read(_MAX_CSV_BYTES).decode("utf-8-sig")
         rows = [row for row in csv_module.reader(io.StringIO(text), strict=True) if row]
@@ -270,7 +270,7 @@ def _listed_in_csv(table: Place, folder: Place) -> tuple[FileList, list[str] | N
 
 
 def _class_names(table: Place, labels: list[str]) -> list[str] | None:
-    """Sorted names; None where all labels are numbers of int32."""
+    """Return the sorted names; None if all labels are int32 numbers."""
     names = sorted(set(labels))
     if not names or not all(_NUMBER.fullmatch(name) for name in names):
         return names or None
@@ -287,7 +287,7 @@ def _class_names(table: Place, labels: list[str]) -> list[str] | None:
 
 
 def _stat(folder: Place, path: str) -> tuple[int, str]:
-    """Size and time of a local file, where it exists; a remote one is not asked for."""
+    """Return size and time of a local file if it exists; a remote file is not looked up."""
     local = folder.child(path).local
     try:
         stat = None if local is None else local.stat()

@@ -1,10 +1,10 @@
-"""Where source bytes come from: local paths and fsspec URLs behind one small `Place`.
+"""Access to source bytes: local paths and fsspec URLs behind one small class, `Place`.
 
 **place** -> stream -> records -> Batch
 
-A local path is read with plain file calls; everything else goes through fsspec. Whatever a
-file system or decompressor raises becomes a `SourceError` that names the file, without the
-user name, password or signature that a URL can carry.
+A local path is read with plain file calls; everything else goes through fsspec. Whatever a file
+system or decompressor raises becomes a `SourceError` that names the file, without the user name,
+password or signature that a URL can carry.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ Stream = io.BufferedIOBase
 _GZIP_MAGIC = b"\x1f\x8b"
 _PIECE_BYTES = 1 << 20
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+(://|::)")
-# What changes when the content behind a URL changes, in order of trust.
+# What changes when the content behind a URL changes, most trusted first.
 _VERSION_KEYS = ("ETag", "etag", "mtime", "LastModified", "last_modified", "updated", "created")
 
 
 def public_name(location: object) -> str:
-    """A location as it may stand in a message: no login, no signature."""
+    """Return a location for use in messages: without login and signature."""
     text = re.sub(r"//[^/@]*@", "//", str(location))
     return text.partition("?")[0] if "://" in text else text
 
 
 def digest(*parts: object) -> str:
-    """A short, stable text for these values: the same values give the same text.
+    """Return a short, stable text for these values: equal values give equal texts.
 
-    Bytes and buffers of bytes are taken as they are, other values as their text.
+    Bytes and buffers of bytes are hashed directly, other values as their text.
     """
     whole = hashlib.sha256()
     for part in parts:
@@ -74,8 +74,8 @@ def digest(*parts: object) -> str:
 def reading(name: str, hint: str | None = None) -> Iterator[None]:
     """Turn whatever reading or decoding raises into a SourceError that names the file.
 
-    Libraries that decode damaged data raise nearly anything (struct, zlib, Unicode, key and
-    attribute errors; remote file systems their own), so the boundary is every Exception.
+    Libraries raise almost anything on damaged data (struct, zlib, Unicode, key and attribute
+    errors; remote file systems their own), so every Exception is caught.
     """
     try:
         yield
@@ -102,7 +102,7 @@ def reading(name: str, hint: str | None = None) -> Iterator[None]:
 
 
 def one_line(error: BaseException) -> str:
-    """What an exception says, on one line and of bounded length."""
+    """Return an exception's message on one line, of limited length."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     text = public_name(" ".join(str(error).split())) or type(error).__name__
@@ -114,7 +114,7 @@ class Place:
     """A file or folder, local or behind an fsspec file system.
 
     Attributes:
-        name: As the user gave it (and the path below it), for messages.
+        name: As the user wrote it (plus the path below it), for messages.
         path: Path in the file system.
         fs: The fsspec file system; None for a local path.
     """
@@ -130,7 +130,7 @@ class Place:
 
     @property
     def stem(self) -> str:
-        """The last part of the path without its endings."""
+        """The last part of the path without its suffixes."""
         return self.base.partition(".")[0]
 
     @property
@@ -139,7 +139,7 @@ class Place:
         return Path(self.path) if self.fs is None else None
 
     def child(self, relative: str) -> Place:
-        """A place below this folder."""
+        """Return a place below this folder."""
         if self.fs is None:
             return Place(os.path.join(self.name, relative), os.path.join(self.path, relative))  # noqa: PTH118 (faster)
         return Place(
@@ -148,23 +148,23 @@ class Place:
 
     @property
     def parent(self) -> Place:
-        """The folder of this place."""
+        """Return the folder of this place."""
         if self.fs is None:
             return Place(str(Path(self.name).parent), str(Path(self.path).parent))
         return Place(self.name.rpartition("/")[0], self.path.rpartition("/")[0], self.fs)
 
     def exists(self) -> bool:
-        """Whether something stands here."""
+        """Whether a file or folder exists here."""
         with reading(self.name):
             return Path(self.path).exists() if self.fs is None else bool(self.fs.exists(self.path))
 
     def is_dir(self) -> bool:
-        """Whether a folder stands here."""
+        """Whether a folder exists here."""
         with reading(self.name):
             return Path(self.path).is_dir() if self.fs is None else bool(self.fs.isdir(self.path))
 
     def size(self) -> int | None:
-        """Bytes of the file, None where the file system does not know."""
+        """Return the bytes of the file, None if the file system does not know."""
         with reading(self.name):
             if self.fs is None:
                 return Path(self.path).stat().st_size
@@ -172,7 +172,7 @@ class Place:
             return None if size is None else int(size)
 
     def stamp(self) -> str:
-        """Name, size and version of the file: changes when the content was changed."""
+        """Return name, size and version of the file, which changes with its content."""
         with reading(self.name):
             if self.fs is None:
                 stat = Path(self.path).stat()
@@ -182,14 +182,14 @@ class Place:
             return f"{self.base}|{info.get('size')}|{version}"
 
     def open(self) -> Stream:
-        """The bytes of the file, from its beginning; close it."""
+        """Open the file for reading from its beginning; the caller closes it."""
         with reading(self.name):
             if self.fs is None:
                 return Path(self.path).open("rb")
             return cast(Stream, self.fs.open(self.path, "rb"))
 
     def read(self, max_bytes: int) -> bytes:
-        """The whole file.
+        """Read the whole file.
 
         Raises:
             SourceError: It cannot be read, or is longer than `max_bytes`.
@@ -205,7 +205,7 @@ class Place:
         return data
 
     def _read(self, max_bytes: int) -> bytes | None:
-        """The whole file, None where it is longer."""
+        """Read the whole file, None if it is longer."""
         if self.fs is None:
             with io.FileIO(self.path) as file:
                 return file.readall() if os.fstat(file.fileno()).st_size <= max_bytes else None
@@ -214,7 +214,7 @@ class Place:
         return data if len(data) <= max_bytes else None
 
     def children(self) -> list[tuple[str, bool, int, str]]:
-        """Name, whether it is a folder, size and version of what stands in this folder, sorted."""
+        """Return name, whether it is a folder, size and version of each entry, sorted."""
         with reading(self.name):
             return sorted(self._children())
 
@@ -234,7 +234,7 @@ class Place:
 
 
 def locate(location: Location) -> Place:
-    """The place of a path or URL.
+    """Return the place of a path or URL.
 
     Raises:
         SourceError: The URL's protocol is unknown, or its file system cannot be opened.
@@ -254,14 +254,14 @@ def locate(location: Location) -> Place:
 
 
 def locate_all(locations: Location | Sequence[Location]) -> list[Place]:
-    """The places of one location or several."""
+    """Return the places of one location or several."""
     if isinstance(locations, (str, Path)):
         return [locate(locations)]
     return [locate(one) for one in locations]
 
 
 def open_plain(place: Place) -> Stream:
-    """The bytes of a file, decompressed where it is gzip (its first two bytes say so)."""
+    """Open a file, decompressing it if its first two bytes say that it is gzip."""
     raw = place.open()
     try:
         with reading(place.name):
@@ -274,7 +274,7 @@ def open_plain(place: Place) -> Stream:
 
 
 class _OwningGzip(gzip.GzipFile):
-    """A gzip reader that closes the file below it."""
+    """A gzip reader that also closes the underlying file."""
 
     def __init__(self, raw: Stream) -> None:
         super().__init__(fileobj=cast(Any, raw), mode="rb")
@@ -289,7 +289,7 @@ class _OwningGzip(gzip.GzipFile):
 
 
 def read_exactly(stream: Stream, n: int, name: str, what: str = "data") -> bytearray:
-    """The next `n` bytes; memory grows with what really comes, not with `n`.
+    """Read the next `n` bytes; memory grows with the data that arrive, not with `n`.
 
     Raises:
         SourceError: The stream ends earlier or is damaged.
@@ -309,7 +309,7 @@ def read_exactly(stream: Stream, n: int, name: str, what: str = "data") -> bytea
 
 
 def skip_bytes(stream: Stream, n: int, name: str) -> None:
-    """Go `n` bytes on: a seek where that is free, else reading in pieces."""
+    """Skip `n` bytes: with a seek if that is free, else by reading in pieces."""
     if n <= 0:
         return
     with reading(name):
@@ -321,7 +321,7 @@ def skip_bytes(stream: Stream, n: int, name: str) -> None:
 
 
 def inspect(place: Place, limit: int) -> tuple[int, str]:
-    """Length and SHA-256 of a file's decompressed bytes, in bounded memory.
+    """Return length and SHA-256 of a file's decompressed bytes, in bounded memory.
 
     Reads at most `limit` + 1 bytes, so a file that claims to be short cannot unpack without end.
     """

@@ -1,11 +1,11 @@
-"""MNIST: the four IDX files from a folder, or downloaded once and checked.
+"""MNIST: the four IDX files from a folder, or downloaded once and verified.
 
 folder or mirror -> **four files** -> IdxSource
 
-Downloads go into `IGNITETF_HOME/data/mnist` under a temporary name and take their own name
-only when their content has the pinned SHA-256. The checksums are those of the decompressed
-files, because mirrors and people compress them in different ways. Files in a folder that the
-user names may hold other data of the same layout (Fashion-MNIST), so their content is theirs.
+Downloads go into `IGNITETF_HOME/data/mnist` under a temporary name and are renamed only if their
+content has the pinned SHA-256. The checksums are those of the decompressed files, because mirrors
+compress them differently. Files in a folder that the user names are not compared with them: they
+may hold other data of the same layout (Fashion-MNIST).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _LABELS_MAGIC = bytes.fromhex("00000801")
 def open_mnist(
     location: Location | None = None, split: str = "train", bad_records: OnBadRecord = "fail"
 ) -> IdxSource:
-    """`mnist` with the folder first, as `open_source` calls it."""
+    """Open `mnist` as `open_source` does, with the folder first."""
     return mnist(split, location, bad_records)
 
 
@@ -78,16 +78,16 @@ def mnist(
     source_dir: Location | None = None,
     bad_records: OnBadRecord = "fail",
 ) -> IdxSource:
-    """One split of MNIST: IMAGE uint8 [28, 28, 1], LABEL int32.
+    """Return one split of MNIST: IMAGE uint8 [28, 28, 1], LABEL int32.
 
     Args:
         split: "train" or "test".
-        source_dir: Folder (or fsspec URL) with the IDX files, gzipped or not; None downloads
-            them, from `IGNITETF_MNIST_URL` where it is set.
-        bad_records: What to do with a label that is no digit.
+        source_dir: Folder (or fsspec URL) with the IDX files, gzipped or not; None downloads them,
+            from `IGNITETF_MNIST_URL` if that is set.
+        bad_records: What to do with a label that is not a digit.
 
     Raises:
-        SourceError: A file is missing, damaged or does not fit to the other.
+        SourceError: A file is missing or damaged, or the two do not match.
     """
     if (prefix := _PREFIX.get(split)) is None:
         raise ConfigError(f"MNIST has no split {split!r}", hint="take 'train' or 'test'")
@@ -122,7 +122,7 @@ def _check_magic(place: Place, expected: bytes) -> None:
 
 
 def _find(folder: Place, name: str) -> Place:
-    """The file of this name: gzipped or not, also as `train-images.idx3-ubyte`."""
+    """Find the file of this name: gzipped or not, or named like `train-images.idx3-ubyte`."""
     dotted = name.replace("-idx", ".idx")
     for candidate in (name, f"{name}.gz", dotted, f"{dotted}.gz"):
         if (place := folder.child(candidate)).exists():
@@ -134,7 +134,7 @@ def _find(folder: Place, name: str) -> Place:
 
 
 def _fetch(name: str) -> Place:
-    """The checked file in the data folder, downloaded when it is not there yet."""
+    """Return the verified file in the data folder, downloading it if it is not there yet."""
     from ignitetf.home import ignitetf_home
 
     target = ignitetf_home() / "data" / "mnist" / f"{name}.gz"
@@ -155,14 +155,14 @@ def _fetch(name: str) -> Place:
 
 
 def _download(url: str, target: Path, name: str) -> None:
-    """Fetch a file beside its target, check it, and move it there in one step."""
+    """Download a file next to its target, verify it, and rename it in one step."""
     shown = public_name(url)
     temporary: Path | None = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=target.parent, suffix=".part", delete=False) as out:
             temporary = Path(out.name)
-            # One of our mirrors, or the user's own; what comes is compared with known hashes.
+            # The URL is one of our mirrors, or the user's own; the content must match known hashes.
             with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:  # nosec B310
                 _copy(answer, out, limit=FILES[name][0] + _PIECE_BYTES, shown=shown)
         _check(Place(shown, str(temporary)), name)

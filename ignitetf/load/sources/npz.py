@@ -1,9 +1,9 @@
-"""NumPy archives and array files: the first dimension is the record.
+"""NumPy archives and array files as records, along the first dimension of each array.
 
 .npz or .npy -> **members, read side by side** -> Batch
 
-Members are streams that are read in step, a batch of records from each, so an archive may be
-larger than memory. Pickled objects are never loaded.
+Members are read as streams in step, a batch of records from each, so an archive may be larger than
+memory. Pickled objects are never loaded.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from ignitetf.wire.schema import Batch, Field, Schema
 
 __all__ = ["NpzSource", "npz"]
 
-# An array in Fortran order cannot be cut by records while it streams; up to this size it is
-# turned around in memory.
+# An array in Fortran order cannot be cut into records while it streams; up to this size it is
+# transposed in memory.
 _TURN_BYTES = 64 << 20
 _HINT_DAMAGED = "save the file again with numpy.savez"
 
@@ -68,7 +68,7 @@ class Member:
 
     @property
     def name(self) -> str:
-        """Name of the array as it was saved; that of the file where it was saved without one."""
+        """Name of the array as saved; the file's name if it was saved without one."""
         name = "arr_0" if self.member is None else self.member.removesuffix(".npy")
         return column_name(self.place.stem) if name == "arr_0" else name
 
@@ -79,14 +79,14 @@ class Member:
 
     @contextlib.contextmanager
     def stream(self) -> Iterator[Stream]:
-        """The bytes of the member, header included."""
+        """Open the bytes of the member, header included."""
         with contextlib.ExitStack() as stack:
             with reading(self.label, _HINT_DAMAGED):
                 opened = _open_member(stack, self.place, self.member)
             yield opened
 
     def read(self, start: int, rows: int) -> Iterator[NDArray[Any]]:
-        """Arrays `[<= rows, *shape]` from record `start` on."""
+        """Yield arrays `[<= rows, *shape]` from record `start` on."""
         with self.stream() as stream:
             if self.fortran:
                 yield from self._read_turned(stream, start, rows)
@@ -98,7 +98,7 @@ class Member:
                 raw = read_exactly(stream, n * self.record_bytes, self.label)
                 yield np.frombuffer(raw, self.dtype).reshape(n, *self.shape)
             with reading(self.label, _HINT_DAMAGED):
-                stream.read(1)  # reaching the end makes the archive check its CRC
+                stream.read(1)  # at its end the archive checks its CRC
 
     def _read_turned(self, stream: Stream, start: int, rows: int) -> Iterator[NDArray[Any]]:
         skip_bytes(stream, self.header_bytes, self.label)
@@ -117,10 +117,10 @@ def _open_member(stack: contextlib.ExitStack, place: Place, member: str | None) 
 
 
 def members_of(place: Place) -> list[Member]:
-    """The arrays of a .npz or .npy file, by their headers.
+    """Return the arrays of a .npz or .npy file, from their headers.
 
     Raises:
-        SourceError: No such file, or damaged: every length is checked against the file's.
+        SourceError: Missing or damaged: every length is checked against the file's.
     """
     with reading(place.name, _HINT_DAMAGED), place.open() as raw:
         magic = raw.read(6)
@@ -202,7 +202,7 @@ class NpzSource(Source):
         key: str | None = None,
         bad_records: OnBadRecord = "fail",
     ) -> None:
-        """Check that all arrays have one entry a record, and name the fields."""
+        """Check that all arrays have one entry per record, and name the fields."""
         super().__init__(bad_records=bad_records)
         self.members = dict(members)
         counts = {m.label: m.count for m in self.members.values()}
@@ -222,7 +222,7 @@ class NpzSource(Source):
         self.schema.check_identifiers()
 
     def fingerprint(self) -> str:
-        """From the archives' checksums, and size and time of plain .npy files."""
+        """Made from the archives' checksums, and size and time of plain .npy files."""
         parts = [(name, m.stamp) for name, m in sorted(self.members.items())]
         return digest("npz", self.key_name, *parts)
 
@@ -263,17 +263,17 @@ def npz(
     key: str | None = None,
     bad_records: OnBadRecord = "fail",
 ) -> NpzSource:
-    """Arrays of .npz (or .npy) files as fields; the first dimension is the record.
+    """Open arrays of .npz (or .npy) files as fields; the first dimension is the record.
 
-    A field is called after its array, in capitals; an array that was saved without a name
-    (`arr_0`) after its file; the only array of the file `labels` is called LABEL.
+    A field is named after its array, in upper case; an array saved without a name (`arr_0`) after
+    its file; the only array of the file `labels` is called LABEL.
 
     Args:
         location: The file, or several.
         labels: A file with the labels.
-        arrays: Which arrays to load: names (also as one text with commas), `FIELD=array` or a
+        arrays: Which arrays to load: names (also as comma-separated text), `FIELD=array` or a
             mapping of fields to arrays; None takes all.
-        key: Field that is the key; else a running number.
+        key: Field to use as the key; otherwise a running number.
         bad_records: As for every source; arrays have no bad records, only bad files.
     """
     if not location:
@@ -303,7 +303,7 @@ def _add(found: dict[str, Member], name: str, member: Member) -> None:
 def _choose(
     found: Mapping[str, Member], arrays: str | Sequence[str] | Mapping[str, str] | None
 ) -> dict[str, Member]:
-    """The arrays to load, by the names of their fields."""
+    """Return the arrays to load, by field name."""
     chosen: dict[str, Member] = {}
     if arrays is None:
         for name, member in found.items():

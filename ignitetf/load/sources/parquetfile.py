@@ -32,7 +32,8 @@ _FAILURES = (SourceError, ValueError)
 class ParquetSource(Table):
     """One Parquet file; a column may have nulls unless the file declares that it has none.
 
-    The statistics in the footer are not used: pyarrow ends the process when they are damaged.
+    The statistics in the footer are not used, because pyarrow crashes the process if they are
+    damaged.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class ParquetSource(Table):
         return _ParquetFile(self.place)
 
     def fingerprint(self) -> str:
-        """From name, size and time of the file."""
+        """Made from name, size and time of the file."""
         return digest("parquet", self.place.stamp(), self.key_name)
 
     def _read(self, start: int, max_bytes: int) -> Iterator[tuple[int, Batch]]:
@@ -85,7 +86,7 @@ class ParquetSource(Table):
     def _good(
         self, found: Any, numbers: NDArray[np.int64]
     ) -> tuple[dict[str, Column], NDArray[np.int64]]:
-        """The columns of the rows that convert, and their numbers; the others are bad records."""
+        """Return columns and numbers of the rows that convert; the others are bad records."""
         try:
             return self._convert(found), numbers
         except _FAILURES:
@@ -96,7 +97,7 @@ class ParquetSource(Table):
         return self._convert(found.take(good)), numbers[good]
 
     def _wrong(self, found: Any, first: int = 0) -> Iterator[tuple[int, str]]:
-        """Where the rows stand that do not convert, and why: halves of halves are tried."""
+        """Yield positions of rows that do not convert, and why; found by repeated halving."""
         try:
             self._convert(found)
         except _FAILURES as error:
@@ -124,7 +125,7 @@ class ParquetSource(Table):
 
 
 class _ParquetFile:
-    """pyarrow's ParquetFile over a place, closed with it."""
+    """pyarrow's ParquetFile over a place, closed together with it."""
 
     def __init__(self, place: Place) -> None:
         from pyarrow import parquet as arrow_parquet
@@ -148,12 +149,12 @@ class _ParquetFile:
 
 
 def parquet(location: Any, key: str | None = None, bad_records: OnBadRecord = "fail") -> Source:
-    """Parquet files.
+    """Open Parquet files.
 
     Args:
         location: A file, a pattern with `*`, a folder, or a list.
-        key: Column that is the key; else a running number.
-        bad_records: What to do with null keys and with values that have no place in Ignite.
+        key: Column to use as the key; otherwise a running number.
+        bad_records: What to do with null keys and with values that Ignite cannot store.
 
     Raises:
         SourceError: Missing or damaged, or with columns that Ignite cannot store.

@@ -1,10 +1,11 @@
-"""Encoded images: are they whole, how large are they, and their pixels.
+"""Encoded images: checks that they are complete, finds their size, and decodes their pixels.
 
 bytes -> **check or decode** -> uint8 [height, width, channels]
 
-The size is read from the header before any pixel is unpacked, so a small file that claims an
+The size is read from the header before any pixel is unpacked, so a small file that claims to be an
 enormous image costs nothing. Large images are unpacked one at a time, whatever the number of
-threads, and all in one thread: the C library keeps memory for each thread that had much of it.
+threads, and all in one thread, because the C library keeps memory for each thread that used much of
+it.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _RESIZE_HINT = "give all images one shape with --resize HEIGHTxWIDTH"
 _LARGE_PIXELS = 4_000_000
 # Pillow runs an external program for these.
 _REFUSED_FORMATS = frozenset({"EPS"})
-# Told by their first bytes, so that Pillow does not ask every decoder in turn.
+# Formats recognised by their first bytes, so that Pillow does not try every decoder in turn.
 _SIGNATURES = ((SIGNATURE, ("PNG",)), (b"\xff\xd8\xff", ("JPEG",)))
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 # An image as it is stored, or None and the reason why it is bad.
@@ -62,11 +63,11 @@ class PictureError(ValueError):
 
 
 class _LargeError(Exception):
-    """The image is a large one, and this is not the thread for those."""
+    """The image is large, and this is not the thread for large images."""
 
 
 def _apart(work: Callable[[bool], T]) -> T:
-    """Do work with an image, in the thread of large ones if it is one."""
+    """Run work on an image, in the thread for large images if it is one."""
     try:
         return work(False)
     except _LargeError:
@@ -75,7 +76,7 @@ def _apart(work: Callable[[bool], T]) -> T:
 
 @functools.cache
 def _large_images(process: int) -> ThreadPoolExecutor:
-    """The thread of large images; a process that was forked off needs its own."""
+    """Return the thread for large images; a forked process needs its own."""
     return ThreadPoolExecutor(1, thread_name_prefix=f"ignitetf-large-{process}")
 
 
@@ -94,13 +95,13 @@ def _formats_of(data: bytes) -> tuple[str, ...]:
 
 @functools.cache
 def picture_suffixes() -> frozenset[str]:
-    """Endings (lower case, with the dot) of the files that are taken for images."""
+    """Return the suffixes (lower case, with the dot) of files recognised as images."""
     formats = set(_formats())
     return frozenset(s for s, f in Image.registered_extensions().items() if f in formats)
 
 
 def parse_size(text: str | tuple[int, int]) -> tuple[int, int]:
-    """Height and width of `480x640`.
+    """Parse height and width from `480x640`.
 
     Raises:
         ConfigError: Not two positive numbers.
@@ -116,7 +117,7 @@ def parse_size(text: str | tuple[int, int]) -> tuple[int, int]:
 
 
 def check_channels(channels: int) -> int:
-    """The number of channels, where it is one that images are decoded to."""
+    """Return the number of channels if images can be decoded to it."""
     if channels not in _MODES:
         raise ConfigError(f"channels={channels}", hint="1 is grey, 3 is RGB, 4 is RGBA")
     return channels
@@ -124,10 +125,10 @@ def check_channels(channels: int) -> int:
 
 @contextlib.contextmanager
 def _opened(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
-    """The image with its header read.
+    """Open an image and read its header.
 
     Raises:
-        PictureError: Whatever is wrong with it, also while the body of `with` decodes it.
+        PictureError: Anything is wrong with it, also while the body of `with` decodes it.
     """
     if not data:
         raise PictureError("empty file")
@@ -141,7 +142,7 @@ def _opened(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
             yield image
     except (PictureError, _LargeError):
         raise
-    except Exception as error:  # decoders of damaged data raise nearly anything
+    except Exception as error:  # decoders raise almost anything on damaged data
         raise PictureError(_reason(error)) from error
 
 
@@ -155,14 +156,15 @@ def _reason(error: Exception) -> str:
 def check_picture(
     data: bytes, max_pixels: int = MAX_PIXELS, *, pixels: bool = True
 ) -> tuple[int, int]:
-    """Height and width of an image that can be decoded to its end.
+    """Return height and width of an image, after checking that it decodes to its end.
 
-    JPEG is unpacked at an eighth of its size, of PNG the rows are unpacked, others are decoded.
+    JPEG is unpacked at an eighth of its size, for PNG only the rows are unpacked, others are
+    decoded.
 
     Args:
         data: The encoded image.
         max_pixels: Larger images are refused.
-        pixels: Whether to look at the pixels; else the header is read, and CRCs of PNG checked.
+        pixels: Whether to check the pixels; otherwise only the header, and the CRCs of a PNG.
 
     Raises:
         PictureError: It cannot be decoded, or has too many pixels.
@@ -181,7 +183,7 @@ def _checked(data: bytes, max_pixels: int, pixels: bool, apart: bool) -> tuple[i
         width, height = image.size
         is_png = image.format == "PNG"
         if is_png:
-            image.verify()  # its CRCs; an image is of no use afterwards
+            image.verify()  # its CRCs; the image cannot be used afterwards
         elif pixels:
             _decode(image, apart)
     if is_png and pixels:
@@ -192,7 +194,7 @@ def _checked(data: bytes, max_pixels: int, pixels: bool, apart: bool) -> tuple[i
 
 def _decode(image: Image.Image, apart: bool) -> None:
     """Decode an image to its end, a JPEG at an eighth of its size."""
-    # A JPEG in one scan is unpacked line by line.
+    # A JPEG in one scan is unpacked line by line and takes little memory.
     if image.format != "JPEG" or image.info.get("progressive"):
         _check_thread(image, apart)
     if image.format == "JPEG":
@@ -212,12 +214,12 @@ def decode_picture(
     resize: tuple[int, int] | None = None,
     max_pixels: int = MAX_PIXELS,
 ) -> NDArray[np.uint8]:
-    """The pixels of an image (its first frame), as `[height, width, channels]`.
+    """Return the pixels of an image (its first frame), as `[height, width, channels]`.
 
     Args:
         data: The encoded image.
         channels: 1 grey, 3 RGB, 4 RGBA.
-        resize: Height and width to scale it to (bilinear, aspect not kept).
+        resize: Height and width to scale it to (bilinear, ignoring the aspect ratio).
         max_pixels: Larger images are refused.
 
     Raises:
@@ -240,14 +242,14 @@ def _decoded(
 def decode_cropped(
     data: bytes, channels: int, size: tuple[int, int], max_pixels: int = MAX_PIXELS
 ) -> tuple[NDArray[np.uint8], tuple[int, int]]:
-    """The pixels of an image cut or padded with zeros around its centre, and its own size.
+    """Return an image's pixels, cropped or zero-padded around the centre, and its original size.
 
-    The same pixels as `tf.image.resize_with_crop_or_pad` keeps.
+    Keeps the same pixels as `tf.image.resize_with_crop_or_pad`.
 
     Args:
         data: The encoded image.
         channels: 1 grey, 3 RGB, 4 RGBA.
-        size: Height and width of the pixels.
+        size: Height and width of the result.
         max_pixels: Larger images are refused.
 
     Raises:
@@ -273,7 +275,7 @@ def _cropped(
 
 
 def _in_mode(image: Image.Image, file_format: str | None, channels: int) -> Image.Image:
-    """The image in 8 bits; of 16 bits the upper ones, where Pillow would cut values off at 255."""
+    """Convert an image to 8 bits; from 16 bits the upper ones, where Pillow would clip at 255."""
     if image.mode.startswith("I;16") or (image.mode == "I" and file_format == "PNG"):
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     elif image.mode in ("I", "F"):
@@ -288,12 +290,12 @@ def _pixels(image: Image.Image, channels: int) -> NDArray[np.uint8]:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What becomes of image files: kept as they are, or decoded to one shape.
+    """What to do with image files: keep them unchanged, or decode them to one shape.
 
     Attributes:
         shape: Height, width and channels of decoded images; None keeps the files.
         resize: Height and width that images are scaled to.
-        channels: Of decoded images.
+        channels: Channels of decoded images.
         max_pixels: Images with more are bad.
         check_pixels: Whether files that are kept are checked to their last pixel.
     """
@@ -305,11 +307,11 @@ class Recipe:
     check_pixels: bool = True
 
     def load_all(self, folder: Place, names: Sequence[str]) -> list[Loaded]:
-        """The files of these names below a folder."""
+        """Load the files of these names below a folder."""
         return [self.load(folder.child(name)) for name in names]
 
     def load(self, place: Place) -> Loaded:
-        """One file."""
+        """Load one file."""
         try:
             data = place.read(MAX_RECORD_BYTES)
             if self.shape is None:

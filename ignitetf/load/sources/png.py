@@ -1,10 +1,10 @@
-"""PNG files: whether their pixels can be decoded, without decoding them.
+"""Checks whether the pixels of PNG files can be decoded, without decoding them.
 
 bytes -> **chunks, CRCs, rows** -> pictures
 
-Of the CRCs of a file none need be wrong and its pixels still be lost: a writer that was cut off,
-or a file put together anew. So the rows are unpacked, which is what most of decoding is, and
-their number and their filters are checked. Nothing is kept of them, so that memory stays small.
+All CRCs of a file can be right and its pixels still be lost, if its writer was interrupted or the
+file was reassembled. So the rows are unpacked, which is most of the work of decoding, and their
+number and filters are checked. Nothing is kept of them, so memory stays small.
 
 Source: W3C PNG specification, third edition, sections 5, 7 and 8.
 """
@@ -30,7 +30,7 @@ __all__ = ["SIGNATURE", "PngError", "sound_png"]
 
 SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 _HEAD: Final = struct.Struct(">IIBBBBB")
-# Bits that a sample may have, and samples of a pixel, by the colour type.
+# Allowed bits per sample, and samples per pixel, by colour type.
 _DEPTHS: Final = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}
 _SAMPLES: Final = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 _PALETTE: Final = 3
@@ -41,7 +41,7 @@ _PASSES: Final = (
 )  # fmt: skip
 _MAX_FILTER: Final = 4
 _PIECE_BYTES: Final = 1 << 20
-# Of more packed bytes than this too much could come at once: deflate packs up to 1,032 to 1.
+# Larger data are unpacked in pieces: deflate packs up to 1,032 to 1, too much for memory.
 _FEW_BYTES: Final = 64 << 10
 _UNPACK_ERRORS: Final = (zlib.error, _zlib.error)
 
@@ -51,15 +51,15 @@ class PngError(ValueError):
 
 
 def sound_png(data: bytes, *, pixels: bool = True) -> tuple[int, int] | None:
-    """Height and width of a PNG in which nothing is wrong; None where a decoder has to look.
+    """Return height and width of a PNG without errors; None if a real decoder has to look.
 
     Args:
         data: The file.
-        pixels: Whether to look at the rows, too; else the CRCs of the chunks are all.
+        pixels: Whether to check the rows, too; otherwise only the CRCs of the chunks.
 
     Raises:
-        PngError: The chunks are whole, but the pixels in them are not. Some decoders show an
-            image even so, with black in place of what is missing; TensorFlow's does not.
+        PngError: The chunks are intact, but the pixels in them are not. Some decoders still show an
+            image, with black for what is missing; TensorFlow's does not.
     """
     if data[:8] != SIGNATURE:
         return None
@@ -99,9 +99,9 @@ def _is_possible(head: tuple[int, ...]) -> bool:
 
 
 def _rows_are_whole(head: tuple[int, ...], packed: list[memoryview]) -> bool:
-    """Whether the rows unpack, are as many as the head says, and begin with a filter each.
+    """Whether the rows unpack, have the number the header says, and each begin with a filter.
 
-    False where there is an end missing that may not matter.
+    False if the end of the stream is missing in a way that may not matter.
     """
     width, height, depth, colour, _, _, interlace = head
     row_bytes = 1 + (width * depth * _SAMPLES[colour] + 7) // 8
@@ -118,7 +118,7 @@ def _rows_are_whole(head: tuple[int, ...], packed: list[memoryview]) -> bool:
 
 
 def _unpack_pieces(passes: list[tuple[int, int]], packed: list[memoryview]) -> bool:
-    """The same for larger images, in bounded memory."""
+    """As `_rows_are_whole`, for larger images, in bounded memory."""
     size = sum(rows * row_bytes for rows, row_bytes in passes)
     unpacker, position = _zlib.decompressobj(), 0
     for piece in _unpacked(unpacker, packed):
@@ -146,7 +146,7 @@ def _unpacked(unpacker: Any, packed: list[memoryview]) -> Iterator[bytes]:
 
 
 def _passes(head: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    """Rows, and bytes of a row with its filter, of each pass; one pass if not interlaced."""
+    """Yield the rows, and bytes per row with its filter, of each pass; one if not interlaced."""
     width, height, depth, colour, _, _, interlace = head
     bits = depth * _SAMPLES[colour]
     for x, y, dx, dy in _PASSES if interlace else ((0, 0, 1, 1),):
@@ -156,7 +156,7 @@ def _passes(head: tuple[int, ...]) -> Iterator[tuple[int, int]]:
 
 
 def _largest_filter(passes: list[tuple[int, int]], piece: bytes, position: int) -> int:
-    """The largest filter of the rows that begin in a piece, which lies at a position of all."""
+    """Return the largest filter of the rows that begin in a piece at `position` of the data."""
     begin = largest = 0
     for rows, row_bytes in passes:
         end = begin + rows * row_bytes

@@ -2,8 +2,8 @@
 
 arrays or iterable -> **schema, batches** -> Batch
 
-Whatever is re-iterable (a list, a class with `__iter__`, a function that returns an iterator)
-can be read again and resumed; a bare generator can be read once.
+Anything re-iterable (a list, a class with `__iter__`, a function that returns an iterator) can be
+read again and resumed; a plain generator can be read only once.
 """
 
 from __future__ import annotations
@@ -33,16 +33,15 @@ __all__ = ["RecordSource", "records"]
 
 _SAMPLE = 100  # records from which types and shapes are inferred
 _MIN_SAMPLE = 2
-_FEED = 1024  # records that are converted at a time
+_FEED = 1024  # records converted at a time
 _DOUBLES = {float, np.dtype(np.float64)}
 
 
 class RecordSource(Source):
-    """An iterable of dicts (one a record) or of `Batch` (columns of many records).
+    """An iterable of dicts (one per record) or of `Batch` (columns of many records).
 
-    Types and shapes come from the first 100 records unless a schema is given. A dict that does
-    not fit later, or has a name that those had not, is a bad record; of a schema that was given,
-    other names are left out.
+    Types and shapes come from the first 100 records unless a schema is given. A later dict that
+    does not fit, or has a new name, is a bad record; with a given schema, other names are left out.
     """
 
     def __init__(
@@ -72,7 +71,7 @@ class RecordSource(Source):
         self.schema = schema or self._infer(type_name)
         self._known = {*map(str.upper, self.schema.names), *filter(None, [self.key_name])}
         self.schema.check_identifiers()
-        # The names of the last good record as they stood in it, and in capitals.
+        # The names of the last good record, as written in it and in upper case.
         self._keys: tuple[tuple[Any, ...], tuple[str, ...]] = ((), ())
 
     def _iterate(self) -> Iterator[Any]:
@@ -83,7 +82,7 @@ class RecordSource(Source):
         try:
             iterator = self._iterate()
             sample, size = list(itertools.islice(iterator, 1)), 0
-            # A batch says all by itself, and a hundred of them would be much memory.
+            # One batch says everything, and a hundred of them would take much memory.
             while sample and not isinstance(sample[0], Batch) and len(sample) < _SAMPLE:
                 size += _size_of(sample[-1])
                 if size >= SAMPLE_BYTES and len(sample) >= _MIN_SAMPLE:
@@ -123,7 +122,7 @@ class RecordSource(Source):
         return Schema(type_name, key, tuple(fields.values()))
 
     def fingerprint(self) -> str:
-        """As given; else from the schema, the number of records and the first hundred."""
+        """The given text; else made from schema, number of records and the first hundred."""
         if self._fingerprint is not None:
             return digest("records", self._fingerprint)
         head = [_shape_of(item) for item in self.sample]
@@ -160,7 +159,7 @@ class RecordSource(Source):
             yield number, self._convert(buffer, number - len(buffer))
 
     def _pull(self, iterator: Iterator[Any]) -> Iterator[Any]:
-        """The items; what their producer raises becomes a SourceError."""
+        """Yield the items; whatever their producer raises becomes a SourceError."""
         number = 0
         while True:
             try:
@@ -180,7 +179,7 @@ class RecordSource(Source):
     def _cut(
         self, batch: Batch, number: int, start: int, max_bytes: int
     ) -> Iterator[tuple[int, Batch]]:
-        """A column batch without records before `start`, in pieces of about `max_bytes`."""
+        """Cut a column batch into pieces of about `max_bytes`, without records before `start`."""
         if missing := [n for n in self.schema.names if n not in batch.columns]:
             raise SourceError(f"a batch lacks the column {missing[0]!r}")
         if uneven := [n for n, c in batch.columns.items() if len(c) != len(batch)]:
@@ -194,7 +193,7 @@ class RecordSource(Source):
             yield number + last, batch[first:last]
 
     def _convert(self, items: list[Any], first: int) -> Batch:
-        """Dicts to columns; the fast way for all, one by one only where a record is bad."""
+        """Convert dicts to columns: all at once, and one by one only if a record is bad."""
         try:
             return self._columns(items, list(range(first, first + len(items))))
         except UNFIT:
@@ -221,9 +220,9 @@ class RecordSource(Source):
         return Batch(key, columns)
 
     def _named(self, item: Mapping[Any, Any]) -> dict[str, Any]:
-        """The values of a dict by their names in capitals, all of them known."""
+        """Return the values of a dict by upper-case name; an unknown name is an error."""
         keys = tuple(item)
-        if keys == self._keys[0]:  # nearly all records have those of the one before
+        if keys == self._keys[0]:  # nearly all records have the names of the previous one
             return dict(zip(self._keys[1], item.values(), strict=True))
         row = names_of(item)
         if not self._declared and not row.keys() <= self._known:
@@ -246,7 +245,7 @@ class RecordSource(Source):
             raise SchemaError(f"field {name}: {one_line(error)}", hint=hint) from error
 
     def _unfit(self, item: Any) -> Exception | None:
-        """Why a record is bad; None when it is good."""
+        """Return why a record is bad; None if it is good."""
         try:
             self._columns([item], [0])
         except UNFIT as error:
@@ -269,7 +268,7 @@ def _known_length(items: object) -> int | None:
 
 
 def _size_of(item: Any) -> int:
-    """About the bytes of a dict's values."""
+    """Return the approximate bytes of a dict's values."""
     if not isinstance(item, Mapping):
         return 0
     total = 0
@@ -307,17 +306,17 @@ def records(
     fingerprint: str | None = None,
     bad_records: OnBadRecord = "fail",
 ) -> Source:
-    """A source of records that are in Python.
+    """Open records that are in Python.
 
     Args:
-        location: A mapping of names to arrays (one entry a record each), an iterable of dicts
-            or of `Batch`, or a function without arguments that returns such an iterable.
-        schema: Declared types; needed for `Batch` and for an empty source.
-        key: The field that is the key; else a running number.
+        location: A mapping of names to arrays (one entry per record each), an iterable of dicts or
+            of `Batch`, or a function without arguments that returns such an iterable.
+        schema: Declared types; required for `Batch` and for an empty source.
+        key: The field to use as the key; otherwise a running number.
         type_name: Name of the binary type.
         class_names: Names of the values of LABEL.
-        rows: Number of records, for the progress bar, where `len` does not tell it.
-        fingerprint: A text that changes when the data change; else one is made of the first
+        rows: Number of records, for the progress bar, if `len` is not available.
+        fingerprint: A text that changes when the data change; otherwise made from the first
             records.
         bad_records: "fail" or "skip".
     """

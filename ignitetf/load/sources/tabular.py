@@ -1,6 +1,6 @@
-"""What CSV and Parquet files have in common: columns by name, one of them perhaps the key.
+"""The common part of CSV and Parquet files: columns by name, one of which may be the key.
 
-Columns are called after their headings, in capitals, and must be SQL identifiers.
+Columns are named after their headings, in upper case, and must be SQL identifiers.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Table(Source):
     def _batches_of(
         self, columns: dict[str, Column], numbers: NDArray[np.int64], max_bytes: int
     ) -> Iterator[tuple[int, Batch]]:
-        """Columns of records with these numbers, cut to about `max_bytes`."""
+        """Yield columns of records with these numbers, cut to about `max_bytes`."""
         if self.key_name is None:
             key = keys_of(numbers)
         else:
@@ -74,5 +74,5 @@ class Table(Source):
         return numbers[good], {name: column[good] for name, column in columns.items()}
 
     def _row(self, number: int) -> str:
-        """How a record is named in messages."""
+        """Return the name of a record for messages."""
         return f"{self.place.name}, row {number + 1}"

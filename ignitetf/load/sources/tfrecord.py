@@ -2,9 +2,9 @@
 
 file -> frames, CRCs checked -> **features -> columns** -> Batch
 
-A frame is the length (uint64), the masked CRC-32C of the length, the record and the masked
-CRC-32C of the record. Frames are read in pieces of about a megabyte; all CRCs of a piece are
-checked at once, and records that agree outside their values are read as one matrix.
+A frame is the length (uint64), the masked CRC-32C of the length, the record and the masked CRC-32C
+of the record. Frames are read in pieces of about a megabyte; all CRCs of a piece are checked at
+once, and records that agree outside their values are read as one matrix.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _FAILURES = (SchemaError, ExampleError, ValueError, TypeError, OverflowError)
 
 @dataclass
 class Frames:
-    """Records of a piece of a file: where they stand in `data`, and whether their CRC is right."""
+    """Records of a piece of a file: their positions in `data`, and whether their CRCs are right."""
 
     data: bytes
     first: int
@@ -61,10 +61,11 @@ class Frames:
 
 
 def read_frames(stream: Stream, name: str, start: int, piece: int) -> Iterator[Frames]:
-    """The records from number `start` on, in pieces of about `piece` bytes.
+    """Yield the records from number `start` on, in pieces of about `piece` bytes.
 
     Raises:
-        SourceError: A frame is cut, or the CRC of a length is wrong: the rest cannot be found.
+        SourceError: A frame is cut off, or the CRC of a length is wrong, so the rest is
+            unreachable.
     """
     number = 0
     buffer = b""
@@ -93,14 +94,14 @@ def read_frames(stream: Stream, name: str, start: int, piece: int) -> Iterator[F
 
 
 def _find_frames(buffer: bytes, name: str, number: int) -> tuple[list[int], list[int], int, int]:
-    """Starts and lengths of the whole records, their end, and the bytes the next one needs."""
+    """Return starts and lengths of complete records, their end, and bytes the next one needs."""
     starts: list[int] = []
     lengths: list[int] = []
     pos, size = 0, len(buffer)
     while size - pos >= _HEAD_BYTES:
         length, crc = _HEAD.unpack_from(buffer, pos)
         if pos + length + _FRAME_BYTES > size:
-            # Before more is read for it, the length must be right.
+            # Check the length before reading more because of it.
             if length > MAX_RECORD_BYTES or _masked(buffer[pos : pos + 8]) != crc:
                 heads = [at - _HEAD_BYTES for at in starts]
                 raise _lost(name, number + _first_wrong(buffer, heads))
@@ -112,7 +113,7 @@ def _find_frames(buffer: bytes, name: str, number: int) -> tuple[list[int], list
 
 
 def _first_wrong(buffer: bytes, heads: list[int]) -> int:
-    """Which of these frames is the first whose length has a wrong CRC; their number if none."""
+    """Return the first frame whose length has a wrong CRC; the number of frames if none has."""
     for i, at in enumerate(heads):
         if _masked(buffer[at : at + 8]) != _HEAD.unpack_from(buffer, at)[1]:
             return i
@@ -146,12 +147,12 @@ def _checked(
 
 
 def _words(data: NDArray[np.uint8], at: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """The little-endian uint32 at each of these places."""
+    """Return the little-endian uint32 at each position."""
     return np.ascontiguousarray(data[at[:, np.newaxis] + np.arange(4)]).view("<u4")[:, 0]
 
 
 class TfRecordSource(Source):
-    """One TFRecord file; a field for each feature, called after it in capitals."""
+    """One TFRecord file; one field per feature, named after it in upper case."""
 
     def __init__(
         self,
@@ -162,14 +163,14 @@ class TfRecordSource(Source):
         like: TfRecordSource | None = None,
         bad_records: OnBadRecord = "fail",
     ) -> None:
-        """Read the first records for the types, unless they are declared.
+        """Read the first records to infer types, unless they are declared.
 
-        Without declared features, a record with a feature that those records have not is bad.
+        Without declared features, a record with a feature unknown to the first records is bad.
 
         Args:
             place: The file.
             features: Declared features: the ones to load.
-            key: Column that is the key.
+            key: Column to use as the key.
             like: The first file of the table, whose features this one must have.
             bad_records: See `tfrecord`.
         """
@@ -195,7 +196,7 @@ class TfRecordSource(Source):
         self.schema = Schema(type_name(place.stem), key_field, tuple(fields.values()))
 
     def _open(self) -> Stream:
-        """The frames: the file itself where its first length is right, else unpacked gzip."""
+        """Open the frames: the file itself if its first length is right, else unpacked gzip."""
         stream = self.place.open()
         with reading(self.place.name):
             head = stream.read(_HEAD_BYTES)
@@ -206,7 +207,7 @@ class TfRecordSource(Source):
         return open_plain(self.place)
 
     def _sample(self) -> list[tuple[dict[str, Any], bytes]]:
-        """The first records whose CRC is right and that are Examples."""
+        """Return the first records with a right CRC that are Examples."""
         sample: list[tuple[dict[str, Any], bytes]] = []
         size = 0
         with self._open() as stream:
@@ -226,7 +227,7 @@ class TfRecordSource(Source):
         return sample
 
     def fingerprint(self) -> str:
-        """From name, size and time of the file, and the fields."""
+        """Made from name, size and time of the file, and the fields."""
         fields = [(spec.feature, spec.field) for spec in self.specs]
         return digest("tfrecord", self.place.stamp(), self.key_name, *fields)
 
@@ -252,7 +253,7 @@ class TfRecordSource(Source):
             yield end - (count - last), batch[first:last]
 
     def _convert(self, frames: Frames) -> Iterator[tuple[Batch, int]]:
-        """Batches of records in a row without a bad one among them, and the number after each."""
+        """Yield batches of consecutive good records, and the number after each."""
         count = len(frames.starts)
         if frames.good.all():
             columns = self._matrix(frames)
@@ -297,7 +298,7 @@ class TfRecordSource(Source):
         return out
 
     def _require_known(self, features: Mapping[str, Any]) -> None:
-        """Raise SchemaError for a feature with values that would be left out unasked."""
+        """Raise SchemaError for a feature with values that would be silently left out."""
         if self._known is None or features.keys() <= self._known:
             return
         for name, feature in features.items():
@@ -308,7 +309,7 @@ class TfRecordSource(Source):
                 )
 
     def _one_by_one(self, frames: Frames, chosen: Sequence[int]) -> dict[str, Column] | None:
-        """The columns of these records; None where one of them is bad."""
+        """Return the columns of these records; None if one of them is bad."""
         try:
             rows = [self._values(frames, i) for i in chosen]
             return {
@@ -319,7 +320,7 @@ class TfRecordSource(Source):
             return None
 
     def _reason(self, frames: Frames, i: int) -> str | None:
-        """Why a record is bad; None when it is good."""
+        """Return why a record is bad; None if it is good."""
         if not frames.good[i]:
             return "wrong CRC: the record is damaged"
         try:
@@ -334,7 +335,7 @@ class TfRecordSource(Source):
         return None
 
     def _matrix(self, frames: Frames) -> dict[str, Column] | None:
-        """The columns where all records have the first's layout, proven on every byte; else None."""
+        """Return the columns if all records share the first's layout, checked on every byte."""
         n, size = len(frames.starts), int(frames.lengths[0])
         if n < _MATRIX_ROWS or (frames.lengths != size).any():
             return None
@@ -384,7 +385,7 @@ class TfRecordSource(Source):
 
 
 def _same_layout(rows: NDArray[np.uint8], spans: Sequence[tuple[int, tuple[int, int]]]) -> bool:
-    """Whether all rows agree outside the spans, and inside numbers where a number ends."""
+    """Whether all rows agree outside the spans, and varints in them end at the same bytes."""
     fixed = np.ones(rows.shape[1], np.bool_)
     for kind, (a, b) in spans:
         fixed[a:b] = False
@@ -399,24 +400,24 @@ def tfrecord(
     key: str | None = None,
     bad_records: OnBadRecord = "fail",
 ) -> Source:
-    """TFRecord files of tf.train.Example, gzipped or not.
+    """Open TFRecord files of tf.train.Example, gzipped or not.
 
     Args:
         location: A file, a pattern with `*`, a folder, or a list.
         features: What to load: `name:type,name:type` or a mapping of names to types (see
             `featurespec`); None takes all features of the first records.
-        key: Column that is the key; else a running number.
+        key: Column to use as the key; otherwise a running number.
         bad_records: What to do with records that are damaged or do not fit.
 
     Raises:
         SourceError: Missing or damaged.
-        ConfigError: The features are not understood.
+        ConfigError: The features cannot be parsed.
     """
     if not location:
         raise ConfigError("source 'tfrecord' needs a file")
     sources: list[TfRecordSource] = []
     for place in files_at(location, (".tfrecord", ".tfrec", ".record")):
-        like = sources[0] if features is None and sources else None  # one table
+        like = sources[0] if features is None and sources else None  # all files are one table
         source = TfRecordSource(place, features, key=key, like=like, bad_records=bad_records)
         sources.append(source)
     return sources[0] if len(sources) == 1 else ChainSource(sources, bad_records=bad_records)

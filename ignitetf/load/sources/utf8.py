@@ -1,9 +1,9 @@
-"""A stream of text whose bytes are UTF-8 for certain, with a mark where they were not.
+"""A text stream that is guaranteed to be UTF-8, with a marker wherever the bytes were not.
 
 file -> **valid UTF-8** -> CSV parser
 
-The parser loses or refuses a whole block for one bad byte. With a mark in its place, the row
-that has it can be named.
+The parser loses or refuses a whole block because of one bad byte. With a marker in its place, the
+row that contains it can be named.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ignitetf.load.sources.location import Stream, reading
 
 __all__ = ["NOT_UTF8", "Utf8Stream"]
 
-# A noncharacter: Unicode forbids it in texts that are passed on.
+# A noncharacter: Unicode forbids it in texts that are exchanged.
 NOT_UTF8 = "\ufdd0"
 
 
@@ -33,7 +33,7 @@ class Utf8Stream(io.RawIOBase):
     """Reads a stream in pieces and closes it.
 
     Attributes:
-        last: The last byte so far that ends no line.
+        last: The last byte so far that is not a line end.
     """
 
     def __init__(self, stream: Stream, name: str) -> None:
@@ -50,7 +50,7 @@ class Utf8Stream(io.RawIOBase):
         return True
 
     def read(self, size: int = -1, /) -> bytes:
-        """About `size` bytes: marks are longer than what they replace."""
+        """Read about `size` bytes: markers are longer than what they replace."""
         with reading(self._name, "fetch or export the file again"):
             data = self._stream.read(size)
         if not self._begun:
@@ -65,11 +65,11 @@ class Utf8Stream(io.RawIOBase):
             return data
         out = self._decoder.decode(data, final=not data).encode()
         self._pending = bool(self._decoder.getstate()[0])
-        # Bytes of a character that is not complete yet are no end of the file.
+        # An incomplete character alone is not the end of the file.
         return out if out or not data else self.read(size)
 
     def readinto(self, buffer: Any, /) -> int:
-        """As every raw stream; whole reads go through `read`."""
+        """Fill a third of a buffer at most, because a marker takes three bytes in place of one."""
         data = self.read(max(1, len(buffer) // 3))
         buffer[: len(data)] = data
         return len(data)

@@ -1,10 +1,10 @@
-"""Python values to columns: types and shapes from a sample, then whole columns at a time.
+"""Converts Python values to columns: types and shapes from a sample, then whole columns at once.
 
 records -> **fields, columns** -> Batch
 
-A value must mean the same after conversion as before: an integer that does not fit, a float
-where integers are expected or a text that looks like a number is refused, never cut or parsed. So
-is a dict with a key that its field does not know: no part of a record is left out.
+A value must mean the same after conversion as before: an integer that does not fit, a float among
+integers or a text that looks like a number is refused, never truncated or parsed. A dict with a key
+unknown to its field is refused too, so no part of a record is lost.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _MICROSECOND = dt.timedelta(microseconds=1)
 _DAY_MS = 86_400_000
 _INT64 = np.iinfo(np.int64)
-# More digits than this are damage, or a trap: `1E+999999999` has a gigabyte of them.
+# More digits are damage or an attack: `1E+999999999` has a gigabyte of them.
 _MAX_DIGITS = 100_000
 
 
@@ -48,20 +48,20 @@ _MAX_DIGITS = 100_000
 _CLASSES: Final = sorted(
     (row for row in DATA_TYPES.values() if row.python), key=lambda row: -len(row.python[0].__mro__)
 )
-# What lists have a type of their own for. Those of texts are arrays to NumPy.
+# Values whose lists have a type of their own. To NumPy, lists of texts are arrays.
 _IN_LISTS: Final = tuple(
     kind for code in LIST_OF if code is not TypeCode.STRING for kind in DATA_TYPES[code].python
 )
 
 
 def field_of(name: str, values: Sequence[Any]) -> Field:
-    """The field that fits a sample of values; None among them makes it nullable.
+    """Return the field that fits a sample of values; a None among them makes it nullable.
 
-    Integers become int64, floats float64, lists and arrays a fixed shape where all in the
-    sample have it and a leading None else.
+    Integers become int64, floats float64. Lists and arrays get a fixed shape if the whole sample
+    has it, else a leading None.
 
     Raises:
-        SchemaError: No Ignite type stores such values, or the sample mixes types.
+        SchemaError: No Ignite type can store such values, or the sample mixes types.
     """
     present = [v for v in values if v is not None]
     nullable = len(present) < len(values)
@@ -73,7 +73,7 @@ def field_of(name: str, values: Sequence[Any]) -> Field:
         shapes = [np.shape(v) for v in present]
     except ValueError as error:
         raise SchemaError(f"field {name!r}: a list whose parts differ in length") from error
-    # An empty list or array tells nothing of the others' type.
+    # An empty list or array says nothing about the type of the others.
     telling = [v for v, s in zip(present, shapes, strict=True) if 0 not in s] or present
     kinds = set().union(*map(kinds_of, telling))
     dtype = common_dtype(name, kinds) if kinds else np.dtype(np.float64)
@@ -86,10 +86,10 @@ def field_of(name: str, values: Sequence[Any]) -> Field:
 
 
 def names_of(record: Mapping[Any, Any]) -> dict[str, Any]:
-    """The values of a dict by their names in capitals, which is how SQL tells fields apart.
+    """Return the values of a dict by upper-case name, which is how SQL distinguishes fields.
 
     Raises:
-        SchemaError: A name is no text, or two differ in capitals only.
+        SchemaError: A name is not text, or two differ only in case.
     """
     found = {str(name).upper(): value for name, value in record.items()}
     if len(found) != len(record):
@@ -103,7 +103,7 @@ def names_of(record: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _special(name: str, present: list[Any], nullable: bool) -> Field | None:
-    """Fields of values that are no arrays of numbers."""
+    """Return the field of values that are not arrays of numbers, else None."""
     for row in _CLASSES:
         if all(isinstance(v, row.python) for v in present):
             return Field(name, row.code, row.value or BYTES, (), nullable)
@@ -117,7 +117,7 @@ def _special(name: str, present: list[Any], nullable: bool) -> Field | None:
 
 
 def _object_field(name: str, present: list[Mapping[str, Any]], nullable: bool) -> Field:
-    """A nested object of all names that the sample has."""
+    """Return a nested object with all names in the sample."""
     names = dict.fromkeys(key for value in present for key in value)
     if not names:
         raise SchemaError(f"field {name!r}: dicts without keys")
@@ -126,13 +126,13 @@ def _object_field(name: str, present: list[Mapping[str, Any]], nullable: bool) -
             f"field {name!r}: {wrong[0]!r} is no name of a nested field",
             hint="names have letters, digits and underscores, and do not start with a digit",
         )
-    names_of(names)  # one binary object cannot hold both of two names that differ in case
+    names_of(names)  # a binary object cannot hold two names that differ only in case
     inner = tuple(field_of(key, [value.get(key) for value in present]) for key in names)
     return Field(name, TypeCode.OBJECT, BYTES, (), nullable, inner)
 
 
 def _list_field(name: str, present: list[Any], nullable: bool) -> Field | None:
-    """Lists of what NumPy has no numbers for; None for the others."""
+    """Return the field of lists that NumPy has no numbers for; None for other lists."""
     items = [item for value in present for item in value]
     if not any(isinstance(item, (*_IN_LISTS, Mapping)) for item in items):
         return None
@@ -146,7 +146,7 @@ def _kinds(values: list[Any]) -> str:
 
 
 def _common_shape(name: str, shapes: set[tuple[int, ...]]) -> Shape:
-    """The shape of all; a leading None where lengths differ, and where nothing but `[]` is seen."""
+    """Return the common shape; a leading None if lengths differ or if there are only `[]`."""
     full = shapes - {(0,)}
     if len(shapes) == 1 and full:
         return shapes.pop()
@@ -160,10 +160,10 @@ def _common_shape(name: str, shapes: set[tuple[int, ...]]) -> Shape:
 
 
 def column_of(field: Field, values: Sequence[Any]) -> Column:
-    """The column of these values.
+    """Convert values to a column.
 
     Raises:
-        SchemaError: One of them does not fit (or another of UNFIT).
+        SchemaError: A value does not fit (or another error of UNFIT).
     """
     valid = None
     if any(v is None for v in values):
@@ -185,7 +185,7 @@ def column_of(field: Field, values: Sequence[Any]) -> Column:
 
 
 def _nested(field: Field, values: Sequence[Any], valid: NDArray[np.bool_] | None) -> Column:
-    """Nested objects from dicts, lists of objects from lists, maps from dicts."""
+    """Convert dicts to nested objects, their lists to lists of objects, and dicts to maps."""
     whole = [({} if v is None else v) for v in values]
     if field.type in (TypeCode.OBJECT, TypeCode.MAP) and not all(
         isinstance(v, Mapping) for v in whole
@@ -205,7 +205,7 @@ def _nested(field: Field, values: Sequence[Any], valid: NDArray[np.bool_] | None
 
 
 def _object_column(field: Field, values: Sequence[Any]) -> Column:
-    """One field of nested objects; where the object itself is missing, any value will do."""
+    """Return one field of nested objects; any value will do where the object is missing."""
     present = [v.get(field.name) for v in values if v is not None]
     column = column_of(field, present)
     if len(present) == len(values):
@@ -258,7 +258,7 @@ def _decimal(value: Any) -> bytes:
 
 
 def _time_of_day(value: Any) -> int:
-    """Milliseconds since midnight."""
+    """Return milliseconds since midnight."""
     if not isinstance(value, dt.time) or value.tzinfo is not None:
         raise SchemaError(f"{type(value).__name__} instead of a time without a zone")
     if value.microsecond % 1000:
@@ -268,19 +268,19 @@ def _time_of_day(value: Any) -> int:
 
 
 def _date(value: Any) -> int:
-    """Milliseconds since the epoch."""
+    """Return milliseconds since the epoch."""
     if isinstance(value, dt.datetime) or not isinstance(value, dt.date):
         raise SchemaError(f"{type(value).__name__} instead of a date")
     return (value.toordinal() - _EPOCH.toordinal()) * _DAY_MS
 
 
 def _timestamp(value: Any) -> int:
-    """Nanoseconds since the epoch."""
+    """Return nanoseconds since the epoch."""
     if not isinstance(value, dt.datetime):
         raise SchemaError(f"{type(value).__name__} instead of a datetime")
-    if value != value:  # NaT of pandas
+    if value != value:  # pandas' NaT
         raise SchemaError("NaT (not a time)")
-    # What pandas keeps beside the microseconds.
+    # pandas keeps nanoseconds apart from the microseconds.
     nanoseconds = int(getattr(value, "nanosecond", 0))
     whole = value if not nanoseconds else value.replace(nanosecond=0)  # type: ignore[call-arg]
     moment = whole if whole.tzinfo is not None else whole.replace(tzinfo=dt.timezone.utc)
@@ -290,7 +290,7 @@ def _timestamp(value: Any) -> int:
     return found
 
 
-# What makes the values of a column of Python's: its bytes, or the number that stands for it.
+# Functions that turn a Python value into its bytes, or into the number that represents it.
 _TO_BYTES: Final[Mapping[TypeCode, Callable[[Any], bytes]]] = {
     TypeCode.STRING: _text,
     TypeCode.UUID: _uuid,
@@ -307,7 +307,7 @@ _TO_NUMBER: Final[Mapping[TypeCode, Callable[[Any], int]]] = {
 def strings_column(
     field: Field, lists: Sequence[Any], valid: NDArray[np.bool_] | None = None
 ) -> Column:
-    """A column of arrays of strings: runs of runs of bytes."""
+    """Return a column of arrays of strings: runs of runs of bytes."""
     flat: list[bytes] = []
     lengths = np.zeros(len(lists), np.int64)
     for i, items in enumerate(lists):

@@ -1,11 +1,11 @@
-"""PASCAL VOC and ImageNet DET: pairs of JPEG and XML as two tables that lie together.
+"""PASCAL VOC and ImageNet DET: pairs of JPEG and XML as two collocated tables.
 
 folders -> pairs, read in parallel -> **images, annotations** -> Batch
 
-The images table has one row an image, with all its boxes as arrays; the annotations table one
-row an object, keyed {IMAGE_ID, N} with IMAGE_ID deciding the partition, so that it lies beside
-its image. A pair that is bad is left out of both. All coordinates are pixels of the image as
-it is in its file, also where the stored image was cropped or padded.
+The images table has one row per image, with all its boxes as arrays. The annotations table has one
+row per object, keyed {IMAGE_ID, N}; IMAGE_ID decides the partition, so an object is stored on the
+node of its image. A bad pair is left out of both. All coordinates are pixels of the original image,
+even if the stored image was cropped or padded.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _CORNERS = ("XMIN", "YMIN", "XMAX", "YMAX")
 
 
 class VocImages(Source):
-    """One row an image.
+    """One row per image.
 
-    Fields: IMAGE (blob, or uint8 [height, width, channels] cropped or padded to one shape),
-    NAME, WIDTH and HEIGHT of the image in its file, LABEL and XMIN, YMIN, XMAX, YMAX of the main
-    object (the largest box), and of all objects BOXES (float32 [n, 4], rows xmin, ymin, xmax,
-    ymax) and BOX_LABELS (int32 [n]).
+    Fields: IMAGE (blob, or uint8 [height, width, channels] cropped or padded to one shape), NAME,
+    WIDTH and HEIGHT of the original image, LABEL and XMIN, YMIN, XMAX, YMAX of the main object (the
+    largest box), and of all objects BOXES (float32 [n, 4], rows xmin, ymin, xmax, ymax) and
+    BOX_LABELS (int32 [n]).
     """
 
     def __init__(self, folder: VocFolder, *, bad_records: OnBadRecord = "fail") -> None:
@@ -78,7 +78,7 @@ class VocImages(Source):
         return {"images": self, "annotations": self._annotations}
 
     def fingerprint(self) -> str:
-        """From names, sizes and times of all files."""
+        """Made from names, sizes and times of all files."""
         return digest("images", self.folder.fingerprint())
 
     def _read(self, start: int, max_bytes: int) -> Iterator[tuple[int, Batch]]:
@@ -133,11 +133,11 @@ class VocImages(Source):
 
 
 class VocAnnotations(Source):
-    """One row an object, keyed by the image's key IMAGE_ID and the object's number N in it.
+    """One row per object, keyed by the image's key IMAGE_ID and the object's number N in it.
 
-    Fields: NAME of the image, CLASS, LABEL, XMIN, YMIN, XMAX, YMAX, DIFFICULT, TRUNCATED.
-    Records are the objects of good images, counted in order; their number is known only when
-    all have been read.
+    Fields: NAME of the image, CLASS, LABEL, XMIN, YMIN, XMAX, YMAX, DIFFICULT, TRUNCATED. Records
+    are the objects of good images, counted in order; their number is known only once all have been
+    read.
     """
 
     def __init__(self, folder: VocFolder, *, bad_records: OnBadRecord = "fail") -> None:
@@ -165,7 +165,7 @@ class VocAnnotations(Source):
         )
 
     def fingerprint(self) -> str:
-        """From names, sizes and times of all files."""
+        """Made from names, sizes and times of all files."""
         return digest("annotations", self.folder.fingerprint())
 
     def _read(self, start: int, max_bytes: int) -> Iterator[tuple[int, Batch]]:
@@ -226,14 +226,14 @@ def voc(
     max_pixels: int = MAX_PIXELS,
     bad_records: OnBadRecord = "fail",
 ) -> VocImages:
-    """A VOC folder: the images table, and the annotations table in `parts`.
+    """Open a VOC folder: the images table, with the annotations table in `parts`.
 
     Args:
         location: Folder with JPEGImages, Annotations and ImageSets (or the ImageNet DET ones).
         image_set: Name of a list in ImageSets/Main, such as "train"; None takes all pairs.
-        decode: `HEIGHTxWIDTH`: store pixels, cropped or padded around the centre to this size;
-            None stores the encoded file.
-        channels: Of decoded images: 1 grey, 3 RGB, 4 RGBA.
+        decode: `HEIGHTxWIDTH`: store pixels, cropped or padded around the centre to this size; None
+            stores the encoded file.
+        channels: Channels of decoded images: 1 grey, 3 RGB, 4 RGBA.
         class_names: Names of the classes; None takes the sorted names of all annotations in the
             folder. Label 0 is always `background`.
         max_pixels: Images with more are bad records.

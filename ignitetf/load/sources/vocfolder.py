@@ -48,7 +48,7 @@ class Pair:
 
 
 class Stems:
-    """The files below a folder by their path without ending, in little memory.
+    """The files below a folder by path without suffix, in little memory.
 
     Attributes:
         folder: The folder.
@@ -58,7 +58,7 @@ class Stems:
     def __init__(self, folder: Place, suffixes: frozenset[str]) -> None:
         self.folder = folder
         self._suffixes: list[str] = []
-        self._packed: dict[str, int] = {}  # size * 256 + number of the ending
+        self._packed: dict[str, int] = {}  # size * 256 + index of the suffix
         whole = hashlib.sha256()
         for name, size, version in walk(folder):
             path = PurePosixPath(name)
@@ -86,11 +86,11 @@ class Stems:
         return stem in self._packed
 
     def size(self, stem: str) -> int:
-        """Bytes of a file, 0 where there is none."""
+        """Return the bytes of a file, 0 if there is none."""
         return self._packed.get(stem, 0) // 256
 
     def place(self, stem: str) -> Place:
-        """Where a file is."""
+        """Return the location of a file."""
         return self.folder.child(stem + self._suffixes[self._packed[stem] % 256])
 
 
@@ -136,7 +136,7 @@ class VocFolder:
         return names
 
     def _find_classes(self) -> list[str]:
-        """Sorted names of all objects in the folder, whatever the image set."""
+        """Return the sorted names of all objects in the folder, whatever the image set."""
 
         def classes(name: str) -> set[str]:
             try:
@@ -150,18 +150,18 @@ class VocFolder:
         return sorted(found - {BACKGROUND})
 
     def fingerprint(self) -> str:
-        """From the names in order and all files' sizes and times."""
+        """Made from the names in order and all files' sizes and times."""
         how = (self.crop, self.channels if self.crop else 0, self.class_names)
         return digest("voc", how, self._picture_files.stamp, self._note_files.stamp, *self.names)
 
     def size_of(self, number: int) -> int:
-        """About the bytes of a record."""
+        """Return the approximate bytes of a record."""
         if self.crop is not None:
             return self.crop[0] * self.crop[1] * self.channels
         return self._picture_files.size(self.names[number])
 
     def objects(self, name: str) -> list[VocObject]:
-        """The objects in the annotation of this name."""
+        """Return the objects in the annotation of this name."""
         return parse_voc(self._note_files.place(name).read(_MAX_XML_BYTES))
 
     def load(self, number: int) -> Pair:
@@ -171,7 +171,7 @@ class VocFolder:
         return pair
 
     def load_objects(self, number: int) -> Pair:
-        """The annotation of a pair; the image is checked only where that was not done before."""
+        """Read the annotation of a pair; the image is checked only if that was not done before."""
         if self.state[number] == _GOOD:
             return self._load(number, pixels=None)
         pair = self._load(number, pixels=False)
@@ -180,7 +180,7 @@ class VocFolder:
         return pair
 
     def _load(self, number: int, *, pixels: bool | None) -> Pair:
-        """The pair; `pixels`: True as it is stored, False only checked, None not read."""
+        """Read a pair; `pixels`: True as it is stored, False only checked, None not read."""
         name = self.names[number]
         for files, what in ((self._picture_files, "image"), (self._note_files, "annotation")):
             if name not in files:
@@ -227,7 +227,7 @@ def _subfolder(root: Place, candidates: tuple[str, ...]) -> Place:
 
 
 def _image_set(root: Place, image_set: str) -> list[str]:
-    """The names in a list; those that a list of one class marks with -1 are left out."""
+    """Return the names in a list, except those that a list of one class marks with -1."""
     for candidate in (f"ImageSets/Main/{image_set}.txt", f"ImageSets/DET/{image_set}.txt"):
         place = root.child(candidate)
         if place.exists():

@@ -2,7 +2,7 @@
 
 XML -> **VocObject** -> columns
 
-XML comes from other people: entities and external references are refused by defusedxml.
+The XML is not trusted: defusedxml refuses entities and external references.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class VocObject:
 
     @property
     def area(self) -> float:
-        """Area of the box in square pixels."""
+        """Return the area of the box in square pixels."""
         return (self.box[2] - self.box[0]) * (self.box[3] - self.box[1])
 
     def check_inside(self, height: int, width: int) -> None:
         """Raise VocError unless the box lies in an image of this size.
 
-        Corners may lie on the border: some tools count pixels from 0, others from 1. A box
-        without area is taken as it is.
+        Corners may lie on the border, because some tools count pixels from 0 and others from 1. A
+        box without area is accepted.
         """
         xmin, ymin, xmax, ymax = self.box
         if xmin > xmax or ymin > ymax:
@@ -51,7 +51,7 @@ class VocObject:
 
 
 def parse_voc(data: bytes) -> list[VocObject]:
-    """The objects of an annotation, at least one.
+    """Return the objects of an annotation, at least one.
 
     Raises:
         VocError: Not well-formed, no object, or an object without class or box.
@@ -63,11 +63,11 @@ def parse_voc(data: bytes) -> list[VocObject]:
         root = ElementTree.fromstring(data)
     except EntitiesForbidden as error:
         raise VocError("damaged XML: it declares entities, which are not taken") from error
-    except Exception as error:  # the parser's own errors, and those of codecs
+    except Exception as error:  # errors of the parser and of codecs
         reason = " ".join(str(error).split()) or type(error).__name__
         raise VocError(f"damaged XML: {reason}"[:200]) from error
     for element in root.iter():
-        element.tag = element.tag.rpartition("}")[2]  # whatever the namespace
+        element.tag = element.tag.rpartition("}")[2]  # ignore the namespace
     found = [_object(element) for element in root.findall("object")]
     if not found and root.tag != "annotation":
         raise VocError(f"no annotation: <annotation> expected, found <{root.tag[:40]}>")
@@ -100,11 +100,11 @@ def _object(element: Any) -> VocObject:
 
 
 def _flag(element: Any, name: str) -> int:
-    """1 or 0; a missing or odd flag is 0, as in files made by hand."""
+    """Return 1 or 0; a missing or odd flag is 0, as in files made by hand."""
     text = (element.findtext(name) or "").strip()
     return 1 if text in ("1", "true", "True") else 0
 
 
 def main_object(objects: list[VocObject]) -> VocObject:
-    """The object with the largest box, the first of those."""
+    """Return the object with the largest box, the first one in case of a tie."""
     return max(objects, key=lambda item: item.area)

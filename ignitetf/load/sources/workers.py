@@ -2,9 +2,9 @@
 
 names -> **worker process** -> encoded images or pixels -> threads of the loader
 
-Of a small file most of the time goes into Python itself, where threads stand in each other's
-way. A worker is a plain process with two pipes: it imports nothing of the program that started
-it, ends with it, and whatever is wrong with it, its files are read in the thread instead.
+Small files spend most of their time in Python itself, where threads block each other. A worker is a
+plain process with two pipes: it imports nothing of the program that started it, and ends with it.
+If anything goes wrong with a worker, its files are read in the thread instead.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SIZE: Final = struct.Struct("<Q")
 _START: Final = (
     "import sys; sys.path[:] = {path!r}; from ignitetf.load.sources.workers import main; main()"
 )
-# What the pipes and the unpickling of a dead or damaged worker's answer raise.
+# What the pipes, and unpickling the answer of a dead or damaged worker, can raise.
 _FAILURES: Final = (OSError, EOFError, ValueError, pickle.UnpicklingError, struct.error)
 
 
@@ -37,7 +37,7 @@ class Workers:
     """A few worker processes, each used by one thread at a time; a context manager.
 
     Args:
-        recipe: What becomes of each file.
+        recipe: What to do with each file.
         count: Number of processes.
     """
 
@@ -57,12 +57,12 @@ class Workers:
         for process in self._all:
             process.wait()
             for pipe in (process.stdin, process.stdout):
-                with contextlib.suppress(OSError):  # what a dead worker never took
+                with contextlib.suppress(OSError):  # what a dead worker never read
                     if pipe is not None:
                         pipe.close()
 
     def load_all(self, folder: Place, names: Sequence[str]) -> list[Loaded]:
-        """As `Recipe.load_all` in a worker that is free; called in threads, for local files."""
+        """Run `Recipe.load_all` in a free worker; called in threads, for local files."""
         try:
             process = self._free.get_nowait()
         except queue.Empty:
@@ -72,14 +72,14 @@ class Workers:
             _send(process.stdin, (folder, self.recipe, list(names)))
             found: list[Loaded] = _receive(process.stdout)
         except _FAILURES:
-            process.kill()  # it never becomes free again
+            process.kill()  # it is never returned to the free ones
             return self.recipe.load_all(folder, names)
         self._free.put(process)
         return found
 
 
 def _start() -> subprocess.Popen[bytes] | None:
-    """A worker process, None where the interpreter cannot be started again."""
+    """Start a worker process; None if the interpreter cannot be started again."""
     code = _START.format(path=[os.path.abspath(p) for p in sys.path])  # noqa: PTH100
     try:
         return subprocess.Popen(
@@ -101,7 +101,7 @@ def _send(stream: IO[bytes], value: object) -> None:
 
 def _receive(stream: IO[bytes]) -> list[Loaded]:
     (size,) = _SIZE.unpack(_exactly(stream, _SIZE.size))
-    # Through a pipe to a process of our own, whose program is this module.
+    # From a process of our own, through a pipe; its program is this module.
     found: list[Loaded] = pickle.loads(_exactly(stream, size))  # nosec B301
     return found
 
@@ -114,10 +114,10 @@ def _exactly(stream: IO[bytes], size: int) -> bytes:
 
 
 def main() -> None:
-    """Answer requests from standard input until it ends; the worker's program."""
+    """Run the worker: answer requests from standard input until it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the loader ends its workers itself
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints must not stand among the answers
+    os.dup2(2, 1)  # library output must not get into the answers
     requests = sys.stdin.buffer
     while head := requests.read(_SIZE.size):
         (size,) = _SIZE.unpack(head)

@@ -1,1 +1,1 @@
-"""Rows as tensors: `IgniteDataset` and what it needs of TensorFlow."""
+"""Rows as tensors: `IgniteDataset` and everything that needs TensorFlow to build it."""

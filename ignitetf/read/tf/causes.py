@@ -1,10 +1,10 @@
-"""Errors of reading, past TensorFlow: kept where they arise, raised where they are looked for.
+"""Carries ignitetf's own errors past TensorFlow: kept when raised there, raised again outside.
 
 **causes** -> iteration -> dataset
 
-TensorFlow makes an error of its own of each exception in Python, of which it keeps the text alone.
-So the exception is kept here, and found again by that text, which the steps of a pipeline hand on
-whole. No TensorFlow here.
+TensorFlow turns every Python exception into one of its own and keeps only the text. So the
+exception is stored here, and found again by its text, which the steps of a pipeline pass on
+unchanged. No TensorFlow here.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from ignitetf.errors import IgniteTFError
 
 __all__ = ["cause_of", "for_tensorflow", "own_errors"]
 
-# More iterations than this do not fail at once and are all looked at later.
+# More iterations than this hardly fail at the same time and are all looked at only later.
 _kept: Final[deque[IgniteTFError]] = deque(maxlen=64)
 
 
 def for_tensorflow(error: IgniteTFError) -> IgniteTFError:
-    """Keep an error; gives a copy for TensorFlow, whose text has no traceback of what led to it."""
+    """Keep an error, and return a copy for TensorFlow, whose text then shows no traceback."""
     if error.__traceback__ is not None:
-        # Without the caller's frame, which is still running and cannot be cleared.
+        # Skip the caller's frame: it is still running and cannot be cleared.
         error.__traceback__ = error.__traceback__.tb_next
     found: BaseException | None = error
     while found is not None:
-        # Lines and names stay; what the frames held were pages.
+        # The traceback's lines and names stay, but its frames no longer keep pages alive.
         traceback.clear_frames(found.__traceback__)
         found = found.__cause__ or found.__context__
     _kept.append(error)
@@ -38,9 +38,9 @@ def for_tensorflow(error: IgniteTFError) -> IgniteTFError:
 
 
 def cause_of(error: BaseException) -> IgniteTFError | None:
-    """The kept error that TensorFlow's was made of; None where that has another cause."""
+    """Return the kept error behind one of TensorFlow's; None if there is none."""
     text = str(error)
-    # The longest, since one text can begin like another; of the same ones the latest.
+    # The longest match, because one text can start like another; among equal ones the latest.
     found = [kept for kept in reversed(_kept) if _text(kept) in text]
     return max(found, key=lambda kept: len(_text(kept)), default=None)
 
@@ -51,18 +51,18 @@ def _text(error: IgniteTFError) -> str:
 
 @contextlib.contextmanager
 def own_errors() -> Iterator[None]:
-    """Raise ignitetf's own errors in place of what TensorFlow makes of them.
+    """Raise ignitetf's own errors instead of TensorFlow's versions of them.
 
         with own_errors():
             model.fit(dataset.batch(128).prefetch(2), epochs=10)
 
-    TensorFlow knows no classes of exceptions but its own: an error of a dataset comes out of
-    `fit`, `reduce`, a `tf.function` or a step after the dataset as `tf.errors.UnknownError` or
-    `InvalidArgumentError`. Within this context it has its class, its `hint` and its fields.
-    Iterating an `IgniteDataset`, or what its `batch` gives, in Python raises it without.
+    TensorFlow only knows its own exception classes. An error of a dataset comes out of `fit`,
+    `reduce`, a `tf.function` or a step after the dataset as `tf.errors.UnknownError` or
+    `InvalidArgumentError`. Within this context it keeps its class, its `hint` and its fields. It is
+    not needed to iterate an `IgniteDataset`, or the result of its `batch`, in Python.
 
     Raises:
-        IgniteTFError: A dataset of ignitetf failed; other errors pass as they are.
+        IgniteTFError: A dataset of ignitetf failed; other errors pass unchanged.
     """
     try:
         yield

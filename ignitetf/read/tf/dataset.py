@@ -2,8 +2,8 @@
 
 rows -> tensors -> **dataset** -> training
 
-Pages of columns cross into TensorFlow whole, through `from_generator`; single elements and
-batches are cut from them there, in C++. Nothing of Python runs for a row.
+Whole pages of columns cross into TensorFlow through `from_generator`; single elements and batches
+are cut from them there, in C++. No Python code runs per row.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ _LARGE_BATCH_BYTES = 1 << 20
 class IgniteDataset(OwnDataset):
     """The entries of an Apache Ignite cache as a `tf.data.Dataset`.
 
-    Elements are `{"key": ..., "val": {FIELD: ...}}` with the fields sorted by name, or `val`
-    itself a tensor for plain values. Shapes and dtypes come from the manifest that the load
-    wrote, else from `schema`, else from the first pages. Strings and byte blobs are
-    `tf.string`; arrays whose length differs are `[None]` tensors, ragged in batches. The order
-    is that of the partitions, and of the key hashes within each.
+    Elements are `{"key": ..., "val": {FIELD: ...}}` with the fields sorted by name; for plain
+    values `val` is itself a tensor. Shapes and dtypes come from the manifest that the load wrote,
+    else from `schema`, else from the first pages. Strings and byte blobs are `tf.string`; arrays of
+    varying length are `[None]` tensors, ragged in batches. The order is that of the partitions, and
+    of the key hashes within each.
 
-    `batch` called first cuts batches from whole pages, without a step for each row.
+    If `batch` is called first, it cuts batches from whole pages, without a step for each row.
 
     Environment variables `IGNITE_DATASET_CACHE_NAME`, `_HOST`, `_PORT`, `_LOCAL`, `_PART`,
-    `_PAGE_SIZE`, `_USERNAME`, `_PASSWORD`, `_CERTFILE`, `_KEYFILE` and `_CERT_PASSWORD` win
-    over the arguments.
+    `_PAGE_SIZE`, `_USERNAME`, `_PASSWORD`, `_CERTFILE`, `_KEYFILE` and `_CERT_PASSWORD` override
+    the arguments.
 
     Args:
         cache_name: Name of the cache or data set.
@@ -68,30 +68,29 @@ class IgniteDataset(OwnDataset):
         keyfile: Its private key (PEM).
         cert_password: Password of the private key.
         addresses: Nodes, `HOST:PORT` each, instead of `host` and `port`.
-        ca_certfile: Trusted certificates (PEM) to check the node's by.
+        ca_certfile: Trusted certificates (PEM) to verify the node's certificate.
         tls: Use TLS; implied by the certificate arguments.
         fields: Value fields to read; None for all.
-        where: SQL condition on the rows, as it stands after WHERE; those that match are read.
+        where: SQL condition on the rows, as written after WHERE; only matching rows are read.
         where_params: Values for the `?` in it.
-        table: SQL table whose rows are read, where the cache has several.
+        table: SQL table to read if the cache has several.
         schema: Declared fields, `{name: dtype | (dtype, shape) | tf.TensorSpec}`.
         nulls: `error`, `default`, `mask` (adds `FIELD_valid`) or `drop`.
-        as_supervised: Elements are `(features, label)`, the label being the field LABEL.
-        shuffle: Seed; partitions and the rows of byte-bounded windows are permuted, anew in each
-            epoch, the same way for any number of readers and nodes. None keeps the order.
-        epoch: Number of the first epoch; each further iteration counts one up.
+        as_supervised: Elements are `(features, label)`, where the label is the field LABEL.
+        shuffle: Seed; partitions and the rows of byte-bounded windows are permuted, differently in
+            each epoch, the same way for any number of readers and nodes. None keeps the order.
+        epoch: Number of the first epoch; each further iteration increments it.
         shard: (index, count) of this worker's share of the partitions, or a
-            `tf.distribute.InputContext`. None takes it from `TF_CONFIG`, where that names several
-            workers; (0, 1) reads everything regardless.
-        even: `pad` or `drop`, so that all shards have the same number of rows; None lets
-            them differ.
+            `tf.distribute.InputContext`. None takes it from `TF_CONFIG` if that names several
+            workers; (0, 1) always reads everything.
+        even: `pad` or `drop` to give all shards the same number of rows; None lets them differ.
         readers: Connections at once, or "auto".
-        on_node_loss: `retry` reads on from another node, `error` raises at once.
-        on_change: `error` or `warn` when a partition has not the number of entries that the
+        on_node_loss: `retry` continues with another node, `error` raises at once.
+        on_change: `error` or `warn` if a partition does not have the number of entries that the
             load stored.
-        version: Insist on this version of the data set's manifest.
-        window_bytes: Limit for a window of the shuffle; a data set below it is permuted whole.
-        settings: Connection settings, instead of all the arguments for them.
+        version: Require this version of the data set's manifest.
+        window_bytes: Limit for a window of the shuffle; a smaller data set is permuted as a whole.
+        settings: Connection settings, instead of all connection arguments.
 
     Raises:
         CacheNotFound: There is no such cache.
@@ -136,7 +135,7 @@ class IgniteDataset(OwnDataset):
         window_bytes: int = WINDOW_BYTES,
         settings: Settings | None = None,
     ) -> None:
-        """Connect, find out what the cache holds, and build the dataset."""
+        """Connect, determine what the cache holds, and build the dataset."""
         given = with_environment(
             cache_name=cache_name, host=host, port=port, local=local, part=part,
             page_size=page_size, username=username, password=password, certfile=certfile,
@@ -155,7 +154,7 @@ class IgniteDataset(OwnDataset):
 
     @classmethod
     def from_rows(cls, rows: EpochRows, as_supervised: bool = False) -> IgniteDataset:
-        """The same rows as a dataset, over the same connections."""
+        """Build a dataset of these rows, over the same connections."""
         return cls._of(rows, Form(rows, flag("as_supervised", as_supervised)))
 
     @classmethod
@@ -165,14 +164,14 @@ class IgniteDataset(OwnDataset):
         return dataset
 
     def _begin(self, rows: EpochRows, form: Form) -> None:
-        """Build the pipeline of these rows and all epochs that follow."""
+        """Build the pipeline of these rows and of all epochs that follow."""
         self._rows, self._form, self._epochs = rows, form, Epochs(rows)
         self._elements = self._build_elements()
         super().__init__(self._elements._variant_tensor)
 
     @property
     def rows(self) -> EpochRows:
-        """The rows of the first epoch, without TensorFlow; iterating the dataset leaves them."""
+        """The rows of the first epoch, without TensorFlow; they stay the same while iterated."""
         return self._rows
 
     @property
@@ -182,9 +181,10 @@ class IgniteDataset(OwnDataset):
 
     @property
     def _length(self) -> int | None:
-        """Elements of every epoch; None where it is not known.
+        """Elements of every epoch; None if unknown.
 
-        The rest of an epoch has another length than the epochs that follow it.
+        After `resume` it is None, because the rest of an epoch is shorter than the following
+        epochs.
         """
         return None if self._rows.position.chain else self._rows.length
 
@@ -204,16 +204,16 @@ class IgniteDataset(OwnDataset):
         deterministic: bool | None = None,
         name: str | None = None,
     ) -> tf.data.Dataset:
-        """Batches of consecutive elements, cut from whole pages.
+        """Return batches of consecutive elements, cut from whole pages.
 
-        Arrays of different length come as `tf.RaggedTensor`. `num_parallel_calls` and
-        `deterministic` are accepted and have no effect.
+        Arrays of varying length become `tf.RaggedTensor`. `num_parallel_calls` and `deterministic`
+        are accepted and ignored.
         """
         size = whole_argument("batch_size", batch_size, 1)
         form = self._form
         if form.has_runs or size * self._rows.reader.entry_bytes >= _LARGE_BATCH_BYTES:
-            # Ragged batches cannot be cut in TensorFlow, and large ones are cheaper to pack at
-            # once than to copy again.
+            # Ragged batches cannot be cut in TensorFlow, and large ones are cheaper to pack at once
+            # than to copy again.
             dataset = self._pages(Sharing.PAGE, size, drop_remainder)
         else:
             dataset = rebatched(self._pages(Sharing.PAGE), size, drop_remainder)
@@ -221,11 +221,11 @@ class IgniteDataset(OwnDataset):
         return Steps(counted(dataset, batch_count(self._length, size, drop_remainder)))
 
     def numpy(self) -> Iterator[dict[str, Any]]:
-        """The rows of the first epoch as NumPy columns; see `EpochRows.numpy`."""
+        """Yield the rows of the first epoch as NumPy columns; see `EpochRows.numpy`."""
         return self._rows.numpy()
 
     def arrow(self) -> Iterator[Any]:
-        """The rows of the first epoch as `pyarrow.RecordBatch`; see `EpochRows.arrow`."""
+        """Yield the rows of the first epoch as `pyarrow.RecordBatch`; see `EpochRows.arrow`."""
         return self._rows.arrow()
 
     @property
@@ -234,35 +234,35 @@ class IgniteDataset(OwnDataset):
         return self._rows.dropped
 
     def state(self, rows_consumed: int, epoch: int | None = None) -> dict[str, Any]:
-        """Where training stands after `rows_consumed` rows of an epoch.
+        """Return the state of the training after `rows_consumed` rows of an epoch.
 
         Args:
-            rows_consumed: Rows that each worker has trained on since the beginning of the
-                epoch, or since `resume`; rows that wait in a prefetch do not count.
+            rows_consumed: Rows that each worker has trained on since the beginning of the epoch, or
+                since `resume`; rows waiting in a prefetch do not count.
             epoch: Number of that epoch; None for the one this dataset began with.
 
         Returns:
-            A JSON object of less than 1 KB that `resume` takes, also on another number of
+            A JSON object of less than 1 KB that `resume` takes, also with another number of
             workers.
         """
         return self._rows.state(rows_consumed, epoch)
 
     def resume(self, state: dict[str, Any]) -> IgniteDataset:
-        """This dataset from the place where `state` was taken, then the epochs that follow.
+        """Return this dataset from the place where `state` was taken, with the epochs that follow.
 
         The first iteration is the rest of that epoch, each further one a whole epoch; so the
         cardinality is unknown.
 
         Raises:
-            ConfigError: The state is of another cache or way of reading, or is none.
+            ConfigError: The state belongs to another cache or way of reading, or is not a state.
             DataChanged: The data were loaded again since.
         """
         return self._of(self._rows.resume(state), self._form)
 
     def seek(self, state: dict[str, Any]) -> None:
-        """Let the next iteration begin where `state` was taken, also of pipelines built on this.
+        """Make the next iteration begin where `state` was taken, also in pipelines built on this.
 
-        Only for a dataset that `resume` gave, since others promise the length of an epoch.
+        Only for a dataset returned by `resume`, because all others promise the length of an epoch.
 
         Raises:
             ConfigError: As `resume`; or this dataset promises a length.
@@ -273,11 +273,11 @@ class IgniteDataset(OwnDataset):
         self._epochs.seek(self._rows.resume(state))
 
     def __copy__(self) -> IgniteDataset:
-        """A dataset that counts its own epochs, from the same one on."""
+        """Return a dataset that counts its own epochs, starting with the same one."""
         return self._of(self._rows, self._form)
 
     def __deepcopy__(self, memo: Any) -> IgniteDataset:
-        """As `__copy__`: connections and what is known of the cache are shared."""
+        """As `__copy__`: connections and the schema of the cache are shared."""
         return self.__copy__()
 
     # Building
@@ -293,7 +293,7 @@ class IgniteDataset(OwnDataset):
     def _pages(
         self, sharing: Sharing, exact_rows: int | None = None, drop_remainder: bool = False
     ) -> tf.data.Dataset:
-        """Whole pages, or pieces of `exact_rows`, in the structure of the elements."""
+        """Return whole pages, or pieces of `exact_rows`, in the structure of the elements."""
         dataset = self._leaves(exact_rows, drop_remainder)
         if not self._form.assembles:
             return dataset
@@ -302,11 +302,11 @@ class IgniteDataset(OwnDataset):
     def _leaves(
         self, exact_rows: int | None = None, drop_remainder: bool = False
     ) -> tf.data.Dataset:
-        """As `_pages`, but flat where TensorFlow has to put the structure together."""
+        """As `_pages`, but flat if TensorFlow has to assemble the structure."""
         form = self._form
         rows = exact_rows if exact_rows is not None and drop_remainder else None
 
-        # The memory of an epoch serves the next one; iterators at the same time have their own.
+        # An epoch reuses the memory of the one before; simultaneous iterators have their own.
         pools: list[BufferPool] = []
         epochs, client = self._epochs, self._rows.reader.client
 

@@ -1,4 +1,4 @@
-"""Datasets whose iteration in Python raises ignitetf's own errors.
+"""Datasets that raise ignitetf's own errors when iterated in Python.
 
 causes -> **iteration** -> dataset, training
 """
@@ -22,7 +22,7 @@ class OwnDataset(tf.data.Dataset):  # type: ignore[misc]
     """A dataset that reads from Ignite."""
 
     def __iter__(self) -> Iterator[Any]:
-        """An iterator over the elements, whose errors are those of ignitetf."""
+        """Return an iterator over the elements that raises ignitetf's own errors."""
         found = super().__iter__()
         if tf.executing_eagerly():
             kind: Any = type(found)
@@ -39,10 +39,10 @@ class OwnDataset(tf.data.Dataset):  # type: ignore[misc]
 
 
 class Steps(OwnDataset):
-    """What the steps of a pipeline that begins with such a dataset give."""
+    """The result of pipeline steps that follow such a dataset."""
 
     def __init__(self, dataset: tf.data.Dataset) -> None:
-        """Take the last step."""
+        """Wrap the last step."""
         self._dataset = dataset
         super().__init__(dataset._variant_tensor)
 
@@ -63,10 +63,10 @@ class Steps(OwnDataset):
 
 @functools.cache
 def _raising(kind: Any) -> Any:
-    """The iterators of TensorFlow, with errors of ours."""
+    """Return a subclass of a TensorFlow iterator that raises ignitetf's own errors."""
 
     class RaisingIterator(kind):  # type: ignore[misc]
-        """An iterator that raises errors by their own class."""
+        """An iterator that raises errors with their own class."""
 
         def __next__(self) -> Any:
             _check_process(self)
@@ -87,7 +87,7 @@ def _raising(kind: Any) -> Any:
 
 
 def _check_process(iterator: Any) -> None:
-    """TensorFlow would wait for threads of its own, which a child process does not have."""
+    """Refuse a forked child, where TensorFlow would wait for threads that do not exist."""
     if os.getpid() != iterator._process:
         raise ConfigError(
             "the process was forked since this iteration began, and TensorFlow's threads are its"

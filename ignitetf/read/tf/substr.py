@@ -1,11 +1,11 @@
-"""Strings and blobs made of the bytes of a page inside TensorFlow, by an op of our own.
+"""Turns the bytes of a page into strings and blobs inside TensorFlow, with a custom op.
 
 leaves -> **substr** -> tensors
 
-Handed over as Python objects, each value costs an object, two copies and the GIL. The op copies
-it once or, in batches and where TensorFlow's strings can share their bytes (from 2.21 on), not at
-all, while Python receives the next page. It is C on TensorFlow's C API for kernels. Where there
-is no compiler to build it (`native`), form.py takes a slower way.
+As a Python object each value costs an object, two copies and the GIL. The op copies it once or, in
+batches and if TensorFlow's strings can share their bytes (from 2.21 on), not at all, while Python
+receives the next page. It is written in C on TensorFlow's C API for kernels. Without a compiler to
+build it (`native`), `tensors` takes a slower way.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 _SOURCE: Final = Path(__file__).with_name("_substr.c")
 _OP: Final = "IgnitetfSubstr"
-# The same order as the members of `Functions` in _substr.c.
+# In the order of the members of `Functions` in _substr.c.
 _FUNCTIONS: Final = (
     "TF_NewStatus",
     "TF_DeleteStatus",
@@ -54,16 +54,16 @@ _FUNCTIONS: Final = (
     "TF_DeleteTensor",
 )
 
-# Where TensorFlow has kept the header that tells how its strings are made.
+# Where TensorFlow versions have kept the header that defines the layout of its strings.
 _HEADERS: Final = ("tsl/platform", "xla/tsl/platform", "tensorflow/core/platform")
 
 _lock: Final = threading.Lock()
 
 
 class Sharing(enum.IntEnum):
-    """What long texts are, where TensorFlow's strings can share: the modes of _substr.c.
+    """How long texts are stored if TensorFlow's strings can share: the modes of _substr.c.
 
-    A page lives as long as one of its texts; so PAGE is for texts that go the same way.
+    A page lives as long as any of its texts, so PAGE is for texts that stay together.
     """
 
     NOTHING = 0
@@ -72,22 +72,22 @@ class Sharing(enum.IntEnum):
 
 
 def substr_op() -> Callable[..., tf.Tensor] | None:
-    """The function `substr` below, in graphs and outside; None where the op cannot be had.
+    """Return the op `substr`, for graphs and eager code; None if it is not available.
 
         substr(first, second, starts, lengths, sharing=Sharing.TEXT)
 
-    Args of it:
+    Args of the op:
         first: uint8 `[n]`.
-        second: uint8 `[m]`; positions go on from `first` into it.
-        starts: int64 `[k]`, first byte of each text, in bytes.
-        lengths: int64 `[k]`, in bytes; no text reaches from `first` into `second`.
+        second: uint8 `[m]`; positions continue from `first` into it.
+        starts: int64 `[k]`, first byte of each text.
+        lengths: int64 `[k]`, in bytes; no text crosses from `first` into `second`.
         sharing: A `Sharing`.
 
-    Returns of it:
+    Returns of the op:
         string `[k]`.
 
-    Raises of it:
-        InvalidArgumentError: A text reaches beyond the bytes.
+    Raises of the op:
+        InvalidArgumentError: A text extends beyond the bytes.
     """
     with _lock:  # two threads must not register the op
         return _substr_op()
@@ -110,7 +110,7 @@ def _substr_op() -> Callable[..., tf.Tensor] | None:
 
 
 def _strings_can_share() -> bool:
-    """Whether strings of this TensorFlow can be views that have an owner."""
+    """Whether strings of this TensorFlow version can be views with an owner."""
     for folder in _HEADERS:
         header = Path(tf.sysconfig.get_include(), folder, "ctstring_internal.h")
         if header.exists() and "owner_ref" in header.read_text():

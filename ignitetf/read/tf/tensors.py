@@ -2,8 +2,8 @@
 
 rows -> **tensors** -> dataset
 
-On this side columns are packed into flat leaves; TensorFlow puts ragged tensors and texts
-together from them.
+Columns are packed into flat leaves in Python; ragged tensors and texts are assembled from them in
+TensorFlow.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from ignitetf.wire.schema import Batch
 
 __all__ = ["Form", "counted", "page_options", "rebatched"]
 
-# Without the op, longer values cost one copy less as objects of their own.
+# Without the op, longer values save a copy if they cross as separate objects.
 _SHORT_ENTRY_BYTES = 512
-# A joined text is new memory on both sides each time; in pieces of this size it stays in the
+# Joining texts allocates new memory on both sides each time; pieces of this size stay in the
 # processor's cache.
 _PIECE_BYTES = 512 << 10
 
@@ -41,17 +41,17 @@ _Substr = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 class Form:
-    """The leaves and the structure of one dataset's elements.
+    """The leaves and the structure of a dataset's elements.
 
     Args:
-        rows: The rows whose elements these are.
+        rows: The rows that become elements.
         as_supervised: Elements are `(features, label)`.
 
     Attributes:
         has_runs: Whether a field is ragged.
         splits_texts: Whether texts cross as the bytes of a page, to be split in TensorFlow.
         assembles: Whether leaves cross flat, and `assemble` runs in TensorFlow.
-        piece_rows: Rows to pack at once where texts cross joined, None for whole pages.
+        piece_rows: Rows to pack at once if texts cross joined, None for whole pages.
     """
 
     def __init__(self, rows: EpochRows, as_supervised: bool) -> None:
@@ -71,7 +71,7 @@ class Form:
             self.piece_rows = max(ALIGNED_ROWS, count - count % ALIGNED_ROWS)
 
     def pack(self, parts: list[Batch], pool: BufferPool) -> tuple[Any, ...]:
-        """The leaves of some batches, key first."""
+        """Return the leaves of some batches, key first."""
         leaves: list[Any] = []
         texts = TextStore() if self.splits_texts else None
         if self.label is None:
@@ -83,7 +83,7 @@ class Form:
         return tuple(leaves)
 
     def flat_spec(self, rows: int | None) -> tuple[tf.TensorSpec, ...]:
-        """Specs of the leaves that `pack` gives."""
+        """Return the specs of the leaves that `pack` returns."""
         out: list[tf.TensorSpec] = []
         nodes = (
             self.values.values() if self.label is not None else (self.key, *self.values.values())
@@ -97,7 +97,7 @@ class Form:
         return tuple(out)
 
     def assemble(self, *leaves: tf.Tensor, sharing: Sharing = Sharing.TEXT) -> Any:
-        """The structure of a batch, from its leaves."""
+        """Assemble the structure of a batch from its leaves."""
         left = iter(leaves)
         substr = self._substr_of(leaves, sharing) if self.splits_texts else None
         key = None if self.label is not None else _assemble(self.key, left, substr)
@@ -110,7 +110,7 @@ class Form:
         return functools.partial(self._substr, leaves[-2], leaves[-1], sharing=sharing)
 
     def rows_of(self, *leaves: tf.Tensor) -> tf.data.Dataset:
-        """A dataset of the single elements of a page whose fields differ in length."""
+        """Return a dataset of the single elements of a page whose fields vary in length."""
         whole = self.assemble(*leaves)
         count = tf.shape(tf.nest.flatten(whole, expand_composites=True)[0], tf.int64)[0]
         first = tf.nest.flatten(whole)[0]
@@ -164,27 +164,27 @@ def _assemble(node: Node, leaves: Iterator[tf.Tensor], substr: _Substr | None) -
 
 
 def counted(dataset: tf.data.Dataset, count: int | None) -> tf.data.Dataset:
-    """The dataset with its cardinality, where it is known."""
+    """Return the dataset with its cardinality set, if that is known."""
     if count is None:
         return dataset
     return dataset.apply(tf.data.experimental.assert_cardinality(count))
 
 
 def rebatched(dataset: tf.data.Dataset, size: int, drop_remainder: bool) -> tf.data.Dataset:
-    """Pages cut to batches, which stay what they are under every `tf.distribute` strategy.
+    """Cut pages into batches, in a way that every `tf.distribute` strategy leaves alone.
 
-    A strategy takes the `rebatch` that a pipeline ends with, be it before options, a prefetch or an
-    asserted cardinality, for its own one, and has it divide what comes by the number of replicas.
-    So another step follows, which gives all that it is given.
+    If a pipeline ends with `rebatch`, even before options, a prefetch or an asserted cardinality, a
+    strategy takes that for its own and rewrites it to divide by the number of replicas. So another
+    step follows, which passes everything on unchanged.
     """
     return dataset.rebatch(size, drop_remainder=drop_remainder).take(-1)
 
 
 def page_options(*, sharded: bool) -> tf.data.Options:
-    """Without the prefetch that TensorFlow adds by itself, and without a second sharding.
+    """Disable the prefetch that TensorFlow adds by itself, and a second sharding.
 
-    That prefetch hands every element and batch from one thread to another, which costs more
-    than cutting it; where a `map` follows, `prefetch` called by the user does as before.
+    That prefetch passes every element and batch from one thread to another, which costs more than
+    cutting it. An explicit `prefetch` after a `map` still works as usual.
     """
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False
