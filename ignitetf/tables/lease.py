@@ -5,9 +5,9 @@ load, drop, clear -> **lease** -> catalog
 The lease is an entry of the catalog, added atomically, so only one client can hold it. Its holder
 renews it every second with a growing number. Clocks of different machines are never compared:
 
-- A client that waits watches the number. If it grows, the holder is alive and the error names it. If it
-  has not changed for `EXPIRES_S`, the lease is taken over, or at once if the holder is a process of
-  this machine that has ended.
+- A client that waits watches the number. If it grows, the holder is alive and the error names it.
+  If it has not changed for `EXPIRES_S`, the lease is taken over, or at once if the holder is a
+  process of this machine that has ended.
 - A holder must have renewed within `TRUSTED_S`, half of that, before it sends anything that changes
   the data set (`check`). A holder that was suspended for longer renews first, and stops if somebody
   else has taken over.
