@@ -8,8 +8,8 @@ views into the page.
 
 Types without a NumPy dtype: UUID is text of 36 characters or two uint64 (high, low), decimal is
 text or float64, date and time are int64 milliseconds, timestamp is int64 nanoseconds or in the
-unit of a declared datetime64 (all since 1970-01-01 UTC or midnight), enum is its int32 ordinal, char is a
-uint16 code unit.
+unit of a declared datetime64 (all since 1970-01-01 UTC or midnight), enum is its int32 ordinal,
+char is a uint16 code unit.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 columns -> encode, checksum -> **hashes** -> cache, manifest
 
 Hashing is most of the work of encoding large values and computing their checksum. Compared with
-NumPy, C takes a fifth of the time for Java's hash codes, two thirds for those of the checksum, and a
-fifth for a single row of 1 MB. The native part (`native`) is loaded for the first larger batch.
+NumPy, C takes a fifth of the time for Java's hash codes, two thirds for those of the checksum, and
+a fifth for a single row of 1 MB. The native part (`native`) is loaded for the first larger batch.
 
 Source of the hash code: Apache Ignite 2.17.0, `BinaryArrayIdentityResolver.hashCode0`.
 """

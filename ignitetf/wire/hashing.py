@@ -2,8 +2,8 @@
 
 columns -> encode, checksum -> fasthash -> **hashes** -> cache, manifest
 
-Both are polynomials, computed as dot products. Runs of equal length form a matrix. Runs of different
-lengths lie in one flat buffer and are summed with weights that fall along the whole buffer; this
+Both are polynomials, computed as dot products. Runs of equal length form a matrix. Runs of
+different lengths lie in one flat buffer and are summed with weights that fall along the whole buffer; this
 works because an odd base has an inverse modulo a power of two.
 
 Source of the hash code: Apache Ignite 2.17.0, `BinaryArrayIdentityResolver.hashCode0`.
@@ -91,7 +91,7 @@ def hash_runs(
 def row_hash_rows(rows: _Bytes) -> NDArray[np.uint64]:
     """Compute a 64-bit hash of each row for checksums, with the same result as `row_hash_runs`.
 
-    Changing a single byte always changes the hash; other changes go unnoticed with probability 2^-64.
+    Changing a single byte always changes the hash; other changes escape with probability 2^-64.
     """
     n, width = rows.shape
     if width % 8 == 0 and rows.flags.c_contiguous:
@@ -184,7 +184,7 @@ def falling_powers(count: int) -> NDArray[np.int32]:
 
 
 def row_powers(count: int) -> NDArray[np.uint64]:
-    """Return the weights of a row's first words in its hash, modulo 2^64: uint64 [count], a view."""
+    """Return a row hash's weights of the first words, modulo 2^64: uint64 [count], a view."""
     return _powers(_ROW, False, 64)[:count]
 
 
