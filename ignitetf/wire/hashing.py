@@ -3,8 +3,8 @@
 columns -> encode, checksum -> fasthash -> **hashes** -> cache, manifest
 
 Both are polynomials, computed as dot products. Runs of equal length form a matrix. Runs of
-different lengths lie in one flat buffer and are summed with weights that fall along the whole buffer; this
-works because an odd base has an inverse modulo a power of two.
+different lengths lie in one flat buffer and are summed with weights that fall along the whole
+buffer; this works because an odd base has an inverse modulo a power of two.
 
 Source of the hash code: Apache Ignite 2.17.0, `BinaryArrayIdentityResolver.hashCode0`.
 """

@@ -165,7 +165,7 @@ def _days(stream: Stream) -> int:
 
 
 def _nanoseconds_of_day(stream: Stream) -> int:
-    """Read hour, minute, second and nanoseconds; the last nonzero one before zeros is complemented."""
+    """Read a time of day in nanoseconds; after a complemented part the remaining ones are zero."""
     parts = [0, 0, 0]
     for i in range(3):
         parts[i] = stream.number("b")

@@ -43,7 +43,7 @@ def _types(
 
 
 def _inner_types(name: str, field: Field) -> Iterator[tuple[str, Sequence[Field], str | None]]:
-    """The types of objects in a field: its own, or those of list items or of map keys and values."""
+    """The types of objects in a field: its own, or those of list items, map keys and values."""
     if field.type is TypeCode.OBJECT:
         yield from _types(name, field.fields, None)
     elif field.type is TypeCode.MAP:
