@@ -3,9 +3,9 @@
 ids, numbers, encoded objects -> **requests** -> frames
 
 There is one function for each form of body; its docstring names the operations. Only the body of
-BINARY_TYPE_PUT is built elsewhere, in `register`, because it is derived from a schema. Objects (keys,
-values, parameters) are passed in encoded, and those of large batches follow the head as separate
-buffers, so that they are not copied.
+BINARY_TYPE_PUT is built elsewhere, in `register`, because it is derived from a schema. Objects
+(keys, values, parameters) are passed in encoded, and those of large batches follow the head as
+separate buffers, so that they are not copied.
 
 Source: Apache Ignite 2.17.0, `ClientMessageParser` and the request classes that it names:
 `ClientCacheRequest` (flags, transaction id), `ClientCacheScanQueryRequest`,

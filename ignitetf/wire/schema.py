@@ -106,8 +106,8 @@ def field_for(
 ) -> Field:
     """Return the field that stores values of this dtype and shape in a type of equal width.
 
-    Scalars become BYTE ... DOUBLE, BOOL, STRING; values with a shape become arrays. Unsigned integers keep their bits and their dtype, in the signed type of the
-    same width.
+    Scalars become BYTE ... DOUBLE, BOOL, STRING; values with a shape become arrays of these.
+    Unsigned integers keep their bits and their dtype, in the signed type of the same width.
 
     Raises:
         SchemaError: No Ignite type has this dtype.
@@ -345,7 +345,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Batch:
-    """Columns of the same records, as sources yield, the encoder takes and the decoder returns them.
+    """Columns of the same records: what sources yield, the encoder takes and the decoder returns.
 
     Attributes:
         key: The keys; None in a source that leaves them to the loader.

@@ -87,7 +87,7 @@ class TypeRegistry:
         self._types[type_id] = None
 
     def find(self, type_id: int, schema_id: int = 0) -> BinaryType | None:
-        """Return the type of this id, None if the cluster has none; UnknownType if not yet added."""
+        """Return the type of this id, or None if the cluster has none; UnknownType until added."""
         if type_id not in self._types:
             raise UnknownType(type_id, schema_id)
         return self._types[type_id]
@@ -102,7 +102,7 @@ class TypeRegistry:
         return found
 
     def schema(self, type_id: int, schema_id: int) -> tuple[int, ...]:
-        """Return a schema's field ids in stored order; raises UnknownType if it was not yet added."""
+        """Return a schema's field ids in stored order; raises UnknownType if not yet added."""
         found = self.type(type_id, schema_id).schemas.get(schema_id)
         if found is None:
             raise UnknownType(type_id, schema_id)

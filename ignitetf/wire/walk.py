@@ -2,8 +2,8 @@
 
 frames -> objects -> **walk** -> objects -> columns
 
-Each object starts with its length, so they have to be visited one by one. Smaller pages, and
-machines without a compiler, use the loop in objects.py.
+The length of each object is only found inside it, so they have to be visited one by one. Smaller
+pages, and machines without a compiler, use the loop in objects.py.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def object_positions(data: NDArray[np.uint8], count: int) -> NDArray[np.int64] |
         count: Number of objects in it.
 
     Returns:
-        int64 `[count]`, in bytes from the beginning of the page. None if objects.py has to do it: for
-        few objects, without a compiler, and for a damaged page, for which it raises WireError.
+        int64 `[count]`, in bytes from the beginning of the page. None if objects.py has to do it:
+        for few objects, without a compiler, and for a damaged page, where it raises WireError.
     """
     if count < _WORTH_OBJECTS or (native := _native()) is None:
         return None
