@@ -35,7 +35,8 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-# Every part, relative to the package, with its flag: loops over hashes gain from vectorization.
+# Every part, relative to the package, with its flag: the loops of the hashes gain from
+# vectorization.
 PARTS: Final = {
     "wire/_hash.c": "-O3",
     "wire/_walk.c": "-O2",
@@ -75,7 +76,7 @@ def shared_object(source: Path) -> Path:
 
 
 def compiler() -> list[str]:
-    """Return the command that compiles C, without arguments: `CC`, cc, gcc, clang, or Zig's.
+    """Return the beginning of the command that compiles C: `CC`, cc, gcc, clang, or Zig's.
 
     Raises:
         NotBuilt: There is none, or this system is not supported.

@@ -187,8 +187,8 @@ class Client:
     def rest(self) -> None:
         """Close unused connections: at once, or after a while if new ones would be costly.
 
-        Every new connection repeats the TLS handshake, and a node deliberately spends 0.1 s on
-        checking a password.
+        An idle connection keeps direct memory on the node. But a new one repeats the TLS handshake,
+        and a node deliberately spends 0.1 s on checking a password.
         """
         if not (self.settings.tls or self.settings.username):
             self.close_idle()

@@ -85,7 +85,7 @@ def _hint(is_cache: Callable[[str], bool], message: str) -> str | None:
 
 
 def _of_table(sql: Callable[..., SqlResult], statement: str) -> str | None:
-    """Replace the data set's name in a statement by its table, or return None if it has none.
+    """Replace a data set's name by its table; None if the statement writes to no data set.
 
     Before a table is dropped, its view is dropped too.
     """

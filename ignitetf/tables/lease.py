@@ -70,7 +70,7 @@ def is_held(client: Client, name: str) -> bool:
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a lease and why; these are also the names in the entry's JSON.
+    """Who holds a lease and why; the entry's JSON uses the same names.
 
     Attributes:
         id: Unique id of this lease.

@@ -46,12 +46,12 @@ class Storage:
         return self.layout == "blocks" and bool(self.index)
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object from which `from_json` makes an equal value."""
+        """Return a JSON object that `from_json` turns back into an equal value."""
         return {**asdict(self), "index": list(self.index)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Storage:
-        """What `to_json` wrote; a name that is missing has its default."""
+        """Restore what `to_json` wrote; missing names get their defaults."""
         given = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
         given["index"] = tuple(given.get("index", ()))
         return cls(**given)
@@ -72,13 +72,13 @@ class Origin:
     part: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object from which `from_json` makes an equal value."""
+        """Return a JSON object that `from_json` turns back into an equal value."""
         part = {} if self.part is None else {"part": self.part}
         return {"kind": self.kind, "options": dict(self.options), **part}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Origin:
-        """What `to_json` wrote."""
+        """Restore what `to_json` wrote."""
         return cls(data["kind"], data["options"], data.get("part"))
 
 
@@ -103,7 +103,7 @@ class LoadFacts:
     blocks: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object from which `from_json` makes an equal value."""
+        """Return a JSON object that `from_json` turns back into an equal value."""
         out = {**self.storage.to_json(), "backups": self.backups, "load": self.load}
         if self.next_key is not None:
             out["next_key"] = self.next_key
@@ -115,7 +115,7 @@ class LoadFacts:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> LoadFacts:
-        """What `to_json` wrote; a name that is missing has its default."""
+        """Restore what `to_json` wrote; missing names get their defaults."""
         origin = data.get("origin")
         return cls(
             Storage.from_json(data),

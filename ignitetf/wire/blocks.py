@@ -230,7 +230,7 @@ class BlockDecoder:
         """Return the records of each block of a page, in its order, as views where possible.
 
         Raises:
-            SchemaError: A block is not what the schema says, or contradicts itself.
+            SchemaError: A block does not match the schema, or contradicts itself.
             WireError: The page is damaged.
             UnknownType: The registry lacks a type of the page.
         """

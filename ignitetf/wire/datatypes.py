@@ -68,9 +68,7 @@ class Family(enum.Enum):
     LIST = enum.auto()  # objects one after the other
     MAP = enum.auto()  # objects: keys and values alternately
     OBJECT = enum.auto()  # a binary object with fields
-    STAND_IN = (
-        enum.auto()
-    )  # not a value itself: null, or something that leads to a value (see `meaning`)
+    STAND_IN = enum.auto()  # null, or something that leads to a value (see `meaning`)
 
 
 @dataclass(frozen=True)
@@ -94,7 +92,7 @@ class Extent:
 
 @dataclass(frozen=True)
 class DataType:
-    """One type of values.
+    """One type of value.
 
     Attributes:
         code: The first byte of its objects.

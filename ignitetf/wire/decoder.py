@@ -88,9 +88,8 @@ class Decoder:
                 return Batch(key, {self.fields[0].name: value})
             return Batch(key, self._fields(data, unwrap(data, value_at)))
         except SchemaError as error:
-            error.fields["keys"] = (
-                key  # of all records, so that the caller can name the key of the bad one
-            )
+            # All keys, so that the caller can name the one of the bad record.
+            error.fields["keys"] = key
             raise
 
     def _fields(self, data: Bytes, at: Positions) -> dict[str, Column]:

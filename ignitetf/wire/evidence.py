@@ -30,7 +30,7 @@ _MAX_DEPTH: Final = 64
 # More nested fields than this only arise from objects that refer to others over and over.
 _MOST_FIELDS: Final = 2048
 _MOST_CLASSES: Final = 8
-# Where the tag and the class id of an object in Java's own serialization stand.
+# Position of the tag and the class id of an object in Java's own serialization.
 _CLASS_AT: Final = range(5, 10)
 
 # Maps a row number of the current page to the location of that record.

@@ -165,8 +165,8 @@ def sql_request(
         params: The parameters as encoded objects.
         page_size: Rows per page.
         cache: Id of a cache that must exist; 0 for none.
-        partitions: Partitions to read. Only understood if both sides announced the feature
-            QUERY_PARTITIONS_BATCH_SIZE; must not be sent otherwise.
+        partitions: Partitions to read. Pass them only if both sides announced the feature
+            QUERY_PARTITIONS_BATCH_SIZE; without it the server ignores them and returns all rows.
         timeout_ms: Milliseconds after which the node cancels the statement; 0 for never.
     """
     parts = [
