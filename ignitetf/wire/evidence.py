@@ -44,7 +44,7 @@ class Evidence:
     Attributes:
         codes: Type codes of the readable values.
         null: Whether any value was null or missing.
-        lengths: Lengths of arrays; at most two are kept, which mean that lengths differ.
+        lengths: Lengths of arrays; more than one means that they differ.
         types: Ids of binary types.
         inside: Evidence of fields, of the `item` of a list, of `keys` and `values` of a map.
         unreadable: What cannot be read, and where the first such value is.
