@@ -6,7 +6,7 @@
     load_dataset(source, "IMAGES", partitions=16)
     with Node.start() as node: ...
 
-Names load on first use, so that `import ignitetf` costs nothing and needs no TensorFlow.
+Names are loaded on first use, so that `import ignitetf` is fast and does not need TensorFlow.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _HOME = {
     "own_errors": "ignitetf.read.tf.causes",
 }
 
-# In a checkout the commands are in `cli/` beside this folder, in an installation in this folder.
-# Without `pyproject.toml` beside it, a folder `cli` there is somebody else's, as in site-packages.
+# The commands are in `cli/` beside this folder in a checkout, and inside it in an installation. A
+# folder `cli` without a `pyproject.toml` next to it, as in site-packages, is somebody else's.
 _CHECKOUT = Path(__file__).parents[1]
 if (_CHECKOUT / "pyproject.toml").is_file() and (_CHECKOUT / "cli" / "main.py").is_file():
     __path__.append(str(_CHECKOUT))

@@ -1,4 +1,4 @@
-"""`python -m ignitetf`: the command line, for where no script is installed."""
+"""`python -m ignitetf`: the command line, for use without an installed script."""
 
 from ignitetf.cli import run
 

@@ -21,9 +21,9 @@
     +-- NodeError                          the embedded node; carries the tail of its log
     +-- MissingExtra (ImportError)         an optional dependency is not installed
 
-An error is split from another by who must act. Each has a message of one line, a hint of one
-line, and fields for programs; no message contains a password or the content of a key file. The hint
-is a note of the exception too (PEP 678), so that tracebacks show it.
+Errors are distinguished by who has to act. Each has a one-line message, a one-line hint, and fields
+for programs. No message contains a password or the content of a key file. The hint is also a note
+of the exception (PEP 678), so that tracebacks show it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class IgniteTFError(Exception):
 
     Args:
         message: One line: where, what was found, what was expected.
-        hint: One line: what to do about it; None where nothing general can be said.
+        hint: One line: what to do about it; None if there is no general advice.
         fields: Facts for programs, readable as attributes (`error.cache`, `error.partition`).
     """
 
@@ -89,21 +89,21 @@ class IgniteTFError(Exception):
         return self.message
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Exceptions pickle by their positional arguments alone; the hint and fields go beside them.
+        # By default exceptions pickle only their positional arguments, without hint and fields.
         notes = self.__dict__.get("__notes__")
         state = {} if notes is None else {"__notes__": list(notes)}
         return (_rebuild, (type(self), self.message, self.hint, self.fields), state)
 
     def at(self, place: str, **fields: Any) -> Self:
-        """The same error with a place before its message, to be raised from this one.
+        """Return the same error with a place in front of its message, to be raised from this one.
 
         Args:
-            place: From the largest part to the smallest, such as "T, partition 3, entry 5". What
-                the message begins with already is not said again.
+            place: From the largest part to the smallest, such as "T, partition 3, entry 5". Parts
+                that the message already begins with are not repeated.
             fields: More facts for programs.
 
         Returns:
-            A new error, which has the hint: a traceback of both shows it once.
+            A new error that takes over the hint, so that a traceback of both shows it once.
         """
         message = self.message
         if not message.startswith((f"{place}: ", f"{place}, ")):
@@ -115,7 +115,7 @@ class IgniteTFError(Exception):
         return _rebuild(type(self), message, self.hint, {**self.fields, **fields})
 
     def hinted(self, hint: str) -> Self:
-        """The same error with another hint, to be raised from this one."""
+        """Return the same error with another hint, to be raised from this one."""
         self.__dict__.pop("__notes__", None)
         return _rebuild(type(self), self.message, hint, self.fields)
 
@@ -127,7 +127,7 @@ def _rebuild(cls: type[E], message: str, hint: str | None, fields: dict[str, Any
 def _with_notes(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Python's own report of an error, and its notes, which Python 3.10 does not know."""
+    """Report an error as Python does, plus its notes, which Python 3.10 does not print."""
     sys.__excepthook__(kind, error, trace)
     for note in getattr(error, "__notes__", ()):
         print(note, file=sys.stderr)
@@ -198,11 +198,11 @@ class DataChanged(IgniteTFError):
 
 
 class LoadInterrupted(IgniteTFError):
-    """A load stopped before its end; what was stored is kept and the load can be resumed."""
+    """A load stopped early; the stored rows are kept and the load can be resumed."""
 
 
 class DataSetBusy(IgniteTFError):
-    """Another load, or a command that removes the data set, is at work on it.
+    """Another load or removal is working on the data set.
 
     `host`, `pid`, `since` and `work` say who and what.
     """
@@ -217,12 +217,12 @@ class MissingExtra(IgniteTFError, ImportError):
 
     @classmethod
     def of(cls, what: str, extra: str, error: ImportError) -> MissingExtra:
-        """The error for what cannot be done, since an import failed.
+        """Return the error for an operation that is impossible because an import failed.
 
         Args:
             what: What needs which package.
-            extra: The extra that brings the package.
-            error: Why it cannot be imported: it is missing, or does not go with another one.
+            extra: The extra that installs the package.
+            error: Why the import failed: the package is missing or incompatible with another one.
         """
         if isinstance(error, ModuleNotFoundError):
             return cls(what, hint=f"pip install 'ignitetf[{extra}]'")

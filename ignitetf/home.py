@@ -1,4 +1,4 @@
-"""The folder in which ignitetf keeps what outlives a command: nodes, jars, profiles, downloads."""
+"""The folder for everything that outlives a command: nodes, jars, profiles, downloads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["ignitetf_home"]
 
 
 def ignitetf_home() -> Path:
-    """Folder of embedded nodes, jars and profiles: `IGNITETF_HOME`, else the user's data folder."""
+    """Return ignitetf's folder: `IGNITETF_HOME`, or else one in the user's data folder."""
     if home := os.environ.get("IGNITETF_HOME"):
         return Path(home).expanduser().absolute()
     import platformdirs

@@ -1,10 +1,10 @@
-"""Small parts in C: where their shared objects come from.
+"""Finds or builds the shared objects of ignitetf's small parts in C.
 
-In this order: beside the source (a wheel that setup.py built where a compiler was), the user's
-cache folder, a C compiler (0.3 s, once for each version of the source): one of this machine, or
-Zig's, which is a wheel (the extra `native`). They need no Python header and link nothing but libc,
-so one build serves every Python. setup.py loads this module by its path: it imports nothing of the
-package.
+They come from the first of: beside the source (in a wheel that setup.py built with a compiler), the
+user's cache folder, a C compiler (0.3 s, once per version of the source), which is either this
+machine's or Zig's, available as a wheel (the extra `native`). They need no Python headers and link
+only libc, so one build serves every Python. setup.py loads this module by its path, so it imports
+nothing from the package.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-# Every part below the package's folder, with its flag: the hashes are loops to be made vectors of.
+# Every part, relative to the package, with its flag: the loops of the hashes gain from
+# vectorization.
 PARTS: Final = {
     "wire/_hash.c": "-O3",
     "wire/_walk.c": "-O2",
@@ -43,12 +44,12 @@ PARTS: Final = {
     "fs/_gfile.c": "-O2",
 }
 _FLAGS: Final = ("-std=c11", "-fPIC", "-shared", "-fvisibility=hidden")
-# Zig builds for this very processor unless told otherwise; a cache folder may be on a shared disk.
+# Zig targets this exact processor by default, but a cache folder may be on a shared disk.
 _ZIG: Final = (sys.executable, "-m", "ziglang", "cc", "-mcpu=baseline", "-fno-sanitize=undefined")
 
 
 class NotBuilt(Exception):
-    """A native part cannot be had; `hint` tells what would help, where something would."""
+    """A native part is not available; `hint` says what would help, if anything."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
@@ -56,13 +57,13 @@ class NotBuilt(Exception):
 
 
 def shared_object(source: Path) -> Path:
-    """The shared object of a C file for this machine, built when it has to be.
+    """Return the shared object of a C file for this machine, building it if necessary.
 
     Args:
         source: The C file, one of `PARTS`.
 
     Raises:
-        NotBuilt: There is no compiler, it failed, or its work cannot be stored.
+        NotBuilt: There is no compiler, it failed, or its output cannot be stored.
     """
     if (built := source.with_suffix(".so")).exists():
         return built
@@ -75,10 +76,10 @@ def shared_object(source: Path) -> Path:
 
 
 def compiler() -> list[str]:
-    """The first words of the command that compiles C: `CC`, cc, gcc, clang, or Zig's.
+    """Return the beginning of the command that compiles C: `CC`, cc, gcc, clang, or Zig's.
 
     Raises:
-        NotBuilt: There is none, or the parts are not for this system.
+        NotBuilt: There is none, or this system is not supported.
     """
     if sys.platform == "win32" or sys.byteorder == "big":
         raise NotBuilt("native parts are for POSIX systems and little-endian processors")
@@ -96,7 +97,7 @@ def compiler() -> list[str]:
 
 
 def native_library(source: Path) -> ctypes.CDLL | None:
-    """The loaded shared object of a C file, as `shared_object`; None where it cannot be had."""
+    """Load the shared object of a C file (see `shared_object`); None if it is not available."""
     try:
         return ctypes.CDLL(str(shared_object(source)))
     except (NotBuilt, OSError) as error:
@@ -105,13 +106,13 @@ def native_library(source: Path) -> ctypes.CDLL | None:
 
 
 def tensorflow_library(folder: str) -> ctypes.CDLL:
-    """The library with TensorFlow's C API, which TensorFlow loads without showing its symbols.
+    """Load the library with TensorFlow's C API, whose symbols TensorFlow's own loading hides.
 
     Args:
         folder: `tf.sysconfig.get_lib()`.
 
     Raises:
-        NotBuilt: It is not there.
+        NotBuilt: It is missing.
     """
     for pattern in ("libtensorflow_framework.so*", "libtensorflow_cc.so*"):
         if found := sorted(Path(folder).glob(pattern)):
@@ -129,14 +130,14 @@ def _optimize(source: Path) -> str:
 
 
 def build(source: Path, target: Path) -> None:
-    """Compile a C file of `PARTS`; the target is there whole or not at all.
+    """Compile a C file of `PARTS`; the target appears complete or not at all.
 
     Args:
         source: The C file.
-        target: The shared object; its folder is made.
+        target: The shared object; its folder is created.
 
     Raises:
-        NotBuilt: There is no compiler, it failed, or its work cannot be stored.
+        NotBuilt: There is no compiler, it failed, or its output cannot be stored.
     """
     command = [*compiler(), *_FLAGS, _optimize(source)]
     try:
@@ -148,7 +149,7 @@ def build(source: Path, target: Path) -> None:
             hint="set XDG_CACHE_HOME to a folder that can be written",
         ) from error
     os.close(handle)
-    # Zig keeps what it made of its C library (50 MB), else in a home that may not be writable.
+    # Zig caches its compiled C library (50 MB); its default folder may not be writable.
     environment = {"ZIG_GLOBAL_CACHE_DIR": str(_cache_folder() / "zig"), **os.environ}
     try:
         result = subprocess.run(
@@ -158,7 +159,7 @@ def build(source: Path, target: Path) -> None:
         if result.returncode != 0:
             reason = (result.stderr.strip().splitlines() or ["no message"])[0]
             raise NotBuilt(f"the C compiler failed: {reason}")
-        # Two processes may build at once; each leaves a whole file.
+        # Two processes may build at once; each replaces the target with a complete file.
         Path(temporary).replace(target)
     except (OSError, subprocess.SubprocessError) as error:
         raise NotBuilt(f"the C compiler failed: {error}") from error

@@ -1,7 +1,7 @@
-"""The process that holds something in the cluster, and whether it is known to have ended.
+"""Identifies the process that holds something in the cluster, and detects that it has ended.
 
-Leases of files and of data sets name their holder by these facts. What they prove holds on the
-holder's own machine only; for others, each kind of lease has its beat.
+Leases of files and of data sets identify their holder by these facts. They only prove something on
+the holder's own machine; for other machines, each kind of lease is renewed regularly.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["has_ended", "machine", "started"]
 
 @functools.cache
 def machine() -> str:
-    """This machine since its start, and this process space in it."""
+    """Return an identity of this machine since its boot, and of this process namespace on it."""
     marks = [platform.node()]
     with contextlib.suppress(OSError):
         marks.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
@@ -26,12 +26,12 @@ def machine() -> str:
 
 
 def started(pid: int | None = None) -> float | None:
-    """When a process started, by default this one; None where there is none of this number."""
+    """Return when a process started (by default this one); None if there is no such process."""
     import psutil
 
     try:
         process = psutil.Process(os.getpid() if pid is None else pid)
-        # One that was killed stays in the list until its parent asks for it.
+        # A killed process stays in the list until its parent collects it.
         ended = process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
         return None if ended else float(process.create_time())
     except psutil.NoSuchProcess:
@@ -39,7 +39,7 @@ def started(pid: int | None = None) -> float | None:
 
 
 def has_ended(where: object, pid: int, since: float) -> bool:
-    """Whether the process that started then on a machine is known to have ended; sure if it is."""
+    """Return whether this process of a machine has ended for certain; False if unknown."""
     if where != machine():
         return False
     found = started(pid)

@@ -1,4 +1,4 @@
-"""What Ignite allows and takes for the partitions of a cache.
+"""Limits, defaults and memory needs of the partitions of Ignite's caches.
 
 Source: Apache Ignite 2.17.0, its constants and, for the pages, by measurement (see `node.guard`).
 """
@@ -18,11 +18,11 @@ __all__ = [
 
 MAX_PARTITIONS: Final = 65_000  # CacheConfiguration.MAX_PARTITIONS_COUNT
 DEFAULT_PARTITIONS: Final = 1024  # RendezvousAffinityFunction's own
-REPLICATED_PARTITIONS: Final = 512  # the same, of a replicated cache
+REPLICATED_PARTITIONS: Final = 512  # the same for a replicated cache
 
-# A partition takes so many pages of the data region before it has a row.
+# Pages of the data region that a partition takes before it has a row.
 PAGES_PER_PARTITION: Final = 2
-# Of the region, one part in so many, and at least so many pages, stay free when a cache is made:
-# rows that are written meanwhile, and the 350 pages or so that Ignite moves rows by.
+# When a cache is created, 1/RESERVE_PART of the region and at least RESERVE_PAGES pages stay free,
+# for rows written meanwhile and for the 350 pages or so that Ignite needs to move rows.
 RESERVE_PART: Final = 32
 RESERVE_PAGES: Final = 512

@@ -1,7 +1,7 @@
 """Connection settings: argument > environment > profile > running embedded node > default.
 
-`Settings` is one frozen value that every connection is made from. It imports nothing heavy, so
-that commands which only print help stay fast. Secrets never show in `repr` or `public`.
+Every connection is made from one frozen `Settings`. This module imports nothing heavy, so that
+commands that only print help stay fast. Secrets never appear in `repr` or `public`.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ DEFAULT_ADDRESS = "127.0.0.1:10800"
 DEFAULT_PORT = 10800
 _SECRETS = frozenset({"password", "key_password"})
 _FILES = ("ca", "cert", "key")
-# Longer than any wait that is meant; sockets take no limit without bound.
+# Longer than any sensible wait; sockets do not accept arbitrarily large limits.
 _LONGEST_S = 1e7
 
 
 def profile_path(name: str) -> Path:
-    """File of a profile: a JSON object whose keys are the names of the settings."""
+    """Return a profile's file, a JSON object whose keys are the names of the settings."""
     if not name or any(c in name for c in "/\\") or name.startswith("."):
         raise ConfigError(f"profile name {name!r} is not a plain name")
     return ignitetf_home() / "profiles" / f"{name}.json"
 
 
 def limits_of_environment() -> dict[str, Any]:
-    """The time limits that the environment sets, for connections whose other settings are fixed."""
+    """Return the environment's time limits, for connections whose other settings are fixed."""
     given = {k: v for k, v in _from_environment().items() if k.endswith("_timeout_s")}
     return _normal(given)
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of `HOST`, `HOST:PORT` or `[IPV6]:PORT`.
+    """Split `HOST`, `HOST:PORT` or `[IPV6]:PORT` into host and port.
 
     Raises:
-        ConfigError: The port is no number in 1..65535, or the host is empty.
+        ConfigError: The port is not a number in 1..65535, or the host is empty.
     """
     text = address.strip()
     if text.startswith("["):
@@ -79,19 +79,19 @@ class Settings:
 
     Attributes:
         addresses: Nodes to try in order, each `HOST:PORT`.
-        username: User name; None where the cluster has no login.
+        username: User name; None if the cluster has no login.
         password: Password of that user.
         tls: Whether connections use TLS (verified unless `tls_insecure`).
-        ca: File of trusted certificates; None means those of the system.
+        ca: File of trusted certificates; None for those of the system.
         cert: File of the client's certificate (chain).
-        key: File of the client's private key; None means that it stands in `cert`.
+        key: File of the client's private key; None if it is in `cert`.
         key_password: Password of an encrypted key file.
         tls_insecure: Do not check the server's certificate and host name.
-        connect_timeout_s: Limit in seconds for connecting, TLS and handshake, each address.
+        connect_timeout_s: Limit in seconds for connecting, TLS and handshake, per address.
         request_timeout_s: Limit in seconds for the answer to one request to begin, and for each
             further 64 KiB of it.
-        idle_timeout_s: Limit in seconds for an operation that gets no further: within it, lost
-            connections are replaced and requests that a changing cluster refused are repeated.
+        idle_timeout_s: Limit in seconds for an operation without progress; within it, lost
+            connections are replaced and requests refused by a changing cluster are repeated.
         profile: Name of the profile these settings were read from, if any.
     """
 
@@ -112,14 +112,14 @@ class Settings:
 
     @classmethod
     def resolve(cls, **given: Any) -> Settings:
-        """Settings from the arguments that are not None, then from the other places.
+        """Build settings from the arguments that are not None, then from the other sources.
 
         Args:
-            **given: The attributes of this class; besides `address` (a list separated by
-                commas, or a sequence) for `addresses`, `password_file` and `key_password_file`.
+            **given: The attributes of this class, and also `address` (a comma-separated list or a
+                sequence) for `addresses`, `password_file` and `key_password_file`.
 
         Raises:
-            ConfigError: A value is unusable, or a profile that was asked for does not exist.
+            ConfigError: A value is unusable, or the requested profile does not exist.
         """
         given = {k: v for k, v in given.items() if v is not None}
         values: dict[str, Any] = {}
@@ -168,11 +168,11 @@ class Settings:
             raise ConfigError("a key without a certificate", hint="give --cert too")
 
     def replace(self, **changed: Any) -> Settings:
-        """These settings with some attributes exchanged."""
+        """Return a copy with some attributes replaced."""
         return replace(self, **changed)
 
     def public(self) -> list[dict[str, Any]]:
-        """Rows `setting`, `value`, `from`; a secret shows only whether it is set."""
+        """Return rows `setting`, `value`, `from`; secrets only show whether they are set."""
         rows = []
         for item in fields(self):
             if item.name == "origin":
@@ -188,7 +188,7 @@ class Settings:
 
 
 def _normal(layer: Mapping[str, Any]) -> dict[str, Any]:
-    """The layer with list, number and switch values in their own types."""
+    """Convert a layer's lists, numbers and switches to their types."""
     known = {f.name for f in fields(Settings)} - {"origin"}
     out: dict[str, Any] = {}
     for name, value in layer.items():
@@ -221,7 +221,7 @@ def _addresses(name: str, value: Any) -> tuple[str, ...]:
 
 
 def _text(name: str, value: Any) -> str:
-    # The value itself may be a secret.
+    # The message omits the value, which may be a secret.
     if not isinstance(value, str):
         raise ConfigError(f"{name} is no text but of type {type(value).__name__}")
     if "\0" in value:
@@ -307,7 +307,7 @@ def _number(name: str, value: Any) -> float:
 
 
 def is_loopback(addresses: Iterable[str]) -> bool:
-    """Whether all addresses are of this machine."""
+    """Return whether all addresses are on this machine."""
 
     def local(host: str) -> bool:
         if host == "localhost":

@@ -1,1 +1,1 @@
-"""Connections to a cluster: handshake, channels, requests in flight, retry, the client."""
+"""Everything that talks to a cluster: handshake, channels, pipelined requests, retries, client."""

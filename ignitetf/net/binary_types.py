@@ -1,4 +1,4 @@
-"""The binary types and class names of a cluster, asked for when bytes turn up that need them.
+"""Fetches binary types and class names from the cluster when decoding meets an unknown one.
 
 wire -> **binary_types** -> read, load
 """
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 def with_types(client: Client, registry: TypeRegistry, work: Callable[..., T], *args: Any) -> T:
-    """Run `work(*args)`, and look up what it asks for until it has all of it.
+    """Run `work(*args)`, fetching each type or class name it is missing and running it again.
 
     Raises:
         SchemaError: The cluster does not know a schema of a type.
@@ -54,7 +54,7 @@ def with_types(client: Client, registry: TypeRegistry, work: Callable[..., T], *
 
 
 def stored_type(client: Client, type_id: int) -> BinaryType | None:
-    """The binary type of this id, as the cluster knows it now; None where it has none."""
+    """The cluster's current definition of a binary type, or None if it has none."""
     return read_binary_type(client.call(OpCode.BINARY_TYPE_GET, type_request(type_id)))
 
 

@@ -1,9 +1,9 @@
-"""One connection to one node: frames of bytes, time limits.
+"""One connection to one node, carrying frames of bytes under time limits.
 
 handshake -> **Channel** -> frames of bytes
 
-A channel that timed out or broke is closed for good: a late answer can never be taken for the next
-one, and request ids are compared besides.
+A channel that times out or breaks is closed for good, so a late answer can never be mistaken for
+the next one. Request ids are compared as well.
 
 Source: Apache Ignite 2.17.0, `ClientMessageParser`, `ClientResponse` (header); IEP-9, IEP-23.
 """
@@ -44,27 +44,27 @@ __all__ = [
     "is_ended",
 ]
 
-# A frame above this is taken for a hostile or broken peer. Memory is touched as bytes arrive only.
+# A longer frame means a hostile or broken peer. Memory is only touched as bytes arrive.
 MAX_FRAME_BYTES: Final = (1 << 31) - 1
-# One receive call waits for at most this much, so that its time limit is one of progress.
+# One receive call waits for at most this much, so that its time limit measures progress.
 _RECEIVE_BYTES: Final = 8 << 20
-# What an idle channel keeps of its buffers: those that are costly to have again.
+# An idle channel keeps only the buffers that would be costly to allocate again.
 _RESTING_BLOCK_BYTES: Final = 1 << 20
 _RESTING_BYTES: Final = 32 << 20
 # Less than this within a time limit is no progress.
 _PROGRESS_BYTES: Final = 64 << 10
-# Of what one call to send takes; Linux takes 1,024.
+# Buffers passed to one sendmsg call; Linux accepts 1,024.
 _SEND_PARTS: Final = 256
 _RESPONSE: Final = struct.Struct("<qh")  # request id, flags
 _HEAD_BYTES: Final = 10 + 12 + 32  # response header, topology version, beginning of the body
 FLAG_ERROR: Final = 1
 FLAG_TOPOLOGY: Final = 2
-# With kernel time limits a page arrives in one call that holds no GIL; elsewhere Python polls.
+# With kernel time limits one call receives a whole page without the GIL; elsewhere Python polls.
 _KERNEL_LIMITS: Final = sys.platform in ("linux", "darwin")
 
 
 class Progress:
-    """Ends a transfer that trickles: in each time limit some bytes have to come.
+    """Ends a transfer that trickles: each time limit must bring a minimum of bytes.
 
     Args:
         limit_s: The limit in seconds.
@@ -76,7 +76,7 @@ class Progress:
         self._count = 0
 
     def made(self, count: int) -> None:
-        """Note bytes; raises TimeoutError where they were too few."""
+        """Count bytes received; raises TimeoutError if there were too few within the limit."""
         self._count += count
         now = time.monotonic()
         if now - self._begin < self._limit_s:
@@ -87,13 +87,14 @@ class Progress:
 
 
 class Channel:
-    """A connection for raw requests; not for several threads at once.
+    """A connection for raw requests, for use by one thread at a time.
 
-    Requests may be sent ahead; the node works on them at once and answers in any order, and
-    answers that come early are kept. Any failure but an error answer closes the channel.
+    Requests may be sent ahead. The node works on them concurrently and answers in any order; early
+    answers are kept until they are asked for. Any failure other than an error answer closes the
+    channel.
 
     Attributes:
-        waited_s: Seconds in all for which no byte of the next answer was here.
+        waited_s: Total seconds spent waiting for the first byte of an answer.
     """
 
     def __init__(self, address: str, settings: Settings) -> None:
@@ -128,11 +129,11 @@ class Channel:
     def call(
         self, op: OpCode | int, body: bytes | bytearray = b"", *, timeout_s: float | None = None
     ) -> memoryview:
-        """Send one request and give the body of its answer (after the header), the caller's own."""
+        """Send one request and return the body of its answer, which the caller owns."""
         return self.receive(self.send(op, body), timeout_s=timeout_s)
 
     def send(self, op: OpCode | int, *buffers: Any) -> int:
-        """Send a request made of buffers (anything of contiguous bytes); gives its request id."""
+        """Send a request made of contiguous buffers and return its request id."""
         self._check_open()
         self._request_id += 1
         views = [memoryview(b).cast("B") for b in buffers]
@@ -157,17 +158,18 @@ class Channel:
         timeout_s: float | None = None,
         on_head: Callable[[memoryview], object] | None = None,
     ) -> memoryview:
-        """The body of the answer to `request_id`; may wait for others before it.
+        """Return the body of the answer to `request_id`, keeping other answers that arrive first.
 
         Args:
-            request_id: As `send` gave it.
+            request_id: As returned by `send`.
             timeout_s: Limit in seconds until the answer begins, and for each further 64 KiB.
-            on_head: Called with the first bytes of the body (up to 32, fewer of a short one) while
-                the rest is on its way, to send what depends on them; not for an error answer, nor
-                for one that came while another was waited for.
+            on_head: Called with the first bytes of the body (up to 32, fewer if it is shorter)
+                while the rest is still arriving, so that a request that depends on them can go out
+                early. Not called for an error answer, or for one received while waiting for
+                another.
 
         Returns:
-            A view of a buffer that is not used again while any view of it is left.
+            A view of a buffer that is not reused while any view of it is alive.
 
         Raises:
             RequestTimeout: The limit passed; the channel is closed.
@@ -192,39 +194,39 @@ class Channel:
                 else:
                     self._early[answered] = answer
         except IgniteTFError:
-            # It has its cause: `on_head` sends the next request, which may fail itself.
+            # Already explained: `on_head` sends the next request, which may itself fail.
             self.close()
             raise
         except OSError as error:
             raise self._broken(error, "waiting for an answer") from error
         except BaseException:
-            # A WireError, or Ctrl-C in the middle of a frame: what follows has no meaning.
+            # For example Ctrl-C in the middle of a frame: the bytes that follow are meaningless.
             self.close()
             raise
         return self._body(frame)
 
     @property
     def ended(self) -> bool:
-        """Whether an idle channel has come to its end, as the other side hung up meanwhile."""
+        """Whether an idle channel is dead because the other side has hung up."""
         return self.closed or is_ended(self._sock)
 
     @property
     def idle(self) -> bool:
-        """Whether every request was answered and received, so that the channel can be reused."""
+        """Whether every request has been answered and received, so the channel can be reused."""
         return not self.closed and not self._waiting and not self._early
 
     def rest(self) -> None:
-        """Keep little memory until the next use."""
+        """Release most buffers until the channel is used again."""
         self._buffers.rest(_RESTING_BLOCK_BYTES, _RESTING_BYTES)
 
     def close(self) -> None:
-        """Close the connection; its cursors and streamers on the server end with it."""
+        """Close the connection, which also ends its cursors and streamers on the server."""
         self.closed = True
         with contextlib.suppress(OSError):
             self._sock.close()
 
     def abort(self) -> None:
-        """Wake a thread that waits in `receive`, from another thread."""
+        """Wake a thread that is blocked in `receive`; called from another thread."""
         self.closed = True
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
@@ -266,7 +268,7 @@ class Channel:
         length = int.from_bytes(head, "little", signed=True)
         if not 10 <= length <= MAX_FRAME_BYTES:
             raise WireError(f"{self.address}: answer of impossible length {length}")
-        # Not zeroed, and committed by the kernel as bytes arrive: a lying length costs nothing.
+        # Not zeroed, and committed by the kernel as bytes arrive, so a false length costs nothing.
         try:
             frame = self._buffers.take(length).data
         except MemoryError as error:
@@ -288,8 +290,8 @@ class Channel:
         sock = self._sock
         while len(view):
             if isinstance(sock, ssl.SSLSocket):
-                # One record of 16 KB at the most, so what Python does around it counts. (Stubs
-                # know the form that gives bytes only.)
+                # Each read returns at most one TLS record of 16 KB, so Python's overhead counts.
+                # (The type stubs only know the form that returns bytes.)
                 count = int(sock.read(len(view), view))
             else:
                 count = sock.recv_into(view, min(len(view), _RECEIVE_BYTES), flags)
@@ -334,7 +336,7 @@ class Channel:
 
 
 def is_ended(sock: socket.socket) -> bool:
-    """Whether a connection without an answer outstanding has something to read: its end."""
+    """Whether the peer has hung up, given that no answer is outstanding and so nothing is due."""
     try:
         if hasattr(select, "poll"):
             poll = select.poll()

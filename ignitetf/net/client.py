@@ -1,10 +1,10 @@
-"""`Client`: settings in, caches, SQL, partition map and raw channels out.
+"""`Client`: the entry point to a cluster, with caches, SQL, the partition map and raw channels.
 
 settings -> channel -> **client** -> load, read, fs
 
-pyignite's connections run over the verified and time-limited sockets of `channel` (`pyclient`),
-so that typed work (caches, SQL, binary types) and raw pages share one way to connect. A client may
-be used by several threads.
+pyignite runs over the same verified and time-limited sockets (`pyclient`), so that typed work
+(caches, SQL, binary types) and raw pages connect in one way. A client may be used by several
+threads.
 
 Source: Apache Ignite 2.17.0, `ClientCachePartitionsRequest` (op 1101),
 `ClientClusterGroupGetNodesEndpointsRequest` (op 5102).
@@ -63,18 +63,18 @@ from ignitetf.wire.requests import (
 
 __all__ = ["Client", "NodeEndpoint", "PartitionMap", "SqlResult", "cache_id", "connect"]
 
-# Idle channels kept for each address; more are opened on demand and closed when given back.
+# Idle channels kept per address; extra ones are opened on demand and closed on release.
 _POOL_SIZE = 8
-# How long a secured connection is kept for the next epoch, or the next request.
+# How long an idle secured connection is kept for the next epoch or request.
 _REST_S = 30.0
-# Milliseconds that Java's int holds.
+# The node takes the limit as milliseconds in a Java int.
 _LONGEST_STATEMENT_S = ((1 << 31) - 1) // 1000
 _PARTS = re.compile(r"\bparts=(\d+)")
 
 
 @functools.lru_cache(maxsize=256)
 def cache_id(name: str) -> int:
-    """Id of a cache in requests: Java's hash of its name."""
+    """Return the id of a cache in requests: Java's hash of its name."""
     return java_hash(name)
 
 
@@ -88,16 +88,16 @@ def connect(
 
     Args:
         address: `HOST:PORT`, or several (a sequence, or separated by commas).
-        settings: Complete settings; nothing else is looked at then.
+        settings: Complete settings; if given, all other arguments are ignored.
         **given: The attributes of `Settings` (`username`, `password`, `tls`, `ca`, `cert`,
-            `key`, `tls_insecure`, `connect_timeout_s`, ...). What is not given comes from the
+            `key`, `tls_insecure`, `connect_timeout_s`, ...). Missing ones come from the
             environment, the profile, the running embedded node, or the default.
 
     Returns:
         A connected client; close it, or use it as a context manager.
 
     Raises:
-        ConnectError: No address answered; the message has the cause of each.
+        ConnectError: No address answered; the message gives the cause for each.
         ConfigError: A setting is unusable.
     """
     if settings is None:
@@ -115,7 +115,7 @@ def _close_idle(client: weakref.ref[Client]) -> None:
 
 
 def _forget_connections() -> None:
-    """In a child process: what is said over a connection of its parent is not for the child."""
+    """After a fork: the child must not use connections that belong to its parent."""
     for client in list(_clients):
         client._forget()
 
@@ -135,7 +135,7 @@ class Client:
         self._idle: dict[str, list[Channel]] = {}
         self._address_of: dict[uuid.UUID, str] = {}
         self._closed = False
-        # The end of the rest of idle connections.
+        # Closes idle connections when it fires.
         self._resting: threading.Timer | None = None
         if settings.tls and settings.tls_insecure:
             warnings.warn("TLS without a check of the server's certificate", stacklevel=3)
@@ -161,12 +161,12 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close all idle connections; those in use are closed when they are given back."""
+        """Close all idle connections; those in use are closed when they are released."""
         self._closed = True
         self.close_idle()
 
     def close_idle(self) -> None:
-        """Close the connections that nobody uses; the client opens others when it needs them."""
+        """Close the connections that are not in use; the client opens new ones when needed."""
         with self._lock:
             if self._resting is not None:
                 self._resting.cancel()
@@ -180,15 +180,15 @@ class Client:
             py.close()
 
     def _forget(self) -> None:
-        """Begin without connections. The old ones are not ended, which would end the parent's."""
+        """Forget all connections without closing them, which would end the parent's."""
         self._lock = threading.Lock()
         self._idle, self._py, self._resting = {}, None, None
 
     def rest(self) -> None:
-        """Close the connections that nobody uses: now, or where new ones are costly after a while.
+        """Close unused connections: at once, or after a while if new ones would be costly.
 
-        TLS is agreed upon anew for each connection, and a node takes a tenth of a second of its
-        time, on purpose, to check a password.
+        An idle connection keeps direct memory on the node. But a new one repeats the TLS handshake,
+        and a node deliberately spends 0.1 s on checking a password.
         """
         if not (self.settings.tls or self.settings.username):
             self.close_idle()
@@ -201,7 +201,7 @@ class Client:
             self._resting.start()
 
     def __del__(self) -> None:
-        # A client that was dropped without being closed keeps no connection of the node's.
+        # A client that was dropped without being closed must not hold connections on the node.
         if hasattr(self, "_lock"):
             self.close()
 
@@ -209,10 +209,10 @@ class Client:
 
     @contextlib.contextmanager
     def channel(self, node: uuid.UUID | None = None) -> Iterator[Channel]:
-        """A connection of the pool, to `node` where that can be reached, else to any node.
+        """Lend a pooled connection, to `node` if it can be reached, else to any node.
 
-        It goes back to the pool afterwards, unless an exception passed through that leaves its
-        state unknown. For one thread at a time.
+        It returns to the pool afterwards, unless an exception has left its state unknown. For use
+        by one thread at a time.
         """
         channel = self.acquire(node)
         try:
@@ -226,31 +226,31 @@ class Client:
         self.release(channel)
 
     def acquire(self, node: uuid.UUID | None = None) -> Channel:
-        """As `channel`, without the context; give it back with `release`, or close it."""
+        """Like `channel`, without the context manager: call `release` or close it afterwards."""
         if self._closed:
             raise ConnectError("the client is closed")
         addresses = pooled = list(self.settings.addresses)
         if node is not None and (known := self._address_of.get(node)):
-            # A connection to another node, though it is open already, would be a detour.
+            # Even an open connection to another node would be a detour.
             addresses, pooled = [known, *addresses], [known]
         with self._lock:
             for address in pooled:
                 while idle := self._idle.get(address):
-                    # A node that was restarted has hung up; one of its own is as good as none.
+                    # A node that was restarted has hung up on the channels opened before.
                     if not (channel := idle.pop()).ended:
                         return channel
                     channel.close()
         return self._open_first(addresses)
 
     def open_channel(self, address: str) -> Channel:
-        """A new connection to this address, outside the pool."""
+        """Open a new connection to this address, outside the pool."""
         channel = Channel(address, self.settings)
         if channel.node_id is not None:
             self._address_of[channel.node_id] = address
         return channel
 
     def release(self, channel: Channel) -> None:
-        """Give a channel back; it is closed when an answer is outstanding."""
+        """Return a channel to the pool; it is closed instead if an answer is outstanding."""
         channel.rest()
         with self._lock:
             idle = self._idle.setdefault(channel.address, [])
@@ -278,7 +278,7 @@ class Client:
     def call(
         self, op: OpCode | int, body: bytes | bytearray = b"", *, timeout_s: float | None = None
     ) -> memoryview:
-        """One request on any pooled channel; the body of its answer."""
+        """Send one request on any pooled channel and return the body of its answer."""
         with self.channel() as channel:
             return channel.call(op, body, timeout_s=timeout_s)
 
@@ -286,14 +286,14 @@ class Client:
 
     @property
     def pyignite(self) -> pyignite.Client:
-        """A pyignite client over connections of these settings."""
+        """A pyignite client whose connections use these settings."""
         with self._lock:
             if self._py is None:
                 self._py = PyClient(self.settings)
             return self._py
 
     def cache(self, name: str) -> Any:
-        """The pyignite cache object of this name; raises CacheNotFound where there is none."""
+        """Return the pyignite cache of this name; raises CacheNotFound if there is none."""
         self.require_cache(name)
         return self.pyignite.get_cache(name)
 
@@ -308,24 +308,23 @@ class Client:
     ) -> SqlResult:
         """Run one SQL statement.
 
-        The rows come page by page, for as long as they are asked for; each page has the time limit
-        of a request. A statement that does not begin to answer within it is given up.
+        Rows are fetched page by page as they are consumed, and each page has the time limit of a
+        request. A statement whose answer has not begun by then is given up. A statement that writes
+        to a data set by its name runs on that data set's table.
 
         Args:
-            statement: One statement; `?` stands for a parameter.
+            statement: One statement, with `?` for each parameter.
             params: Values for the parameters, sent apart from the text; see `encode_parameter`.
-            schema: SQL schema of names without one.
+            schema: SQL schema for unqualified names.
             page_size: Rows fetched at once.
-            timeout_s: Limit in seconds for the statement as a whole, with the reading of its rows;
-                the node cancels it then. Its first answer may take as long.
+            timeout_s: Limit in seconds for the whole statement, including the reading of its rows,
+                after which the node cancels it. The first answer may take this long.
 
         Raises:
             SqlError: The node refused the statement, or cancelled it after `timeout_s`.
-            RequestTimeout: No answer came; a query was given up with its connection, a statement
-                that changes something may go on.
-            ConfigError: The parameters are not those that the statement takes.
-
-        A statement that writes to a data set by its name is run on the table of that.
+            RequestTimeout: No answer came. A query is given up together with its connection; a
+                statement that changes something may still be running.
+            ConfigError: The parameters do not match the statement.
         """
         options = {"schema": schema, "page_size": page_size, "timeout_s": timeout_s}
         return run(self._sql, self.cache_exists, statement, params, options)
@@ -339,7 +338,7 @@ class Client:
         page_size: int = 1024,
         timeout_s: float | None = None,
     ) -> SqlResult:
-        """Run one SQL statement as it is."""
+        """Run one SQL statement unchanged."""
         values = parameter_list(params)
         expected = count_parameters(statement)
         if expected is not None and expected != len(values):
@@ -353,7 +352,7 @@ class Client:
                 raise ConfigError(
                     f"timeout_s={timeout_s}", hint=f"above 0, up to {_LONGEST_STATEMENT_S} seconds"
                 )
-            # The node is to tell that it cancelled the statement.
+            # Wait longer than the node's own limit, so that it can report the cancellation.
             wait_s, milliseconds = wait_s + timeout_s, max(1, int(timeout_s * 1000))
         with translated(statement), self.pyignite.waiting(wait_s):
             cursor = self.pyignite.sql(
@@ -370,10 +369,11 @@ class Client:
     # Caches
 
     def cache_names(self) -> list[str]:
-        """Names of all caches, sorted."""
+        """Return the names of all caches, sorted."""
         with contextlib.suppress(WireError):
             return self._cache_names()
-        # The node counts the names before it writes them, and a cache may go in between.
+        # The node counts the names before it writes them, so dropping a cache in between spoils
+        # the answer.
         return self._cache_names()
 
     def _cache_names(self) -> list[str]:
@@ -382,11 +382,11 @@ class Client:
             return sorted(read_cache_names(body))
 
     def cache_exists(self, name: str) -> bool:
-        """Whether there is a cache of this name."""
+        """Return whether a cache of this name exists."""
         return name in self.cache_names()
 
     def require_cache(self, name: str) -> None:
-        """Raise CacheNotFound, with the nearest names, unless the cache exists."""
+        """Raise CacheNotFound, suggesting similar names, unless the cache exists."""
         names = self.cache_names()
         if name in names:
             return
@@ -403,30 +403,30 @@ class Client:
         )
 
     def cache_size(self, name: str) -> int:
-        """Number of entries, primary copies only.
+        """Return the number of entries, counting primary copies only.
 
-        A lost partition lowers it without an error.
+        A lost partition lowers the number without raising an error.
         """
         with _named(name):
             body = self.call(OpCode.CACHE_GET_SIZE, size_request(cache_id(name)))
         return read_long(body, f"the size of {name}")
 
     def destroy_cache(self, name: str) -> None:
-        """Remove a cache and its entries; raises CacheNotFound where there is none."""
+        """Remove a cache and its entries; raises CacheNotFound if there is none."""
         with _named(name):
             self.call(OpCode.CACHE_DESTROY, destroy_request(cache_id(name)))
 
     # Topology
 
     def partition_map(self, name: str) -> PartitionMap:
-        """The primary node of each partition, as the cluster knows it now (op 1101)."""
+        """Return the current primary node of each partition (op 1101)."""
         with _named(name):
             body = self.call(OpCode.CACHE_PARTITIONS, partitions_request(cache_id(name)))
         with damaged(f"the partition map of {name}"):
             return read_partition_map(body)
 
     def partition_count(self, name: str) -> int:
-        """Number of partitions, from the view SYS.CACHES (or the partition map without SQL)."""
+        """Return the number of partitions, from SYS.CACHES or, without SQL, the partition map."""
         try:
             rows = self.sql(
                 "SELECT AFFINITY FROM SYS.CACHES WHERE CACHE_NAME = ?", (name,)
@@ -445,9 +445,9 @@ class Client:
         )
 
     def nodes(self) -> list[NodeEndpoint]:
-        """The server nodes and their thin client addresses (op 5102), the seeds' first.
+        """Return the server nodes and their thin client addresses (op 5102), seed addresses first.
 
-        Empty where the cluster is older than this operation.
+        Empty if the cluster is too old to know this operation.
         """
         with self.channel() as channel:
             if not channel.features & Feature.CLUSTER_GROUP_GET_NODES_ENDPOINTS:
@@ -466,7 +466,7 @@ class Client:
 def _of_ended_node(
     error: ConnectError | RequestTimeout, address: str
 ) -> ConnectError | RequestTimeout:
-    """The error of a connection, with what is known of an embedded node that has ended there."""
+    """Add what is known about an embedded node that has ended there to a connection error."""
     if type(error) is not ConnectError or not isinstance(error.__cause__, ConnectionRefusedError):
         return error
     if (told := ended_at(address)) is None:
@@ -482,7 +482,7 @@ def _of_ended_node(
 
 @contextlib.contextmanager
 def _named(cache: str) -> Iterator[None]:
-    """Name the cache in an error that has only its id."""
+    """Put the cache's name into errors that only have its id."""
     try:
         yield
     except CacheNotFound as error:

@@ -1,8 +1,8 @@
-"""What a cluster tells about itself: its caches, its nodes, the owners of partitions.
+"""Parses what a cluster reports about itself: its caches, nodes and partition owners.
 
 answer -> **values** -> client
 
-Whatever does not fit raises what `wire.answers.damaged` turns into a WireError.
+Damaged bytes raise errors that `wire.answers.damaged` turns into a WireError.
 
 Source: Apache Ignite 2.17.0, `ClientCachePartitionsResponse` (op 1101),
 `ClientClusterGroupGetNodesEndpointsResponse` (op 5102).
@@ -27,7 +27,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class NodeEndpoint:
-    """A server node and where its thin client port can be reached."""
+    """A server node and the addresses of its thin client port."""
 
     node_id: uuid.UUID
     addresses: tuple[str, ...]
@@ -35,13 +35,13 @@ class NodeEndpoint:
 
 @dataclass(frozen=True)
 class PartitionMap:
-    """Which node owns which partition, at one version of the topology.
+    """The owner of each partition, at one version of the topology.
 
     Attributes:
         version: Affinity version (major, minor).
         count: Number of partitions of the cache.
-        owners: Primary node by partition; a partition without owner is missing. Empty for a
-            cache whose affinity the thin client protocol does not tell.
+        owners: Primary node by partition; a partition without an owner is missing. Empty for a
+            cache whose affinity the thin client protocol does not expose.
     """
 
     version: tuple[int, int]
@@ -49,12 +49,12 @@ class PartitionMap:
     owners: dict[int, uuid.UUID]
 
     def owner(self, partition: int) -> uuid.UUID | None:
-        """Node id of the partition's primary, None where it is not known."""
+        """Return the node id of the partition's primary, or None if it is unknown."""
         return self.owners.get(partition)
 
 
 def read_cache_names(body: memoryview) -> list[str]:
-    """The answer with the names of all caches."""
+    """Parse the answer that lists all cache names."""
     names, at = [], 4
     for _ in range(int_at(body, 0)):
         name, at = string_at(body, at, errors="replace")
@@ -63,7 +63,7 @@ def read_cache_names(body: memoryview) -> list[str]:
 
 
 def read_partition_map(body: memoryview) -> PartitionMap:
-    """The answer about one cache's partitions."""
+    """Parse the answer about one cache's partitions."""
     major, minor, groups = struct.unpack_from("<qii", body, 0)
     at, owners = 16, {}
     for _ in range(groups):
@@ -88,7 +88,7 @@ def read_partition_map(body: memoryview) -> PartitionMap:
 
 
 def read_endpoints(body: memoryview) -> list[NodeEndpoint]:
-    """The answer with the server nodes and their addresses."""
+    """Parse the answer that lists the server nodes and their addresses."""
     _, added = struct.unpack_from("<qi", body, 0)
     at, found = 12, []
     for _ in range(added):

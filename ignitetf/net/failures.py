@@ -1,4 +1,4 @@
-"""What a failure means: the error of an answer, its text, and whether a node is full.
+"""Interprets failures: turns an error answer into an exception and detects a full node.
 
 channel, client -> **failures** -> errors
 """
@@ -23,7 +23,7 @@ __all__ = ["is_full", "plain_text", "server_error"]
 
 _JAVA_CLASS: Final = re.compile(r"(?:class )?(?:[a-zA-Z_]\w*\.)+[A-Z][\w$]*(?:Exception|Error): ")
 _SQL_STATE: Final = re.compile(r"^[0-9A-Z]{5}: ")
-# The node that asked another one puts what that said between brackets.
+# A node that forwarded the query to another one quotes that node's message in brackets.
 _FROM_OTHER_NODE: Final = re.compile(
     r"Failed to execute \w+ query on remote node \[nodeId=.*errMsg=(.*)\]"
 )
@@ -31,7 +31,7 @@ _H2_CODE: Final = re.compile(r" \[\d{5}-\d+\]")
 
 
 def plain_text(message: str) -> str:
-    """What a node says, in one line without the names of Java classes, and nothing twice."""
+    """Reduce a node's message to one line without Java class names or repetitions."""
     text = message.strip().splitlines()[0] if message.strip() else ""
     text = _SQL_STATE.sub("", text.split("; SQL statement:")[0])
     text = _JAVA_CLASS.sub("", _FROM_OTHER_NODE.sub(r"\1", text))
@@ -40,7 +40,7 @@ def plain_text(message: str) -> str:
 
 
 def server_error(status: int, message: str, *, address: str | None = None) -> ServerError:
-    """The error of an answer, told apart by status and by the Java class named in its text."""
+    """Choose the exception for an error answer by its status and the Java class in its text."""
     text = plain_text(message) or f"status {status}"
     facts: dict[str, Any] = {"status": status, "server_message": message, "address": address}
     if status == Status.CACHE_DOES_NOT_EXIST:
@@ -52,7 +52,7 @@ def server_error(status: int, message: str, *, address: str | None = None) -> Se
             text, hint="start the nodes that hold it again, or reload the cache", **facts
         )
     if "unsafe memory access operation" in message or "No space left on device" in message:
-        # Java says the first of a file in memory that the disk has no room for.
+        # Java reports the first when a memory-mapped file no longer fits on the disk.
         return ServerOverloaded(
             "the node's disk is full",
             hint="make room on the disk of its work directory and start it again: what it had"
@@ -67,14 +67,14 @@ def server_error(status: int, message: str, *, address: str | None = None) -> Se
             text, hint="give the node more memory (--memory), or ask for less", **facts
         )
     if "Schema change operation failed: B+Tree is corrupted" in message:
-        # The tree is that of the new index alone, which a full memory has cut off in the middle.
+        # Only the new index is affected: memory ran out while it was being built.
         return ServerOverloaded(
             "the index could not be made, most likely for want of memory; the table is as it was",
             hint="give the node more memory (ignitetf node start --memory SIZE), or remove data",
             **facts,
         )
     if "Failed to complete exchange process" in message:
-        # The answer to a cache that could not be made; the nodes' logs have the reason.
+        # The cluster failed to create a cache; the reason is only in the nodes' logs.
         return ServerOverloaded(
             "the cluster could not make the cache, most likely for want of memory, and has undone it",
             hint="give the node more memory (ignitetf node start --memory SIZE), remove data, or"
@@ -89,10 +89,10 @@ def server_error(status: int, message: str, *, address: str | None = None) -> Se
 
 
 def is_full(error: IgniteTFError) -> bool:
-    """Whether a node refused to store something, which nearly always means: no memory left.
+    """Return whether a node refused to store something, nearly always for lack of memory.
 
-    An update that fails for want of memory says no more than "Failed to update keys", and a
-    transaction that it was "Committing a transaction has produced runtime exception".
+    An update that fails for lack of memory only says "Failed to update keys", and a transaction
+    only "Committing a transaction has produced runtime exception".
     """
     message = str(error.fields.get("server_message"))
     signs = (

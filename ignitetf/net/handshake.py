@@ -1,10 +1,10 @@
-"""Opening a connection: TCP, TLS, handshake, within one time limit.
+"""Opens a connection: TCP, TLS and handshake within one time limit.
 
 settings -> **handshake** -> channel (frames), pyclient
 
-Every connection of ignitetf is made here, those of pyignite too (`pyclient` takes its sockets from
-`open_connection`). The certificate and the host name are checked before a byte of the handshake is
-sent.
+Every connection of ignitetf is opened here, including those of pyignite (`pyclient` takes its
+sockets from `open_connection`). The certificate and the host name are checked before the first
+byte of the handshake is sent.
 
 Source: Apache Ignite 2.17.0, `ClientListenerNioListener` (handshake); IEP-9, IEP-23.
 """
@@ -36,11 +36,12 @@ from ignitetf.wire.requests import handshake_request
 
 __all__ = ["Peer", "open_connection"]
 
-# Within one machine the peer takes bytes at once; with the kernel's buffers of megabytes they have
-# left the processor's caches by then. Loads of large values and of blocks are a sixth faster so.
+# On one machine the peer reads bytes at once. With the kernel's default buffers of megabytes they
+# have left the processor's caches by then; this size makes loads of large values and of blocks a
+# sixth faster.
 _LOCAL_SEND_BYTES: Final = 128 << 10
 _MAX_HANDSHAKE_BYTES: Final = 1 << 16
-_ALERT_S: Final = 0.2  # for an alert that is here already
+_ALERT_S: Final = 0.2  # for an alert that has already arrived
 _VERSIONS: Final = ((1, 7, 0), (1, 6, 0), (1, 5, 0), (1, 4, 0))
 _OUR_FEATURES: Final = (
     Feature.CLUSTER_STATES
@@ -51,7 +52,7 @@ _OUR_FEATURES: Final = (
 
 @dataclass(frozen=True)
 class Peer:
-    """What the handshake told about the other side."""
+    """What the handshake revealed about the other side."""
 
     address: str
     version: tuple[int, int, int]
@@ -62,16 +63,18 @@ class Peer:
 def open_connection(
     address: str, settings: Settings, features: Feature = _OUR_FEATURES
 ) -> tuple[socket.socket, Peer]:
-    """Connect, check the certificate, shake hands.
+    """Connect, check the certificate and perform the handshake.
 
     Returns:
-        The connected socket (its time limit is `settings.connect_timeout_s` still) and its peer.
+        The connected socket, with what is left of `settings.connect_timeout_s` as its time limit,
+        and its peer.
 
     Raises:
-        ConnectError: Nothing listens there, it is no Ignite node, or it is not ready.
-        TlsError: TLS failed: certificate, name, protocol, or only one side speaks it.
-        AuthenticationError: User name or password refused.
-        RequestTimeout: The peer accepts connections and says nothing.
+        ConnectError: Nothing listens there, it is not an Ignite node, or it is not ready.
+        TlsError: TLS failed because of the certificate, the name or the protocol, or because only
+            one side speaks it.
+        AuthenticationError: The user name or password was refused.
+        RequestTimeout: The peer accepts connections but never answers.
     """
     deadline = time.monotonic() + settings.connect_timeout_s
     for version in _VERSIONS:
@@ -98,7 +101,7 @@ def _left(deadline: float) -> float:
 
 def _open_socket(address: str, settings: Settings, deadline: float) -> socket.socket:
     host, port = split_address(address)
-    # First, so that what is wrong with a file is told whether a node answers or not.
+    # First, so that a bad file is reported whether or not a node answers.
     context = tls_context(settings) if settings.tls else None
     try:
         sock = socket.create_connection((host, port), _left(deadline))
@@ -126,7 +129,7 @@ def _open_socket(address: str, settings: Settings, deadline: float) -> socket.so
 
 
 def _limit_local_sends(sock: socket.socket) -> None:
-    # A peer that is gone already has no name; the handshake will tell that it is.
+    # A peer that is already gone has no name; the handshake will report that.
     with contextlib.suppress(OSError):
         if sock.getsockname()[0] == sock.getpeername()[0]:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LOCAL_SEND_BYTES)
@@ -158,7 +161,7 @@ def _handshake(
     features: Feature,
     deadline: float,
 ) -> Peer | tuple[int, int, int]:
-    """One try at one version: the peer, or the version the server wants instead."""
+    """Try one version and return the peer, or the version the server wants instead."""
     request = handshake_request(version, features, settings.username, settings.password)
     try:
         sock.settimeout(_left(deadline))
@@ -173,8 +176,8 @@ def _handshake(
             address=address,
         ) from error
     except OSError as error:
-        # A TLS 1.3 server refuses a client certificate only after the client's last word: its
-        # alert, or its end, comes in place of the answer.
+        # A TLS 1.3 server refuses a client certificate only after the client has finished its
+        # side, so its alert or a closed connection takes the place of the answer.
         if settings.tls:
             raise tls_failed(address, _alert_of(sock, error), settings, agreed=True) from error
         raise ConnectError(
@@ -194,7 +197,7 @@ def _handshake(
 
 
 def _alert_of(sock: socket.socket, error: OSError) -> OSError:
-    """The alert that came before the connection ended while something was sent; else the error."""
+    """Return the alert that arrived before a send failed, or else the error of the send."""
     if isinstance(error, ssl.SSLError) and not isinstance(error, LOST):
         return error
     try:
@@ -209,13 +212,13 @@ def _alert_of(sock: socket.socket, error: OSError) -> OSError:
 
 @dataclass(frozen=True)
 class _Foreign:
-    """The first bytes of an answer that no Ignite node gives."""
+    """The first bytes of an answer that cannot come from an Ignite node."""
 
     head: bytes
 
 
 def _handshake_answer(sock: socket.socket, deadline: float) -> bytes | _Foreign:
-    """The answer's bytes; or its head, when its length is none that an Ignite node would send."""
+    """Receive the answer, or only its head if no Ignite node would send that length."""
     data = bytearray()
     need = 4
     while len(data) < need:

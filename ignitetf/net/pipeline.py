@@ -1,4 +1,4 @@
-"""Requests in flight: sent ahead over one connection, their answers taken oldest first.
+"""Requests in flight: sent ahead over one connection, answered oldest first.
 
 requests -> **pipeline** -> channel
 """
@@ -20,11 +20,11 @@ __all__ = ["InFlight", "Pipeline"]
 
 
 class InFlight:
-    """The requests of one channel whose answers are still to come; `len` counts them.
+    """The unanswered requests of one channel; `len` counts them.
 
     Args:
-        channel: The channel; nobody else sends on it meanwhile.
-        limit: The most requests that stay unanswered; `send` receives the oldest answers beyond it.
+        channel: The channel, on which nobody else may send meanwhile.
+        limit: Maximum number of unanswered requests; beyond it, `send` receives the oldest answers.
     """
 
     def __init__(self, channel: Channel, limit: float = math.inf) -> None:
@@ -36,43 +36,43 @@ class InFlight:
         return len(self._ids)
 
     def send(self, op: OpCode, *buffers: Any) -> None:
-        """Send a request; raises as `Channel.receive` for those before it that are answered."""
+        """Send a request; raises what `Channel.receive` raises for earlier answers it takes."""
         self._ids.append(self.channel.send(op, *buffers))
         while len(self._ids) > self._limit:
             self.receive()
 
     def receive(self) -> memoryview:
-        """The answer to the oldest request, which counts as answered whatever is raised."""
+        """Return the answer to the oldest request, which counts as answered even on an error."""
         return self.channel.receive(self._ids.popleft())
 
     def drain(self) -> None:
-        """Receive all answers."""
+        """Receive and discard all outstanding answers."""
         while self._ids:
             self.receive()
 
 
 class Pipeline:
-    """Requests in flight that are sent again on another connection where one breaks.
+    """Requests in flight that are sent again on another connection if theirs breaks.
 
-    For requests that may be repeated. Not for several threads.
+    Only for requests that may be repeated, and for one thread.
     """
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._pending: deque[tuple[OpCode, Sequence[Any]]] = deque()
-        # The first of the pending requests, as many as were sent over the present connection.
+        # The leading part of the pending requests, as sent over the current connection.
         self._sent: InFlight | None = None
 
     def __len__(self) -> int:
         return len(self._pending)
 
     def submit(self, op: OpCode, *buffers: Any) -> None:
-        """Send a request; its buffers must stay as they are until its answer was taken."""
+        """Send a request, whose buffers must not change until its answer has been taken."""
         self._pending.append((op, buffers))
         retry(self._client.settings, lambda _: self._send())
 
     def take(self) -> memoryview:
-        """The answer to the oldest request."""
+        """Return the answer to the oldest request."""
 
         def once(_: object) -> memoryview:
             sent = self._send()
@@ -87,7 +87,7 @@ class Pipeline:
         return retry(self._client.settings, once)
 
     def close(self) -> None:
-        """Give the connection back, or close it while answers are still to come."""
+        """Release the connection, or close it if answers are still outstanding."""
         sent, self._sent = self._sent, None
         self._pending.clear()
         if sent is None:
@@ -98,17 +98,17 @@ class Pipeline:
             self._client.release(sent.channel)
 
     def abort(self) -> None:
-        """Close the connection: after an interruption nobody knows what is in flight."""
+        """Close the connection, as after an interruption it is unknown what is in flight."""
         self._reset()
         self._pending.clear()
 
     def rest(self) -> None:
-        """Give the connection back when nothing is in flight."""
+        """Release the connection if nothing is in flight."""
         if not self._pending:
             self.close()
 
     def _send(self) -> InFlight:
-        """Send what is pending and was not sent over the present connection."""
+        """Send the pending requests that were not yet sent over the current connection."""
         if self._sent is None:
             self._sent = InFlight(self._client.acquire())
         sent = self._sent

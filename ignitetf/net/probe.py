@@ -1,9 +1,10 @@
-"""What listens at an address whose handshake was cut: asked once, when a first connection fails.
+"""Finds out what listens at an address that cut the handshake, once, after a first failure.
 
 handshake -> **probe** -> client
 
-An Ignite node that is talked to in the wrong way hangs up without a word: TLS or not, Ignite 2 or
-3. So the other ways are tried, without a login and without a certificate, and the answer tells.
+An Ignite node addressed with the wrong protocol (TLS or not, Ignite 2 or 3) hangs up without a
+word. So the other protocols are tried, without a login or a certificate, to learn which one the
+peer speaks.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from ignitetf.settings import Settings, split_address
 __all__ = ["explained"]
 
 _LIMIT_S: Final = 1.0
-# A client's first words in Ignite 3: its magic, then version 3.0.0, a client's type, no features.
+# How an Ignite 3 client begins: the magic, version 3.0.0, the client type, no features.
 _IGNITE_3: Final = b"IGNI\x00\x00\x00\x07\x03\x00\x00\x02\xc4\x00\x80"
 
 
 def explained(error: ConnectError, settings: Settings) -> ConnectError:
-    """The error of a connection that was cut, with the cause where the other side lets it be known.
+    """Return the error of a connection that was cut, with its cause if that can be found out.
 
     Returns:
-        A new error, or the one that was given.
+        A new error, or `error` itself.
     """
     address = error.fields.get("address")
     if not error.fields.get("closed") or address is None:
@@ -58,7 +59,7 @@ def _connected(address: str) -> socket.socket:
 
 
 def _answers_plainly(address: str) -> bool:
-    """Whether an Ignite node answers there without TLS, be it with a refusal."""
+    """Whether an Ignite node answers there without TLS, even if it refuses the login."""
     plain = Settings(addresses=(address,), connect_timeout_s=_LIMIT_S)
     try:
         sock, _ = open_connection(address, plain)
@@ -71,7 +72,7 @@ def _answers_plainly(address: str) -> bool:
 def _speaks_tls(address: str) -> bool:
     context = ssl.create_default_context()
     context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE  # nothing is sent; who is there is not asked
+    context.verify_mode = ssl.CERT_NONE  # nothing is sent, so the peer's identity is irrelevant
     host = split_address(address)[0]
     with contextlib.suppress(OSError), _connected(address) as sock:
         try:

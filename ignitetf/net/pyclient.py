@@ -1,10 +1,10 @@
-"""pyignite over the connections of `channel`, and its errors in the project's own words.
+"""Runs pyignite over ignitetf's own connections and translates its errors.
 
 channel -> **pyclient** -> client
 
-pyignite encodes and decodes typed values (SQL, cache configurations). Its sockets, time limits and
-checks of frames are ours: an answer has the length it says, below a limit, and the request id that
-was asked; whatever pyignite makes of bytes that it cannot read is a WireError.
+pyignite encodes and decodes typed values (SQL, cache configurations), but the sockets, time limits
+and frame checks are ours: an answer must have its declared length, stay below a limit and carry the
+id of the request. Whatever pyignite raises for bytes it cannot read becomes a WireError.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ _PREFIX: Final = 4  # the length, which pyignite expects before the answer
 
 @contextlib.contextmanager
 def translated(statement: str | None = None) -> Iterator[None]:
-    """Turn pyignite's errors into the project's; `statement` is the SQL that is under way.
+    """Translate pyignite's errors into the project's; `statement` is the SQL being run.
 
-    Decimals keep all their digits meanwhile: pyignite divides, which rounds.
+    Inside the block decimals keep all their digits, as pyignite divides them, which would round.
     """
     try:
         with decimal.localcontext(_DIGITS):
@@ -95,7 +95,7 @@ def translated(statement: str | None = None) -> Iterator[None]:
             error.message, hint=_late_hint(statement), **{**error.fields, "statement": statement}
         ) from error
     except (TypeError, ParameterError):
-        # A value of the caller's for which pyignite has no type.
+        # The caller passed a value for which pyignite has no type.
         raise
     except (IgniteTFError, OSError):
         raise
@@ -112,7 +112,7 @@ def translated(statement: str | None = None) -> Iterator[None]:
 
 def _sql_hint(message: str, statement: str) -> str:
     if "out of bounds" in message and _DISTINCT.search(statement):
-        # GridSqlQuerySplitter.splitAggregate of 2.17 takes an argument that COUNT(*) has not.
+        # GridSqlQuerySplitter.splitAggregate of 2.17 expects an argument, which COUNT(*) lacks.
         return "Apache Ignite cannot have COUNT(*) beside a DISTINCT aggregate: write COUNT(1)"
     if "The query was cancelled" in message:
         return "after its own limit (timeout_s=, --statement-timeout), or by KILL QUERY"
@@ -133,16 +133,16 @@ def _late_hint(statement: str) -> str:
 
 
 class _Encoded(IgniteDataType):  # type: ignore[misc]
-    """An object that is bytes already."""
+    """An object that is already encoded."""
 
     @classmethod
     def from_python(cls, stream: Any, value: bytes) -> None:
-        """Write it."""
+        """Write the encoded object."""
         stream.write(value)
 
 
 def sql_arguments(values: Sequence[Any]) -> list[Any]:
-    """Parameters of a statement as pyignite takes them.
+    """Convert a statement's parameters to what pyignite accepts.
 
     Raises:
         ConfigError: SQL has no type for a value.
@@ -167,9 +167,9 @@ def _argument(value: Any) -> Any:
 
 
 def abandon(cursor: Any) -> None:
-    """Close a cursor that nobody reads any more: now, or with the next request where one runs.
+    """Close an abandoned cursor: now, or after the request that is running.
 
-    Called while objects are collected, so it neither raises nor waits for another thread.
+    Called during garbage collection, so it neither raises nor waits for another thread.
     """
     connection = getattr(cursor, "connection", None)
     if isinstance(connection, _Connection) and cursor.more and cursor.cursor_id:
@@ -177,7 +177,7 @@ def abandon(cursor: Any) -> None:
 
 
 class _Connection(PyConnection):  # type: ignore[misc]
-    """pyignite's connection over a socket of `channel`."""
+    """pyignite's connection, over a socket from `open_connection`."""
 
     def __init__(self, client: PyClient, address: str) -> None:
         host, port = split_address(address)
@@ -197,35 +197,38 @@ class _Connection(PyConnection):  # type: ignore[misc]
         return {"features": mask, "node_uuid": peer.node_id}
 
     def _on_handshake_fail(self, err: BaseException) -> None:
-        # pyignite logs a traceback here; the error itself reaches the caller.
+        # pyignite would log a traceback here; the caller gets the error anyway.
         self.failed = True
 
     @property
     def alive(self) -> bool:
-        """Whether it can be used; not, when the node hung up since the last answer."""
+        """Whether it can be used, that is, the node has not hung up since the last answer."""
         if self.failed or self.closed:
             return False
         if not self._request_lock.acquire(blocking=False):
-            return True  # what there is to read is the answer to another thread's request
+            return True  # readable data would be the answer to another thread's request
         try:
             return not is_ended(self._socket)
         finally:
             self._request_lock.release()
 
     def request(self, data: bytes | bytearray, flags: int | None = None) -> bytearray:
-        """Send a request and give the frame of its answer; one at a time."""
+        """Send a request and return the frame of its answer; one request at a time."""
         with self._request_lock:
             answer = self._requested(data)
         self._close_abandoned()
         return answer
 
     def abandon(self, cursor: int) -> None:
-        """Close a cursor, now or after the request that is under way."""
+        """Close a cursor, now or after the request that is running."""
         self._abandoned.append((self._socket, cursor))
         self._close_abandoned()
 
     def _close_abandoned(self) -> None:
-        """Close them, unless a request runs; those of a connection that is gone ended with it."""
+        """Close abandoned cursors unless a request is running.
+
+        Cursors of a lost connection have ended with it.
+        """
         while self._abandoned and self._request_lock.acquire(blocking=False):
             try:
                 sock, cursor = self._abandoned.popleft()
@@ -265,7 +268,7 @@ class _Connection(PyConnection):  # type: ignore[misc]
             raise
 
     def _answer(self, request: bytes) -> bytearray:
-        """The whole frame; length, request id and objects are checked before pyignite sees it."""
+        """Receive a frame and check its length, request id and objects before pyignite sees it."""
         frame = bytearray()
         self._receive(frame, _PREFIX)
         length = int.from_bytes(frame, "little", signed=True)
@@ -299,7 +302,7 @@ class _Connection(PyConnection):  # type: ignore[misc]
 
 
 class PyClient(pyignite.Client):  # type: ignore[misc]
-    """pyignite's client over connections of these settings; uses the next address on a loss."""
+    """pyignite's client with these settings; moves to the next address if a connection is lost."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(compact_footer=True, partition_aware=False)
@@ -314,7 +317,7 @@ class PyClient(pyignite.Client):  # type: ignore[misc]
 
     @contextlib.contextmanager
     def waiting(self, limit_s: float) -> Iterator[None]:
-        """Let requests of this thread wait so long."""
+        """Let this thread's requests wait up to `limit_s` seconds."""
         self._waits.limit_s = limit_s
         try:
             yield

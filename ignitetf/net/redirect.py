@@ -1,9 +1,9 @@
-"""Statements that write to a data set by its SQL name, which is a view.
+"""Redirects statements that write to a data set's SQL name, which is a view, to its table.
 
 client -> **redirect** -> client
 
-A view cannot be written to. The statement is meant for the table that the view shows, whose name
-changes when the data set is replaced, and nobody should have to look it up.
+A view cannot be written to. What the user means is the table behind it, whose name changes
+whenever the data set is replaced, so nobody should have to look it up.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WRITES: Final = re.compile(
     + _NAME,
     re.IGNORECASE | re.VERBOSE,
 )
-# As `create_view.sql` makes it of `rows_table`.
+# The form that `create_view.sql` gives to a view over `rows_table`.
 _VIEW: Final = re.compile(r'SELECT \* FROM ("[^"]+__ROWS")')
 
 
@@ -42,11 +42,11 @@ def run(
     params: Sequence[Any],
     options: Mapping[str, Any],
 ) -> SqlResult:
-    """Run a statement; one that writes to a data set by its name, on the table of that.
+    """Run a statement, on the data set's table if it writes to a data set by its name.
 
     Args:
         sql: Runs a statement with parameters and options.
-        is_cache: Whether there is a cache of a name.
+        is_cache: Whether a cache of the given name exists.
         statement: The statement.
         params: Values for its parameters.
         options: Options of `sql`.
@@ -56,7 +56,7 @@ def run(
     """
     found = _WRITES.match(statement)
     if found is not None and found["if"] is not None:
-        # Of a view the node would drop nothing, and say nothing.
+        # With IF EXISTS the node would silently do nothing for the name of a view.
         statement = _of_table(sql, statement) or statement
     try:
         return sql(statement, params, **options)
@@ -69,7 +69,7 @@ def run(
 
 
 def _hint(is_cache: Callable[[str], bool], message: str) -> str | None:
-    """What helps where a name of a data set is not what its user takes it for."""
+    """Suggest a fix when a data set's name is not what the user takes it for."""
     if _NO_COLUMN.match(message):
         return (
             "the SQL name of a data set is a view, which has no _KEY and _VAL: name the column of"
@@ -85,9 +85,9 @@ def _hint(is_cache: Callable[[str], bool], message: str) -> str | None:
 
 
 def _of_table(sql: Callable[..., SqlResult], statement: str) -> str | None:
-    """The statement with the table of a data set in place of its name.
+    """Replace a data set's name by its table; None if the statement writes to no data set.
 
-    None where it writes to no data set. To drop the table, its view has been dropped.
+    Before a table is dropped, its view is dropped too.
     """
     if (found := _WRITES.match(statement)) is None:
         return None

@@ -1,6 +1,6 @@
-"""What a handshake that failed means: the error, with its cause and a hint, in one line each.
+"""Explains failed handshakes: picks the error, its cause and a hint, in one line each.
 
-TLS alerts and certificates, and the first bytes of those who are no Ignite nodes -> **errors**
+TLS alerts and certificates, and the first bytes of peers other than Ignite -> **errors**
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from ignitetf.settings import Settings
 
 __all__ = ["LOST", "cause", "foreign", "tls_failed", "unverified"]
 
-# Ends of a handshake that was cut short, and may succeed another time.
+# The handshake was cut short and may succeed another time.
 LOST: Final = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
 _TRUST_HINT: Final = "give the file of the authority that signed it with --ca"
 _CLOCK_HINT: Final = "renew the node's certificate; is the clock of this machine right?"
 _NAME_HINT: Final = "give an address that the certificate names (--address), or issue one for it"
-# OpenSSL's codes of a certificate that cannot be verified.
+# OpenSSL's codes for certificates that cannot be verified.
 _UNVERIFIED: Final = {
     9: ("is not valid yet", _CLOCK_HINT),
     10: ("has expired", _CLOCK_HINT),
@@ -31,7 +31,7 @@ _UNVERIFIED: Final = {
     64: ("is for another host", _NAME_HINT),
 }
 _NOT_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH", "RECORD_LAYER_FAILURE")
-# Alerts by which the other side tells why, as they stand at the end of OpenSSL's reasons.
+# Alerts that state the other side's reason, as they appear at the end of OpenSSL's reasons.
 _ALERTS: Final = {
     "CERTIFICATE_REQUIRED": "the node asks for a client certificate",
     "UNKNOWN_CA": "the node does not trust the authority of the client certificate",
@@ -44,7 +44,7 @@ _ALERTS: Final = {
     "HANDSHAKE_FAILURE": "the node and this machine have no cipher in common, or it asks for a"
     " client certificate",
 }
-# What others begin their answer with.
+# How the answers of other servers begin.
 _FOREIGN: Final = (
     (b"IGNI", "a node of Apache Ignite 3 listens there, whose protocol is another one"),
     (b"\x15\x03", "the port speaks TLS"),
@@ -57,7 +57,7 @@ _FOREIGN: Final = (
 
 
 def unverified(address: str, error: ssl.SSLCertVerificationError) -> TlsError:
-    """The error for a node whose certificate was refused here."""
+    """Return the error for a node whose certificate failed our checks."""
     what, hint = _UNVERIFIED.get(error.verify_code, ("was refused", _TRUST_HINT))
     return TlsError(
         f"{address}: the node's certificate {what}: {error.verify_message}",
@@ -69,7 +69,14 @@ def unverified(address: str, error: ssl.SSLCertVerificationError) -> TlsError:
 def tls_failed(
     address: str, error: OSError, settings: Settings, *, agreed: bool = False
 ) -> TlsError:
-    """What ended TLS, before or after it was agreed upon: the other side's alert, if it sent one."""
+    """Return the error for a failure of TLS, naming the other side's alert if it sent one.
+
+    Args:
+        address: Address of the node.
+        error: What the socket raised.
+        settings: The client's settings.
+        agreed: Whether the failure came after the TLS handshake.
+    """
     reason = str(getattr(error, "reason", None) or "")
     facts: dict[str, Any] = {"address": address, "lost": isinstance(error, LOST)}
     if not agreed and any(sign in reason for sign in _NOT_TLS):
@@ -117,7 +124,7 @@ def _client_hint(settings: Settings, agreed: bool) -> str:
 
 
 def foreign(address: str, head: bytes) -> ConnectError:
-    """The error for a port whose answer begins with bytes that are not Ignite's."""
+    """Return the error for a port whose answer does not begin like Ignite's."""
     for begin, what in _FOREIGN:
         if head.startswith(begin):
             hint = "the thin client port of Apache Ignite 2 is 10800 by default"
@@ -134,5 +141,5 @@ def foreign(address: str, head: bytes) -> ConnectError:
 
 
 def cause(error: BaseException) -> str:
-    """What an error says, for the middle of a sentence."""
+    """Return an error's text in lower case, for the middle of a sentence."""
     return (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()

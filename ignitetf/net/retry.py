@@ -1,8 +1,8 @@
-"""Trying again: which failures pass, how long to wait before the next try, when to give up.
+"""Retries: which failures are temporary, how long to wait before the next try, when to give up.
 
 failures -> **retry** -> client, load, read, fs
 
-Whatever is tried again takes its waits from a `Backoff`, and all policies stand here.
+Everything that retries takes its waits from a `Backoff`, and all policies are defined here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["CONFLICT", "LOAD", "READ", "ROOM", "Backoff", "Policy", "is_retryabl
 
 T = TypeVar("T")
 
-# What a node says when the cluster changed under a request, which the next try may survive.
+# What a node answers when the cluster changed during a request; a retry may succeed.
 _CHANGED: Final = (
     "ClusterTopologyException",
     "ClusterTopologyCheckedException",
@@ -44,8 +44,8 @@ _CHANGED: Final = (
     # The partition's owner left while the scan was being sent to it.
     "ClusterNode.isLocal()",
 )
-# What it says then of a single write or a transaction, which took effect, or did not, or by half.
-# Only for those who find out which by reading.
+# What it answers then to a single write or a transaction, which may have taken effect fully, partly
+# or not at all. Only for callers that find out which by reading.
 _UNSETTLED: Final = (
     "TransactionRollback",
     "TransactionTimeout",
@@ -62,19 +62,19 @@ _UNSETTLED: Final = (
     "Heuristic",
 )
 
-# Limits of a file operation in seconds, by what its last try ended with.
+# Time limits of a file operation in seconds, by the error of its last try.
 _CHANGE_LIMIT_S: Final = 40.0
 _CONNECT_LIMIT_S: Final = 3.0
-# A node that dies during a commit says the same as a full one, but not for so long.
+# A node that dies during a commit answers like a full one, but not for this long.
 _FULL_LIMIT_S: Final = 5.0
-# The pool may hold so many connections of a node that is gone; each costs a try, and no wait.
+# The pool may hold this many connections to a node that is gone; each costs a try but no wait.
 _STALE_CONNECTIONS: Final = 12
 
 
 def is_retryable(error: BaseException) -> bool:
-    """Whether the same request may succeed on another connection, or a moment later."""
+    """Return whether the same request may succeed on another connection or a moment later."""
     if isinstance(error, TlsError):
-        # Cut short, as by a node that dies, or refused.
+        # `lost` means cut short, as by a dying node; otherwise TLS was refused.
         return bool(error.fields.get("lost"))
     if isinstance(error, AuthenticationError):
         return False
@@ -86,7 +86,7 @@ def is_retryable(error: BaseException) -> bool:
 
 
 def _is_repeatable(error: BaseException) -> bool:
-    """Whether a file operation may succeed a moment later; it has waited long for a timeout."""
+    """Whether a file operation may succeed a moment later; a timeout has waited long enough."""
     if isinstance(error, RequestTimeout):
         return False
     return is_retryable(error) or _says(error, _UNSETTLED)
@@ -105,16 +105,16 @@ def _says(error: BaseException, signs: tuple[str, ...]) -> bool:
 
 @dataclass(frozen=True)
 class Policy:
-    """How one kind of work is tried again.
+    """How one kind of work is retried.
 
     Attributes:
         first_s: Wait before the second try, in seconds.
         longest_s: The longest wait.
-        doubling: Whether each wait is twice the one before; else it is longer by `first_s`.
-        jitter: Whether a wait is cut at random, to half of it at most, so that the many who lost
-            the same node do not come back together.
-        tries: After so many it is given up.
-        passes: Whether a failure may pass.
+        doubling: Whether each wait is twice the previous one; otherwise it grows by `first_s`.
+        jitter: Whether waits are shortened at random, by up to half, so that the many clients that
+            lost the same node do not return all at once.
+        tries: Number of tries after which to give up.
+        passes: Whether a failure may be temporary.
     """
 
     first_s: float
@@ -128,19 +128,19 @@ class Policy:
 READ: Final = Policy(first_s=0.1, longest_s=5.0, jitter=True)
 LOAD: Final = Policy(first_s=0.2, longest_s=5.0)
 _FILE: Final = Policy(first_s=0.1, longest_s=1.0, jitter=True, passes=_is_repeatable)
-# A node without memory, after something was removed for it.
+# A node out of memory, after something was removed to make room.
 ROOM: Final = Policy(first_s=0.2, longest_s=1.6, tries=5, passes=_is_full)
-# Another client changed the same directory; it needs a few milliseconds for that.
+# Another client is changing the same directory, which takes it a few milliseconds.
 CONFLICT: Final = Policy(
     first_s=0.002, longest_s=0.1, doubling=False, tries=100, passes=lambda _: True
 )
 
 
 class Backoff:
-    """The failures of one piece of work since it last got on.
+    """Counts the failures of one piece of work since it last made progress.
 
     Attributes:
-        failures: How many there were.
+        failures: Number of failures since then.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -148,23 +148,23 @@ class Backoff:
         self.progress()
 
     def progress(self) -> None:
-        """Begin anew: the work has got on."""
+        """Start over, because the work has made progress."""
         self._since = time.monotonic()
         self.failures = 0
 
     def wait_s(self, error: BaseException, limit_s: float = math.inf) -> float | None:
-        """Seconds to wait before the next try, None where the error is to be raised.
+        """Return the seconds to wait before the next try, or None to give up and raise the error.
 
         Args:
-            error: What the last try ended with.
-            limit_s: Seconds without progress after which it is given up; 0 tries nothing again.
+            error: The error of the last try.
+            limit_s: Seconds without progress after which to give up; 0 means no retry.
         """
         policy = self._policy
         self.failures += 1
         left_s = self._since + limit_s - time.monotonic()
         if left_s <= 0 or self.failures >= policy.tries or not policy.passes(error):
             return None
-        # The power is bounded, as a number of that many bits is no float any more.
+        # Bounded, because a larger power would overflow a float.
         steps = 2.0 ** min(self.failures - 1, 32) if policy.doubling else self.failures
         wait = min(policy.longest_s, policy.first_s * steps)
         if policy.jitter:
@@ -173,12 +173,12 @@ class Backoff:
 
 
 def retry(settings: Settings, action: Callable[[IgniteTFError | None], T]) -> T:
-    """Run an action on files until it succeeds, while the cluster changes or connections are stale.
+    """Run an action on files, retrying while the cluster changes or connections are stale.
 
     Args:
-        settings: `idle_timeout_s` limits the time.
-        action: Called with the error of the try before, which may have taken effect without an
-            answer or by half; None the first time.
+        settings: `idle_timeout_s` limits the total time.
+        action: Called with the error of the previous try, or None the first time. That try may have
+            taken effect partly, or fully without an answer.
     """
     backoff = Backoff(_FILE)
     earlier: IgniteTFError | None = None

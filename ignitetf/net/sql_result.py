@@ -1,4 +1,4 @@
-"""`SqlResult`: the rows of one SQL statement.
+"""`SqlResult`: the rows of one SQL statement, fetched as they are consumed.
 
 pyclient -> **sql_result** -> client
 """
@@ -24,14 +24,14 @@ _EPOCH = datetime.datetime(1970, 1, 1)
 
 
 class SqlResult:
-    """Rows of one statement, fetched page by page as they are iterated.
+    """The rows of one statement, fetched page by page during iteration.
 
-    The cursor on the node is closed after the last row, by `close`, and when nobody has the result
-    any more.
+    The cursor on the node is closed after the last row, by `close`, or when the result is garbage
+    collected.
 
     Attributes:
         columns: Names of the columns.
-        update_count: Rows changed by a DML statement, None for a query.
+        update_count: Number of rows changed by a DML statement; None for a query.
     """
 
     def __init__(self, cursor: Any, statement: str) -> None:
@@ -42,7 +42,7 @@ class SqlResult:
         with translated(statement):
             self.columns: list[str] = list(next(cursor, []))
         self.update_count: int | None = None
-        # What a change answers looks like a query of one column of this name.
+        # The answer to a change looks like a query with one column of this name.
         if self.columns == ["UPDATED"] and not is_query(statement):
             self.update_count = int(next(iter(self), (0,))[0])
 
@@ -51,10 +51,10 @@ class SqlResult:
             yield self._page.popleft()
 
     def _next_page(self) -> bool:
-        """Take over the next page; False where there is none."""
+        """Fetch the next page; False if there are no more."""
         cursor, plain = self._cursor, self._cursor.client.unwrap_binary
         with translated(self._statement):
-            # The first row of a page has it fetched; `data` are those that follow.
+            # Asking for the first row fetches the page; `data` holds the rows after it.
             if (row := next(cursor, None)) is None:
                 if self._cut:
                     raise SqlError(
@@ -74,12 +74,12 @@ class SqlResult:
         self.close()
 
     def fetchall(self) -> list[tuple[Any, ...]]:
-        """All rows that are left."""
+        """Return all remaining rows."""
         with self:
             return list(self)
 
     def close(self) -> None:
-        """Close the cursor on the node; harmless when it is exhausted."""
+        """Close the cursor on the node; does nothing if it is exhausted."""
         with contextlib.suppress(IgniteTFError, CacheError, OSError):
             self._cursor.close()
         self._cut, self._cursor.more = self._cut or bool(self._cursor.more), False
@@ -91,7 +91,10 @@ class SqlResult:
 
 
 def _plain(value: Any) -> Any:
-    """A moment as one datetime in UTC; pyignite gives it in the zone here, nanoseconds apart."""
+    """Convert a timestamp to a datetime in UTC.
+
+    pyignite returns it in the local time zone, with the nanoseconds separate.
+    """
     if isinstance(value, datetime.datetime):
         return _utc(value, 0)
     if (
@@ -105,6 +108,6 @@ def _plain(value: Any) -> Any:
 
 
 def _utc(local: datetime.datetime, nanoseconds: int) -> datetime.datetime:
-    # pyignite's microseconds went through a float, its milliseconds are whole.
+    # pyignite computes microseconds through a float; only its milliseconds are exact.
     millis = round(local.timestamp() * 1000)
     return _EPOCH + datetime.timedelta(milliseconds=millis, microseconds=nanoseconds // 1000)

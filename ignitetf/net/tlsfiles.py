@@ -1,4 +1,4 @@
-"""The TLS context of settings, and what is wrong with its files when there can be none.
+"""Builds the TLS context from the settings and explains which file is wrong if it cannot.
 
 settings -> **context** -> handshake
 """
@@ -18,7 +18,7 @@ _PKCS12 = "openssl pkcs12 -in STORE -out client.pem writes one from a PKCS12 sto
 
 
 def tls_context(settings: Settings) -> ssl.SSLContext:
-    """The TLS context of these settings; raises ConfigError for an unusable file."""
+    """Return the TLS context for these settings; raises ConfigError for an unusable file."""
     try:
         context = ssl.create_default_context(cafile=settings.ca)
     except (OSError, ssl.SSLError) as error:
@@ -36,7 +36,7 @@ def _load_client_certificate(context: ssl.SSLContext, settings: Settings, cert: 
     asked = False
 
     def password() -> str:
-        # Without a callable OpenSSL would ask on the terminal. It asks for encrypted keys only.
+        # Without a callback OpenSSL would prompt on the terminal. It only asks for encrypted keys.
         nonlocal asked
         asked = True
         return settings.key_password or ""
@@ -81,7 +81,7 @@ def _unreadable(option: str, path: str, error: Exception, kind: str) -> ConfigEr
 
 
 def _has(path: str, kind: str) -> bool:
-    """Whether a file has a PEM block of this kind."""
+    """Whether a file contains a PEM block of this kind."""
     try:
         lines = Path(path).read_bytes().splitlines()
     except OSError:
@@ -91,7 +91,7 @@ def _has(path: str, kind: str) -> bool:
 
 
 def expired(path: str) -> bool:
-    """Whether a certificate has ended; unknown, thus False, without the package cryptography."""
+    """Return whether a certificate has expired; False if the package cryptography is missing."""
     try:
         from cryptography import x509
 

@@ -1,9 +1,9 @@
-"""The statements in `sql/`, which commands run by name, and how a text is split into statements.
+"""The SQL statements in `sql/`, run by name, and the splitting of a text into statements.
 
-The files are beside this package in an installation (`ignitetf/sql/files`), and in the folder
-`sql/` of a checkout. Each has one statement or several, for Ignite's H2 dialect. `{name}` in a file is a place to
-fill; `statement` puts nothing there but names, numbers and lists of them, so that no value can
-become SQL. Values of a query go as `?` parameters, beside the text.
+The files are in `ignitetf/sql/files` in an installation and in the folder `sql/` of a checkout.
+Each has one or more statements in Ignite's H2 dialect. `{name}` in a file is a placeholder, which
+`statement` only fills with names, numbers and lists of them, so that no value can become SQL.
+Values of a query are passed separately, as `?` parameters.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
     "text_of",
 ]
 
-# Files that `ignitetf table create NAME` knows.
+# Files that `ignitetf table create NAME` accepts.
 TABLES = ("images", "mnist", "voc")
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_$.-]*\Z")
@@ -37,39 +37,40 @@ Fill = str | int | Sequence[str] | Sequence[tuple[str, str]] | Mapping[str, "str
 
 
 def names() -> list[str]:
-    """Names of all files, without `.sql`."""
+    """Return the names of all files, without `.sql`."""
     return sorted(path.stem for path in _folder().glob("*.sql"))
 
 
 def statement(name: str, /, **values: Fill) -> str:
-    """The text of `name`.sql with its places filled; see `fill`.
+    """Return the text of `name`.sql with its placeholders filled; see `fill`.
 
     Raises:
-        ConfigError: There is no such file, a place has no value, or a value may not stand in SQL.
+        ConfigError: There is no such file, a placeholder has no value, or a value is not safe in
+            SQL.
     """
     text = text_of(name)
     if missing := placeholders(text) - values.keys():
         raise ConfigError(f"{name}.sql needs {', '.join(sorted(missing))}")
-    # A view keeps its statement as it was sent.
+    # Stripped, because a view stores its statement exactly as sent.
     return fill(text.strip(), **values)
 
 
 def text_of(name: str) -> str:
-    """The text of `name`.sql as it stands there; raises ConfigError where there is none."""
+    """Return the unfilled text of `name`.sql; raises ConfigError if there is none."""
     if name not in names():
         raise ConfigError(f"no statement {name!r}", hint=f"there are {', '.join(names())}")
     return (_folder() / f"{name}.sql").read_text(encoding="utf-8")
 
 
 def fill(text: str, /, **values: Fill) -> str:
-    """The text with each `{place}` that has a value exchanged for it.
+    """Replace each `{place}` in a text for which there is a value.
 
-    A name or a number stands as it is. A list of names becomes `"A", "B"`; a list of names and
-    types becomes the columns `"A" INT, "B" BIGINT`; a mapping becomes the options
-    `,TEMPLATE=p16,BACKUPS=1`, with the comma in front, as other options stand there already.
+    A name or a number is inserted as it is. A list of names becomes `"A", "B"`; a list of names
+    and types becomes the columns `"A" INT, "B" BIGINT`; a mapping becomes the options
+    `,TEMPLATE=p16,BACKUPS=1`, with a leading comma because other options come before them.
 
     Raises:
-        ConfigError: A value may not stand in SQL.
+        ConfigError: A value is not safe in SQL.
     """
 
     def value(match: re.Match[str]) -> str:
@@ -80,12 +81,12 @@ def fill(text: str, /, **values: Fill) -> str:
 
 
 def placeholders(text: str) -> set[str]:
-    """Names of the places in the text."""
+    """Return the names of the placeholders in a text."""
     return set(_PLACE.findall(text))
 
 
 def bare(text: str) -> str:
-    """The text without the space and the comments it begins with."""
+    """Return a text without leading space and comments."""
     for token in tokens(text):
         if token.kind not in ("space", "comment"):
             return text[token.start :]
@@ -93,10 +94,10 @@ def bare(text: str) -> str:
 
 
 def split(text: str) -> Iterator[str]:
-    """The statements of a text, which semicolons end outside quotes and comments.
+    """Split a text into statements at semicolons outside quotes and comments.
 
     Yields:
-        Each without its semicolon; none that is only space and comments.
+        Each statement without its semicolon, skipping those of only space and comments.
     """
     start, content = 0, False
     for token in tokens(text):

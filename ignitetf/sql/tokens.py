@@ -1,10 +1,10 @@
-"""The tokens of SQL text, as Ignite's H2 dialect has them.
+"""Splits SQL text into tokens of Ignite's H2 dialect.
 
 text -> **tokens** -> split, conditions of reads
 
-What stands in quotes or in a comment is told from what does not; so whoever looks for a word, a
-parameter or a semicolon finds no false one. Text that ends within quotes or a comment gives a last
-token of the kind `open`.
+Quotes and comments are tokens of their own, so a search for a word, a parameter or a semicolon
+finds none inside them. If the text ends within quotes or a comment, the last token is of the kind
+`open`.
 
 Source: H2 1.4.197, `Parser.initialize` (comments end at a line's end and do not nest, names may
 stand in backquotes, texts in `$$`).
@@ -41,14 +41,14 @@ _QUERIES: Final = frozenset(("SELECT", "WITH", "EXPLAIN", "SHOW", "VALUES", "TAB
 
 
 class Token(NamedTuple):
-    """A piece of SQL.
+    """One token of SQL.
 
     Attributes:
         kind: `space`, `comment`, `text` (in single quotes), `dollar` (a text in `$$`), `name`
             (quoted), `word`, `number`, `param` (`?`), `mark` (one other character) or `open`
             (from a quote or the beginning of a comment to the end of the whole text).
-        text: As it stands there.
-        start: Where it begins.
+        text: The token's text, unchanged.
+        start: Its position.
     """
 
     kind: Kind
@@ -57,9 +57,9 @@ class Token(NamedTuple):
 
     @property
     def identifier(self) -> str | None:
-        """The name that a word or a quoted name stands for; None of other kinds.
+        """The name that a word or a quoted name stands for; None for other kinds.
 
-        Words are in upper case, as SQL has them.
+        Words are converted to upper case, as in SQL.
         """
         if self.kind == "word":
             return self.text.upper()
@@ -71,13 +71,13 @@ class Token(NamedTuple):
 
 
 def tokens(text: str) -> Iterator[Token]:
-    """The tokens of a text, which together are the text."""
+    """Yield the tokens of a text, which together make up the text."""
     for match in _TOKEN.finditer(text):
         yield Token(match.lastgroup, match[0], match.start())  # type: ignore[arg-type]
 
 
 def count_parameters(text: str) -> int | None:
-    """How many values a statement takes; None where they are numbered, or quotes are open."""
+    """Count a statement's parameters; None if they are numbered or quotes are left open."""
     found = list(tokens(text))
     if any(t.kind == "open" or (t.kind == "param" and len(t.text) > 1) for t in found):
         return None
@@ -85,7 +85,7 @@ def count_parameters(text: str) -> int | None:
 
 
 def first_word(text: str) -> str:
-    """The word a statement begins with, in upper case; another token as it stands."""
+    """Return a statement's first word in upper case, or its first token if that is no word."""
     for token in tokens(text):
         if token.kind not in ("space", "comment"):
             return token.identifier or token.text
@@ -93,5 +93,5 @@ def first_word(text: str) -> str:
 
 
 def is_query(statement: str) -> bool:
-    """Whether a statement asks for rows, and changes nothing."""
+    """Return whether a statement only queries rows and changes nothing."""
     return first_word(statement) in _QUERIES

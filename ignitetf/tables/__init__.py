@@ -1,1 +1,1 @@
-"""Caches and SQL tables of a cluster: made, described, listed, removed; manifests of data sets."""
+"""Creates, describes, lists and removes caches, SQL tables and the manifests of data sets."""

@@ -1,17 +1,17 @@
-"""Create caches and SQL tables.
+"""Creates caches and SQL tables, and undoes a creation that is interrupted.
 
-A thin client cannot set the number of partitions of a cache. Templates in the node's
-configuration can (`p16*` has 16), and `CREATE TABLE ... WITH "template=p16"` takes one under any
-cache name; so every cache whose partitions are chosen is made by SQL. What was made is compared
-with what was asked for, and dropped when the two differ.
+A thin client cannot set the number of partitions of a cache. Templates in the node's configuration
+can (`p16*` has 16), and `CREATE TABLE ... WITH "template=p16"` applies one under any cache name. So
+every cache with a chosen number of partitions is created by SQL. If the result differs from what
+was requested, it is dropped.
 
-A node finishes a request whose client has gone. So a cache whose CREATE was under way when Ctrl-C
-or a signal came is not there yet while the client cleans up, but a moment later: a call that is
-interrupted waits for it and removes it (`undone_if_interrupted`).
+A node finishes a request even if its client is gone. A cache whose CREATE was running when Ctrl-C
+or a signal arrived may therefore appear only after the client has cleaned up. So an interrupted
+call waits for the cache and removes it (`undone_if_interrupted`).
 
-Source: Apache Ignite 2.17.0, by experiment. Columns of the type OTHER take arrays of every kind;
-a column whose type is not exactly that of the binary field fails when it is read. A bare string
-value gets a full-text index, without whose jar the table silently does not appear.
+Source: Apache Ignite 2.17.0, by experiment. Columns of type OTHER accept arrays of any kind. A
+column whose type does not exactly match the binary field fails on reading. A bare string value gets
+a full-text index; without its jar the table silently never appears.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ __all__ = [
     "undone_if_interrupted",
 ]
 
-# How long an interrupted call waits for the node to finish what it was asked for.
+# How long an interrupted call waits for the node to finish the request.
 _MAKING_S: Final = 0.5
 _POLL_S: Final = 0.02
 
 
 def create_cache(client: Client, spec: CacheSpec) -> None:
-    """Create a cache for keys and values of every type.
+    """Create a cache for keys and values of any type.
 
     Raises:
-        CacheExists: There is a cache or a table of this name.
+        CacheExists: A cache or table of this name exists.
         ConfigError: The cluster has no template for this number of partitions.
-        ServerOverloaded: The node's memory has no room for them.
+        ServerOverloaded: The node's memory has no room for the partitions.
     """
     _require_absent(client, spec.name)
     require_room_for(client, spec)
@@ -68,7 +68,7 @@ def create_cache(client: Client, spec: CacheSpec) -> None:
         if spec.partitions is None:
             _create_plain(client, spec)
             return
-        # Under the cache's own name it would say that the cache is empty.
+        # A table with the cache's own name would claim that the cache is empty.
         table = f"{spec.name}__CACHE"
         options = table_options(spec, spec.partitions)
         text = statement("create_cache", table=table, cache=spec.name, options=options)
@@ -78,24 +78,24 @@ def create_cache(client: Client, spec: CacheSpec) -> None:
 def create_table(
     client: Client, schema: Schema, name: str, spec: CacheSpec, index: Sequence[str] = ()
 ) -> None:
-    """Create the SQL table `name` over the new cache `spec.name`, for records of this schema.
+    """Create the SQL table `name` with its new cache `spec.name`, for records of this schema.
 
     The columns are the key (`ID`, or the fields of a composite key) and the fields of the value,
-    in capitals. Bare values that SQL cannot show (strings, arrays but byte[]) get a cache without
-    a table.
+    in capitals. Bare values that SQL cannot show (strings, and arrays except byte[]) get a cache
+    without a table.
 
     Args:
         client: The connection.
-        schema: The records.
-        name: Name of the table; in capitals, SQL needs no quotes around it.
+        schema: Schema of the records.
+        name: Name of the table; in capitals it needs no quotes in SQL.
         spec: The cache.
-        index: Names of columns that get an index of their own.
+        index: Names of columns that each get an index.
 
     Raises:
-        CacheExists: There is a cache or a table of this name.
-        ConfigError: A name cannot stand in SQL, or the cluster has no template for this number
-            of partitions. Nothing is left behind.
-        ServerOverloaded: The node's memory has no room for them.
+        CacheExists: A cache or table of this name exists.
+        ConfigError: A name is not valid in SQL, or the cluster has no template for this number of
+            partitions. Nothing is left behind.
+        ServerOverloaded: The node's memory has no room for the partitions.
     """
     schema.check_identifiers()
     _require_absent(client, spec.name)
@@ -114,7 +114,7 @@ def create_table(
 
 
 def has_table(schema: Schema) -> bool:
-    """Whether SQL can show these records: all but bare values of types that it has not."""
+    """Return whether SQL can show these records: all except bare values of types it lacks."""
     if schema.type_name is not None:
         return True
     code = schema.fields[0].type
@@ -122,12 +122,12 @@ def has_table(schema: Schema) -> bool:
 
 
 def column_type(field: Field) -> str:
-    """The SQL type whose values are exactly those of the field's binary type."""
+    """Return the SQL type with exactly the values of the field's binary type."""
     return DATA_TYPES[field.type].sql or "OTHER"
 
 
 def missing_template(partitions: int) -> ConfigError:
-    """The error for a cluster that has no template with this number of partitions."""
+    """Return the error for a cluster without a template for this number of partitions."""
     return ConfigError(
         f"the cluster has no cache template p{partitions}*, so it cannot make a cache with "
         f"{partitions} partitions",
@@ -138,7 +138,7 @@ def missing_template(partitions: int) -> ConfigError:
 
 
 def creation_error(error: SqlError, table: str, partitions: int) -> IgniteTFError:
-    """What the failure of a CREATE TABLE means; the error itself where it says enough."""
+    """Explain why a CREATE TABLE failed; returns the error itself if it says enough."""
     if "already exists" in error.message or "already indexed" in error.message:
         return CacheExists(
             f"table {table!r} exists",
@@ -152,13 +152,13 @@ def creation_error(error: SqlError, table: str, partitions: int) -> IgniteTFErro
 
 @contextlib.contextmanager
 def undone_if_interrupted(exists: Callable[[], bool], remove: Callable[[], None]) -> Iterator[None]:
-    """Remove what the block was making when it is interrupted, and pass the interruption on.
+    """Remove what the block was creating if it is interrupted, and re-raise the interruption.
 
-    Errors are left to the block: the node has answered then, or is lost.
+    Errors are left to the block, since then the node has answered or is lost.
 
     Args:
-        exists: Whether it is there; it must not have been when the block began.
-        remove: Removes it.
+        exists: Whether the object exists; it must not when the block begins.
+        remove: Removes the object.
     """
     try:
         yield
@@ -171,7 +171,7 @@ def undone_if_interrupted(exists: Callable[[], bool], remove: Callable[[], None]
 
 
 def _create_from_template(client: Client, schema: Schema, name: str, spec: CacheSpec) -> None:
-    """Create a table; without a number of partitions also where the cluster has no templates."""
+    """Create a table; if no partitions are given, this works without templates as well."""
     partitions = spec.partitions
     if partitions is None and spec.mode == "PARTITIONED":
         partitions = DEFAULT_PARTITIONS
@@ -181,7 +181,7 @@ def _create_from_template(client: Client, schema: Schema, name: str, spec: Cache
     except ConfigError:
         if spec.partitions is not None or partitions is None:
             raise
-        # The table then takes Ignite's own defaults, which have as many partitions.
+        # Ignite's own defaults have the same number of partitions.
         text = _table_text(schema, name, spec, None)
         _create(client, spec, text, name)
 
@@ -205,7 +205,7 @@ def _table_text(schema: Schema, name: str, spec: CacheSpec, partitions: int | No
 
 
 def _create(client: Client, spec: CacheSpec, text: str, table: str) -> None:
-    """Run a CREATE TABLE and compare the number of partitions; leaves nothing when it fails."""
+    """Run a CREATE TABLE and check the number of partitions; leaves nothing behind on failure."""
     try:
         client.sql(text).close()
     except SqlError as error:
@@ -217,9 +217,10 @@ def _create(client: Client, spec: CacheSpec, text: str, table: str) -> None:
 
 
 def _has_partitions(client: Client, cache: str, count: int) -> bool:
-    """Whether a new cache, whose partitions have owners yet, has so many.
+    """Whether a new cache, whose partitions all still have owners, has `count` partitions.
 
-    The map answers in a fifth of the time of the view, which is asked where there is no map.
+    The partition map takes a fifth of the time of the view, which is queried only if the map
+    does not confirm the number.
     """
     return client.partition_map(cache).count == count or client.partition_count(cache) == count
 
@@ -230,7 +231,7 @@ def _create_index(client: Client, cache: str, table: str, column: str) -> None:
 
 
 def _removed_if_interrupted(client: Client, cache: str) -> contextlib.AbstractContextManager[None]:
-    """Remove a cache, which was absent, when the calls that make it are interrupted."""
+    """Remove a cache that did not exist before, if its creation is interrupted."""
     return undone_if_interrupted(
         lambda: client.cache_exists(cache), lambda: remove_cache(client, cache)
     )
@@ -262,7 +263,7 @@ def _key_columns(schema: Schema) -> list[tuple[str, str]]:
 
 
 def _undo(exists: Callable[[], bool], remove: Callable[[], None]) -> None:
-    """Remove it as soon as it is there; half made it may refuse to go, so that is repeated."""
+    """Remove the object as soon as it exists, retrying, since a half-made one may refuse."""
     deadline = time.monotonic() + _MAKING_S
     while True:
         if exists():

@@ -1,14 +1,13 @@
-"""Manifests: what the data set in a cache is, kept in Ignite beside the data.
+"""Manifests, which describe the data set in a cache and are stored in Ignite beside the data.
 
 loader -> **manifest** -> reader, verify, describe
 
-A manifest is a JSON text under the name of its data set in the replicated cache
-`IGNITETF_CATALOG`, so that every Ignite client can read it. The loader writes it last, when all
-rows are stored; what stands in it can therefore be relied on.
+A manifest is a JSON text in the replicated cache `IGNITETF_CATALOG`, keyed by the name of its data
+set, so that every Ignite client can read it. The loader writes it last, when all rows are stored,
+so its content can be relied on.
 
-The name of a data set is the name its user gave. The cache that has the rows is
-`Manifest.cache`; the two differ while a replacement takes its place, and readers follow the
-manifest.
+A data set has the name its user gave it. The rows are in the cache `Manifest.cache`, whose name
+differs while a replacement takes over; readers follow the manifest.
 """
 
 from __future__ import annotations
@@ -50,13 +49,13 @@ __all__ = [
 
 CATALOG_CACHE: Final = "IGNITETF_CATALOG"
 _FORMAT: Final = 1
-# Entries beside the manifests have a name with this, which no cache of a data set has.
+# Names of other entries than manifests contain this; names of data sets never do.
 SEPARATOR: Final = "\n"
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What is known about a data set.
+    """Everything recorded about a data set.
 
     Attributes:
         name: Name of the data set.
@@ -64,17 +63,17 @@ class Manifest:
         cache: The cache that holds it now; `name`, except while it is being replaced.
         layout: `rows` (an entry is a record) or `blocks` (an entry is a block of columns).
         rows: Number of records.
-        partition_rows: Records by partition; empty where it is not known.
-        class_names: Names of the values of LABEL; empty where they have none.
-        checksum: Sum modulo 2^64 of the records' hashes (`wire.checksum`), 16 hex digits;
-            equal for both layouts. Empty where it is not known.
-        source: Fingerprint of what was loaded; several, separated by spaces, after `append`.
+        partition_rows: Number of records in each partition; empty if unknown.
+        class_names: Names of the values of LABEL; empty if they have none.
+        checksum: Sum modulo 2^64 of the records' hashes (`wire.checksum`), 16 hex digits, equal for
+            both layouts. Empty if unknown.
+        source: Fingerprint of what was loaded; after `append` several, separated by spaces.
         created: Time of the load, ISO 8601 in UTC.
         version: 1 for a new data set, one more with each `replace` or `append`.
-        skipped: Bad records that were left out.
+        skipped: Number of bad records left out.
         nbytes: Bytes of all values.
-        index: Table beside a block layout that has the keys and some fields as SQL rows.
-        options: What is kept of the load that wrote it.
+        index: For the block layout, the table that has the keys and some fields as SQL rows.
+        options: What is recorded of the load that wrote it.
     """
 
     name: str
@@ -94,12 +93,12 @@ class Manifest:
     options: LoadFacts = field(default_factory=LoadFacts)
 
     def __post_init__(self) -> None:
-        """The cache has the data set's name unless another is given."""
+        """Default the cache's name to that of the data set."""
         if not self.cache:
             object.__setattr__(self, "cache", self.name)
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object from which `from_json` makes an equal manifest."""
+        """Return a JSON object that `from_json` turns back into an equal manifest."""
         out = {f.name: getattr(self, f.name) for f in fields(self)}
         out["schema"] = self.schema.to_json()
         out["options"] = self.options.to_json()
@@ -107,7 +106,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Manifest:
-        """The manifest that `to_json` wrote; raises SchemaError when it is not one."""
+        """Restore a manifest written by `to_json`; raises SchemaError if it is not one."""
         known = {f.name for f in fields(cls)}
         try:
             if data["format"] != _FORMAT:
@@ -126,31 +125,31 @@ class Manifest:
 
 
 def read_manifest(client: Client, name: str) -> Manifest | None:
-    """The manifest of a data set; None where there is none (also for caches of others)."""
+    """Return a data set's manifest, or None if there is none (as for other people's caches)."""
     entry = read_entry(client, name)
     return None if entry is None else Manifest.from_json(entry)
 
 
 def write_manifest(client: Client, manifest: Manifest) -> None:
-    """Store a manifest under its name, in place of an older one."""
+    """Store a manifest under its name, replacing any older one."""
     write_entry(client, manifest.name, manifest.to_json())
 
 
 def drop_manifest(client: Client, name: str) -> None:
-    """Remove a data set's manifest and journal; harmless where there are none."""
+    """Remove a data set's manifest and journal, if they exist."""
     delete_entry(client, name)
     delete_entry(client, name + SEPARATOR + "journal")
 
 
 def list_manifests(client: Client) -> list[Manifest]:
-    """The manifests of all data sets, by name."""
+    """Return the manifests of all data sets, sorted by name."""
     found = list_entries(client)
     names = sorted(name for name in found if SEPARATOR not in name)
     return [Manifest.from_json(json.loads(found[name])) for name in names]
 
 
 def list_entries(client: Client) -> dict[str, str]:
-    """All texts of the catalog by their names."""
+    """Return all texts of the catalog by name."""
     try:
         with translated(), client.cache(CATALOG_CACHE).scan(page_size=256) as cursor:
             return dict(cursor)
@@ -159,7 +158,7 @@ def list_entries(client: Client) -> dict[str, str]:
 
 
 def read_entry(client: Client, name: str) -> dict[str, Any] | None:
-    """The JSON object under a name of the catalog; None where there is none."""
+    """Return the JSON object stored in the catalog under a name, or None."""
     if (text := read_text(client, name)) is None:
         return None
     try:
@@ -172,7 +171,7 @@ def read_entry(client: Client, name: str) -> dict[str, Any] | None:
 
 
 def read_text(client: Client, name: str) -> str | None:
-    """The text under a name of the catalog, as it stands there; None where there is none."""
+    """Return the text stored in the catalog under a name, unparsed, or None."""
     try:
         body = client.call(OpCode.CACHE_GET, _request(name))
     except CacheNotFound:
@@ -189,36 +188,36 @@ def read_text(client: Client, name: str) -> str | None:
 
 
 def write_entry(client: Client, name: str, entry: Mapping[str, Any]) -> None:
-    """Store a JSON object under a name of the catalog, which is made when it is missing."""
+    """Store a JSON object in the catalog under a name, creating the catalog if needed."""
     _put(client, OpCode.CACHE_PUT, _request(name, json_text(entry)))
 
 
 def json_text(entry: Mapping[str, Any]) -> str:
-    """A JSON object as the catalog has it."""
+    """Format a JSON object the way the catalog stores it."""
     return json.dumps(entry, ensure_ascii=False, separators=(",", ":"))
 
 
 def add_text(client: Client, name: str, text: str) -> bool:
-    """Store a text under a name that has none; False where it has one already."""
+    """Store a text unless the name has one already, in which case return False."""
     body = _put(client, OpCode.CACHE_PUT_IF_ABSENT, _request(name, text))
     return read_bool(body, CATALOG_CACHE)
 
 
 def replace_text(client: Client, name: str, old: str, new: str) -> bool:
-    """Store a text in place of exactly this one; False where there is another or none."""
+    """Replace exactly the text `old`; return False if the name has another text or none."""
     body = _put(client, OpCode.CACHE_REPLACE_IF_EQUALS, _request(name, old, new))
     return read_bool(body, CATALOG_CACHE)
 
 
 def remove_text(client: Client, name: str, text: str, *, timeout_s: float | None = None) -> bool:
-    """Remove exactly this text; False where there is another or none."""
+    """Remove exactly this text; return False if the name has another text or none."""
     request = _request(name, text)
     body = client.call(OpCode.CACHE_REMOVE_IF_EQUALS, request, timeout_s=timeout_s)
     return read_bool(body, CATALOG_CACHE)
 
 
 def delete_entry(client: Client, name: str) -> None:
-    """Remove an entry of the catalog; harmless where there is none."""
+    """Remove an entry of the catalog if it exists."""
     try:
         client.call(OpCode.CACHE_REMOVE_KEY, _request(name))
     except CacheNotFound:
@@ -226,7 +225,7 @@ def delete_entry(client: Client, name: str) -> None:
 
 
 def _put(client: Client, op: OpCode, request: bytes) -> memoryview:
-    """Send a request that stores something; the catalog is made when it is missing."""
+    """Send a request that stores something, creating the catalog if needed."""
     try:
         return client.call(op, request)
     except CacheNotFound:

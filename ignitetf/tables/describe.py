@@ -1,6 +1,6 @@
-"""What is in the cluster: caches, tables, and the fields of one cache.
+"""Describes what is in the cluster: caches, tables, and the fields of one cache.
 
-Fields come from the manifest that a load wrote, from the SQL table, or else from the first
+Fields are taken from the manifest that a load wrote, else from the SQL table, else from the first
 entries of the cache.
 """
 
@@ -27,9 +27,9 @@ from ignitetf.wire.types import TypeRegistry
 
 __all__ = ["describe", "find_table", "list_caches", "list_tables", "manifest_of", "resolve"]
 
-_SAMPLE: Final = 4  # entries looked at where nothing else names the fields
+_SAMPLE: Final = 4  # entries inspected if nothing else names the fields
 
-# SQL types by the Java class of their values, as the system views name it.
+# SQL types by the Java class of their values, as named in the system views.
 _SQL_TYPE: Final[Mapping[str, str]] = {
     **{row.java: row.sql for row in DATA_TYPES.values() if row.java and row.sql},
     "java.sql.Date": "DATE",
@@ -38,29 +38,29 @@ _SQL_TYPE: Final[Mapping[str, str]] = {
 
 
 def list_caches(client: Client) -> list[dict[str, Any]]:
-    """One mapping for each cache: `name`, `entries`, `partitions`, `backups`, `mode`."""
+    """Return a mapping for each cache: `name`, `entries`, `partitions`, `backups`, `mode`."""
     rows = client.sql(statement("caches"), (None, None)).fetchall()
     return [_cache_row(client, row) for row in rows]
 
 
 def list_tables(client: Client) -> list[dict[str, Any]]:
-    """One mapping for each SQL name of rows.
+    """Return a mapping for each SQL name that shows rows.
 
     Returns:
-        `schema`, `table` (the name: of a data set it is a view), `cache`, `rows`, `key_type`,
-        `value_type`, `affinity_key`, and `base_table` (the table that has the rows).
+        `schema`, `table` (the SQL name, which for a data set is a view), `cache`, `rows`,
+        `key_type`, `value_type`, `affinity_key`, and `base_table` (the table with the rows).
     """
     return [{**table, "rows": client.cache_size(table["cache"])} for table in _tables(client)]
 
 
 def find_table(client: Client, name: str) -> dict[str, Any]:
-    """The table of this name, as written or in capitals, with or without its schema.
+    """Find a table by its name, as written or in capitals, with or without its schema.
 
     Returns:
-        As `list_tables`, without `rows`.
+        The same keys as in `list_tables`, without `rows`.
 
     Raises:
-        CacheNotFound: There is none; the hint has the nearest names.
+        CacheNotFound: There is none; the hint suggests similar names.
     """
     tables = _tables(client)
     for wanted in (name, name.upper()):
@@ -76,10 +76,10 @@ def find_table(client: Client, name: str) -> dict[str, Any]:
 
 
 def resolve(client: Client, name: str) -> str:
-    """The cache of this name, or the one that holds the data set of this name.
+    """Return the cache of this name, or the one that holds the data set of this name.
 
     Raises:
-        CacheNotFound: There is neither; the hint has the nearest names.
+        CacheNotFound: There is neither; the hint suggests similar names.
     """
     if not client.cache_exists(name):
         for manifest in list_manifests(client):
@@ -90,15 +90,15 @@ def resolve(client: Client, name: str) -> str:
 
 
 def manifest_of(client: Client, cache: str) -> Manifest | None:
-    """The manifest of the data set that a cache holds, None where it holds none."""
+    """Return the manifest of the data set in a cache, or None if it holds none."""
     return next((m for m in list_manifests(client) if m.cache == cache), None)
 
 
 def describe(client: Client, name: str) -> dict[str, Any]:
-    """A cache: as in `list_caches`, how it stores data, its table, data set, fields and indexes.
+    """Describe a cache: the facts of `list_caches`, its storage, table, data set, fields, indexes.
 
     Raises:
-        CacheNotFound: There is none.
+        CacheNotFound: There is no such cache or data set, or it is a system cache.
     """
     cache = resolve(client, name)
     rows = client.sql(statement("caches"), (cache, cache)).fetchall()
@@ -146,7 +146,7 @@ def _data_set(manifest: Manifest) -> dict[str, Any]:
 def _fields(
     client: Client, table: Mapping[str, Any] | None, schema: Schema | None
 ) -> list[dict[str, Any]]:
-    """Columns of the table with what the schema says about each; without a table, the schema's."""
+    """Merge the table's columns with the schema's fields; without a table, just the fields."""
     if schema is None:
         return _columns(client, table["schema"], table["base_table"]) if table is not None else []
     keys = schema.key.fields or (schema.key,)
@@ -189,13 +189,13 @@ def _columns(client: Client, schema: str, table: str) -> list[dict[str, Any]]:
     }
     try:
         order = client.sql(statement("column_order", schema=schema, table=table)).columns
-    except (ConfigError, SqlError):  # a name that needs escapes: the columns as they come
+    except (ConfigError, SqlError):  # the name would need escapes: keep the order of the view
         order = list(fields)
     return [fields[name] for name in order if name in fields]
 
 
 def _sample(client: Client, cache: str) -> Schema | None:
-    """The schema of the first entries; None where there are none, or none that is clear."""
+    """Infer the schema from the first entries; None if there are none or they are unclear."""
     page = _first_page(client, cache)
     if page.count == 0:
         return None

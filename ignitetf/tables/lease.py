@@ -1,20 +1,20 @@
-"""The lease of a data set: one load, or one command that removes it, at a time.
+"""The lease of a data set, which lets one load or removal work on it at a time.
 
 load, drop, clear -> **lease** -> catalog
 
-The lease is an entry of the catalog that only one client can have put there. Its holder renews
-it every second with a number that grows. Nobody compares the clocks of two machines:
+The lease is an entry of the catalog, added atomically, so only one client can hold it. Its holder
+renews it every second with a growing number. Clocks of different machines are never compared:
 
-- who waits watches the number. One that grew has a living holder, who is named in the error; one
-  that stood still for `EXPIRES_S` is taken over, and at once where the holder is a process of this
-  machine that has ended;
-- who holds it has to have renewed it within `TRUSTED_S`, half of that, before it sends anything
-  that changes the data set (`check`). A holder that stood still for longer renews first, and
-  stops where somebody else has taken over.
+- A client that waits watches the number. If it grows, the holder is alive and the error names it.
+  If it has not changed for `EXPIRES_S`, the lease is taken over, or at once if the holder is a
+  process of this machine that has ended.
+- A holder must have renewed within `TRUSTED_S`, half of that, before it sends anything that changes
+  the data set (`check`). A holder that was suspended for longer renews first, and stops if somebody
+  else has taken over.
 
-What remains: a request that was on its way to the node when its holder was stopped; and a virtual
-machine that is halted together with its clock, which learns of it with its next renewal, a second
-after it goes on.
+Two gaps remain: a request that was already on its way to the node when its holder was suspended,
+and a virtual machine that is paused together with its clock, which only notices at its next
+renewal, a second after it resumes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ TRUSTED_S: Final = 10.0
 RENEWED_S: Final = 1.0
 _POLL_S: Final = 0.1
 _HURRY_S: Final = 1.0
-# Of the clocks of this machine, the one that also goes on while it sleeps.
+# The clock of this machine that keeps running while it sleeps.
 _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -64,22 +64,22 @@ def _entry_name(name: str) -> str:
 
 
 def is_held(client: Client, name: str) -> bool:
-    """Whether there is a lease of this data set, be its holder alive or not."""
+    """Return whether this data set has a lease, whether or not its holder is alive."""
     return read_text(client, _entry_name(name)) is not None
 
 
 @dataclass(frozen=True)
 class Holder:
-    """Who has a lease, and for what: the JSON of its entry, under these names.
+    """Who holds a lease and why; the entry's JSON uses the same names.
 
     Attributes:
-        id: Name of this lease, which no other has.
+        id: Unique id of this lease.
         work: What it is held for, in words for those who have to wait.
         host: Name of the machine, for people.
-        machine: The machine since its start (`owner.machine`).
-        pid: Number of the process.
+        machine: Identity of the machine since its boot (`owner.machine`).
+        pid: Process id.
         started: When the process started.
-        since: When the lease was asked for, ISO 8601 in UTC.
+        since: When the lease was requested, ISO 8601 in UTC.
         renewals: How often it was renewed.
     """
 
@@ -94,7 +94,7 @@ class Holder:
 
     @classmethod
     def of_this_process(cls, work: str) -> Holder:
-        """This process, with a new lease."""
+        """Describe this process as the holder of a new lease."""
         return cls(
             id=uuid.uuid4().hex,
             work=work,
@@ -107,35 +107,36 @@ class Holder:
 
     @classmethod
     def from_text(cls, text: str) -> Holder:
-        """What `to_text` wrote."""
+        """Parse what `to_text` wrote."""
         return cls(**json.loads(text))
 
     def to_text(self) -> str:
-        """The entry of the catalog."""
+        """Format the entry of the catalog."""
         return json_text(asdict(self))
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is a process of this machine that is known to have ended."""
+        """Whether the holder was a process of this machine that is known to have ended."""
         return self.started is not None and has_ended(self.machine, self.pid, self.started)
 
     def __str__(self) -> str:
-        """The holder, for a message."""
+        """Describe the holder for a message."""
         return f"a {self.work} by process {self.pid} on {self.host} since {self.since}"
 
 
 class Lease:
-    """The lease of one data set, held for the time of the block as a context manager."""
+    """The lease of one data set; a context manager that holds it during the block."""
 
     def __init__(self, client: Client, name: str, work: str, *, if_room: bool = False) -> None:
-        """A lease that is not held yet.
+        """Prepare a lease without acquiring it.
 
         Args:
             client: The connection.
             name: Name of the data set.
             work: What it is held for, in words for those who have to wait.
-            if_room: Go without, unless somebody has it, on a node without memory for the lease:
-                what makes room must not need any. No load gets on there meanwhile either.
+            if_room: Proceed without a lease if the node has no memory for one and nobody else holds
+                it, since a removal that frees memory must not need any. No load can make progress
+                on such a node either.
         """
         self.client, self.name, self.if_room = client, name, if_room
         self._holder = Holder.of_this_process(work)
@@ -150,22 +151,22 @@ class Lease:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
-        # Who ends the program does not wait for a node that is slow; the lease expires then.
+        # Ctrl-C must not wait for a slow node; the lease then expires.
         at_once = kind is not None and not issubclass(kind, Exception)
         self.release(_HURRY_S if at_once else self.client.settings.request_timeout_s)
 
     def acquire(self) -> None:
-        """Take the lease; waits for `EXPIRES_S` at most, for a sign of life of its holder.
+        """Take the lease, waiting up to `EXPIRES_S` for a sign of life from its current holder.
 
         Raises:
-            DataSetBusy: Somebody has it, and lives.
+            DataSetBusy: Somebody who is alive holds it.
         """
         try:
             self._wait()
         except DataSetBusy:
             raise
         except BaseException as error:
-            # The answer that it is ours may have been lost, or the wait for it been cut short.
+            # We may hold it already: the answer may be lost, or the wait for it interrupted.
             self.release(_HURRY_S)
             if not self._may_go_without(error):
                 raise
@@ -173,7 +174,7 @@ class Lease:
         threading.Thread(target=self._renew_often, name="ignitetf-lease", daemon=True).start()
 
     def _may_go_without(self, error: BaseException) -> bool:
-        """Whether the lease is optional and could not be stored; raises DataSetBusy if it is held."""
+        """Whether to proceed without a lease for lack of memory; DataSetBusy if it is held."""
         full = isinstance(error, IgniteTFError) and is_full(error)
         if not (self.if_room and full and memory_full(self.client)):
             return False
@@ -202,11 +203,11 @@ class Lease:
                 time.sleep(_POLL_S)
 
     def check(self) -> None:
-        """Make sure that the lease is still held; before each request that changes the data set.
+        """Make sure the lease is still held; called before each request that changes the data set.
 
         Raises:
             DataSetBusy: Somebody else has taken over.
-            ConnectError: It has to be renewed, and the cluster does not answer.
+            ConnectError: It has to be renewed, but the cluster does not answer.
         """
         if self._lost is not None:
             raise self._lost
@@ -216,9 +217,9 @@ class Lease:
                     self._renew()
 
     def release(self, limit_s: float) -> None:
-        """Give the lease back; where the cluster does not answer for so long, it expires."""
+        """Release the lease, or let it expire if the cluster does not answer within `limit_s`."""
         self._ended.set()
-        # A renewal may be under way, which has as long as any request.
+        # A renewal may be running, which may take as long as any request.
         if self._lost is None and self._lock.acquire(timeout=limit_s):
             try:
                 with contextlib.suppress(IgniteTFError):
@@ -229,14 +230,14 @@ class Lease:
     def _remove(self, limit_s: float) -> None:
         entry = _entry_name(self.name)
         if not remove_text(self.client, entry, self._text, timeout_s=limit_s):
-            # A renewal whose answer was lost has put a newer text there.
+            # A renewal whose answer was lost may have stored a newer text.
             found = read_text(self.client, entry)
             if found is not None and self._is_mine(found):
                 remove_text(self.client, entry, found, timeout_s=limit_s)
 
     def _renew_often(self) -> None:
         while not self._ended.wait(RENEWED_S):
-            # The cluster may be away for a while; `check` decides for how long that may be.
+            # The cluster may be unreachable for a while; `check` decides for how long.
             with contextlib.suppress(IgniteTFError), self._lock:
                 if self._lost is not None:
                     return
@@ -244,12 +245,12 @@ class Lease:
                     self._renew()
 
     def _renew(self) -> None:
-        """Renew the lease; raises DataSetBusy where it is somebody else's."""
+        """Renew the lease; raises DataSetBusy if somebody else has it."""
         if self._lost is not None:
             raise self._lost
         if self._replace(self._text):
             return
-        # An earlier renewal whose answer was lost may have been the last.
+        # The stored text may come from an earlier renewal whose answer was lost.
         found = read_text(self.client, _entry_name(self.name))
         if found is not None and self._is_mine(found):
             if self._replace(found):
@@ -273,7 +274,7 @@ class Lease:
 
     def _confirm(self, done: bool, began: float, text: str) -> bool:
         if done:
-            # From when the request was sent: who watches saw the new number after that.
+            # Counted from when the request was sent, as watchers can only see the number later.
             self._text, self._renewed = text, began
         return done
 

@@ -1,7 +1,7 @@
-"""Caches, tables and data sets removed, with their views, manifests and journals.
+"""Removes caches, tables and data sets together with their views, manifests and journals.
 
-A command that removes or empties a data set holds its lease for that: beside a load it is
-refused.
+A command that removes or empties a data set holds its lease meanwhile, so it is refused while a
+load is running.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ __all__ = [
 
 
 def index_table(cache: str) -> str:
-    """Name of the cache of the slim table beside a cache of blocks."""
+    """Return the cache name of the slim table beside a cache of blocks."""
     return f"{cache}_INDEX"
 
 
 def caches_of(cache: str, storage: Storage) -> list[str]:
-    """A cache, and the one of the slim table where there is to be one."""
+    """Return a cache and, if the storage has one, the cache of its slim table."""
     return [cache, index_table(cache)] if storage.has_slim_table else [cache]
 
 
 def drop_caches(client: Client, caches: Iterable[str]) -> None:
-    """Remove caches with their tables; harmless where there are none."""
+    """Remove those of the caches that exist, with their tables."""
     for name in caches:
         with contextlib.suppress(CacheNotFound):
             remove_cache(client, name)
 
 
 def drop_cache(client: Client, name: str) -> None:
-    """Remove a data set: caches, tables, views, manifest, and what an unfinished load left.
+    """Remove a data set: caches, tables, views, manifest, and the remains of unfinished loads.
 
     Raises:
         CacheNotFound: There is no such cache.
@@ -67,7 +67,7 @@ def drop_cache(client: Client, name: str) -> None:
 
 
 def drop_table(client: Client, name: str) -> None:
-    """Drop a table and its cache; with the name of a data set, all that belongs to that.
+    """Drop a table and its cache, or a whole data set if the name is one.
 
     Raises:
         CacheNotFound: There is no such table.
@@ -98,7 +98,7 @@ def clear_cache(client: Client, name: str) -> None:
 
 
 def remove_cache(client: Client, cache: str) -> None:
-    """Remove exactly this cache and its table; raises CacheNotFound where there is none."""
+    """Remove exactly this cache and its table; raises CacheNotFound if there is none."""
     client.require_cache(cache)
     rows = client.sql(statement("tables_of_cache"), (cache,)).fetchall()
     own = [table for schema, table in rows if schema == "PUBLIC"]
@@ -110,7 +110,7 @@ def remove_cache(client: Client, cache: str) -> None:
 
 
 def drop_sql_table(client: Client, schema: str, table: str) -> None:
-    """Drop a table; raises CacheNotFound where another was faster: a call that Ctrl-C cut off."""
+    """Drop a table; raises CacheNotFound if a call cut off by Ctrl-C has dropped it already."""
     try:
         client.sql(statement("drop_table", schema=schema, table=table)).close()
     except SqlError as error:
@@ -120,7 +120,7 @@ def drop_sql_table(client: Client, schema: str, table: str) -> None:
 
 
 def _data_set(client: Client, cache: str) -> str:
-    """Name of the data set that has this cache, or is being loaded into it; else the cache's."""
+    """Name of the data set stored in or being loaded into this cache; else the cache's name."""
     for name, text in list_entries(client).items():
         if not name.endswith(f"{SEPARATOR}lease"):
             held = json.loads(text).get("cache")
@@ -130,7 +130,7 @@ def _data_set(client: Client, cache: str) -> str:
 
 
 def _caches(client: Client, data_set: str) -> set[str]:
-    """The caches of a data set, and of a load of it that was stopped."""
+    """The caches of a data set, including those of a load that was stopped."""
     names = {data_set}
     if (manifest := read_entry(client, data_set)) is not None:
         names |= {manifest.get("cache") or data_set, manifest.get("index") or data_set}

@@ -1,8 +1,9 @@
-"""Room in a node's memory: is it full, and does a new cache fit into what is left?
+"""Checks a node's memory: whether it is full, and whether a new cache fits into the rest.
 
-A cache takes memory before it has a row, by its number of partitions, and an in-memory node that
-has none left for them halts. An embedded node refuses such a cache itself (`node.guard`), whoever
-asks for it, and says little; here it is refused before, with the sum, on every cluster.
+A cache takes memory for each partition before it has a row, and an in-memory node that has none
+left for that halts. An embedded node refuses such a cache itself (`node.guard`), whichever client
+requests it, but with little explanation. The check here comes first, works on every cluster and
+reports the numbers.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ if TYPE_CHECKING:
 
 __all__ = ["memory_full", "require_room"]
 
-_PAGE_BYTES: Final = 4096 + 24  # a page and what Ignite keeps beside it
-# Of a full data region Ignite leaves a few pages free.
+_PAGE_BYTES: Final = 4096 + 24  # a page and Ignite's bookkeeping for it
+# Ignite leaves a few pages of a full data region free.
 _FULL: Final = 0.9
 _DEFAULT: Final = "default"
 _HINT: Final = "give the node more memory (ignitetf node start --memory SIZE), or remove data"
 
 
 def memory_full(client: Client) -> ServerOverloaded | None:
-    """The error to tell when a data region of the node is full; None when none is.
+    """Return the error to raise if a data region of the node is full, or None.
 
-    A failed update answers with the keys alone, so that the reason must be looked for.
+    A failed update only reports its keys, so the reason has to be looked up.
     """
     for region, (used, most) in _regions(client).items():
         if used > _FULL * most > 0 and not _on_disk(client, region):
@@ -42,10 +43,10 @@ def memory_full(client: Client) -> ServerOverloaded | None:
 
 
 def require_room(client: Client, cache: str, partitions: int) -> None:
-    """Raise ServerOverloaded unless the node has room for a new cache of so many partitions.
+    """Raise ServerOverloaded unless the node has room for a new cache of this many partitions.
 
-    It is counted as if the node that is asked took all of them, as it may have to one day. A node
-    that keeps no metrics is taken to have room.
+    The check assumes that this node takes all of them, as it may have to one day. A node without
+    metrics is assumed to have room.
     """
     used, most = _regions(client).get(_DEFAULT, (0, 0))
     pages = most // _PAGE_BYTES
@@ -63,7 +64,7 @@ def require_room(client: Client, cache: str, partitions: int) -> None:
 
 
 def _regions(client: Client) -> dict[str, tuple[int, int]]:
-    """Bytes in use and at most of each data region of the node that is asked."""
+    """Used and maximum bytes of each data region of the connected node."""
     sizes: dict[str, dict[str, int]] = {}
     with contextlib.suppress(IgniteTFError):
         for name, value in client.sql(statement("memory")).fetchall():
@@ -76,7 +77,7 @@ def _regions(client: Client) -> dict[str, tuple[int, int]]:
 
 
 def _on_disk(client: Client, region: str) -> bool:
-    """Whether pages that find no room in memory go to disk; then the region is never full."""
+    """Whether the region can move pages to disk, in which case it is never full."""
     rows: list[tuple[str | None]] = []
     with contextlib.suppress(IgniteTFError):
         rows = client.sql(statement("persistent")).fetchall()

@@ -1,13 +1,13 @@
-"""What a new cache shall be, and the two ways to ask Ignite for it.
+"""`CacheSpec`: what a new cache should be like, and the two ways to request it from Ignite.
 
-A thin client makes a cache by its properties, which have no number of partitions, or by the
-options of a CREATE TABLE, whose template has one. Both are written from a `CacheSpec` here, so
-that every cache that ignitetf makes, its catalog and its file systems too, keeps the same rules:
+A thin client creates a cache by its properties, which lack the number of partitions, or by the
+options of a CREATE TABLE, whose template sets it. Both are derived from a `CacheSpec` here, so that
+every cache of ignitetf, including its catalog and its file systems, follows the same rules:
 
-- A cache with copies is FULL_SYNC. By default Ignite acknowledges what the primary node alone
-  has, and its loss loses it.
-- Lost partitions answer with an error (READ_WRITE_SAFE), not as if they were empty. No option of
-  CREATE TABLE says that; the templates do (see `node.config`).
+- A cache with copies is FULL_SYNC. By default Ignite acknowledges a write when only the primary
+  node has it, and losing that node loses the write.
+- Lost partitions answer with an error (READ_WRITE_SAFE) rather than as if they were empty. CREATE
+  TABLE has no option for this; the templates do (see `node.config`).
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ Options = dict[str, str | int | bool]
 
 @dataclass(frozen=True)
 class CacheSpec:
-    """What a new cache shall be.
+    """What a new cache should be like.
 
     Attributes:
         name: Name of the cache.
         partitions: Number of partitions; None leaves it to the cluster (1024).
-        backups: Copies of each partition beside the primary one.
+        backups: Copies of each partition in addition to the primary one.
         mode: PARTITIONED, or REPLICATED (all data on each node).
         atomicity: ATOMIC or TRANSACTIONAL.
-        affinity_key: Name of the key field that decides the partition, for composite keys.
+        affinity_key: Name of the key field that determines the partition, for composite keys.
         data_region: Data region of the nodes that holds it; None for their default one.
-        query_entity: SQL table over a cache made by properties, in pyignite's form.
+        query_entity: SQL table over a cache created by properties, in pyignite's form.
     """
 
     name: str
@@ -63,7 +63,7 @@ class CacheSpec:
     query_entity: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what the server would refuse later, or take as something else."""
+        """Refuse what the server would refuse later or misinterpret."""
         if not self.name or self.name != self.name.strip():
             raise ConfigError(f"{self.name!r} is no name of a cache")
         check_partitions(self.partitions)
@@ -96,13 +96,13 @@ def check_partitions(count: int | None) -> None:
 
 
 def table_options(spec: CacheSpec, partitions: int | None) -> Options:
-    """Options of a CREATE TABLE for this cache, with the template of so many partitions, if any."""
+    """Return the CREATE TABLE options for a cache, with a template if `partitions` is given."""
     replicated = spec.mode == "REPLICATED"
     options: Options = {"ATOMICITY": spec.atomicity}
     if replicated:
         options["TEMPLATE"] = "REPLICATED"
     else:
-        # Said also when it is 0: a template of another's cluster may have backups of its own.
+        # Given even if 0, as the templates of somebody else's cluster may have backups.
         options["BACKUPS"] = spec.backups
         if partitions is not None:
             options["TEMPLATE"] = f"p{partitions}"
@@ -112,7 +112,7 @@ def table_options(spec: CacheSpec, partitions: int | None) -> Options:
 
 
 def copy_options(backups: int, *, replicated: bool = False) -> Options:
-    """Options of a CREATE TABLE for the copies of each partition; none where there are none."""
+    """Return the CREATE TABLE options for copies of partitions; empty if there are no copies."""
     number: Options = {"BACKUPS": backups} if backups else {}
     if backups or replicated:
         return {**number, "WRITE_SYNCHRONIZATION_MODE": "FULL_SYNC"}
@@ -120,10 +120,10 @@ def copy_options(backups: int, *, replicated: bool = False) -> Options:
 
 
 def ensure_caches(client: Client, *specs: CacheSpec) -> None:
-    """Make these caches by their properties where they do not exist, in this order.
+    """Create those of these caches that do not exist, by their properties, in this order.
 
     Raises:
-        ServerOverloaded: The node's memory has no room for all of them; none is made.
+        ServerOverloaded: The node's memory has no room for all of them; none is created.
     """
     require_room(client, specs[0].name, sum(spec.partition_count for spec in specs))
     for spec in specs:
@@ -132,7 +132,7 @@ def ensure_caches(client: Client, *specs: CacheSpec) -> None:
 
 
 def make_cache(client: Client, spec: CacheSpec) -> None:
-    """Make a cache by its properties; raises ServerError where there is one of its name."""
+    """Create a cache by its properties; raises ServerError if its name is taken."""
     with translated():
         client.pyignite.create_cache(_properties(spec))
 

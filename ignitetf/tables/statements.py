@@ -1,7 +1,7 @@
-"""Create tables from SQL statements: those in `ignitetf.sql`, or a user's file.
+"""Creates tables from SQL statements: those in `ignitetf.sql`, or a user's file.
 
-All tables of a text are made, or none: when a statement fails or is interrupted, its table and
-those before it are dropped.
+Either all tables of a text are created or none: if a statement fails or is interrupted, its table
+and those before it are dropped.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ def create_tables(
     partitions: int | None = None,
     backups: int = 0,
 ) -> list[dict[str, Any]]:
-    """Run the statements of a text that makes tables.
+    """Run the statements of a text that creates tables.
 
     Args:
         client: The connection.
-        text: Statements; `{name}` and `{options}` in them are filled, the latter with the
-            template and the backups.
+        text: Statements; `{name}` and `{options}` are filled in, the latter with the template and
+            the backups.
         name: Value for `{name}`.
-        partitions: Partitions of each table; None leaves them to the cluster (1024).
-        backups: Copies of each partition.
+        partitions: Number of partitions of each table; None leaves it to the cluster (1024).
+        backups: Copies of each partition in addition to the primary one.
 
     Returns:
-        The new tables, as `list_tables` shows them.
+        The new tables, as in `list_tables`.
 
     Raises:
-        CacheExists: One of the tables is there already.
+        CacheExists: One of the tables already exists.
         ConfigError: The cluster has no template for this number of partitions.
         SqlError: A statement is wrong. Nothing is left behind in any of these cases.
     """
     check_partitions(partitions)
     values: dict[str, Fill] = {"name": name, "options": _options(partitions, backups)}
     if partitions is None and "options" in placeholders(text):
-        # The template also has the partition loss policy that Ignite's defaults lack.
+        # Only the template has the safe partition loss policy; Ignite's defaults lack it.
         preferred = {**values, "options": _options(DEFAULT_PARTITIONS, backups)}
         try:
             return _create(client, fill(text, **preferred), DEFAULT_PARTITIONS)
@@ -67,7 +67,7 @@ def create_tables(
 
 
 def _options(partitions: int | None, backups: int) -> dict[str, str | int | bool]:
-    # No more than is asked for: the statement may have further options of its own.
+    # Nothing beyond what was requested, as the statement may have options of its own.
     template = {} if partitions is None else {"TEMPLATE": f"p{partitions}"}
     return {**template, **copy_options(backups)}
 
@@ -98,7 +98,7 @@ def _create(client: Client, text: str, partitions: int | None) -> list[dict[str,
 
 
 def _make(client: Client, statement: str, name: str, partitions: int | None) -> dict[str, Any]:
-    """Run a statement that makes the table `name`."""
+    """Run a statement that creates the table `name`."""
     try:
         client.sql(statement).close()
     except SqlError as error:
@@ -110,7 +110,7 @@ def _make(client: Client, statement: str, name: str, partitions: int | None) -> 
 def _dropped_if_interrupted(
     client: Client, name: str, before: Container[tuple[str, str]]
 ) -> contextlib.AbstractContextManager[None]:
-    """Drop a table that is not one of those before, when the calls that make it are interrupted."""
+    """Drop a table that did not exist before, if its creation is interrupted."""
 
     def exists() -> bool:
         try:

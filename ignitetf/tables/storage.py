@@ -1,7 +1,7 @@
-"""How a data set is chosen and stored, as its manifest and the journal of its load keep it.
+"""How a data set was selected and stored, as recorded in its manifest and its load's journal.
 
-The values that a user chooses are here too, once for the library and the command line: this
-module imports nothing heavy. JSON has the names of the attributes.
+The values that users choose from are also defined here, for both the library and the command line,
+so this module imports nothing heavy. The JSON uses the names of the attributes.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 __all__ = ["IfExists", "Layout", "LoadFacts", "OnBadRecord", "Origin", "Storage"]
 
-# What to do with a cache that is there.
+# What to do if the cache already exists.
 IfExists = Literal["error", "append", "replace", "resume"]
-# How records are stored: an entry is a record, or a block of columns.
+# Whether an entry is one record or a block of columns.
 Layout = Literal["rows", "blocks"]
 # What to do with a record that cannot be read.
 OnBadRecord = Literal["fail", "skip"]
@@ -22,15 +22,15 @@ OnBadRecord = Literal["fail", "skip"]
 
 @dataclass(frozen=True)
 class Storage:
-    """What decides which rows are stored and how; a resumed load must have the same.
+    """What determines which rows are stored and how; a resumed load must use the same values.
 
     Attributes:
         layout: `rows`, or `blocks`.
-        index: Fields with a SQL index; of blocks, those of the slim table.
-        limit: Number of rows after which the load stopped; None for all.
-        main_limit: Of a second table: how many records of the first one it belongs to.
+        index: Fields with a SQL index; for blocks, the fields of the slim table.
+        limit: Maximum number of rows; None for all.
+        main_limit: For a secondary table, the number of records of the main table it belongs to.
         sql: Whether rows have a SQL table.
-        bad_records: What was done with records that could not be read.
+        bad_records: What to do with records that cannot be read.
     """
 
     layout: Layout = "rows"
@@ -42,16 +42,16 @@ class Storage:
 
     @property
     def has_slim_table(self) -> bool:
-        """Whether a table with the keys and some fields stands beside the blocks."""
+        """Whether a table with the keys and some fields exists beside the blocks."""
         return self.layout == "blocks" and bool(self.index)
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object from which `from_json` makes an equal value."""
+        """Return a JSON object that `from_json` turns back into an equal value."""
         return {**asdict(self), "index": list(self.index)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Storage:
-        """What `to_json` wrote; a name that is missing has its default."""
+        """Restore what `to_json` wrote; missing names get their defaults."""
         given = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
         given["index"] = tuple(given.get("index", ()))
         return cls(**given)
@@ -59,12 +59,12 @@ class Storage:
 
 @dataclass(frozen=True)
 class Origin:
-    """How a source was opened, without its location, so that a command can open it again.
+    """How a source was opened, except for its location, so that a command can reopen it.
 
     Attributes:
         kind: Kind of the source.
         options: Options of the function that opens this kind.
-        part: The table of the source, where it has several.
+        part: The table of the source, if it has several.
     """
 
     kind: str
@@ -72,26 +72,26 @@ class Origin:
     part: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object from which `from_json` makes an equal value."""
+        """Return a JSON object that `from_json` turns back into an equal value."""
         part = {} if self.part is None else {"part": self.part}
         return {"kind": self.kind, "options": dict(self.options), **part}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Origin:
-        """What `to_json` wrote."""
+        """Restore what `to_json` wrote."""
         return cls(data["kind"], data["options"], data.get("part"))
 
 
 @dataclass(frozen=True)
 class LoadFacts:
-    """What a manifest keeps of the load that wrote it.
+    """What a manifest records of the load that wrote it.
 
     Attributes:
-        storage: How the rows were chosen and stored.
+        storage: How the rows were selected and stored.
         backups: Copies of each partition of the cache.
         load: Name of the load.
-        next_key: The running key behind the last row; None for keys of the data's own.
-        origin: How the source was opened; None where that is not known.
+        next_key: The generated key after the last row; None if the data have keys of their own.
+        origin: How the source was opened; None if unknown.
         blocks: Number of blocks in each partition; empty for rows.
     """
 
@@ -103,7 +103,7 @@ class LoadFacts:
     blocks: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object from which `from_json` makes an equal value."""
+        """Return a JSON object that `from_json` turns back into an equal value."""
         out = {**self.storage.to_json(), "backups": self.backups, "load": self.load}
         if self.next_key is not None:
             out["next_key"] = self.next_key
@@ -115,7 +115,7 @@ class LoadFacts:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> LoadFacts:
-        """What `to_json` wrote; a name that is missing has its default."""
+        """Restore what `to_json` wrote; missing names get their defaults."""
         origin = data.get("origin")
         return cls(
             Storage.from_json(data),

@@ -1,8 +1,7 @@
-"""Names of binary types that are free, or stand for the same fields.
+"""Finds names for binary types that are free or already stand for the same fields.
 
-A cluster remembers a binary type for ever, also when the last cache with it is gone, and refuses
-another type for one of its fields. So a table that is made again with other columns gets a type
-of its own.
+A cluster remembers a binary type forever, even after its last cache is gone, and refuses to change
+the type of a field. So a table that is created again with other columns needs a new type name.
 """
 
 from __future__ import annotations
@@ -22,12 +21,13 @@ __all__ = ["with_free_name"]
 
 
 def with_free_name(client: Client, schema: Schema, stored: Sequence[Schema]) -> Schema:
-    """The schema, under another name where one of its binary types has other fields already.
+    """Return the schema, renamed if one of its binary types already has conflicting fields.
 
     Args:
         client: The connection.
         schema: The records.
-        stored: The schemas of all that is stored of them; their names begin with its name.
+        stored: The schemas of everything stored for these records; their names begin with the
+            schema's name.
     """
     if schema.type_name is None:
         return schema
@@ -39,7 +39,7 @@ def with_free_name(client: Client, schema: Schema, stored: Sequence[Schema]) -> 
 
 
 def _differs(client: Client, name: str, fields: Sequence[Field]) -> bool:
-    """Whether the cluster knows this type with a field of another type."""
+    """Whether the cluster knows this type with a different type for some field."""
     found = stored_type(client, java_hash_lower(name))
     known = {} if found is None else found.fields
     return any(

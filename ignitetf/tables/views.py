@@ -1,18 +1,18 @@
-"""The SQL names of a data set: views over the tables of the caches that hold it now.
+"""The SQL names of a data set, which are views over the tables of its current caches.
 
 load -> cache, table -> **view** -> SQL
 
-The table of a cache has a name of its own (`rows_table`), and the data set's name is a view over
-it. So a replacement is loaded into another table, and one statement then shows it instead: a
-query sees the old rows or the new ones.
+The table of a cache has its own name (`rows_table`), and the data set's name is a view over it. So
+a replacement can be loaded into another table, and one statement then switches the view: a query
+sees either the old rows or the new ones.
 
 Source: Apache Ignite 2.17.0, by experiment.
-- `CREATE OR REPLACE VIEW` leaves the plans of statements that were run before as they are: the
-  same text goes on reading the old table until plans are thrown away, which `ALTER TABLE` and
-  `DROP TABLE` of any table do, on every node. Hence the helper table.
-- A view whose table is dropped is gone too, but stays listed, and making it again with the same
+- `CREATE OR REPLACE VIEW` keeps the cached plans of earlier statements: the same text still reads
+  the old table until plans are discarded, which `ALTER TABLE` and `DROP TABLE` of any table do, on
+  every node. Hence the helper table.
+- A view whose table is dropped is gone too, but stays listed, and creating it again with the same
   text does nothing. So views are dropped before their tables.
-- `CREATE VIEW` over the name of a table is accepted, and does nothing.
+- `CREATE VIEW` with the name of an existing table is accepted but does nothing.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ from ignitetf.tables.room import require_room
 
 __all__ = ["drop_views", "publish", "require_free", "rows_table", "sql_kinds", "switch"]
 
-# Queries that read the old rows when the new ones are shown have this long to end.
+# How long queries that still read the old rows are given to finish after a switch.
 READERS_S: Final = 10.0
 _POLL_S: Final = 0.02
 
 
 def rows_table(cache: str) -> str:
-    """Name of the SQL table of a cache that belongs to a data set."""
+    """Return the name of the SQL table of a cache that belongs to a data set."""
     return f"{cache}__ROWS"
 
 
 def require_free(client: Client, names: Iterable[str], own: Collection[str] = ()) -> None:
-    """Raise CacheExists where a SQL name is one of somebody else's tables or views.
+    """Raise CacheExists if a SQL name is taken by somebody else's table or view.
 
     Args:
         client: The connection.
         names: The names.
-        own: Caches whose tables, and views over them, are no hindrance.
+        own: Caches whose tables and views may have these names.
     """
     for kind, name, found in _taken(client, names):
         if kind == "TABLE" and found in own:
             continue
         if kind == "VIEW" and (found in map(_text, own) or not _works(client, name)):
-            # Of one that does not work the table was dropped without it.
+            # A view that does not work has lost its table.
             if not own:
                 client.sql(statement("drop_view", view=name)).close()
             continue
@@ -66,23 +66,24 @@ def require_free(client: Client, names: Iterable[str], own: Collection[str] = ()
 
 
 def sql_kinds(client: Client, names: Iterable[str]) -> dict[str, str]:
-    """`TABLE` or `VIEW` for each of these names that SQL knows."""
+    """Return `TABLE` or `VIEW` for each of these names that exists in SQL."""
     return {name: kind for kind, name, _ in _taken(client, names)}
 
 
 def publish(client: Client, views: Mapping[str, str]) -> None:
-    """Make the views of a new data set; from names to tables."""
+    """Create the views of a new data set, given as a mapping of names to tables."""
     for name, table in views.items():
         client.sql(statement("create_view", view=name, table=table)).close()
 
 
 def switch(client: Client, views: Mapping[str, str | None], helper: str) -> None:
-    """Have views show other tables, and wait until nobody reads those that they showed before.
+    """Point views at other tables and wait until no query reads the previous ones.
 
     Args:
         client: The connection.
-        views: From names to tables; None removes the view.
-        helper: Name for a table and a cache that this makes and drops.
+        views: Tables by the names of the views; None removes the view.
+        helper: Name for a table and its cache that are created and dropped here, which discards
+            cached plans.
     """
     require_room(client, helper, REPLICATED_PARTITIONS)
     client.sql(statement("create_helper", name=helper)).close()
@@ -93,7 +94,7 @@ def switch(client: Client, views: Mapping[str, str | None], helper: str) -> None
             client.sql(statement("create_view", view=name, table=table)).close()
     client.sql(statement("alter_helper", name=helper)).close()
     _wait_for_readers(client, views)
-    # A statement that was being planned meanwhile is planned anew.
+    # Discards plans made meanwhile.
     client.sql(statement("drop_table", schema="PUBLIC", table=helper)).close()
 
 
@@ -111,7 +112,7 @@ def _taken(client: Client, names: Iterable[str]) -> list[tuple[str, str, str]]:
 
 
 def _text(cache: str) -> str:
-    # Compared with what a view has; never run.
+    # Only compared with the text of a view; never run.
     return f'SELECT * FROM "{rows_table(cache)}"'  # nosec B608
 
 
@@ -124,7 +125,7 @@ def _works(client: Client, view: str) -> bool:
 
 
 def _wait_for_readers(client: Client, names: Iterable[str]) -> None:
-    """Wait for the queries under way that may read a view's former table, on every node."""
+    """Wait for running queries, on every node, that may read a view's previous table."""
     names = [name.upper() for name in names]
     deadline = time.monotonic() + READERS_S
     with contextlib.ExitStack() as stack, contextlib.suppress(IgniteTFError):
@@ -136,7 +137,7 @@ def _wait_for_readers(client: Client, names: Iterable[str]) -> None:
 
 
 def _each_node(client: Client) -> Iterator[contextlib.AbstractContextManager[Client]]:
-    """A client of each node; a node shows its own queries only."""
+    """Yield a client for each node, as a node only lists its own queries."""
     nodes = client.nodes()
     if len(nodes) < 2:
         yield contextlib.nullcontext(client)

@@ -1,1 +1,1 @@
-"""Bytes only: op codes, frames, schema, fields, columns, and the encoder that is their mirror."""
+"""Encodes and decodes the bytes of Ignite's thin client protocol, without sockets or TensorFlow."""

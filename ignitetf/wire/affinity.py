@@ -1,8 +1,8 @@
-"""Which partition a key falls into, for whole columns of keys.
+"""Computes the partitions of whole columns of keys.
 
-Keys of fixed types only, and strings; what is not known here gives None, and the caller does
-without. A cache with an affinity function of its own decides otherwise: then the partition map
-of the cluster is empty, and this must not be asked.
+Only keys of fixed types and strings are supported; for others the functions return None and the
+caller has to do without. Do not use this for a cache with its own affinity function, which can be
+recognised by the cluster's empty partition map.
 
 Source: Apache Ignite 2.17.0, `RendezvousAffinityFunction.calculatePartition`,
 `GridCacheUtils`; `hashCode` of java.lang.Long, Integer, Double, String, java.util.UUID.
@@ -24,20 +24,20 @@ __all__ = ["key_hashes", "partitions_of"]
 
 
 def partitions_of(schema: Schema, keys: Column, count: int) -> NDArray[np.int32] | None:
-    """The partition of each key in a cache of `count` partitions; None where it is not known."""
+    """Return each key's partition in a cache of `count` partitions, or None if unsupported."""
     hashes = key_hashes(schema, keys)
     if hashes is None:
         return None
     bits = hashes.view(np.uint32)
     if count & (count - 1) == 0:
         return ((bits ^ (bits >> np.uint32(16))) & np.uint32(count - 1)).astype(np.int32)
-    # Java's Math.abs of the smallest int is itself, which Ignite then takes as partition 0.
+    # In Java Math.abs of the smallest int is negative, which Ignite treats as partition 0.
     rest = np.fmod(hashes.astype(np.int64), count)
     return np.abs(rest).astype(np.int32)
 
 
 def key_hashes(schema: Schema, keys: Column) -> NDArray[np.int32] | None:
-    """Java's `hashCode` of each key, or of its affinity field; None where it is not known."""
+    """Return Java's `hashCode` of each key or its affinity field, or None if unsupported."""
     field = schema.key
     if field.type is not TypeCode.OBJECT:
         return _scalar_hashes(field, keys)
@@ -52,7 +52,7 @@ def key_hashes(schema: Schema, keys: Column) -> NDArray[np.int32] | None:
 
 
 def _object_hashes(schema: Schema, keys: Column) -> NDArray[np.int32]:
-    """The hash code that stands in the header of each key object."""
+    """The hash code in the header of each key object."""
     dummy = Field("val", TypeCode.BYTE, np.dtype("i1"))
     plain = Schema(None, schema.key, (dummy,), key_type_name=schema.key_type_name)
     column = Column(np.zeros(len(keys), np.int8))

@@ -1,10 +1,10 @@
-"""Answers: the numbers, texts and byte arrays that stand outside pages.
+"""Reads the numbers, texts and byte arrays of answers that are not pages.
 
 frames -> **answers** -> values
 
-`read_...` takes a whole answer and raises WireError where it is not what was asked for. `..._at`
-reads one value at a position, for answers of several; whoever calls it does so within `damaged`,
-which turns what damaged bytes raise into a WireError.
+`read_...` parses a whole answer and raises WireError if it is not as expected. `..._at` reads one
+value at a position, for answers with several values; call it within `damaged`, which turns the
+errors that damaged bytes cause into a WireError.
 
 Source: Apache Ignite 2.17.0, `ClientLongResponse`, `ClientIntResponse`, `ClientBooleanResponse`,
 `BinaryWriterExImpl` (strings, byte arrays, UUIDs).
@@ -37,7 +37,7 @@ __all__ = [
 
 @contextlib.contextmanager
 def damaged(what: str) -> Iterator[None]:
-    """Raise WireError where the bytes of an answer cannot be taken apart."""
+    """Turn the errors that damaged bytes cause inside the block into a WireError."""
     try:
         yield
     except (struct.error, IndexError, OverflowError, MemoryError, UnicodeDecodeError) as error:
@@ -45,28 +45,28 @@ def damaged(what: str) -> Iterator[None]:
 
 
 def read_long(body: memoryview, what: str) -> int:
-    """A number of 64 bits: of CACHE_GET_SIZE, and the id that a cursor or a data streamer gets."""
+    """Read a 64-bit number: the answer to CACHE_GET_SIZE, or the id of a cursor or streamer."""
     with damaged(what):
         return int(struct.unpack_from("<q", body, 0)[0])
 
 
 def read_int(body: memoryview, what: str) -> int:
-    """A number of 32 bits, such as the id of a transaction."""
+    """Read a 32-bit number, such as the id of a transaction."""
     with damaged(what):
         return int_at(body, 0)
 
 
 def read_bool(body: memoryview, what: str) -> bool:
-    """Whether a conditional operation did something."""
+    """Read whether a conditional operation changed something."""
     if len(body) != 1 or body[0] > 1:
         raise WireError(f"damaged answer: {what}: {len(body)} bytes instead of a bool")
     return bool(body[0])
 
 
 def read_sized(body: memoryview, what: str) -> tuple[TypeCode, memoryview]:
-    """The string or byte array that CACHE_GET found: type code, and a view of its bytes.
+    """Read the string or byte array found by CACHE_GET: its type code and a view of its bytes.
 
-    The type code is NULL, and the view empty, where it found nothing.
+    If nothing was found, the type code is NULL and the view is empty.
     """
     with damaged(what):
         code, data, end = sized_at(body, 0)
@@ -76,7 +76,7 @@ def read_sized(body: memoryview, what: str) -> tuple[TypeCode, memoryview]:
 
 
 def sized_at(body: memoryview, at: int) -> tuple[TypeCode, memoryview, int]:
-    """A string, a byte array or a null: type code, a view of its bytes, the place behind it."""
+    """Read a string, byte array or null: type code, view of its bytes, position after it."""
     code = body[at]
     if code == TypeCode.NULL:
         return TypeCode.NULL, body[:0], at + 1
@@ -89,7 +89,7 @@ def sized_at(body: memoryview, at: int) -> tuple[TypeCode, memoryview, int]:
 
 
 def pairs_at(body: memoryview, at: int, count: int) -> list[tuple[bytes | None, bytes | None]]:
-    """So many pairs of strings or byte arrays, as bytes; None for a null."""
+    """Read `count` pairs of strings or byte arrays as bytes, with None for a null."""
     found: list[bytes | None] = []
     for _ in range(2 * count):
         code, data, at = sized_at(body, at)
@@ -98,12 +98,12 @@ def pairs_at(body: memoryview, at: int, count: int) -> list[tuple[bytes | None, 
 
 
 def int_at(body: Any, at: int) -> int:
-    """A number of 32 bits."""
+    """Read a 32-bit number."""
     return int(struct.unpack_from("<i", body, at)[0])
 
 
 def string_at(body: Any, at: int, *, errors: str = "strict") -> tuple[str | None, int]:
-    """A string, None for a null, and the place behind it."""
+    """Read a string (None for a null) and return it with the position after it."""
     if body[at] != TypeCode.STRING:
         return None, at + 1
     begin, length = at + 5, int_at(body, at + 1)
@@ -113,6 +113,6 @@ def string_at(body: Any, at: int, *, errors: str = "strict") -> tuple[str | None
 
 
 def uuid_at(body: Any, at: int) -> uuid.UUID:
-    """A UUID from its two little-endian longs."""
+    """Read a UUID from its two little-endian longs."""
     high, low = struct.unpack_from("<QQ", body, at)
     return uuid.UUID(int=(high << 64) | low)

@@ -1,4 +1,4 @@
-"""The block layout: many records in one entry, as a binary object of columns.
+"""The block layout, which stores many records in one entry as a binary object of columns.
 
 Batch -> **blocks** -> entry -> **blocks** -> Batch
 
@@ -6,13 +6,13 @@ A block is an object of type `<TYPE>_BLOCK` that any Ignite client can read:
 
     KEYS                  long[], or byte[] with KEYS_OFFSETS for string keys
     F                     numbers, fixed shapes: one array with the values of all records
-    F, F_OFFSETS          values of different length: one array, and int[] of n + 1 bounds
+    F, F_OFFSETS          values of different lengths: one array, and int[] of n + 1 bounds
     F, F_OFFSETS, F_ROWS  arrays of strings: bytes, bounds of the strings, of the records
-    F_VALID               byte[] of 0 and 1 where the block has nulls in F, else null
+    F_VALID               byte[] of 0 and 1 if the block has nulls in F, else null
     F_A, F_B              a nested object F of A and B (KEYS_A for keys of several fields)
 
-Strings, decimals and UUIDs are text; dates and times are milliseconds, timestamps nanoseconds.
-A block has rows of one partition and lies in that partition.
+Strings, decimals and UUIDs are stored as text, dates and times as milliseconds, timestamps as
+nanoseconds. The rows of a block all belong to one partition, in which the block is stored.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ _INT32: Final = np.dtype("<i4")
 _TEXT: Final = types_of(Family.TEXT, Family.DECIMAL)
 # Values that keep their dtype in a block.
 _PLAIN: Final = types_of(Family.NUMBER, Family.ARRAY)
-# Keys whose partition `affinity` knows.
+# Keys whose partition `affinity` can compute.
 _KEYS: Final = INTEGERS | {TypeCode.STRING, TypeCode.OBJECT}
 
 
 def block_schema(schema: Schema) -> Schema:
-    """The schema of the blocks of records of this schema.
+    """Return the schema of blocks that hold records of this schema.
 
     Raises:
-        ConfigError: A field or the key cannot stand in blocks.
+        ConfigError: A field or the key is not supported in blocks.
     """
     if schema.key.type not in _KEYS:
         raise ConfigError(
@@ -88,7 +88,7 @@ def _stored_fields(field: Field) -> Iterator[Field]:
 
 
 def _named(outer: Field, inner: Field) -> Field:
-    """A field of a nested object as it is called in a block."""
+    """A field of a nested object, with its name in a block."""
     return replace(inner, name=f"{outer.name}_{inner.name}")
 
 
@@ -123,11 +123,11 @@ def _is_runs(field: Field) -> bool:
 
 
 def pack_blocks(schema: Schema, rows: Batch, bounds: Positions, keys: NDArray[np.int64]) -> Batch:
-    """Blocks of records, as records of `block_schema`.
+    """Pack records into blocks, which are records of `block_schema`.
 
     Args:
         schema: The records.
-        rows: Records of all blocks, one block behind the other.
+        rows: The records of all blocks, one block after the other.
         bounds: Block i has rows `bounds[i]` to `bounds[i + 1]`.
         keys: Key of each block.
     """
@@ -167,7 +167,7 @@ def _pack(field: Field, column: Column, bounds: Positions, out: dict[str, Column
 
 
 def _pack_valid(valid: NDArray[np.bool_] | None, bounds: Positions) -> Column:
-    """The marks of blocks that have nulls; null for the others."""
+    """The validity bytes of blocks that have nulls; null for other blocks."""
     blocks = len(bounds) - 1
     if valid is None:
         nothing = np.zeros(0, np.uint8)
@@ -178,7 +178,7 @@ def _pack_valid(valid: NDArray[np.bool_] | None, bounds: Positions) -> Column:
 
 
 def _pack_offsets(offsets: Positions, bounds: Positions) -> Column:
-    """Bounds of runs, counted from the beginning of each block."""
+    """Bounds of runs, relative to the beginning of each block."""
     sizes = np.diff(bounds) + 1
     ends = np.cumsum(sizes)
     begin = ends - sizes
@@ -192,12 +192,12 @@ def _pack_offsets(offsets: Positions, bounds: Positions) -> Column:
 def unpack_blocks(
     schema: Schema, blocks: Batch, names: Sequence[str] | None = None
 ) -> Iterator[Batch]:
-    """The records of each block, as views where their form allows.
+    """Yield the records of each block, as views where possible.
 
     Args:
         schema: The records.
         blocks: Decoded blocks, records of `block_schema`.
-        names: Fields to give, None for all.
+        names: Fields to unpack; None for all.
 
     Raises:
         SchemaError: A block contradicts itself; `record` is its index.
@@ -218,8 +218,8 @@ class BlockDecoder:
     """Decodes the pages of a cache of blocks.
 
     Args:
-        schema: The records, with the fields that are wanted.
-        registry: Binary types; `decode` raises UnknownType for one that it lacks.
+        schema: The records, with the fields to decode.
+        registry: Known binary types; `decode` raises UnknownType for others.
     """
 
     def __init__(self, schema: Schema, registry: TypeRegistry) -> None:
@@ -227,22 +227,22 @@ class BlockDecoder:
         self._blocks = Decoder(block_schema(schema), registry)
 
     def decode(self, page: Page) -> list[Batch]:
-        """The records of each block of a page, in its order; views where their form allows.
+        """Return the records of each block of a page, in its order, as views where possible.
 
         Raises:
-            SchemaError: A block is not what the schema says, or contradicts itself.
+            SchemaError: A block does not match the schema, or contradicts itself.
             WireError: The page is damaged.
             UnknownType: The registry lacks a type of the page.
         """
         return list(unpack_blocks(self.schema, self._blocks.decode(page)))
 
 
-# Gives the column of block i, which has so many records; None where the column tells.
+# Returns the column of block i, given its number of records (None: the column determines it).
 _Unpack = Callable[[int, int | None], Column]
 
 
 def _unpacker(field: Field, blocks: dict[str, Column]) -> _Unpack:
-    """All that is the same for every block of a page is found out once, here."""
+    """Do the work that is the same for all blocks of a page once, and return the per-block part."""
     if field.type is TypeCode.OBJECT:
         unpack = _object_unpacker(field, blocks)
     elif _is_runs(field):
@@ -309,7 +309,7 @@ def _runs_unpacker(field: Field, blocks: dict[str, Column]) -> _Unpack:
 
 
 def _run_of(column: Column) -> Callable[[int], NDArray[Any]]:
-    """Gives the values of block i, a view."""
+    """Return a function that maps i to the values of block i, a view."""
     assert column.starts is not None and column.lengths is not None
     values: NDArray[Any] = np.asarray(column.values)
     starts, ends = column.starts.tolist(), (column.starts + column.lengths).tolist()

@@ -1,8 +1,8 @@
-"""`BufferPool`: large buffers that are used again once nobody looks at them.
+"""`BufferPool`: large buffers that are reused once no view of them is left.
 
-A fresh buffer of some megabytes costs more than what is done with it: the kernel has to find and
-clear its pages, at about a gigabyte a second. A pool hands out views of blocks it keeps, and gives
-a block out again when no view of it is left, which the reference count of the block tells.
+A fresh buffer of several megabytes costs more than the work done in it, because the kernel has to
+find and clear its pages, at about a gigabyte per second. A pool keeps its blocks, hands out views
+of them, and reuses a block when its reference count shows that no view is left.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from numpy.typing import NDArray
 
 __all__ = ["ALIGNMENT", "BufferPool"]
 
-# TensorFlow takes an array over without a copy if its data begin at a multiple of this.
+# TensorFlow takes over an array without a copy if its data begin at a multiple of this.
 ALIGNMENT: Final = 64
-# Below this the allocator itself keeps memory and is quicker.
+# Below this the allocator reuses memory itself, and faster.
 _SMALL: Final = 64 << 10
-# Below this a copy costs less than to align it.
+# Below this a copy is cheaper than alignment.
 _TINY: Final = 1 << 10
-# A block serves requests down to this share of its size.
+# A block is only used for requests of at least this share of its size.
 _LEAST_USE: Final = 0.25
 
 
 class BufferPool:
-    """Buffers for one thread that takes them; any thread may drop them.
+    """Buffers that one thread takes; any thread may drop them.
 
     Args:
-        max_idle_bytes: Unused blocks beyond this are given back to the system.
+        max_idle_bytes: Unused blocks beyond this total are freed.
     """
 
     def __init__(self, max_idle_bytes: int = 64 << 20) -> None:
@@ -37,7 +37,7 @@ class BufferPool:
         self._blocks: list[_Block] = []
 
     def take(self, nbytes: int) -> NDArray[np.uint8]:
-        """An uninitialised array uint8 `[nbytes]`, from 1 KiB on aligned to 64 bytes."""
+        """Return an uninitialised uint8 array `[nbytes]`, aligned to 64 bytes from 1 KiB on."""
         if nbytes < _SMALL:
             return np.empty(nbytes, np.uint8) if nbytes < _TINY else _Block(nbytes).view(nbytes)
         idle = [i for i in range(len(self._blocks)) if self._is_idle(i)]
@@ -47,15 +47,15 @@ class BufferPool:
             smallest = min(fitting, key=lambda i: self._blocks[i].nbytes)
             return self._blocks[smallest].view(nbytes)
         self._forget(idle)
-        # A sixteenth more, so that pages of slightly different size share their blocks.
+        # A sixteenth more, so that pages of slightly different sizes can share blocks.
         block = _Block(nbytes + nbytes // 16)
         self._blocks.append(block)
         return block.view(nbytes)
 
     def rest(self, least: int, most: int) -> None:
-        """Keep less until the next use: unused blocks from `least` bytes on, `most` bytes in all.
+        """Free unused blocks, except those of at least `least` bytes, up to `most` bytes in all.
 
-        Small blocks cost little to have again, and pools that rest may be many.
+        Small blocks are cheap to allocate again, and there may be many idle pools.
         """
         kept = 0
         for index in reversed(range(len(self._blocks))):
@@ -73,7 +73,7 @@ class BufferPool:
         return sum(b.nbytes for b in self._blocks)
 
     def _is_idle(self, index: int) -> bool:
-        # The block and the argument of getrefcount hold one reference each.
+        # The block and getrefcount's argument each hold one reference.
         return sys.getrefcount(self._blocks[index].memory) <= 2
 
     def _forget(self, idle: list[int]) -> None:
@@ -86,16 +86,16 @@ class BufferPool:
 
 
 class _Block:
-    """Memory of at least `nbytes` from the next multiple of the alignment on."""
+    """Memory with at least `nbytes` after the first aligned address."""
 
     __slots__ = ("begin", "memory", "nbytes")
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
         self.memory = np.empty(nbytes + ALIGNMENT, np.uint8)
-        # Asking an array for its address takes longer than all else here.
+        # Stored, because asking an array for its address is the slowest step here.
         self.begin = -self.memory.ctypes.data % ALIGNMENT
 
     def view(self, nbytes: int) -> NDArray[np.uint8]:
-        """The first bytes."""
+        """Return the first `nbytes` bytes."""
         return self.memory[self.begin : self.begin + nbytes]

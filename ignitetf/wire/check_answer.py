@@ -1,11 +1,11 @@
-"""Answers proven whole, and put into types that pyignite knows, before it takes them apart.
+"""Validates answers before pyignite parses them, and converts types that it does not know.
 
 bytes -> **check_answer** -> pyignite
 
-pyignite believes counts: a changed byte in the number of columns makes it build gigabytes of
-nothing for minutes. Here every object of an answer is stepped over first, and must end where the
-answer ends. Of Java's own serialization, in which a DATE of SQL comes, it knows nothing: such an
-object is replaced by one of the protocol that means the same.
+pyignite trusts counts: one changed byte in the number of columns makes it allocate gigabytes for
+minutes. So every object of an answer is skipped over first, and the last must end where the answer
+ends. pyignite also cannot read Java's own serialization, which SQL uses for a DATE, so such objects
+are replaced by equivalent ones of the binary protocol.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def check_answer(op: int, request: bytes | memoryview, body: memoryview) -> list
     """Raise WireError unless the objects in the body of an answer fill it exactly.
 
     Args:
-        op: The request's op code; answers without counts of objects are let through.
+        op: The request's op code; answers without object counts are not checked.
         request: The request, whose last byte says whether a SQL answer names its columns.
         body: The answer after its header.
 
     Returns:
-        Begin and end of each object in Java's own serialization, for `readable`.
+        The begin and end of each object in Java's own serialization, for `readable`.
     """
     spans: _Spans = []
     try:
@@ -71,13 +71,13 @@ def check_answer(op: int, request: bytes | memoryview, body: memoryview) -> list
 
 
 def readable(body: memoryview, spans: list[tuple[int, int]]) -> bytes:
-    """The body of an answer with objects of the protocol in place of those that Java serialized.
+    """Replace the objects that Java serialized in an answer by objects of the binary protocol.
 
-    One whose class has no plain meaning stays as it is.
+    Objects of classes without an equivalent stay as they are.
 
     Args:
         body: The answer after its header.
-        spans: As `check_answer` found them.
+        spans: As returned by `check_answer`.
     """
     parts: list[bytes | memoryview] = []
     at = 0
@@ -90,7 +90,7 @@ def readable(body: memoryview, spans: list[tuple[int, int]]) -> bytes:
 
 
 def _sql(body: memoryview, spans: _Spans, *, named: bool) -> None:
-    """Cursor, names or number of columns, rows."""
+    """Check the cursor, the names or number of columns, and the rows."""
     (columns,) = _INT32.unpack_from(body, 8)
     at = 12
     if not 0 < columns <= len(body):
@@ -103,7 +103,7 @@ def _sql(body: memoryview, spans: _Spans, *, named: bool) -> None:
 
 
 def _rows(body: memoryview, spans: _Spans, at: int, columns: int | None, tail: int = 1) -> None:
-    """A count, so many rows of objects, and `tail` bytes: a bool that tells of more."""
+    """Check a row count, that many rows, and `tail` bytes after them (a bool: more pages)."""
     (rows,) = _INT32.unpack_from(body, at)
     at, end, objects = at + 4, len(body) - tail, 0
     if rows < 0:

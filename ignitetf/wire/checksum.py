@@ -1,8 +1,8 @@
-"""A checksum of records that does not depend on their order or on how they are stored.
+"""A checksum of records that does not depend on their order or storage layout.
 
-Each record has a 64-bit hash of its key and its fields; the checksum of a set is the sum of
-those modulo 2^64. It is computed from columns, so that a source, a cache of rows and a cache of
-blocks with the same records have the same checksum.
+Each record has a 64-bit hash of its key and fields, and the checksum of a set is their sum modulo
+2^64. Hashes are computed from columns, so a source, a cache of rows and a cache of blocks with the
+same records all have the same checksum.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _NULL: Final = np.array([0xD6E8FEB86659FD93], np.uint64)
 
 
 def checksum(schema: Schema, batch: Batch, known: RowHashes | None = None) -> int:
-    """Sum of the records' hashes modulo 2^64; sums of parts add up to that of the whole."""
+    """Return the sum of the records' hashes modulo 2^64; checksums of parts can be added up."""
     return int(batch_hashes(schema, batch, known).sum(dtype=np.uint64))
 
 
 def batch_hashes(
     schema: Schema, batch: Batch, known: RowHashes | None = None
 ) -> NDArray[np.uint64]:
-    """A 64-bit hash of each record: of its key and all fields of the schema.
+    """Return a 64-bit hash of each record, over its key and all fields of the schema.
 
     Args:
         schema: The fields.
         batch: The records.
-        known: Hashes that were made before, of memory that was not given back since.
+        known: Hashes computed earlier, of memory that has not been freed since.
 
     Returns:
         Shape [n].
@@ -51,7 +51,7 @@ def batch_hashes(
 
 
 def _salted(field: Field, column: Column, known: RowHashes) -> NDArray[np.uint64]:
-    """Hashes of one field, spread so that values cannot change places with another field's."""
+    """Hashes of one field, salted so that swapping values between fields changes them."""
     salt = (java_hash_lower(field.name) * _SPREAD) & _MASK
     hashes = mix(_hashes(field, column, known), salt)
     if column.valid is not None:
@@ -79,7 +79,7 @@ def _hashes(field: Field, column: Column, known: RowHashes) -> NDArray[np.uint64
 
 
 def _nested_hashes(field: Field, column: Column, inner: Column) -> NDArray[np.uint64]:
-    """Runs of objects: each one's hash, and the runs of those hashes."""
+    """Hash each inner object, and then the runs of those hashes."""
     assert column.starts is not None and column.lengths is not None
     element = Field(field.name, TypeCode.STRING, field.dtype, (), True)
     if field.type is not TypeCode.STRING_ARRAY and field.fields:
@@ -90,7 +90,7 @@ def _nested_hashes(field: Field, column: Column, inner: Column) -> NDArray[np.ui
 
 
 def _canonical(field: Field, values: NDArray[Any]) -> NDArray[Any]:
-    """Little-endian values of the field's dtype; times as the numbers that are read back."""
+    """Little-endian values of the field's dtype; times as the integers that a read returns."""
     if values.dtype.kind == "M":
         return values.astype(f"M8[{TIME_UNIT.get(field.type, 'ms')}]").view(np.int64)
     if values.dtype.kind == "m":

@@ -75,7 +75,7 @@ class OpCode(IntEnum):
 
 
 class TypeCode(IntEnum):
-    """The byte in front of every object."""
+    """The first byte of every object."""
 
     BYTE = 1
     SHORT = 2
@@ -132,7 +132,7 @@ class BinaryFlag(IntFlag):
 
 
 class StreamerFlag(IntFlag):
-    """Flags of the data streamer (byte). Data are stored only once FLUSH or CLOSE was answered."""
+    """Flags of the data streamer (byte); data are only stored once FLUSH or CLOSE is answered."""
 
     ALLOW_OVERWRITE = 0x01
     SKIP_STORE = 0x02
@@ -142,7 +142,7 @@ class StreamerFlag(IntFlag):
 
 
 class Feature(IntFlag):
-    """Feature bits that both sides announce in the handshake from protocol 1.7 on."""
+    """Feature bits that both sides announce in the handshake, from protocol 1.7 on."""
 
     CLUSTER_STATES = 1 << 2
     CLUSTER_GROUP_GET_NODES_ENDPOINTS = 1 << 3
@@ -150,7 +150,7 @@ class Feature(IntFlag):
 
 
 class Status(IntEnum):
-    """Status codes; nearly every failure is FAILED, told apart by the class named in its text."""
+    """Status codes; nearly all failures are FAILED and differ only in the Java class they name."""
 
     SUCCESS = 0
     FAILED = 1
@@ -167,7 +167,7 @@ class Status(IntEnum):
 
 
 def java_hash(text: str) -> int:
-    """`String.hashCode` of Java, over UTF-16 units; the id of a cache is that of its name.
+    """Return Java's `String.hashCode`, over UTF-16 units; a cache's id is the hash of its name.
 
     Returns:
         A signed 32-bit number.
@@ -177,10 +177,11 @@ def java_hash(text: str) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def java_hash_lower(text: str) -> int:
-    """Id of a binary type or field: the hash of its name in lower case (`BinaryBasicIdMapper`).
+    """Return the id of a binary type or field: the hash of its lower-case name.
 
-    Java lowers each UTF-16 unit by itself: a final sigma is as any other, letters beyond the
-    basic plane stay, and a capital I with a dot becomes one letter.
+    As in `BinaryBasicIdMapper`, each UTF-16 unit is lowered on its own: a final sigma is treated
+    like any other, letters beyond the basic plane stay, and a capital I with a dot becomes one
+    letter.
     """
     return _hash([_lower(unit) for unit in _units(text)])
 
@@ -192,7 +193,7 @@ def _units(text: str) -> list[int]:
 
 def _lower(unit: int) -> int:
     """`Character.toLowerCase` of Java."""
-    # The capital I with a dot is the only letter that Python lowers to two.
+    # Python lowers only the capital I with a dot to two letters.
     return ord(chr(unit).lower()[0])
 
 

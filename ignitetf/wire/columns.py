@@ -1,14 +1,15 @@
-"""Fields to columns: positions in a page in, one array per field out.
+"""Decodes fields into columns: from positions in a page to one array per field.
 
 objects -> meaning -> **columns** -> tensors
 
-One function per family of types. Positions are int64 `[n]`, -1 where a record has no such field;
-such a record counts as null there. A column is a copy, except runs of bytes (strings, blobs),
-which stay views into the page.
+There is one function per family of types. Positions are int64 `[n]`, with -1 for records that lack
+the field, which count as null. Columns are copies, except that runs of bytes (strings, blobs) stay
+views into the page.
 
-What has no NumPy dtype of its own: UUID is text of 36 characters or two uint64 (high, low),
-decimal is text or float64, date and time are int64 milliseconds, timestamp is int64 nanoseconds,
-or in the unit of a declared datetime64 (all since 1970-01-01 UTC or midnight), enum is its int32 ordinal, char is a uint16 code unit.
+Types without a NumPy dtype: UUID is text of 36 characters or two uint64 (high, low), decimal is
+text or float64, date and time are int64 milliseconds, timestamp is int64 nanoseconds or in the
+unit of a declared datetime64 (all since 1970-01-01 UTC or midnight), enum is its int32 ordinal,
+char is a uint16 code unit.
 """
 
 from __future__ import annotations
@@ -52,20 +53,20 @@ _MOST_DIGITS: Final = 100_000
 
 
 def decode_column(data: Bytes, at: Positions, field: Field, registry: TypeRegistry) -> Column:
-    """The values of one field.
+    """Decode the values of one field.
 
     Args:
         data: The page.
-        at: Where the field's object begins in each of n records, -1 where there is none.
-        field: Expected type; dtype and shape say the form of the values.
+        at: Where the field's object begins in each of n records; -1 if it is missing.
+        field: Expected type; its dtype and shape determine the form of the values.
         registry: Binary types, for nested objects.
 
     Returns:
-        A column of n records; null records have zeros, or an empty run, and False in `valid`.
+        A column of n records; nulls have zeros or an empty run, and False in `valid`.
 
     Raises:
-        SchemaError: Another type, or a value of another length, stands in a record. `record`
-            is its index.
+        SchemaError: A record has another type, or a value of another length; `record` is its
+            index.
         WireError: A value reaches beyond the page.
     """
     codes = type_codes(data, at)
@@ -86,7 +87,7 @@ def decode_column(data: Bytes, at: Positions, field: Field, registry: TypeRegist
 
 
 def _alike(codes: NDArray[np.uint8], field: Field) -> NDArray[np.bool_]:
-    """Which type codes stand for the field's type."""
+    """Which type codes are acceptable for the field's type."""
     first, *others = ALIKE[field.type]
     alike: NDArray[np.bool_] = codes == first
     for other in others:
@@ -105,9 +106,9 @@ def _decode_valid(data: Bytes, at: Positions, field: Field, registry: TypeRegist
 
 
 def as_dtype(values: NDArray[Any], field: Field) -> NDArray[Any]:
-    """Values in the declared dtype: one of the same width keeps the bits, whatever they mean.
+    """Convert values to the declared dtype; one of the same width reinterprets the bits.
 
-    An unsigned dtype of half the width takes the numbers themselves: so loading stores those.
+    An unsigned dtype of half the width takes the numbers themselves, as loading stores them so.
     """
     if values.dtype == field.dtype:
         return values
@@ -130,7 +131,7 @@ def as_dtype(values: NDArray[Any], field: Field) -> NDArray[Any]:
 
 
 def is_widened(dtype: np.dtype[Any], stored: np.dtype[Any]) -> bool:
-    """Whether this is an unsigned dtype, and the stored one the signed of twice its width."""
+    """Return whether `dtype` is unsigned and `stored` is signed and twice as wide."""
     return dtype.kind == "u" and stored.kind == "i" and stored.itemsize == 2 * dtype.itemsize
 
 
@@ -147,7 +148,7 @@ def _timestamps(data: Bytes, at: Positions, field: Field, registry: TypeRegistry
 
 
 def _in_unit(raw: NDArray[Any], field: Field) -> NDArray[np.int64]:
-    """Timestamps as int64 in the unit of the field's dtype, nanoseconds unless that has one."""
+    """Timestamps as int64 in the unit of the field's dtype, or in nanoseconds if it has none."""
     unit = np.datetime_data(field.dtype)[0] if field.dtype.kind == "M" else "ns"
     if unit not in TIMESTAMP_UNITS:
         raise SchemaError(f"field {field.name!r}: timestamps have no unit {unit!r}")
@@ -205,7 +206,7 @@ def _arrays(data: Bytes, at: Positions, field: Field, registry: TypeRegistry) ->
 
 
 def check_counts(field: Field, counts: Positions) -> None:
-    """Raise SchemaError unless every record has as many elements as the field's shape."""
+    """Raise SchemaError unless every record has the number of elements of the field's shape."""
     if (wrong := np.flatnonzero(counts != field.size)).size:
         found = int(counts[wrong[0]])
         raise SchemaError(
@@ -262,9 +263,9 @@ def _decimals(data: Bytes, at: Positions, field: Field, registry: TypeRegistry) 
 
 
 def _decimal(scale: int, magnitude: bytes) -> Decimal:
-    """The sign is the top bit of the first byte; the rest is an unsigned big-endian number."""
+    """Decode a decimal, whose magnitude has its sign in the top bit and is big-endian."""
     number = int.from_bytes(bytes([magnitude[0] & 0x7F]) + magnitude[1:], "big")
-    # Through Decimal: Python refuses to write long integers out.
+    # Through Decimal, because Python refuses to convert long integers to text.
     digits = Decimal(number).as_tuple().digits
     return Decimal((1 if magnitude[0] & 0x80 else 0, digits, -scale))
 
@@ -276,12 +277,12 @@ def _objects(data: Bytes, at: Positions, field: Field, registry: TypeRegistry) -
         raise _mismatch(data, at, codes, int(raw[0]), field, registry)
     places = field_positions(data, found, registry, [f.name for f in field.fields])
     columns = {f.name: decode_column(data, places[f.name], f, registry) for f in field.fields}
-    # Without fields nothing else tells how many there are.
+    # Without fields, only `valid` records how many objects there are.
     return Column(columns, valid=None if columns else np.ones(len(at), np.bool_))
 
 
 def _lists(data: Bytes, at: Positions, field: Field, registry: TypeRegistry) -> Column:
-    """Arrays of objects and collections: runs of a column of their elements."""
+    """Decode arrays of objects and collections as runs of one column of their elements."""
     found, counts = find_elements(data, at)
     if field.fields:
         element = field.fields[0]
@@ -300,7 +301,7 @@ def _lists(data: Bytes, at: Positions, field: Field, registry: TypeRegistry) -> 
 
 
 def _maps(data: Bytes, at: Positions, field: Field, registry: TypeRegistry) -> Column:
-    """Maps: two columns of runs, `keys` and `values`."""
+    """Decode maps as two columns of runs, `keys` and `values`."""
     found, counts = find_elements(data, at)
     offsets = _offsets(counts // 2)
     columns = {}
@@ -328,7 +329,7 @@ _READERS: Final = {
 def _decode_items(
     data: Bytes, at: Positions, item: Field, registry: TypeRegistry, counts: Positions
 ) -> Column:
-    """The items of all lists; an error about one names the list's record."""
+    """Decode the items of all lists; errors name the record of the list, not of the item."""
     try:
         return decode_column(data, at, item, registry)
     except SchemaError as error:
@@ -338,7 +339,7 @@ def _decode_items(
 
 
 def _whole(inner: Column) -> Column | NDArray[Any]:
-    """The array of a dense column without nulls, so that runs of it are plain runs."""
+    """Return the array of a dense column without nulls, so that runs of it are plain runs."""
     if inner.valid is None and inner.starts is None and isinstance(inner.values, np.ndarray):
         return inner.values
     return inner
@@ -349,7 +350,7 @@ def _offsets(counts: Positions) -> Positions:
 
 
 def _spread(column: Column, valid: NDArray[np.bool_]) -> Column:
-    """A column of the valid records over all records: zeros and empty runs elsewhere."""
+    """Spread a column of the valid records over all records, with zeros or empty runs elsewhere."""
     n = len(valid)
     if column.starts is not None and column.lengths is not None:
         starts, lengths = np.zeros(n, np.int64), np.zeros(n, np.int64)

@@ -1,4 +1,4 @@
-"""Several batches as one, and the values of a column packed one behind the other.
+"""Joins batches into one, and packs the values of a column without gaps.
 
 batches -> **concat** -> blocks, shuffled windows, batches of an exact size
 """
@@ -18,7 +18,7 @@ __all__ = ["compact", "concat", "concat_columns"]
 
 
 def compact(column: Column) -> tuple[NDArray[Any] | Column, NDArray[np.int64]]:
-    """As `Column.compact`, copying whole runs where a copy is needed."""
+    """Do the same as `Column.compact`, but copy run by run if a copy is needed."""
     assert column.starts is not None and column.lengths is not None
     values = column.values
     if not isinstance(values, np.ndarray):
@@ -36,7 +36,7 @@ def compact(column: Column) -> tuple[NDArray[Any] | Column, NDArray[np.int64]]:
 
 
 def concat(batches: Sequence[Batch]) -> Batch:
-    """The records of several batches with the same columns as one batch; of one, itself."""
+    """Join batches with the same columns into one; a single batch is returned as it is."""
     if len(batches) == 1:
         return batches[0]
     keys = [b.key for b in batches if b.key is not None]
@@ -47,7 +47,7 @@ def concat(batches: Sequence[Batch]) -> Batch:
 
 
 def concat_columns(columns: Sequence[Column]) -> Column:
-    """The values of several columns of one form as one column."""
+    """Join several columns of the same form into one."""
     valid = None
     if any(c.valid is not None for c in columns):
         marks = [np.ones(len(c), bool) if c.valid is None else c.valid for c in columns]
@@ -70,5 +70,5 @@ def _concat_values(values: Sequence[NDArray[Any] | Column]) -> NDArray[Any] | Co
     arrays = [v for v in values if isinstance(v, np.ndarray)]
     if len(arrays) == len(values):
         return np.concatenate(arrays)
-    # Lists without any item come as an array where others come as a column.
+    # Lists without any item are an array where others are a column.
     return concat_columns([v if isinstance(v, Column) else Column(v) for v in values])

@@ -1,9 +1,9 @@
-"""Arrays of objects, collections, maps and enums: the mirror of what `columns` reads of them.
+"""Encodes arrays of objects, collections, maps and enums, as the mirror of `columns`.
 
 Batch -> **parts of parts** -> encode -> page of entries
 
-A list is one column of all its elements, whose objects stand one behind the other; a map is a
-list of pairs. The elements are any objects, null among them.
+Lists are one column of all their elements, whose objects follow each other; a map is a list of
+pairs. Elements can be any objects, including null.
 
 Source: Apache Ignite 2.17.0, `BinaryWriterExImpl`, `BinaryUtils.doReadCollection`,
 `GridBinaryMarshaller` (kinds of collections and maps).
@@ -32,7 +32,7 @@ PartOf = Callable[[Field, Column], Part]
 
 
 def element_field(field: Field) -> Field:
-    """The field of the elements of a list."""
+    """Return the field that describes the elements of a list."""
     if field.fields:
         return field.fields[0]
     if (code := LIST_ELEMENT.get(field.type)) is None:
@@ -41,16 +41,16 @@ def element_field(field: Field) -> Field:
 
 
 def container_part(field: Field, column: Column, type_id: int, part_of: PartOf) -> Part:
-    """The part of a column of lists or maps without nulls.
+    """Return the part that encodes a column of lists or maps without nulls.
 
     Args:
-        field: Of the family LIST or MAP.
-        column: Runs of elements; of maps, such columns `keys` and `values`.
-        type_id: Of the enum, for arrays of those.
-        part_of: Makes the part of a column of elements.
+        field: A field of the family LIST or MAP.
+        column: Runs of elements; for maps, two such columns `keys` and `values`.
+        type_id: Type id of the enum, for arrays of enums.
+        part_of: Makes the part for a column of elements.
 
     Raises:
-        SchemaError: The column is not made so.
+        SchemaError: The column does not have this form.
     """
     if family_of(field.type) is Family.MAP:
         return _maps(field, column, part_of)
@@ -65,7 +65,7 @@ def container_part(field: Field, column: Column, type_id: int, part_of: PartOf) 
 
 
 def enum_part(field: Field, column: Column, type_id: int) -> Part:
-    """Enums by their ordinals."""
+    """Return the part that encodes enums, given by their ordinals."""
     ordinals = np.asarray(column.values)
     if ordinals.dtype.kind not in "iu" or ordinals.ndim != 1:
         raise SchemaError(f"field {field.name!r}: values are {ordinals.dtype}, expected ordinals")
@@ -91,7 +91,7 @@ def _maps(field: Field, column: Column, part_of: PartOf) -> Part:
 
 
 def _elements(field: Field, column: Column) -> tuple[Column, Positions]:
-    """All elements as one column, and the bounds of the lists in it."""
+    """Return all elements as one column, and the bounds of the lists in it."""
     if column.starts is None:
         raise SchemaError(f"field {field.name!r}: values are no lists")
     inner, offsets = column.compact()
@@ -99,7 +99,7 @@ def _elements(field: Field, column: Column) -> tuple[Column, Positions]:
 
 
 def _heads(field: Field, counts: Positions, type_id: int) -> Bytes:
-    """What stands before the elements of each list: code, count, and the kind of list."""
+    """The bytes before the elements of each list: type code, count, and kind of list."""
     row = DATA_TYPES[field.type]
     assert row.extent is not None
     lengths = as_bytes(counts.astype("<i4"))

@@ -1,11 +1,11 @@
-"""The types of Ignite's values: one row each, from which every other table of types is derived.
+"""The types of Ignite's values, one row each; every other table of types is derived from these.
 
 **datatypes** -> objects, columns, encoders, infer, blocks; leaves, tables, sources
 
-To add a type, give it a number in `codes.TypeCode` and a row in `_ROWS`. That is all for a type of
-a family that exists. A new `Family` also needs a reader in `columns._READERS` and a writer in
-`encoders._WRITERS`; values of a class of Python need a conversion in `load/sources/values.py`.
-`tests/unit/test_datatypes.py` adds two types, one of a family of its own, and uses them.
+To add a type, give it a number in `codes.TypeCode` and a row in `_ROWS`; for a type of an existing
+family that is all. A new `Family` also needs a reader in `columns._READERS` and a writer in
+`encoders._WRITERS`, and values of a Python class need a conversion in `load/sources/values.py`.
+`tests/unit/test_datatypes.py` adds two types, one with a family of its own, and uses them.
 
 Source: Apache Ignite 2.17.0, `GridBinaryMarshaller`, `BinaryUtils`, `BinaryWriterExImpl`.
 """
@@ -46,7 +46,7 @@ __all__ = [
 # The dtype of a value that is a run of bytes (a string or a blob): `tf.string`, Python `bytes`.
 BYTES: Final = np.dtype(object)
 
-# Units of timestamps: how many are in a millisecond, and nanoseconds in one.
+# Units of timestamps: (units per millisecond, nanoseconds per unit).
 TIMESTAMP_UNITS: Final[dict[str, tuple[int, int]]] = {
     "ns": (1_000_000, 1),
     "us": (1_000, 1_000),
@@ -57,7 +57,7 @@ TIMESTAMP_UNITS: Final[dict[str, tuple[int, int]]] = {
 class Family(enum.Enum):
     """Types whose values are read and written by the same code."""
 
-    NUMBER = enum.auto()  # one number, which NumPy has a dtype for
+    NUMBER = enum.auto()  # one number with a NumPy dtype
     MILLISECONDS = enum.auto()  # int64
     TIMESTAMP = enum.auto()  # int64 milliseconds, int32 nanoseconds within them
     UUID = enum.auto()  # two uint64, the high one first
@@ -66,21 +66,21 @@ class Family(enum.Enum):
     DECIMAL = enum.auto()  # int32 scale, int32 length, magnitude with the sign in its top bit
     ARRAY = enum.auto()  # int32 count, bare numbers
     LIST = enum.auto()  # objects one after the other
-    MAP = enum.auto()  # keys and values in turn, objects
+    MAP = enum.auto()  # objects: keys and values alternately
     OBJECT = enum.auto()  # a binary object with fields
-    STAND_IN = enum.auto()  # no value, but null or what leads to a value (see `meaning`)
+    STAND_IN = enum.auto()  # null, or something that leads to a value (see `meaning`)
 
 
 @dataclass(frozen=True)
 class Extent:
-    """Where an object ends: after `head` bytes, and so much more for each of a count.
+    """The length of an object: `head` bytes, plus a fixed amount for each counted item.
 
     Attributes:
-        head: Bytes before what is counted, the type code among them.
-        unit: Bytes for each of the count.
-        objects: Objects for each of the count, instead of bytes.
-        count_at: Where the count (int32) stands; 0 where nothing is counted.
-        class_id: Whether the id of a class, or its name, stands between type code and count.
+        head: Bytes before the counted items, including the type code.
+        unit: Bytes per counted item.
+        objects: Objects per counted item, instead of bytes.
+        count_at: Position of the count (int32); 0 if nothing is counted.
+        class_id: Whether the id or name of a class comes between type code and count.
     """
 
     head: int
@@ -95,20 +95,20 @@ class DataType:
     """One type of value.
 
     Attributes:
-        code: The byte in front of its objects.
-        family: Which code reads and writes its values.
-        extent: Where its objects end; None for those that `objects` has code of their own for.
-        dtype: What stands in the page: the value, or one element of an array; None for others.
-        value: Dtype of the values in a column unless another is declared; None where more than
-            the type decides it, or where they have none.
+        code: The first byte of its objects.
+        family: Determines the code that reads and writes its values.
+        extent: Length of its objects; None for types that `objects` handles specially.
+        dtype: Dtype in the page of the value or of one array element; None for other types.
+        value: Default dtype of the values in a column; None if it depends on more than the type,
+            or if they have none.
         element: Type of the elements of an array or list; None for any.
-        read_as: A type with the same values, whose objects may stand in place of this one's.
-        units: NumPy's units in which a time can be declared; the first is what int64 counts.
-        sql: The SQL type whose values are exactly those of this type; None for OTHER.
+        read_as: A type with the same values, whose objects are accepted as well.
+        units: NumPy units in which a time can be declared; the first is the unit of int64 values.
+        sql: The SQL type with exactly the same values; None for OTHER.
         java: The Java class of that SQL type's values.
-        python: Python's classes of its values, but for numbers, which NumPy sorts.
-        arrow: What pyarrow calls its values (`is_...` of `pyarrow.types`), but for numbers.
-        arrow_cast: Arrow's type that its values are cast to first.
+        python: The Python classes of its values, except for numbers, which NumPy sorts out.
+        arrow: pyarrow's name for its values (`is_...` of `pyarrow.types`), except for numbers.
+        arrow_cast: The Arrow type that its values are cast to first.
     """
 
     code: TypeCode
@@ -127,21 +127,21 @@ class DataType:
 
 
 def _fixed(code: TypeCode, family: Family, stored: Any, value: Any = None, **more: Any) -> DataType:
-    """A type whose objects are the type code and one value of the dtype `stored`."""
+    """A type whose objects consist of the type code and one value of the dtype `stored`."""
     dtype = np.dtype(stored)
     kind = dtype if value is None else np.dtype(value)
     return DataType(code, family, Extent(1 + dtype.itemsize), dtype, kind, **more)
 
 
 def _array(code: TypeCode, element: TypeCode, stored: str, **more: Any) -> DataType:
-    """A type whose objects are the type code, an int32 count, and bare elements."""
+    """A type whose objects consist of the type code, an int32 count, and bare elements."""
     dtype = np.dtype(stored)
     extent = Extent(5, unit=dtype.itemsize, count_at=1)
     return DataType(code, Family.ARRAY, extent, dtype, element=element, **more)
 
 
 def _list(code: TypeCode, element: TypeCode) -> DataType:
-    """A type whose objects are the type code, an int32 count, and objects."""
+    """A type whose objects consist of the type code, an int32 count, and element objects."""
     return DataType(code, Family.LIST, Extent(5, objects=1, count_at=1), element=element)
 
 
@@ -156,7 +156,7 @@ _ROWS: Final = (
     _fixed(TypeCode.LONG, _NUMBER, "<i8", sql="BIGINT", java="java.lang.Long"),
     _fixed(TypeCode.FLOAT, _NUMBER, "<f4", sql="REAL", java="java.lang.Float"),
     _fixed(TypeCode.DOUBLE, _NUMBER, "<f8", sql="DOUBLE", java="java.lang.Double"),
-    # SQL's own values of this type are strings.
+    # No Java class, since SQL returns CHAR values as strings.
     _fixed(TypeCode.CHAR, _NUMBER, "<u2", sql="CHAR"),
     _fixed(TypeCode.BOOL, _NUMBER, "?", sql="BOOLEAN", java="java.lang.Boolean"),
     DataType(
@@ -178,7 +178,7 @@ _ROWS: Final = (
         java="java.util.UUID",
         python=(uuid.UUID,),
     ),
-    # A java.util.Date. SQL's own DATE has a java.sql.Date, in Java's own serialization.
+    # A java.util.Date. SQL's own DATE is a java.sql.Date, in Java's own serialization.
     _fixed(
         TypeCode.DATE,
         _MS,
@@ -215,7 +215,7 @@ _ROWS: Final = (
         Extent(9, objects=1, count_at=5, class_id=True),
         read_as=TypeCode.COLLECTION,
     ),
-    # Its kind (ArrayList, LinkedHashSet, ...) is one byte after the count; so with maps.
+    # The kind (ArrayList, LinkedHashSet, ...) is one byte after the count, also for maps.
     DataType(
         TypeCode.COLLECTION,
         Family.LIST,
@@ -223,7 +223,7 @@ _ROWS: Final = (
         read_as=TypeCode.OBJECT_ARRAY,
     ),
     DataType(TypeCode.MAP, Family.MAP, Extent(6, objects=2, count_at=1)),
-    # Length, so many bytes, and the int32 offset of the object in them.
+    # Length, that many bytes, and the int32 offset of the object within them.
     DataType(TypeCode.WRAPPED, Family.STAND_IN, Extent(9, unit=1, count_at=1)),
     _fixed(TypeCode.ENUM, Family.ENUM, _ENUM, "<i4", read_as=TypeCode.BINARY_ENUM),
     DataType(
@@ -282,39 +282,39 @@ DATA_TYPES: Final[Mapping[TypeCode, DataType]] = {row.code: row for row in _ROWS
 
 
 def family_of(code: TypeCode) -> Family:
-    """The family of a type."""
+    """Return the family of a type."""
     return DATA_TYPES[code].family
 
 
 def types_of(*families: Family) -> frozenset[TypeCode]:
-    """The types of these families."""
+    """Return the types of these families."""
     return frozenset(row.code for row in _ROWS if row.family in families)
 
 
-# Size in bytes of a whole object, type code included, of types whose objects have one size.
+# Size in bytes of a whole object, including its type code, for types of fixed size.
 FIXED_SIZE: Final[dict[TypeCode, int]] = {
     row.code: row.extent.head for row in _ROWS if row.extent is not None and not row.extent.count_at
 }
 
-# Types whose objects are the type code and one value, as NumPy reads that value.
+# Dtypes of types whose objects consist of the type code and one value.
 FIXED_DTYPE: Final[dict[TypeCode, np.dtype[Any]]] = {
     row.code: row.dtype for row in _ROWS if row.dtype is not None and row.code in FIXED_SIZE
 }
 
-# Types whose elements are bare numbers, and the dtype of those.
+# Element dtypes of types whose elements are bare numbers.
 ARRAY_ELEMENT: Final[dict[TypeCode, np.dtype[Any]]] = {
     row.code: row.dtype for row in _ROWS if row.dtype is not None and row.family is Family.ARRAY
 }
 
-# Types whose elements are objects of one type, and that type.
+# Element types of types whose elements are objects of one type.
 LIST_ELEMENT: Final[dict[TypeCode, TypeCode]] = {
     row.code: row.element for row in _ROWS if row.element is not None and row.family is Family.LIST
 }
 
-# The list of each type that has one.
+# List type by element type.
 LIST_OF: Final[dict[TypeCode, TypeCode]] = {element: code for code, element in LIST_ELEMENT.items()}
 
-# Types of times, and what int64 counts in them, as NumPy calls that unit.
+# NumPy's unit of the int64 values of each type of times.
 TIME_UNIT: Final[dict[TypeCode, str]] = {row.code: row.units[0] for row in _ROWS if row.units}
 
 # Signed integers.
@@ -324,7 +324,7 @@ INTEGERS: Final = frozenset(
     if row.family is Family.NUMBER and row.dtype is not None and row.dtype.kind == "i"
 )
 
-# By type, the types whose objects its values are read from.
+# The types whose objects are accepted for each type.
 ALIKE: Final[dict[TypeCode, tuple[TypeCode, ...]]] = {
     row.code: (row.code,) if row.read_as is None else (row.code, row.read_as) for row in _ROWS
 }

@@ -1,8 +1,8 @@
-"""`Decoder`: pages in, batches of columns out; the fixed-stride path first, else the general one.
+"""`Decoder` turns pages into batches of columns, by the fixed-stride path or the general one.
 
 frames -> objects -> columns -> **decoder** -> tensors
 
-Both paths give equal batches on every page that the first accepts; a test holds that.
+Both paths return equal batches for every page that the first accepts; a test verifies this.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Decoder:
     """Decodes the pages of one cache by its schema.
 
     Args:
-        schema: What the records are expected to be.
-        registry: Binary types; `decode` raises UnknownType for one that it lacks.
-        fields: Names of the value's fields to decode, None for all.
+        schema: The expected records.
+        registry: Known binary types; `decode` raises UnknownType for others.
+        fields: Names of the value's fields to decode; None for all.
     """
 
     def __init__(
@@ -47,17 +47,17 @@ class Decoder:
 
     @property
     def pages(self) -> tuple[int, int]:
-        """Pages decoded by the fixed-stride and by the general path."""
+        """Number of pages decoded by the fixed-stride path and by the general path."""
         return self._strided_pages, self._general_pages
 
     def decode(self, page: Page) -> Batch:
-        """The records of a page, in its order.
+        """Decode the records of a page, in its order.
 
         Returns:
-            A batch whose columns are views of the page where its form allows.
+            A batch whose columns are views of the page where possible.
 
         Raises:
-            SchemaError: A record is not what the schema says; `record` is its index.
+            SchemaError: A record does not match the schema; `record` is its index.
             WireError: The page is damaged.
             UnknownType: The registry lacks a type of the page.
         """
@@ -88,7 +88,8 @@ class Decoder:
                 return Batch(key, {self.fields[0].name: value})
             return Batch(key, self._fields(data, unwrap(data, value_at)))
         except SchemaError as error:
-            error.fields["keys"] = key  # of all records; whoever names the place takes its one
+            # All keys, so that the caller can name the one of the bad record.
+            error.fields["keys"] = key
             raise
 
     def _fields(self, data: Bytes, at: Positions) -> dict[str, Column]:
@@ -111,7 +112,7 @@ class Decoder:
             try:
                 columns[field.name] = decode_column(data, where, field, self._registry)
             except SchemaError as error:
-                # What is wrong may be inside of it; only the field itself can be left out.
+                # The cause may be deeper inside, but only the whole field can be left out.
                 error.fields["field"] = field.name
                 raise
         return columns

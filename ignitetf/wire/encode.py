@@ -1,11 +1,11 @@
-"""Records to bytes: a page of entries for `put_all` and the data streamer from column batches.
+"""Encodes column batches into pages of entries for `put_all` and the data streamer.
 
 source -> Batch -> **page of entries** -> cache
 
-The mirror of `columns`. Where every record takes the same number of bytes, a page is one matrix
-and each column is one assignment; elsewhere the objects are scattered over a flat buffer, without
-large values, which are sent from where they lie. All give the same bytes as Ignite's own Java
-client: type id, schema id, hash code, smallest offsets that fit, compact footer.
+The mirror of `columns`. If every record takes the same number of bytes, a page is one matrix and
+each column is one assignment. Otherwise the objects are scattered over a flat buffer. Large values
+are left out and sent from where they are. The bytes equal those of Ignite's own Java client: type
+id, schema id, hash code, smallest offsets that fit, compact footer.
 
 Source: Apache Ignite 2.17.0, `BinaryWriterExImpl.postWrite`, `BinaryWriterSchemaHolder.write`,
 `BinaryArrayIdentityResolver`.
@@ -54,7 +54,7 @@ _HEADER: Final = np.dtype(
         ("schema_offset", "<i4"),
     ]
 )
-# Types whose objects have the id of a binary type in them, or in those inside them.
+# Types whose objects, or the objects inside them, contain the id of a binary type.
 BY_TYPE_NAME: Final = frozenset({Family.ENUM, Family.LIST, Family.MAP, Family.OBJECT})
 _HASH_AT: Final = 8
 _HEADER_BYTES: Final = _HEADER.itemsize
@@ -64,12 +64,12 @@ _OFFSET_FLAG: Final = {1: BinaryFlag.OFFSET_ONE_BYTE, 2: BinaryFlag.OFFSET_TWO_B
 
 @dataclass(frozen=True)
 class Gap:
-    """One run of each entry that stands elsewhere.
+    """A large value of each entry that is not copied into the page.
 
     Attributes:
-        at: Where it belongs in the page's own bytes, int64 [n].
-        runs: The runs; their heads stand in the page.
-        row_hashes: The runs' hashes for the checksum, where all have one length; uint64 [n].
+        at: Where each value belongs in the page's own bytes, int64 [n].
+        runs: The values as runs; their heads are in the page.
+        row_hashes: The runs' hashes for the checksum if all have the same length; uint64 [n].
     """
 
     at: Positions
@@ -79,12 +79,12 @@ class Gap:
 
 @dataclass(frozen=True)
 class EncodedPage:
-    """Entries one behind the other: key object, value object.
+    """Entries one after the other, each a key object and a value object.
 
     Attributes:
-        data: Their bytes but for those of the gaps, uint8.
-        ends: Where each entry ends, gaps included, int64 [n].
-        gaps: Large values, in the order in which they stand in an entry; views of the column.
+        data: Their bytes, except those of the gaps, uint8.
+        ends: Where each entry ends, counting the gaps, int64 [n].
+        gaps: Large values in their order within an entry; views of the column.
     """
 
     data: Bytes
@@ -92,7 +92,7 @@ class EncodedPage:
     gaps: tuple[Gap, ...] = ()
 
     def __len__(self) -> int:
-        """Number of entries."""
+        """Return the number of entries."""
         return len(self.ends)
 
     @property
@@ -102,7 +102,7 @@ class EncodedPage:
 
     @property
     def row_hashes(self) -> RowHashes:
-        """Hashes for the checksum that came with the hash codes; while the page is there."""
+        """Hashes for the checksum, a by-product of the hash codes; valid while the page lives."""
         known: RowHashes = {}
         for gap in self.gaps:
             if gap.row_hashes is not None:
@@ -111,7 +111,7 @@ class EncodedPage:
         return known
 
     def entries(self, start: int, stop: int) -> list[memoryview]:
-        """The bytes of entries `start` to `stop`: uint8 views in their order, no copies."""
+        """Return the bytes of entries `start` to `stop` as uint8 views in order, without copies."""
         own, at, end = self.data.data, self._begin(start), self._begin(stop)
         views = []
         for i in range(start, stop) if self.gaps else ():
@@ -122,12 +122,12 @@ class EncodedPage:
         return [*views, own[at:end]]
 
     def _begin(self, entry: int) -> int:
-        """Where an entry begins in `data`."""
+        """The position in `data` where an entry begins."""
         before = sum(int(gap.runs.lengths[:entry].sum()) for gap in self.gaps)
         return int(self.ends[entry - 1]) - before if entry else 0
 
     def pieces(self, max_bytes: int) -> Iterator[tuple[int, list[memoryview]]]:
-        """Count and views of groups of entries, each at most `max_bytes` or a single entry."""
+        """Yield groups of entries (count, views) of at most `max_bytes`, or one larger entry."""
         start, done = 0, 0
         while start < len(self):
             stop = int(np.searchsorted(self.ends, done + max_bytes, "right"))
@@ -140,12 +140,12 @@ def encode_entries(schema: Schema, batch: Batch, pool: BufferPool | None = None)
     """Encode the records of a batch.
 
     Args:
-        schema: How they are stored; the batch has a column for each of its fields.
+        schema: How they are stored; the batch must have a column for each of its fields.
         batch: The records; `key` must be set.
-        pool: Where the page's memory comes from; None for memory of its own.
+        pool: Provides the page's memory; None allocates it.
 
     Raises:
-        SchemaError: A column is missing, or its values do not fit to its field.
+        SchemaError: A column is missing, or its values do not fit its field.
     """
     if batch.key is None:
         raise SchemaError("records without keys cannot be stored")
@@ -175,7 +175,7 @@ def encode_entries(schema: Schema, batch: Batch, pool: BufferPool | None = None)
 def _matrix(
     key: Part, value: Part, large: dict[int, RunsPart], count: int, pool: BufferPool
 ) -> EncodedPage:
-    """The page of entries of equal size: one matrix, but for the values that are not copied."""
+    """The page for entries of equal size: one matrix, plus the values that are not copied."""
     assert isinstance(key.sizes, int) and isinstance(value.sizes, int)
     stride = key.sizes + value.sizes
     own = stride - sum(int(runs.lengths[0]) for runs in large.values())
@@ -193,12 +193,12 @@ def _matrix(
 
 
 def nested_type_name(outer: str | None, field: Field) -> str:
-    """Name of the binary type of a nested object: those of the outer type and the field."""
+    """Return the binary type name of a nested object, from those of its outer type and field."""
     return f"{outer}_{field.name}" if outer else field.name
 
 
 def _part(field: Field, column: Column, type_name: str | None) -> Part:
-    """The part of a column; `type_name` is that of its objects, where it has such."""
+    """The part that encodes a column; `type_name` is the binary type of its objects, if any."""
     if column.valid is not None and not column.valid.all():
         inner = replace(column, valid=None)[column.valid]
         return NullablePart(_part(field, inner, type_name), column.valid)
@@ -216,7 +216,7 @@ def _part(field: Field, column: Column, type_name: str | None) -> Part:
 
 
 def _container(field: Field, column: Column, name: str) -> Part:
-    """Lists, whose elements have the type name of the field, and maps."""
+    """The part for lists, whose elements have the type name of the field, or for maps."""
 
     def part_of(element: Field, inner: Column) -> Part:
         of_map = field.type is TypeCode.MAP
@@ -247,7 +247,7 @@ def _column(columns: dict[str, Column], field: Field) -> Column:
 
 
 class ObjectPart:
-    """Binary objects of one type: header, the objects of the fields, footer of their offsets."""
+    """Binary objects of one type: header, the fields' objects, footer with their offsets."""
 
     def __init__(self, type_id: int, schema: int, fields: list[Part]) -> None:
         self.type_id, self.schema, self.fields = type_id, schema, fields
@@ -263,7 +263,7 @@ class ObjectPart:
 
     @property
     def sizes(self) -> int | Positions:
-        """Bytes of every object, or of each where they differ."""
+        """Bytes of every object, or an array if the objects differ."""
         return self.footer_at + len(self.fields) * self.offset_bytes
 
     def fill(self, out: Bytes) -> None:
@@ -273,10 +273,15 @@ class ObjectPart:
     def fill_around(
         self, out: Bytes, apart: dict[int, RunsPart]
     ) -> list[tuple[int, RunsPart, NDArray[np.uint64]]]:
-        """As `fill`, but without the runs of the fields `apart`: `out` has no room for them.
+        """Do the same as `fill`, but leave out the runs of the fields `apart`.
+
+        Args:
+            out: The rows, without room for these runs.
+            apart: The runs to leave out, by the position of their field.
 
         Returns:
-            Where in a row each of them belongs, the runs, and their hashes for the checksum.
+            For each of these fields its position in a row, its runs, and their hashes for the
+            checksum.
         """
         gaps: list[tuple[int, RunsPart, NDArray[np.uint64]]] = []
         hashed: list[tuple[NDArray[np.uint32], int]] = []
@@ -301,7 +306,7 @@ class ObjectPart:
         return gaps
 
     def large(self) -> dict[int, RunsPart]:
-        """The fields whose values are not to be copied, by their place."""
+        """Return the fields whose values should not be copied, by position."""
         found = ((place, large_runs(part)) for place, part in enumerate(self.fields))
         return {place: runs for place, runs in found if runs is not None}
 
@@ -312,7 +317,7 @@ class ObjectPart:
     def scatter_around(
         self, out: Bytes, at: Positions, apart: dict[int, RunsPart]
     ) -> tuple[Gap, ...]:
-        """As `scatter`, but without the runs of the fields `apart`: `out` has no room for them."""
+        """Do the same as `scatter`, but leave out the runs of the fields `apart`."""
         gaps: list[Gap] = []
         hashed = []
         where = begin = at + _HEADER_BYTES

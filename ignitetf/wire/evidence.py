@@ -1,9 +1,9 @@
-"""What the records of some pages are, field by field: `Evidence`, of which `infer` makes a schema.
+"""`Evidence`: what was observed of each field in some pages, from which `infer` makes a schema.
 
 meaning -> **evidence** -> infer -> schema
 
-All records of the pages are looked at, never one alone. What nobody can read is kept with the
-place of the first such value, and does not keep the other fields from being looked at.
+All records of the pages are examined, never just one. Values that cannot be read are noted with the
+location of the first, and do not prevent the other fields from being examined.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ __all__ = ["Evidence", "Where", "observe_objects", "observe_page"]
 _HOLD_OBJECTS: Final = types_of(Family.LIST, Family.MAP)
 _FOREIGN: Final = types_of(Family.STAND_IN)
 _MAX_DEPTH: Final = 64
-# More fields within one come of objects that refer to others over and over.
+# More nested fields than this only arise from objects that refer to others over and over.
 _MOST_FIELDS: Final = 2048
 _MOST_CLASSES: Final = 8
-# Where the tag and the class id of an object in Java's own serialization stand.
+# Position of the tag and the class id of an object in Java's own serialization.
 _CLASS_AT: Final = range(5, 10)
 
-# Tells, of a record of the page that is looked at, where it is.
+# Maps a row number of the current page to the location of that record.
 Where = Callable[[int], dict[str, Any]]
 
 
 @dataclass
 class Evidence:
-    """What was seen of one field: type codes, nulls, lengths, and the same of what is inside.
+    """What was observed of one field: type codes, nulls, lengths, and the same for nested fields.
 
     Attributes:
-        codes: Type codes of the values that can be read.
-        null: Whether a value was null, or missing.
-        lengths: Of arrays; two stand for any number.
+        codes: Type codes of the readable values.
+        null: Whether any value was null or missing.
+        lengths: Lengths of arrays; more than one means that they differ.
         types: Ids of binary types.
         inside: Evidence of fields, of the `item` of a list, of `keys` and `values` of a map.
-        unreadable: What nobody can read, and where the first such value is.
+        unreadable: What cannot be read, and where the first such value is.
     """
 
     codes: set[int] = field(default_factory=set)
@@ -58,18 +58,18 @@ class Evidence:
     unreadable: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def child(self, name: str) -> Evidence:
-        """Evidence of a field, of the items of a list, or of a map's keys or values."""
+        """Return the evidence of a field, of a list's items, or of a map's keys or values."""
         return self.inside.setdefault(name, Evidence())
 
 
 def observe_page(
     page: Page, key: Evidence, value: Evidence, registry: TypeRegistry, where: Where | None = None
 ) -> None:
-    """Take in all entries of a page.
+    """Record all entries of a page.
 
     Raises:
         UnknownType: The registry lacks a type.
-        UnknownClass: It lacks the name of a class that cannot be read.
+        UnknownClass: It lacks the name of an unreadable class.
     """
     rows = np.arange(page.count, dtype=np.int64)
     look = _Look(registry, where or (lambda row: {"record": row}))
@@ -78,18 +78,18 @@ def observe_page(
 
 
 def observe_objects(seen: Evidence, data: Bytes, at: Positions, registry: TypeRegistry) -> None:
-    """Take in single objects of a page; raises as `observe_page` does."""
+    """Record single objects of a page; raises the same errors as `observe_page`."""
     rows = np.arange(len(at), dtype=np.int64)
     _Look(registry, lambda row: {"record": row}).observe(seen, data, at, rows)
 
 
 class _TooMuch(Exception):
-    """There are too many fields, or levels, within one."""
+    """A field has too many nested fields or levels."""
 
 
 @dataclass(frozen=True)
 class _Look:
-    """A look at one page."""
+    """The examination of one page."""
 
     registry: TypeRegistry
     where: Where
@@ -97,7 +97,7 @@ class _Look:
     left: list[int] = field(default_factory=lambda: [_MOST_FIELDS])
 
     def observe(self, seen: Evidence, data: Bytes, at: Positions, rows: Positions) -> None:
-        """Take in the objects at these positions, of these records; -1 counts as a null."""
+        """Record the objects at these positions, of these records; -1 counts as a null."""
         self.left[0] -= 1
         if self.depth > _MAX_DEPTH:
             raise _TooMuch(f"objects nested more than {_MAX_DEPTH} deep")
@@ -171,17 +171,17 @@ class _Look:
 
 
 def _field_names(known: BinaryType, schema_id: int, flags: int, registry: TypeRegistry) -> set[str]:
-    """Names of the fields of a type's objects of one schema."""
+    """Names of the fields in objects of a type with one schema."""
     if not flags & BinaryFlag.HAS_SCHEMA:
         return set()
-    # A full footer names its fields itself; any field of the type may be in it.
+    # A full footer lists its own fields, which may be any of the type.
     compact = flags & BinaryFlag.COMPACT_FOOTER
     order = registry.schema(known.type_id, schema_id) if compact else known.fields
     return {known.fields[number][0] for number in order if number in known.fields}
 
 
 def _one_of_each_class(data: Bytes, at: Positions) -> Positions:
-    """One of the objects of each class, by its number among them."""
+    """Indices of one object of each class."""
     heads = np.stack([data[np.minimum(at + i, len(data) - 1)] for i in _CLASS_AT], axis=1)
     first: Positions = np.unique(heads, axis=0, return_index=True)[1]
     return first[:_MOST_CLASSES]

@@ -1,10 +1,10 @@
-"""Hashes of many runs of bytes at once, in C where it can be had and it is worth it, else in NumPy.
+"""Hashes many runs of bytes at once, in C if available and worthwhile, else in NumPy.
 
 columns -> encode, checksum -> **hashes** -> cache, manifest
 
-They are most of the work of encoding large values and of their checksum. In C Java's hash codes
-take a fifth of the time that NumPy takes, those of the checksum two thirds, of a single row of
-1 MB a fifth. The first larger batch looks for the native part (`native`).
+Hashing is most of the work of encoding large values and computing their checksum. Compared with
+NumPy, C takes a fifth of the time for Java's hash codes, two thirds for those of the checksum, and
+a fifth for a single row of 1 MB. The native part (`native`) is loaded for the first larger batch.
 
 Source of the hash code: Apache Ignite 2.17.0, `BinaryArrayIdentityResolver.hashCode0`.
 """
@@ -36,27 +36,28 @@ __all__ = [
 
 _Bytes = NDArray[np.uint8]
 _Positions = NDArray[np.int64]
-# What is known of rows: their address, number and width -> their row hashes.
+# Known row hashes by address, number and width of the rows.
 RowHashes = dict[tuple[int, int, int], NDArray[np.uint64]]
-# Address, first bytes and lengths of runs -> a number of each.
+# Function of address, starts and lengths of runs that returns one number per run.
 _Hash = Callable[[int, _Positions, _Positions], NDArray[Any]]
 
 _SOURCE: Final = Path(__file__).with_name("_hash.c")
 # `WIDTH` and `WORDS` of the C file.
 _WIDTH: Final = 1024
 _WORDS: Final = 512
-# Less is hashed sooner than a library is loaded, let alone built; once it is, all is hashed there.
+# Less than this is hashed faster than a library is loaded, let alone built. Once it is loaded, it
+# hashes everything.
 _WORTH_BYTES: Final = 256 << 10
 
 
 def hash_rows(rows: _Bytes) -> NDArray[np.uint32]:
-    """Java's `31 * h + b` from 1 over the signed bytes of each row.
+    """Compute Java's `31 * h + b`, starting at 1, over the signed bytes of each row.
 
     Args:
-        rows: Shape [n, m]; rows may be strided, their bytes must be contiguous.
+        rows: Shape [n, m]; rows may be strided, but the bytes of each must be contiguous.
 
     Returns:
-        Shape [n]; view it as int32 for the number that Java has.
+        Shape [n]; view it as int32 for Java's value.
     """
     if (native := _native(rows.size)) is None:
         return hashing.hash_rows(rows)
@@ -64,7 +65,7 @@ def hash_rows(rows: _Bytes) -> NDArray[np.uint32]:
 
 
 def hash_runs(flat: _Bytes, starts: _Positions, lengths: _Positions) -> NDArray[np.uint32]:
-    """As `hash_rows`, for runs `flat[starts[i] : starts[i] + lengths[i]]` in rising order."""
+    """Like `hash_rows`, for runs `flat[starts[i] : starts[i] + lengths[i]]` in rising order."""
     if (native := _native(int(lengths.sum()))) is None:
         return hashing.hash_runs(flat, starts, lengths)
     return native.java_hash(flat.ctypes.data, starts, lengths)
@@ -73,11 +74,11 @@ def hash_runs(flat: _Bytes, starts: _Positions, lengths: _Positions) -> NDArray[
 def hash_joined(
     pieces: Sequence[tuple[NDArray[np.uint32], int | _Positions]],
 ) -> NDArray[np.uint32]:
-    """The hash codes of n rows that lie in pieces.
+    """Combine the hash codes of the pieces of n rows.
 
     Args:
-        pieces: In their order, of each the hash codes as `hash_runs` gives them, uint32 [n], and
-            the length in bytes, of all or of each, int64 [n]. At least one.
+        pieces: At least one piece, in order: its hash codes as returned by `hash_runs`, uint32 [n],
+            and its length in bytes, for all rows or for each, int64 [n].
 
     Returns:
         Shape [n].
@@ -90,24 +91,24 @@ def hash_joined(
 
 
 def row_hash_rows(rows: _Bytes) -> NDArray[np.uint64]:
-    """As `hashing.row_hash_rows`; rows as for `hash_rows`."""
+    """Compute `hashing.row_hash_rows`; rows as for `hash_rows`."""
     if (native := _native(rows.size)) is None:
         return hashing.row_hash_rows(rows)
     return native.row_hash(rows.ctypes.data, *_runs_of(rows))
 
 
 def row_hash_runs(flat: _Bytes, starts: _Positions, lengths: _Positions) -> NDArray[np.uint64]:
-    """As `row_hash_rows`, for runs as those of `hash_runs`."""
+    """Like `row_hash_rows`, for runs as in `hash_runs`."""
     if (native := _native(int(lengths.sum()))) is None:
         return hashing.row_hash_runs(flat, starts, lengths)
     return native.row_hash(flat.ctypes.data, starts, lengths)
 
 
 def both_hashes(rows: _Bytes) -> tuple[NDArray[np.uint32], NDArray[np.uint64]]:
-    """What `hash_rows` and `row_hash_rows` give, in one pass over the rows.
+    """Compute `hash_rows` and `row_hash_rows` in one pass over the rows.
 
     Args:
-        rows: Shape [n, m]; copied where they are not contiguous.
+        rows: Shape [n, m]; copied if not contiguous.
 
     Returns:
         Hash codes and row hashes, each of shape [n].
@@ -118,7 +119,7 @@ def both_hashes(rows: _Bytes) -> tuple[NDArray[np.uint32], NDArray[np.uint64]]:
 
 
 def mix(values: NDArray[np.uint64], salt: int) -> NDArray[np.uint64]:
-    """As `hashing.mix` of `values ^ salt`, shape [n]."""
+    """Compute `hashing.mix` of `values ^ salt`, shape [n]."""
     if (native := _native(values.nbytes)) is None:
         return hashing.mix(values ^ np.uint64(salt))
     return native.mix(values, salt)
@@ -170,11 +171,11 @@ class _Native:
 
 
 def _bound(function: Any, weights: NDArray[Any], factor: Any) -> _Hash:
-    """A C function over runs, with the weights that it takes."""
+    """Bind the weights to a C function over runs."""
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     function.restype = None
     function.argtypes = [pointer, pointer, pointer, number, pointer, type(factor), pointer]
-    # Asking an array for its address takes longer than a short run.
+    # Looked up once, because asking an array for its address takes longer than hashing a short run.
     table = weights.ctypes.data
 
     def hashes(address: int, starts: _Positions, lengths: _Positions) -> NDArray[Any]:
@@ -190,7 +191,7 @@ def _bound(function: Any, weights: NDArray[Any], factor: Any) -> _Hash:
 
 
 def _native(nbytes: int) -> _Native | None:
-    """The C functions, where they can be had; the first call of so many bytes looks for them."""
+    """The C functions if available; they are loaded by the first call with enough bytes."""
     known = _loaded.cache_info().currsize > 0
     return _loaded() if known or nbytes >= _WORTH_BYTES else None
 

@@ -1,9 +1,9 @@
-"""Fields of binary objects: headers, footers, and where each field stands.
+"""Locates the fields of binary objects from their headers and footers.
 
 objects -> **fields** -> columns
 
-All objects of a page that have the same type and schema are looked at as one. All positions are
-checked against the bounds of their object before they are used.
+All objects of a page with the same type and schema are processed at once. All positions are checked
+against the bounds of their object before use.
 
 Source: Apache Ignite 2.17.0, `BinaryObjectImpl`, `BinaryReaderExImpl`.
 """
@@ -27,7 +27,7 @@ __all__ = ["Headers", "compact_fields", "field_positions", "headers"]
 
 @dataclass(frozen=True)
 class Headers:
-    """Headers of binary objects, each attribute an array [n].
+    """The headers of binary objects; each attribute is an array [n].
 
     `start` and `end` bound the object; `schema_at` is where its footer begins.
     """
@@ -41,10 +41,10 @@ class Headers:
 
 
 def headers(data: Bytes, at: Positions) -> Headers:
-    """Headers of the binary objects (code 103) at these positions.
+    """Read the headers of the binary objects (code 103) at these positions.
 
     Raises:
-        WireError: A header is impossible.
+        WireError: A header is invalid.
     """
     check_bounds(data, at, HEADER_BYTES)
     raw = bytes_at(data, at, HEADER_BYTES)
@@ -63,11 +63,11 @@ def headers(data: Bytes, at: Positions) -> Headers:
 def field_positions(
     data: Bytes, found: Headers, registry: TypeRegistry, names: Iterable[str]
 ) -> dict[str, Positions]:
-    """Where the fields of these names stand in each object; -1 where its schema has none such.
+    """Return the positions of the named fields in each object; -1 if its schema lacks the field.
 
     Raises:
-        UnknownType: A (type id, schema id) the registry does not hold.
-        WireError: A footer is impossible.
+        UnknownType: The registry lacks a (type id, schema id).
+        WireError: A footer is invalid.
     """
     wanted = list(names)
     out = {name: np.full(len(found.start), -1, np.int64) for name in wanted}
@@ -89,14 +89,14 @@ def field_positions(
 def compact_fields(
     data: Bytes, found: Headers, registry: TypeRegistry
 ) -> tuple[tuple[int, ...], Positions]:
-    """Ids and offsets of all fields of the first object, whose footer is a compact one."""
+    """Return ids and offsets of all fields of the first object, which has a compact footer."""
     order = registry.schema(int(found.type_id[0]), int(found.schema_id[0]))
     part = found.start[:1], found.end[:1], found.schema_at[:1]
     return order, _compact_footer(data, part, int(found.flags[0]), len(order))[0]
 
 
 def _groups(found: Headers) -> list[tuple[Any, int, int, int]]:
-    """Rows of the same flags, type and schema: (index, flags, type id, schema id)."""
+    """Group rows by flags, type and schema: (index, flags, type id, schema id)."""
     if len(found.start) == 0:
         return []
     same = (

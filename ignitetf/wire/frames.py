@@ -1,8 +1,9 @@
-"""Frames: the head of a request out, the `Page` of a scan or of SQL in.
+"""Frames: builds the heads of requests and reads the `Page`s of scans and SQL queries.
 
 bytes -> **frames** -> objects -> columns -> tensors
 
-This module opens no socket and looks into no entry; `requests` has the bodies of requests.
+This module opens no socket and does not look inside entries; `requests` builds the bodies of
+requests.
 
 Source: Apache Ignite 2.17.0, `ClientMessageParser`, `ClientCacheQueryResponse`,
 `ClientCacheSqlFieldsQueryResponse`.
@@ -35,11 +36,11 @@ _REQUEST: Final = struct.Struct("<ihq")  # length of the rest, op code, request 
 
 @dataclass(frozen=True)
 class Page:
-    """One answer of a cursor.
+    """One page of a cursor.
 
     Attributes:
-        count: Entries (rows) in it.
-        more: Whether the cursor has another page; a cursor without closes itself.
+        count: Number of entries (rows).
+        more: Whether the cursor has another page; an exhausted cursor closes itself.
         data: The entries' bytes, a view of the answer, uint8 `[nbytes]`.
     """
 
@@ -49,17 +50,17 @@ class Page:
 
 
 def request_head(nbytes: int, op: OpCode | int, request_id: int) -> bytes:
-    """Head of a request whose body has so many bytes."""
+    """Return the head of a request with a body of `nbytes` bytes."""
     return _REQUEST.pack(10 + nbytes, op, request_id)
 
 
 def read_first_page(body: memoryview) -> tuple[int, Page]:
-    """Cursor id and first page from the answer of QUERY_SCAN."""
+    """Read the cursor id and first page from the answer to QUERY_SCAN."""
     return _int64(body, 0), read_page(body[8:])
 
 
 def read_first_sql_page(body: memoryview) -> tuple[int, int, Page]:
-    """Cursor id, number of columns and first page from the answer of QUERY_SQL_FIELDS."""
+    """Read the cursor id, column count and first page from the answer to QUERY_SQL_FIELDS."""
     cursor = _int64(body, 0)
     columns = _int32(body, 8)
     if columns < 0:
@@ -68,17 +69,17 @@ def read_first_sql_page(body: memoryview) -> tuple[int, int, Page]:
 
 
 def cursor_in_head(head: memoryview) -> int | None:
-    """Cursor id at the beginning of a first answer; None if it is cut."""
+    """Read the cursor id from the beginning of a first answer; None if it is cut off."""
     return _int64(head, 0) if len(head) >= 8 else None
 
 
 def count_in_head(head: memoryview, at: int) -> int:
-    """The number of entries of a page, at byte `at` of the beginning of its answer; -1 if cut."""
+    """Read a page's entry count at byte `at` of the beginning of its answer; -1 if cut off."""
     return _int32(head, at) if len(head) >= at + 4 else -1
 
 
 def read_page(body: memoryview) -> Page:
-    """The page of an answer: int32 count, entries, bool more."""
+    """Read the page in an answer: int32 count, entries, bool more."""
     count = _int32(body, 0)
     if len(body) < 5:
         raise WireError(f"page of {len(body)} bytes is cut")

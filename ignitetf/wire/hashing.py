@@ -1,10 +1,10 @@
-"""Hashes of many byte runs at once in NumPy: Java's array hash, and the checksum of stored rows.
+"""Hashes many byte runs at once in NumPy: Java's array hash, and the checksum of stored rows.
 
 columns -> encode, checksum -> fasthash -> **hashes** -> cache, manifest
 
-Both are polynomials, computed as dot products. Runs of equal length are one matrix; runs of
-different length lie in one flat buffer and are summed with weights that fall along the buffer,
-which works because an odd base has an inverse modulo a power of two.
+Both are polynomials, computed as dot products. Runs of equal length form a matrix. Runs of
+different lengths lie in one flat buffer and are summed with weights that fall along the whole
+buffer; this works because an odd base has an inverse modulo a power of two.
 
 Source of the hash code: Apache Ignite 2.17.0, `BinaryArrayIdentityResolver.hashCode0`.
 """
@@ -30,25 +30,25 @@ __all__ = [
 
 _Bytes = NDArray[np.uint8]
 
-# Elements of a temporary: 256 KiB of int32 stay in the second-level cache.
+# Elements of a temporary array: 256 KiB of int32 fit into the second-level cache.
 _BLOCK: Final = 1 << 16
-# Words of a row at a time, so that their weights stay in the first-level cache.
+# Words of a row processed at a time, so that their weights fit into the first-level cache.
 _WORDS: Final = 1 << 12
-# Above this, one run is long enough to be a matrix of its own.
+# A longer run is processed as a matrix of its own.
 _LONG_RUN: Final = 1 << 14
 JAVA: Final = 31
-# Base of the row checksum; any large odd number without structure would do.
+# Base of the row checksum; any large, random-looking odd number would do.
 _ROW: Final = 0x9E3779B97F4A7C15
 
 
 def hash_rows(rows: _Bytes) -> NDArray[np.uint32]:
-    """Java's `31 * h + b` from 1 over the signed bytes of each row.
+    """Compute Java's `31 * h + b`, starting at 1, over the signed bytes of each row.
 
     Args:
-        rows: Shape [n, m]; rows may be strided, their bytes must be contiguous.
+        rows: Shape [n, m]; rows may be strided, but the bytes of each must be contiguous.
 
     Returns:
-        Shape [n]; view it as int32 for the number that Java has.
+        Shape [n]; view it as int32 for Java's value.
     """
     n, width = rows.shape
     out = np.full(n, 1, np.uint32)
@@ -67,7 +67,7 @@ def hash_rows(rows: _Bytes) -> NDArray[np.uint32]:
 def hash_runs(
     flat: _Bytes, starts: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> NDArray[np.uint32]:
-    """As `hash_rows`, for runs `flat[starts[i] : starts[i] + lengths[i]]` in rising order."""
+    """Like `hash_rows`, for runs `flat[starts[i] : starts[i] + lengths[i]]` in rising order."""
     out = np.empty(len(starts), np.uint32)
     short = lengths <= _LONG_RUN
     for i in np.flatnonzero(~short).tolist():
@@ -89,9 +89,9 @@ def hash_runs(
 
 
 def row_hash_rows(rows: _Bytes) -> NDArray[np.uint64]:
-    """A 64-bit hash of each row, for checksums: equal bytes give equal hashes in both functions.
+    """Compute a 64-bit hash of each row for checksums, with the same result as `row_hash_runs`.
 
-    Every change of a byte changes the sum of its word; other changes escape with 2^-64.
+    Changing a single byte always changes the hash; other changes escape with probability 2^-64.
     """
     n, width = rows.shape
     if width % 8 == 0 and rows.flags.c_contiguous:
@@ -110,7 +110,7 @@ def row_hash_rows(rows: _Bytes) -> NDArray[np.uint64]:
 
 
 def _word_sums(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Sum of each row's words with the weights 1, _ROW, _ROW^2, ..."""
+    """Sum each row's words with the weights 1, _ROW, _ROW^2, ..."""
     weights = row_powers(_WORDS)
     out = np.zeros(len(words), np.uint64)
     for left in range(0, words.shape[1], _WORDS):
@@ -123,7 +123,7 @@ def _word_sums(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
 def row_hash_runs(
     flat: _Bytes, starts: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> NDArray[np.uint64]:
-    """As `row_hash_rows`, for runs of different length in one buffer, in rising order."""
+    """Like `row_hash_rows`, for runs of different lengths in one buffer, in rising order."""
     words = -(-lengths // 8)
     out = np.zeros(len(starts), np.uint64)
     source = flat.data
@@ -146,7 +146,7 @@ def row_hash_runs(
 
 
 def mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Spread every bit over all bits, so that sums of hashes do not cancel."""
+    """Spread every bit over all bits, so that differences do not cancel in sums of hashes."""
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return value ^ (value >> np.uint64(31))
@@ -155,7 +155,7 @@ def mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
 def _windows(
     starts: NDArray[np.int64], lengths: NDArray[np.int64], span: int
 ) -> list[NDArray[np.int64]]:
-    """Indices of consecutive runs that together span at most `span` elements (or one run)."""
+    """Group consecutive runs so that each group spans at most `span` elements or is one run."""
     groups = []
     ends = starts + lengths
     at = 0
@@ -167,8 +167,8 @@ def _windows(
 
 
 def _sums(values: NDArray[Any], begin: NDArray[np.int64], size: NDArray[np.int64]) -> NDArray[Any]:
-    """Sum of each run; runs are in rising order and may lie apart. Wraps around."""
-    # reduceat takes pairs of bounds; one element more makes the last bound legal.
+    """Sum each run, modulo the dtype's range; runs are in rising order and may have gaps."""
+    # reduceat takes pairs of bounds; one extra element makes the last bound valid.
     bounds = np.empty(2 * len(begin), np.int64)
     bounds[0::2] = begin
     bounds[1::2] = begin + size
@@ -179,12 +179,12 @@ def _sums(values: NDArray[Any], begin: NDArray[np.int64], size: NDArray[np.int64
 
 @functools.lru_cache(maxsize=64)
 def falling_powers(count: int) -> NDArray[np.int32]:
-    """31^(count-1) to 31^0 modulo 2^32."""
+    """Return 31^(count-1) to 31^0 modulo 2^32."""
     return np.ascontiguousarray(_powers(JAVA, False, 32)[:count][::-1]).view(np.int32)
 
 
 def row_powers(count: int) -> NDArray[np.uint64]:
-    """Weights of a row's first words in its hash, modulo 2^64: uint64 [count], a view."""
+    """Return a row hash's weights of the first words, modulo 2^64: uint64 [count], a view."""
     return _powers(_ROW, False, 64)[:count]
 
 

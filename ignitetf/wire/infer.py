@@ -1,9 +1,9 @@
-"""The schema that the first pages of a cache prove.
+"""Infers the schema of a cache without a manifest from its first pages.
 
 evidence -> **infer** -> schema
 
-Used where no manifest says it. A field has a fixed shape only if every record had that length,
-and is nullable if any was null.
+A field has a fixed shape only if all records observed have that length, and is nullable if any was
+null.
 """
 
 from __future__ import annotations
@@ -38,32 +38,32 @@ def infer_schema(
     only: Iterable[str] | None = None,
     left_out: dict[str, SchemaError] | None = None,
 ) -> Schema:
-    """The schema of a cache whose entries were observed.
+    """Infer the schema of a cache from the evidence of its entries.
 
     Args:
         key: Evidence of the keys.
         value: Evidence of the values.
         registry: Binary types, for their names.
         only: Names of value fields to describe; the others may have values of any type.
-        left_out: Takes the fields that cannot be read, with the reason; None raises it. Those
-            of nested objects have a path of names, `OUTER.INNER`.
+        left_out: Receives the fields that cannot be read, with the reason; if None, the first
+            reason is raised. Nested fields are named by their path, `OUTER.INNER`.
 
     Raises:
-        SchemaError: Keys or values of several types, or a field that is unclear.
+        SchemaError: Keys or values have several types, or a field is ambiguous.
     """
     key_field = _Describer(None).field(key, "key", "key")
     describer = _Describer(left_out)
     if value.codes <= {int(TypeCode.OBJECT)} and not value.unreadable:
         names = sorted(value.inside) if only is None else [n for n in only if n in value.inside]
         fields = describer.fields(value, names, "")
-        # Several types in one cache: the fields are their union, under the first one's name.
+        # Several types in one cache: use the union of their fields under the first type's name.
         types = sorted(registry.type(t).name for t in value.types)
         return Schema(types[0] if types else "", key_field, fields)
     return Schema(None, key_field, (describer.field(value, "val", "val"),))
 
 
 def key_column(page: Page, row: int, registry: TypeRegistry) -> Column | None:
-    """The key of one entry, a column of one record; None where it cannot be read.
+    """Return the key of one entry as a column of one record; None if it cannot be read.
 
     Raises:
         UnknownType: The registry lacks its type.
@@ -78,13 +78,13 @@ def key_column(page: Page, row: int, registry: TypeRegistry) -> Column | None:
 
 
 class _Describer:
-    """Makes fields of evidence."""
+    """Turns evidence into fields."""
 
     def __init__(self, left_out: dict[str, SchemaError] | None) -> None:
         self._left_out = left_out
 
     def fields(self, seen: Evidence, names: Iterable[str], path: str) -> tuple[Field, ...]:
-        """The fields of an object."""
+        """Return the fields of an object."""
         out = []
         for name in names:
             inner = f"{path}.{name}" if path else name
@@ -97,10 +97,10 @@ class _Describer:
         return tuple(out)
 
     def field(self, seen: Evidence, name: str, path: str) -> Field:
-        """The field that all of this fits.
+        """Return the field that fits all the evidence.
 
         Raises:
-            SchemaError: Its values cannot be read, are of several types, or all null.
+            SchemaError: Its values cannot be read, have several types, or are all null.
         """
         for what, where in seen.unreadable.items():
             raise _unreadable(path, what, where)
@@ -145,7 +145,7 @@ class _Describer:
         return Field(name, code, scalar_dtype(code, path), (), seen.null)
 
     def _inner(self, seen: Evidence, name: str, path: str, assumed: TypeCode) -> Field:
-        """The field inside a list or map; of empty ones nothing is known but what is assumed."""
+        """The field inside a list or map; if all were empty, its type is assumed."""
         inner = seen.child(name)
         if inner.codes or inner.unreadable:
             return self.field(inner, name, f"{path}.{name}")
@@ -163,12 +163,12 @@ def _unreadable(path: str, what: str, where: dict[str, Any]) -> SchemaError:
 
 
 def _top(path: str) -> str:
-    """The field that can be left out."""
+    """The top-level field, which is what can be left out."""
     return path.partition(".")[0]
 
 
 def scalar_dtype(code: TypeCode, name: str) -> np.dtype[np.generic]:
-    """The dtype that values of this type have unless another is declared."""
+    """Return the default dtype for values of this type."""
     if (value := DATA_TYPES[code].value) is not None:
         return value
     raise SchemaError(

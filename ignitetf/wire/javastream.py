@@ -1,10 +1,10 @@
-"""Objects in Java's own serialization (type code 254), read as objects of the binary protocol.
+"""Converts objects in Java's own serialization (type code 254) to objects of the binary protocol.
 
 page -> meaning -> **javastream** (jdk) -> columns
 
-The binary marshaller leaves objects of most classes of the JDK to Ignite's "optimized" one. Its
-stream does not tell the fields of a class: those that `jdk` knows are written anew as what they
-mean, of others nothing but the name can be said.
+The binary marshaller leaves objects of most JDK classes to Ignite's "optimized" marshaller, whose
+stream does not describe the fields of a class. Objects of classes that `jdk` knows are rewritten;
+of others only the class name can be determined.
 
 Source: Apache Ignite 2.17.0, `OptimizedObjectOutputStream`, `OptimizedClassDescriptor`,
 `OptimizedMarshallerUtils`, `GridUnsafeDataOutput`. Numbers are little endian.
@@ -24,11 +24,11 @@ __all__ = ["NotReadable", "Stream", "collection", "mapping"]
 
 _NULL_OBJECT: Final = bytes([TypeCode.NULL])
 _ARRAY_LIST, _LINKED_MAP = 1, 2
-# Nested deeper than this, or grown to more bytes by references, is taken for an attack.
+# Deeper nesting, or growth to more bytes through references, is treated as an attack.
 _MAX_DEPTH: Final = 64
 _MAX_BYTES: Final = 64 << 20
 
-# What stands in front of each object of the stream.
+# The tag in front of each object of the stream.
 _JDK, _HANDLE, _NULL = 0xFE, 0xFF, 0
 _OBJECT_ARRAY, _TEXT, _UUID, _PROPERTIES, _DATE = 17, 18, 19, 20, 27
 _CLASS, _PROXY, _ENUM, _EXTERNALIZABLE, _SERIALIZABLE = 28, 29, 100, 101, 102
@@ -41,17 +41,17 @@ _ARRAYS: Final = {
     12: TypeCode.LONG_ARRAY, 13: TypeCode.FLOAT_ARRAY, 14: TypeCode.DOUBLE_ARRAY,
     15: TypeCode.CHAR_ARRAY, 16: TypeCode.BOOL_ARRAY,
 }  # fmt: skip
-# Collections with a form of their own: bytes between their size and their elements.
+# Collections with their own format: number of bytes between their size and their elements.
 _LISTS: Final = {21: 0, 24: 0, 23: 4, 26: 5}
 _MAPS: Final = {22: 4, 25: 5}
 
 
 class NotReadable(Exception):
-    """The object, or one inside it, is of a class of which nothing is known but its name.
+    """The object, or one inside it, is of a class that cannot be read.
 
     Attributes:
-        class_id: Of that class, None where its name is told.
-        name: Of that class, or what it is.
+        class_id: Id of that class; None if `name` is given.
+        name: Name of that class, or a description of the value.
     """
 
     def __init__(self, class_id: int | None, name: str = "") -> None:
@@ -61,11 +61,11 @@ class NotReadable(Exception):
 
 
 class Stream:
-    """Reads one object after the other.
+    """Reads objects one after the other.
 
     Args:
         body: What follows the type code and the length.
-        readers: By the ids of classes, what reads the fields of their objects.
+        readers: Functions that read the fields of an object, by class id.
     """
 
     def __init__(self, body: bytes, readers: Mapping[int, Callable[[Stream], bytes]]) -> None:
@@ -74,46 +74,46 @@ class Stream:
         self.at = 0
         self._depth = 0
         self._made = 0
-        # Objects by the numbers under which later ones refer to them; None while they are read.
+        # Objects that later ones can refer to by their number; None while being read.
         self._seen: list[bytes | None] = []
 
     # Numbers
 
     def number(self, form: str) -> Any:
-        """The next number, of a format character of `struct`."""
+        """Read a number, given its format character of `struct`."""
         (value,) = struct.unpack_from("<" + form, self.body, self.at)
         self.at += struct.calcsize("<" + form)
         return value
 
     def count(self) -> int:
-        """The number of things that follow, each of a byte or more."""
+        """Read the number of items that follow, each at least one byte long."""
         value: int = self.number("i")
         if not 0 <= value <= len(self.body) - self.at:
             raise WireError(f"{value} elements cannot stand in an object of {len(self.body)} bytes")
         return value
 
     def take(self, size: int) -> bytes:
-        """The next bytes as they are."""
+        """Read raw bytes."""
         if size < 0 or size > len(self.body) - self.at:
             raise IndexError(f"{size} bytes")
         self.at += size
         return self.body[self.at - size : self.at]
 
     def text(self) -> str:
-        """A text in Java's variant of UTF-8: surrogates and NUL take bytes of their own."""
+        """Read a text in Java's variant of UTF-8, which encodes surrogates and NUL differently."""
         raw = self.take(self.count()).replace(b"\xc0\x80", b"\0")
         units = raw.decode("utf-8", "surrogatepass").encode("utf-16-le", "surrogatepass")
         return units.decode("utf-16-le", "replace")
 
     def class_id(self) -> int:
-        """The id of a class; of one that is not registered, what its id would be."""
+        """Read a class id; for an unregistered class, compute it from its name."""
         number: int = self.number("i")
         return number or java_hash(self.text())
 
     # Objects
 
     def object(self) -> bytes:
-        """The next object, written anew."""
+        """Read an object and return it in the binary protocol."""
         if self._depth > _MAX_DEPTH:
             raise WireError(f"objects nested more than {_MAX_DEPTH} deep")
         tag = self.number("B")
@@ -156,7 +156,7 @@ class Stream:
         return found
 
     def _body(self, tag: int) -> bytes:
-        """What follows the tag of an object that others can refer to."""
+        """Read what follows the tag of an object that others can refer to."""
         if tag == _TEXT:
             return _string(self.text())
         if tag in _ARRAYS:
@@ -193,12 +193,12 @@ class Stream:
         raise WireError(f"an object in Java's own serialization begins with {tag}")
 
     def objects(self, count: int) -> list[bytes]:
-        """So many objects, written anew."""
+        """Read `count` objects and return them in the binary protocol."""
         return [self.object() for _ in range(count)]
 
     def _properties(self) -> bytes:
         if not self.number("?"):
-            self.object()  # defaults, whose names come among the others
+            self.object()  # the defaults, whose names are repeated among the others
         return mapping([_string(self.text()) for _ in range(2 * self.count())])
 
 
@@ -211,17 +211,17 @@ def _string(text: str) -> bytes:
 
 
 def collection(elements: list[bytes]) -> bytes:
-    """A collection of these objects."""
+    """Encode a collection of these objects."""
     return struct.pack("<BiB", TypeCode.COLLECTION, len(elements), _ARRAY_LIST) + b"".join(elements)
 
 
 def mapping(pairs: list[bytes]) -> bytes:
-    """A map of keys and values in turn."""
+    """Encode a map from alternating keys and values."""
     return struct.pack("<BiB", TypeCode.MAP, len(pairs) // 2, _LINKED_MAP) + b"".join(pairs)
 
 
 def _class_of_jdk_stream(body: bytes) -> str:
-    """The class of the object that a stream of `java.io` begins with."""
+    """Name of the class of the first object in a `java.io` stream."""
     # Magic and version, an object or an enum, a description of its class, its name.
     if len(body) < 8 or body[5:6] != b"r":
         return "an object of java.io"

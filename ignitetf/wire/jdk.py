@@ -1,4 +1,4 @@
-"""Classes of the JDK that have a plain meaning, as the objects of the binary protocol of that.
+"""Converts objects of common JDK classes to equivalent objects of the binary protocol.
 
     java.sql.Date, LocalDate                                    DATE
     LocalDateTime, Instant, OffsetDateTime, ZonedDateTime       TIMESTAMP (of the instant)
@@ -31,19 +31,19 @@ _DAY_MS: Final = 86_400_000
 _EPOCH_DAY: Final = datetime.date(1970, 1, 1).toordinal()
 _DAYS_OF_400_YEARS: Final = 146_097
 _SECOND_NS: Final = 1_000_000_000
-# More bytes by copies of one element are no data.
+# More bytes than this from copies of one element cannot be real data.
 _MOST_COPIED: Final = 64 << 20
 
 
 def plain_object(body: bytes) -> bytes:
-    """The object of the binary protocol that means the same.
+    """Return the equivalent object of the binary protocol.
 
     Args:
         body: What follows the type code and the length.
 
     Raises:
-        NotReadable: Its class, or that of an object inside it, has no plain meaning.
-        WireError: The bytes are no such object.
+        NotReadable: Its class, or that of an object inside it, has no equivalent.
+        WireError: The bytes are not such an object.
     """
     stream = Stream(body, _READERS)
     try:
@@ -87,8 +87,8 @@ def _sql_timestamp(stream: Stream) -> bytes:
 
 
 def _magnitude(stream: Stream) -> bytes:
-    """A big integer as decimals have it: its sign is the top bit of the first byte."""
-    stream.take(16)  # lengths and positions of bits, which Java does not look at either
+    """Read a big integer as the magnitude of a decimal, with its sign in the top bit."""
+    stream.take(16)  # bit counts and positions, which Java ignores too
     raw = stream.object()
     sign = stream.number("i")
     if raw[0] != TypeCode.BYTE_ARRAY:
@@ -111,7 +111,7 @@ def _big_decimal(stream: Stream) -> bytes:
 
 
 def _time_class(stream: Stream) -> bytes:
-    """`java.time.Ser`, which stands for all classes of java.time."""
+    """Read `java.time.Ser`, which represents all classes of java.time."""
     kind = stream.number("B")
     if (reader := _TIMES.get(kind)) is None:
         raise NotReadable(None, f"java.time.{_OTHER_TIMES.get(kind, 'Ser')}")
@@ -153,9 +153,9 @@ def _date_time(stream: Stream, zoned: bool) -> bytes:
 
 
 def _days(stream: Stream) -> int:
-    """Days since 1970-01-01, of a year, a month and a day."""
+    """Read a year, month and day as days since 1970-01-01."""
     year, month, day = stream.number("i"), stream.number("B"), stream.number("B")
-    # Python has the years 1 to 9999 only; the calendar is the same every 400 years.
+    # Python only supports the years 1 to 9999; the calendar repeats every 400 years.
     rounds, within = divmod(year - 2000, 400)
     try:
         found = datetime.date(2000 + within, month, day)
@@ -165,7 +165,7 @@ def _days(stream: Stream) -> int:
 
 
 def _nanoseconds_of_day(stream: Stream) -> int:
-    """Of an hour, a minute, a second and nanoseconds; the last that is not zero is complemented."""
+    """Read a time of day in nanoseconds; after a complemented part the remaining ones are zero."""
     parts = [0, 0, 0]
     for i in range(3):
         parts[i] = stream.number("b")
@@ -182,7 +182,7 @@ def _nanoseconds_of_day(stream: Stream) -> int:
 
 
 def _offset(stream: Stream) -> int:
-    """Seconds that a zone is before UTC."""
+    """Read a zone's offset from UTC in seconds, positive to the east."""
     quarters = stream.number("b")
     return int(stream.number("i") if quarters == 127 else quarters * 900)
 
@@ -216,7 +216,7 @@ def _bool_of_int(stream: Stream) -> bytes:
 
 
 def _immutable(stream: Stream) -> bytes:
-    """`java.util.CollSer`: List.of, Set.of, Map.of, Stream.toList and what is copied so."""
+    """Read `java.util.CollSer`: List.of, Set.of, Map.of, Stream.toList and copyOf."""
     kind = stream.number("i") & 0xFF
     found = stream.objects(stream.count())
     if kind not in (1, 2, 3, 4) or (kind == 3 and len(found) % 2):
@@ -225,7 +225,7 @@ def _immutable(stream: Stream) -> bytes:
 
 
 def _array_list(stream: Stream) -> bytes:
-    """`Arrays.asList`: a view of an array."""
+    """Read `Arrays.asList`, a view of an array."""
     count, elements = _array(stream)
     return struct.pack("<BiB", TypeCode.COLLECTION, count, _ARRAY_LIST) + elements
 
@@ -243,7 +243,7 @@ def _vector(stream: Stream) -> bytes:
 
 
 def _array(stream: Stream) -> tuple[int, bytes]:
-    """Number and bytes of the elements of the next object, an array of objects."""
+    """Read an array of objects; returns the number and the bytes of its elements."""
     found = stream.object()
     if found[0] != TypeCode.OBJECT_ARRAY:
         raise WireError("a list has no array")
@@ -289,13 +289,13 @@ def _copies(stream: Stream) -> bytes:
 
 
 def _view(stream: Stream) -> bytes:
-    """What the first field holds: the collection that an unmodifiable one is a view of."""
+    """Read the first field, the collection of which an unmodifiable one is a view."""
     return stream.object()
 
 
 def _list_view(stream: Stream) -> bytes:
     found = stream.object()
-    stream.object()  # the same list, by the name of another class
+    stream.object()  # the same list, in a field of another class
     return found
 
 

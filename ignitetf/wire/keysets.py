@@ -1,10 +1,10 @@
-"""`KeySet`: keys that one query named, and the entries of other pages that have them.
+"""`KeySet`: a set of keys from one query, used to select the matching entries of other pages.
 
 pages -> **keys** -> pages
 
-Keys are compared by their bytes, which are the same in every answer: a node gives them as they are
-stored. Those of one length stand together, sorted, so that they need no more memory than their
-bytes, and a page is looked up at once.
+Keys are compared by their bytes, which are the same in every answer because a node returns them as
+stored. Keys of one length are kept together and sorted, so they need no more memory than their
+bytes, and all entries of a page are looked up at once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class KeySet:
     """A set of keys."""
 
     def __init__(self) -> None:
-        """No keys."""
+        """Start with an empty set."""
         self._new: dict[int, list[NDArray[Any]]] = {}
         self._sorted: dict[int, NDArray[Any]] = {}
 
@@ -35,7 +35,7 @@ class KeySet:
         return sum(map(len, self._settled().values()))
 
     def add(self, page: Page) -> None:
-        """Take in the keys of a page whose rows have the key as their one column."""
+        """Add the keys of a page whose rows consist of just the key."""
         (at,) = find_rows(page.data, page.count, 1)
         begin, length = _extents(page.data, at, np.append(at[1:], len(page.data)))
         for size in np.unique(length).tolist():
@@ -43,7 +43,7 @@ class KeySet:
             self._new.setdefault(size, []).append(_items(page.data, same, size))
 
     def entries(self, page: Page) -> Page:
-        """The entries of a page, in its order, whose keys are in the set."""
+        """Return the entries of a page whose keys are in the set, in the page's order."""
         key_at, value_at = find_rows(page.data, page.count)
         begin, length = _extents(page.data, key_at, value_at)
         chosen = np.zeros(page.count, np.bool_)
@@ -72,7 +72,7 @@ class KeySet:
 def _extents(
     data: NDArray[np.uint8], at: NDArray[np.int64], end: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where each key's own bytes begin, without a wrapper, and how many they are."""
+    """Position and length of each key's own bytes, without a wrapper."""
     begin = unwrap(data, at) if len(at) else at
     length = end - begin
     objects = begin != at
@@ -82,5 +82,5 @@ def _extents(
 
 
 def _items(data: NDArray[np.uint8], at: NDArray[np.int64], size: int) -> NDArray[Any]:
-    """The keys as voids, which NumPy sorts by their bytes."""
+    """The keys as void values, which NumPy sorts by their bytes."""
     return np.ascontiguousarray(bytes_at(data, at, size)).view(f"V{size}")[:, 0]

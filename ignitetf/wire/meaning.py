@@ -1,11 +1,11 @@
-"""What stands for a value is followed to the value: wrappers, handles, classes of the JDK.
+"""Resolves what stands in for a value: wrappers, handles and objects of JDK classes.
 
 objects -> **meaning** -> columns, infer
 
-Most values are where they seem to be. Some stand elsewhere: wrapped (code 27), as a handle to an
-object before them in the record (code 102), as raw data (TreeSet, TreeMap), or in Java's own
-serialization (code 254), of which `jdk` makes an object of the binary protocol. Values that
-nobody can read keep their code, and `described` says what they are.
+Most values are directly in place. Others are wrapped (code 27), handles to an earlier object of the
+record (code 102), raw data (TreeSet, TreeMap), or in Java's own serialization (code 254), which
+`jdk` converts to the binary protocol. Values that cannot be read keep their code, and `described`
+says what they are.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ Codes = NDArray[np.uint8]
 # A wrapper may hold a wrapper, or a handle.
 _MAX_STEPS: Final = 64
 _HEAD: Final = 5
-# Classes that stand for others.
+# Classes that represent others in a stream.
 _TIMES, _IMMUTABLE = java_hash("java.time.Ser"), java_hash("java.util.CollSer")
-# A java.sql.Date, as each row of a SQL table with a DATE column has one.
+# The head of a java.sql.Date, which every row of a SQL table with a DATE column contains.
 _SQL_DATE: Final = struct.pack("<BiBi", TypeCode.OPTIMIZED, 15, 102, java_hash("java.sql.Date"))
 _SQL_DATE_AT: Final = len(_SQL_DATE) + 2
 _SQL_DATE_BYTES: Final = _SQL_DATE_AT + 8
 
 
 def type_code(code: int) -> str:
-    """A type code for a message: its name and number."""
+    """Return the name and number of a type code, for a message."""
     try:
         return f"{TypeCode(code).name} ({code})"
     except ValueError:
@@ -57,7 +57,7 @@ def type_code(code: int) -> str:
 
 
 def type_codes(data: Bytes, at: Positions) -> Codes:
-    """The type codes at these positions; NULL where the position is -1."""
+    """Return the type codes at these positions, with NULL for position -1."""
     if len(at) and int(at.min()) >= 0:
         check_bounds(data, at, 1)
         return data[at]
@@ -66,19 +66,19 @@ def type_codes(data: Bytes, at: Positions) -> Codes:
 
 
 def meant(data: Bytes, at: Positions) -> tuple[Bytes, Positions, Codes]:
-    """The values that are meant at these positions.
+    """Resolve the values at these positions.
 
     Args:
         data: The page.
-        at: Where the values seem to be, -1 where there is none.
+        at: Positions of the values; -1 for missing ones.
 
     Returns:
-        The bytes that they are in (the page, or it and what was written anew), where they begin
-        there, and their codes. A TreeSet has the code of a collection. What cannot be read has
-        OPTIMIZED, CLASS, PROXY, or HANDLE for a reference to an object that contains it.
+        The bytes that contain them (the page, possibly followed by converted objects), their
+        positions there, and their codes. A TreeSet has the code of a collection. Unreadable values
+        have OPTIMIZED, CLASS, PROXY, or HANDLE for a reference to an object that contains it.
 
     Raises:
-        WireError: Something leads beyond the page or nowhere.
+        WireError: A wrapper or handle leads outside the page or nowhere.
     """
     codes = type_codes(data, at)
     for _ in range(_MAX_STEPS):
@@ -108,7 +108,7 @@ def meant(data: Bytes, at: Positions) -> tuple[Bytes, Positions, Codes]:
 def _rewritten(
     data: Bytes, at: Positions, codes: Codes, foreign: Positions
 ) -> tuple[Bytes, Positions, Codes]:
-    """The page with what its objects in Java's own serialization mean behind it."""
+    """Append the converted objects of Java's own serialization to the page."""
     at, codes = at.copy(), codes.copy()
     dates = _sql_dates(data, at[foreign])
     others = foreign if dates is None else foreign[~dates]
@@ -141,7 +141,7 @@ def _rewritten(
 
 
 def _sql_dates(data: Bytes, at: Positions) -> NDArray[np.bool_] | None:
-    """Which of the objects are a `java.sql.Date`; None where they cannot all be looked at."""
+    """Which objects are a `java.sql.Date`; None if one is too close to the end to check."""
     if int(at.max()) + _SQL_DATE_BYTES > len(data):
         return None
     head = bytes_at(data, at, len(_SQL_DATE))
@@ -159,13 +159,13 @@ def _body(data: Bytes, at: int) -> bytes:
 
 
 def described(data: Bytes, at: int, code: int, registry: TypeRegistry) -> str:
-    """What a value is that cannot be read as it should, for a message.
+    """Describe a value that cannot be read as expected, for a message.
 
     Args:
-        data: The bytes that `meant` gave.
+        data: The bytes returned by `meant`.
         at: Its position there.
         code: Its code there.
-        registry: Types, and names of classes; `UnknownClass` is raised for one that it lacks.
+        registry: Types and class names; UnknownClass is raised for a name that it lacks.
     """
     if code == TypeCode.HANDLE:
         return "a reference to an object that contains it"
@@ -186,14 +186,14 @@ def described(data: Bytes, at: int, code: int, registry: TypeRegistry) -> str:
 
 
 def is_raw(flags: NDArray[np.uint16]) -> NDArray[np.bool_]:
-    """Which objects have raw data and no fields."""
+    """Return which objects have raw data but no fields."""
     both = BinaryFlag.HAS_RAW | BinaryFlag.HAS_SCHEMA
     raw: NDArray[np.bool_] = (flags & both) == BinaryFlag.HAS_RAW
     return raw
 
 
 def _foreign(body: bytes, registry: TypeRegistry) -> str:
-    """What an object in Java's own serialization is, and what inside it nobody can read."""
+    """Describe an object in Java's own serialization, and what in it cannot be read."""
     try:
         plain_object(body)
     except NotReadable as found:

@@ -1,11 +1,11 @@
-"""Find entries and fields in a page: where everything stands, no values yet.
+"""Finds the positions of entries and elements in a page, without reading values.
 
 frames -> **objects** -> columns -> tensors
 
-A page is uint8 `[nbytes]`; what is found are positions in it, int64. All positions are checked
-against the end of the page before they are used, so that a damaged page raises WireError and
-nothing else. Entries are found by a loop over their lengths, in C where pages have many (walk.py);
-everything inside them is found for all entries at once.
+A page is uint8 `[nbytes]`, and positions in it are int64. All positions are checked against the end
+of the page before use, so that a damaged page can only raise WireError. Entries are found by a loop
+over their lengths, in C for pages with many entries (walk.py); everything inside them is found for
+all entries at once.
 
 Source: Apache Ignite 2.17.0, `BinaryObjectImpl`, `BinaryReaderExImpl`, `GridBinaryMarshaller`.
 """
@@ -40,7 +40,7 @@ Positions = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 
 HEADER_BYTES: Final = 24
-# Nested deeper than this is taken for an attack on the stack.
+# Deeper nesting is treated as an attack on the stack.
 _MAX_DEPTH: Final = 64
 _INT32 = struct.Struct("<i")
 _FIXED: Final = {int(code): size for code, size in FIXED_SIZE.items()}
@@ -49,30 +49,30 @@ _COUNTED: Final = {
     for code, row in DATA_TYPES.items()
     if row.extent is not None and row.extent.count_at
 }
-# Head, bytes for each of the count, place of the count.
+# By type code: size of the head, bytes per counted item, position of the count.
 _RUN: Final = {
     code: (extent.head, extent.unit, extent.count_at)
     for code, extent in _COUNTED.items()
     if not extent.objects
 }
 _HOLDER: Final = {code: extent for code, extent in _COUNTED.items() if extent.objects}
-# Where the id of a class ends, unless its name follows; the count comes after both.
+# Where the class id ends, unless a name follows; the count comes after both.
 _CLASS_ID_END: Final = 5
-# What a handle can lead to.
+# Types that a handle can refer to.
 _REFERABLE: Final = types_of(Family.OBJECT, Family.LIST, Family.MAP)
-# What the binary objects are whose raw data are the elements of a sorted collection. Clients name
-# their types with and without the package.
+# Type ids of binary objects whose raw data are the elements of a sorted collection. Clients write
+# their type names with or without the package.
 TREES: Final = {
     java_hash_lower(f"{package}BinaryTree{kind}"): code
     for package in ("", "org.apache.ignite.internal.binary.")
     for kind, code in (("Set", TypeCode.COLLECTION), ("Map", TypeCode.MAP))
 }
-# More elements than a page has bytes stand in it by references only; so many are no data.
+# Only references can yield more elements than a page has bytes; this many cannot be real data.
 _MOST_SHARED: Final = 1 << 22
 
 
 def gather(data: Bytes, at: Positions, dtype: np.dtype[Any] | str) -> NDArray[Any]:
-    """Values of one dtype standing at these positions (unaligned), a copy.
+    """Return the values of one dtype at these (unaligned) positions, a copy.
 
     Raises:
         WireError: A value would reach beyond the page.
@@ -83,10 +83,10 @@ def gather(data: Bytes, at: Positions, dtype: np.dtype[Any] | str) -> NDArray[An
 
 
 def bytes_at(data: Bytes, at: Positions, size: int) -> Bytes:
-    """`size` bytes from each position, shape [n, size], a copy; positions must be in bounds."""
+    """Return `size` bytes from each position, [n, size], a copy; positions must be in bounds."""
     if size == 0 or len(at) == 0:
         return np.empty((len(at), size), np.uint8)
-    # One void of `size` bytes is copied at once, `size` single bytes take three times as long.
+    # Copying one void of `size` bytes is three times faster than copying `size` single bytes.
     return _anywhere(data, np.dtype((np.void, size)))[at].view(np.uint8).reshape(len(at), size)
 
 
@@ -104,18 +104,18 @@ def check_bounds(data: Bytes, at: Positions, size: int | Positions) -> None:
 
 
 def find_rows(data: Bytes, count: int, columns: int = 2) -> list[Positions]:
-    """Where the objects of each row begin; rows follow each other and fill the page.
+    """Return where the objects of each row begin; the rows must fill the page exactly.
 
     Args:
         data: The page's bytes.
-        count: Rows in it.
-        columns: Objects in a row: 2 for entries (key and value).
+        count: Number of rows in it.
+        columns: Number of objects in a row; 2 for entries (key and value).
 
     Returns:
         One array of `count` positions for each column.
 
     Raises:
-        WireError: The rows do not fill the page exactly, or a length is impossible.
+        WireError: The rows do not fill the page exactly, or a length is invalid.
     """
     if count == 0 or columns == 0:
         if len(data):
@@ -132,7 +132,7 @@ def find_rows(data: Bytes, count: int, columns: int = 2) -> list[Positions]:
 
 
 def _wrapped_after_fixed(data: Bytes, count: int) -> list[Positions] | None:
-    """The usual entries: keys of one fixed size, values wrapped binary objects; else None."""
+    """Fast path for keys of one fixed size with wrapped binary objects as values; else None."""
     size = _FIXED.get(int(data[0]))
     if size is None or len(data) <= size + 5 or data[size] != TypeCode.WRAPPED:
         return None
@@ -170,7 +170,7 @@ def _walk_all(data: Bytes, count: int) -> Positions:
 
 
 def object_end(view: memoryview, at: int) -> int:
-    """Where the object at `at` ends; IndexError, struct.error or WireError where it cannot."""
+    """Return where the object at `at` ends; IndexError, struct.error or WireError if damaged."""
     return _skip(view, at, 0)
 
 
@@ -203,7 +203,7 @@ def _skip(view: memoryview, at: int, depth: int) -> int:
 
 
 def elements_at(view: memoryview, at: int) -> tuple[int, int]:
-    """First position and number of the objects inside an array of objects, collection or map."""
+    """Return position and number of the objects inside an array of objects, collection or map."""
     code = view[at]
     if (holder := _HOLDER.get(code)) is None:
         if code == TypeCode.OBJECT:
@@ -215,7 +215,7 @@ def elements_at(view: memoryview, at: int) -> tuple[int, int]:
 
 
 def _tree_elements(view: memoryview, at: int) -> tuple[int, int]:
-    """As `elements_at`, of a TreeSet or TreeMap: comparator, size and elements are its raw data."""
+    """`elements_at` for a TreeSet or TreeMap, whose raw data are comparator, size and elements."""
     type_id = _INT32.unpack_from(view, at + 4)[0]
     if type_id not in TREES:
         raise WireError(f"an object of type {type_id} has no elements")
@@ -224,7 +224,7 @@ def _tree_elements(view: memoryview, at: int) -> tuple[int, int]:
 
 
 def _skip_class(view: memoryview, at: int) -> int:
-    """Where the id of a class ends, and the name of one that is not registered."""
+    """Return where the class id ends, including the name that follows if it is unregistered."""
     number: int = _INT32.unpack_from(view, at)[0]
     if number:
         return at + 4
@@ -254,10 +254,10 @@ def _count(view: memoryview, at: int) -> int:
 
 
 def find_elements(data: Bytes, at: Positions) -> tuple[Positions, Positions]:
-    """The objects inside arrays of objects, collections and maps (key, value, key, ...).
+    """Find the objects inside arrays of objects, collections and maps (key, value, key, ...).
 
     Returns:
-        Positions of all elements one after the other, and their number for each of `at`.
+        Positions of all elements in order, and their number for each of `at`.
     """
     view = memoryview(data)  # type: ignore[arg-type]
     counts = np.zeros(len(at), np.int64)
@@ -277,7 +277,7 @@ def find_elements(data: Bytes, at: Positions) -> tuple[Positions, Positions]:
 
 
 def unwrap(data: Bytes, at: Positions) -> Positions:
-    """Positions of the objects themselves where they stand wrapped (code 27)."""
+    """Return the positions of the objects, inside their wrapper if they have one (code 27)."""
     wrapped = data[at] == TypeCode.WRAPPED
     if wrapped.any():
         where = at[wrapped]
@@ -292,10 +292,10 @@ def unwrap(data: Bytes, at: Positions) -> Positions:
 
 
 def follow(data: Bytes, at: Positions) -> tuple[Positions, NDArray[np.bool_]]:
-    """What handles (code 102) refer to: objects that stand before them in the same record.
+    """Resolve handles (code 102), which refer to earlier objects in the same record.
 
     Returns:
-        Their positions, and which of them contain the handle itself: a cycle.
+        The positions of these objects, and which of them contain the handle itself: a cycle.
     """
     back = gather(data, at + 1, "<i4").astype(np.int64)
     target = at - back

@@ -1,9 +1,9 @@
-"""SQL parameters: Python and NumPy values to the objects that go beside a statement.
+"""Encodes SQL parameters: converts Python and NumPy values to objects sent with a statement.
 
 values -> **parameters** -> frames
 
-A value that SQL cannot hold, or would hold as another one, is refused here: the node would take
-what is left of it without a word.
+A value that SQL cannot represent, or would change, is refused here, because the node would silently
+accept what is left of it.
 
 Source: Apache Ignite 2.17.0, `ClientMessageParser`, `BinaryWriterExImpl` (decimal: scale, length,
 big-endian magnitude whose first bit is the sign; timestamp: milliseconds, nanoseconds).
@@ -38,21 +38,21 @@ _MICROSECOND: Final = dt.timedelta(microseconds=1)
 _DAY: Final = dt.timedelta(days=1)
 _LONG: Final = range(-(1 << 63), 1 << 63)
 _NANOS: Final = 1_000_000
-# Nodes write a number with its zeros when they compare it.
+# Nodes write out all zeros of a number when they compare it.
 _MOST_DIGITS: Final = 100_000
-# Of a day in a datetime64, which Ignite's date holds without a time.
+# A datetime64 in days becomes a DATE, which has no time of day.
 _DAYS: Final = "datetime64[D]"
 
 
 def parameter_list(params: Any, name: str = "params") -> tuple[Any, ...]:
-    """The values as a tuple; None is none.
+    """Return parameters as a tuple, which is empty for None.
 
     Args:
-        params: A list, tuple, array of one dimension, or another iterable in a certain order.
-        name: What the caller calls them.
+        params: A list, tuple, one-dimensional array, or another ordered iterable.
+        name: What the caller calls them, for messages.
 
     Raises:
-        ConfigError: It is a single value, or has no certain order.
+        ConfigError: It is a single value or unordered.
     """
     if params is None:
         return ()
@@ -71,35 +71,35 @@ def _is_sequence(params: Any) -> bool:
 
 
 def encode_string(text: str) -> bytes:
-    """A string object."""
+    """Encode a string object."""
     data = text.encode("utf-8")
     return sized_head(TypeCode.STRING, len(data)) + data
 
 
 def encode_bytes(data: bytes) -> bytes:
-    """A byte array object."""
+    """Encode a byte array object."""
     return sized_head(TypeCode.BYTE_ARRAY, len(data)) + data
 
 
 def encode_uuid(high: int, low: int) -> bytes:
-    """A UUID object of its two unsigned longs."""
+    """Encode a UUID object from its two unsigned longs."""
     return struct.pack("<bQQ", TypeCode.UUID, high, low)
 
 
 def sized_head(code: TypeCode, size: int) -> bytes:
-    """Beginning of a string or of a byte array: type code, number of bytes."""
+    """Encode the head of a string or byte array: type code, number of bytes."""
     return struct.pack("<bi", code, size)
 
 
 def encode_parameter(value: Any) -> bytes:
-    """A SQL parameter as an object.
+    """Encode a SQL parameter as an object.
 
     Args:
         value: None, bool, int, float, Decimal, str, bytes, UUID, date, datetime (without a zone:
-            UTC), time, timedelta (a time of day), or a scalar of NumPy.
+            UTC), time, timedelta (a time of day), or a NumPy scalar.
 
     Raises:
-        ConfigError: Another type, or a value that SQL's type for it does not hold.
+        ConfigError: The type is not supported, or the value does not fit SQL's type for it.
     """
     if isinstance(value, np.generic):
         return _numpy_scalar(value)
@@ -128,7 +128,7 @@ def encode_parameter(value: Any) -> bytes:
 
 
 def _moment(value: Any) -> bytes:
-    """A date, a datetime or a time of day."""
+    """Encode a date, a datetime or a time of day."""
     if isinstance(value, dt.datetime):
         moment = value if value.tzinfo is not None else value.replace(tzinfo=dt.timezone.utc)
         return _timestamp((moment - _EPOCH) // _MICROSECOND * 1000)
@@ -181,7 +181,7 @@ def _decimal(value: Decimal) -> bytes:
     number = 0
     for digit in digits:
         number = number * 10 + digit
-    # One bit more than the number has, for the sign.
+    # One extra bit for the sign.
     data = bytearray(number.to_bytes(number.bit_length() // 8 + 1, "big"))
     if sign and number:
         data[0] |= 0x80

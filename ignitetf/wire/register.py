@@ -1,7 +1,7 @@
-"""Requests that make a schema's binary types known to the cluster (op 3003).
+"""Builds the requests that register a schema's binary types with the cluster (op 3003).
 
-A type must be registered before its first object, so that SQL, pyignite and Java clients find
-the names of its fields. Registering again is harmless; the cluster merges fields.
+A type must be registered before its first object is stored, so that SQL, pyignite and Java clients
+can find the names of its fields. Registering again is harmless; the cluster merges fields.
 
 Source: Apache Ignite 2.17.0, `ClientBinaryTypePutRequest`, `PlatformUtils.readBinaryMetadata`.
 """
@@ -20,12 +20,12 @@ __all__ = ["binary_type_requests", "binary_types"]
 
 
 def binary_type_requests(schema: Schema) -> list[bytes]:
-    """Bodies of BINARY_TYPE_PUT, inner types first: the key's, the value's."""
+    """Return bodies of BINARY_TYPE_PUT for the key's types, then the value's, inner types first."""
     return [_request(*item) for item in binary_types(schema)]
 
 
 def binary_types(schema: Schema) -> list[tuple[str, Sequence[Field], str | None]]:
-    """Name, fields and affinity key of each binary type of a schema, inner types first."""
+    """Return name, fields and affinity key of a schema's binary types, inner types first."""
     found: list[tuple[str, Sequence[Field], str | None]] = []
     if schema.key_type_name is not None:
         found += _types(schema.key_type_name, schema.key.fields, schema.affinity_key)
@@ -43,7 +43,7 @@ def _types(
 
 
 def _inner_types(name: str, field: Field) -> Iterator[tuple[str, Sequence[Field], str | None]]:
-    """The types of the objects in a field: itself, the items of a list, a map's keys and values."""
+    """The types of objects in a field: its own, or those of list items, map keys and values."""
     if field.type is TypeCode.OBJECT:
         yield from _types(name, field.fields, None)
     elif field.type is TypeCode.MAP:
@@ -60,5 +60,5 @@ def _request(name: str, fields: Sequence[Field], affinity_key: str | None) -> by
     for field in fields:
         body += encode_string(field.name) + struct.pack("<ii", field.type, field.field_id)
     ids = [field.field_id for field in fields]
-    body += struct.pack("<bi", 0, 1)  # no enum, one schema
+    body += struct.pack("<bi", 0, 1)  # not an enum; one schema
     return body + struct.pack(f"<ii{len(ids)}i", schema_id(tuple(fields)), len(ids), *ids)

@@ -1,18 +1,18 @@
-"""Requests: the body of every operation that ignitetf sends.
+"""Builds the request body of every operation that ignitetf sends.
 
 ids, numbers, encoded objects -> **requests** -> frames
 
-One function for each form of body; which operations have it stands in its docstring. Only the body
-of BINARY_TYPE_PUT is elsewhere, in `register`, since it is made of a schema. Objects (keys, values,
-parameters) come encoded, and those of large batches follow the head as buffers of their own, so
-that nobody copies them.
+There is one function for each form of body; its docstring names the operations. Only the body of
+BINARY_TYPE_PUT is built elsewhere, in `register`, because it is derived from a schema. Objects
+(keys, values, parameters) are passed in encoded, and those of large batches follow the head as
+separate buffers, so that they are not copied.
 
 Source: Apache Ignite 2.17.0, `ClientMessageParser` and the request classes that it names:
 `ClientCacheRequest` (flags, transaction id), `ClientCacheScanQueryRequest`,
 `ClientCacheSqlFieldsQueryRequest`, `ClientCachePartitionsRequest`, `ClientTxStartRequest`,
 `ClientDataStreamerStartRequest`, `ClientDataStreamerAddDataRequest`,
 `ClientClusterGroupGetNodesEndpointsRequest`, `ClientListenerNioListener` (handshake). The published
-table of the scan request calls the partition field a count; the server reads one partition id
+table of the scan request calls the partition field a count, but the server reads one partition id
 (-1 for all).
 """
 
@@ -69,25 +69,25 @@ _THIN_CLIENT: Final = 2
 
 
 def cache_request(cache: int, *objects: bytes, transaction: int | None = None) -> bytes:
-    """Body of an operation on a cache (CACHE_CLEAR), or on one key of it.
+    """Return the body of an operation on a cache (CACHE_CLEAR) or on one of its keys.
 
     Args:
         cache: Id of the cache, the Java hash of its name.
-        *objects: The key (CACHE_GET, CACHE_REMOVE_KEY), and the value (CACHE_PUT,
-            CACHE_PUT_IF_ABSENT, CACHE_REMOVE_IF_EQUALS) or the old and the new one
+        *objects: The key (CACHE_GET, CACHE_REMOVE_KEY), followed by the value (CACHE_PUT,
+            CACHE_PUT_IF_ABSENT, CACHE_REMOVE_IF_EQUALS) or by the old and the new value
             (CACHE_REPLACE_IF_EQUALS).
-        transaction: Id of the transaction it is a part of.
+        transaction: Id of the transaction that it belongs to.
     """
     return b"".join((_cache_head(cache, transaction), *objects))
 
 
 def batch_head(cache: int, count: int, transaction: int | None = None) -> bytes:
-    """Body of CACHE_PUT_ALL, CACHE_GET_ALL and CACHE_REMOVE_KEYS, up to the first object.
+    """Return the body of CACHE_PUT_ALL, CACHE_GET_ALL or CACHE_REMOVE_KEYS up to the first object.
 
     Args:
         cache: Id of the cache.
-        count: Number of keys, or of pairs of key and value, that follow.
-        transaction: Id of the transaction it is a part of.
+        count: Number of keys or key-value pairs that follow.
+        transaction: Id of the transaction that it belongs to.
     """
     if transaction is None:
         return _BATCH.pack(cache, 0, count)
@@ -95,23 +95,23 @@ def batch_head(cache: int, count: int, transaction: int | None = None) -> bytes:
 
 
 def batch_request(cache: int, items: Iterable[bytes], transaction: int | None = None) -> bytes:
-    """Body of CACHE_PUT_ALL, CACHE_GET_ALL and CACHE_REMOVE_KEYS; an item is a key or a pair."""
+    """Return the body of CACHE_PUT_ALL, CACHE_GET_ALL or CACHE_REMOVE_KEYS for keys or pairs."""
     found = list(items)
     return b"".join((batch_head(cache, len(found), transaction), *found))
 
 
 def size_request(cache: int) -> bytes:
-    """Body of CACHE_GET_SIZE: primary copies only."""
+    """Return the body of CACHE_GET_SIZE, which counts primary copies only."""
     return _cache_head(cache, None) + _COUNT.pack(0)  # no peek modes
 
 
 def destroy_request(cache: int) -> bytes:
-    """Body of CACHE_DESTROY."""
+    """Return the body of CACHE_DESTROY."""
     return struct.pack("<i", cache)
 
 
 def partitions_request(cache: int) -> bytes:
-    """Body of CACHE_PARTITIONS, for one cache."""
+    """Return the body of CACHE_PARTITIONS for one cache."""
     return struct.pack("<ii", 1, cache)
 
 
@@ -127,23 +127,23 @@ def _cache_head(cache: int, transaction: int | None) -> bytes:
 def scan_request(
     cache: int, page_size: int, partition: int | None = None, *, local: bool = False
 ) -> bytes:
-    """Body of QUERY_SCAN.
+    """Return the body of QUERY_SCAN.
 
     Args:
         cache: Id of the cache.
-        page_size: Entries in a page, above zero.
-        partition: One partition; None for the whole cache, in no stable order.
-        local: Read what the asked node holds, a backup copy too, and fail where it holds none.
+        page_size: Entries per page, above zero.
+        partition: The partition; None for the whole cache, in no stable order.
+        local: Read the connected node's own copy, even a backup, and fail if it has none.
     """
     if partition is not None and partition < 0:
-        # The server takes any negative number for the whole cache.
+        # The server would scan the whole cache for any negative number.
         raise ValueError(f"partition {partition} is negative")
     which = _ALL_PARTITIONS if partition is None else partition
     return _SCAN.pack(cache, 0, TypeCode.NULL, page_size, which, local)
 
 
 def cursor_request(cursor: int) -> bytes:
-    """Body of QUERY_SCAN_PAGE, QUERY_SQL_FIELDS_PAGE and RESOURCE_CLOSE."""
+    """Return the body of QUERY_SCAN_PAGE, QUERY_SQL_FIELDS_PAGE or RESOURCE_CLOSE."""
     return struct.pack("<q", cursor)
 
 
@@ -157,22 +157,22 @@ def sql_request(
     partitions: Sequence[int] | None = None,
     timeout_ms: int = 0,
 ) -> bytes:
-    """Body of QUERY_SQL_FIELDS: a lazy SELECT.
+    """Return the body of QUERY_SQL_FIELDS for a lazy SELECT.
 
     Args:
-        schema: Schema of names without one.
-        statement: The SELECT; `?` stands for a parameter.
+        schema: SQL schema for unqualified names.
+        statement: The SELECT, with `?` for each parameter.
         params: The parameters as encoded objects.
-        page_size: Rows in a page.
-        cache: Id of a cache that has to exist; 0 asks for none.
-        partitions: Read only by servers that announced the feature QUERY_PARTITIONS_BATCH_SIZE,
-            to clients that did; others must not be sent any.
-        timeout_ms: The node cancels the statement after so many milliseconds; 0 never.
+        page_size: Rows per page.
+        cache: Id of a cache that must exist; 0 for none.
+        partitions: Partitions to read. Pass them only if both sides announced the feature
+            QUERY_PARTITIONS_BATCH_SIZE; without it the server ignores them and returns all rows.
+        timeout_ms: Milliseconds after which the node cancels the statement; 0 for never.
     """
     parts = [
         _cache_head(cache, None),
         encode_string(schema),
-        struct.pack("<ii", page_size, -1),  # page size, rows at most
+        struct.pack("<ii", page_size, -1),  # page size, maximum number of rows
         encode_string(statement),
         struct.pack("<i", len(params)),
         *params,
@@ -191,17 +191,17 @@ def sql_request(
 
 
 def transaction_start_request(timeout_ms: int) -> bytes:
-    """Body of TX_START: pessimistic, repeatable read.
+    """Return the body of TX_START for a pessimistic, repeatable-read transaction.
 
     Args:
-        timeout_ms: The node rolls back what takes longer.
+        timeout_ms: Milliseconds after which the node rolls the transaction back.
     """
     # Concurrency, isolation, timeout, no label.
     return struct.pack("<bbqb", _PESSIMISTIC, _REPEATABLE_READ, timeout_ms, TypeCode.NULL)
 
 
 def transaction_end_request(transaction: int, *, commit: bool) -> bytes:
-    """Body of TX_END."""
+    """Return the body of TX_END."""
     return struct.pack("<i?", transaction, commit)
 
 
@@ -209,12 +209,12 @@ def transaction_end_request(transaction: int, *, commit: bool) -> bytes:
 
 
 def type_request(type_id: int) -> bytes:
-    """Body of BINARY_TYPE_GET."""
+    """Return the body of BINARY_TYPE_GET."""
     return struct.pack("<i", type_id)
 
 
 def class_name_request(class_id: int) -> bytes:
-    """Body of BINARY_TYPE_NAME_GET, for a class of Java."""
+    """Return the body of BINARY_TYPE_NAME_GET for a Java class."""
     return struct.pack("<bi", _JAVA, class_id)
 
 
@@ -222,20 +222,20 @@ def class_name_request(class_id: int) -> bytes:
 
 
 def streamer_start_request(cache: int, flags: StreamerFlag, buffer_entries: int) -> bytes:
-    """Body of DATA_STREAMER_START, without a receiver.
+    """Return the body of DATA_STREAMER_START, without a receiver.
 
     Args:
         cache: Id of the cache.
-        flags: As `streamer_head` has them.
-        buffer_entries: Entries that the node collects for another node, and for one of its own
-            threads, before it sends them on.
+        flags: The same as in `streamer_head`.
+        buffer_entries: Entries that the node collects per other node and per own thread before
+            passing them on.
     """
     receiver, entries = TypeCode.NULL, 0
     return _STREAMER_START.pack(cache, flags, buffer_entries, buffer_entries, receiver, entries)
 
 
 def streamer_head(streamer: int, flags: StreamerFlag, count: int) -> bytes:
-    """Body of DATA_STREAMER_ADD_DATA, up to the first of so many pairs of key and value."""
+    """Return the body of DATA_STREAMER_ADD_DATA up to the first of `count` key-value pairs."""
     return _STREAMER_DATA.pack(streamer, flags, count)
 
 
@@ -243,25 +243,25 @@ def streamer_head(streamer: int, flags: StreamerFlag, count: int) -> bytes:
 
 
 def nodes_request() -> bytes:
-    """Body of CLUSTER_GROUP_NODE_ENDPOINTS: all that the newest topology has."""
+    """Return the body of CLUSTER_GROUP_NODE_ENDPOINTS for all nodes of the newest topology."""
     return struct.pack("<qq", -1, -1)
 
 
 def cluster_state_request(*, active: bool) -> bytes:
-    """Body of CLUSTER_CHANGE_STATE."""
+    """Return the body of CLUSTER_CHANGE_STATE."""
     return struct.pack("<?", active)
 
 
 def handshake_request(
     version: tuple[int, int, int], features: Feature, username: str | None, password: str | None
 ) -> bytes:
-    """The first message of a connection, with its length.
+    """Return the first message of a connection, including its length.
 
     Args:
-        version: The version of the protocol that is asked for.
-        features: What this side can; sent from version 1.7 on.
-        username: Of a login; None or "" for none.
-        password: Its password.
+        version: The requested protocol version.
+        features: The features of this side; sent from version 1.7 on.
+        username: User name of the login; None or "" for none.
+        password: Password of that user.
     """
     body = struct.pack("<b3hb", _HANDSHAKE, *version, _THIN_CLIENT)
     if version >= _FIRST_WITH_FEATURES:

@@ -1,9 +1,9 @@
-"""What a record is: `Field`, `Schema`, `Column` and `Batch`, shared by loading and reading.
+"""The data model of records, shared by loading and reading: `Field`, `Schema`, `Column`, `Batch`.
 
 source -> **Batch** -> encoder -> cache -> page -> decoder -> **Batch** -> tensors
 
-A `Schema` says how the records of a cache are stored (type codes, field order) and what they
-are for training (shape, dtype). A `Column` is one field of many records. Nothing here opens a
+A `Schema` defines how the records of a cache are stored (type codes, field order) and what they are
+in training (shape, dtype). A `Column` is one field of many records. Nothing here opens a
 socket or knows TensorFlow.
 
 Source of the ids: Apache Ignite 2.17.0, `BinaryBasicIdMapper` and `BinaryUtils.updateSchemaId`.
@@ -32,20 +32,20 @@ _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*\Z")
 
 
 def is_identifier(name: str) -> bool:
-    """Whether a name can stand in SQL, and in other languages, without quotes."""
+    """Return whether a name needs no quotes in SQL and other languages."""
     return _IDENTIFIER.match(name) is not None
 
 
 @dataclass(frozen=True)
 class Field:
-    """One field of a record: how it is stored, and what it is for training.
+    """One field of a record: how it is stored, and what it is in training.
 
     Attributes:
-        name: As stored; SQL tables have it in capitals.
+        name: The stored name; SQL tables have it in capitals.
         type: Type code of the stored object.
         dtype: NumPy dtype of one element; `BYTES` for strings and blobs (one `bytes` a record).
-        shape: Shape of one record's value; `()` a scalar, None where lengths differ.
-        nullable: Whether a null may stand in place of a value.
+        shape: Shape of one record's value: `()` for a scalar, None in dimensions that differ.
+        nullable: Whether values may be null.
         fields: The fields of a nested binary object (type OBJECT), else empty.
     """
 
@@ -58,7 +58,7 @@ class Field:
 
     @property
     def field_id(self) -> int:
-        """Id of the field inside its binary type, a signed 32-bit number."""
+        """Id of the field within its binary type, a signed 32-bit number."""
         return java_hash_lower(self.name)
 
     @property
@@ -68,11 +68,11 @@ class Field:
 
     @property
     def size(self) -> int:
-        """Elements in one record's value; only where no dimension is None."""
+        """Number of elements in one record's value, ignoring dimensions that are None."""
         return int(np.prod([n for n in self.shape if n is not None], dtype=np.int64))
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object from which `from_json` makes an equal field."""
+        """Return a JSON object that `from_json` turns back into an equal field."""
         out: dict[str, Any] = {
             "name": self.name,
             "type": self.type.name.lower(),
@@ -87,7 +87,7 @@ class Field:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Field:
-        """The field that `to_json` wrote; raises SchemaError when it is not one."""
+        """Restore a field written by `to_json`; raises SchemaError if it is not one."""
         try:
             return cls(
                 name=str(data["name"]),
@@ -104,11 +104,10 @@ class Field:
 def field_for(
     name: str, dtype: np.dtype[Any], shape: Shape = (), *, nullable: bool = False
 ) -> Field:
-    """The field that stores values of this dtype and shape with the type code of equal width.
+    """Return the field that stores values of this dtype and shape in a type of equal width.
 
-    Scalars become BYTE ... DOUBLE, BOOL, STRING; everything with a shape becomes the array of
-    its elements. Unsigned integers keep their bits and their dtype, in the signed type of the
-    same width.
+    Scalars become BYTE ... DOUBLE, BOOL, STRING; values with a shape become arrays of these.
+    Unsigned integers keep their bits and their dtype, in the signed type of the same width.
 
     Raises:
         SchemaError: No Ignite type has this dtype.
@@ -128,7 +127,7 @@ def field_for(
 
 
 def _numbers() -> dict[tuple[str, int], TypeCode]:
-    """The type that stores numbers of a dtype, by kind and bytes of the dtype."""
+    """The types that store numbers, by kind and size in bytes of the dtype."""
     found: dict[tuple[str, int], TypeCode] = {}
     for code, row in DATA_TYPES.items():
         if row.family is Family.NUMBER and row.dtype is not None and row.dtype.kind in "ifb":
@@ -143,14 +142,14 @@ _ARRAY_CODE = {kind: _ARRAY_OF[code] for kind, code in _SCALAR_CODE.items()}
 
 @dataclass(frozen=True)
 class Schema:
-    """The records of one cache: key, value type and fields in stored order.
+    """The records of one cache: key, value type, and fields in stored order.
 
     Attributes:
         type_name: Name of the binary type of the values; None for plain values, which then
             have exactly one field (named `val`).
         key: Field of the keys (named `key`); type OBJECT with `fields` for a composite key.
         fields: Fields of the value in the order of the binary object's schema.
-        affinity_key: Name of the key field that decides the partition, None for the whole key.
+        affinity_key: Name of the key field that determines the partition; None for the whole key.
         key_type_name: Name of the binary type of composite keys, else None.
     """
 
@@ -161,14 +160,14 @@ class Schema:
     key_type_name: str | None = None
 
     def __post_init__(self) -> None:
-        """Names must differ in more than their case, as their ids do not."""
+        """Check that field names differ in more than case, as ids ignore case."""
         ids = [f.field_id for f in self.fields]
         if len(set(ids)) != len(ids):
             twice = sorted({f.name for f in self.fields if ids.count(f.field_id) > 1})
             raise SchemaError(f"field names differ in case only or not at all: {', '.join(twice)}")
 
     def __getitem__(self, name: str) -> Field:
-        """The field of this name; raises KeyError where there is none."""
+        """Return the field of this name; raises KeyError if there is none."""
         for item in self.fields:
             if item.name == name:
                 return item
@@ -190,12 +189,12 @@ class Schema:
         return schema_id(self.fields)
 
     def replace_fields(self, *changed: Field) -> Schema:
-        """This schema with the fields of the same names exchanged."""
+        """Return a copy in which these fields replace those of the same names."""
         by_name = {f.name: f for f in changed}
         return replace(self, fields=tuple(by_name.get(f.name, f) for f in self.fields))
 
     def check_identifiers(self) -> None:
-        """Raise ConfigError unless every name can stand in SQL without quotes."""
+        """Raise ConfigError unless all names can be used in SQL without quotes."""
         for name in self.names:
             if not is_identifier(name):
                 raise ConfigError(
@@ -204,7 +203,7 @@ class Schema:
                 )
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object from which `from_json` makes an equal schema."""
+        """Return a JSON object that `from_json` turns back into an equal schema."""
         out: dict[str, Any] = {
             "type_name": self.type_name,
             "key": self.key.to_json(),
@@ -218,7 +217,7 @@ class Schema:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Schema:
-        """The schema that `to_json` wrote; raises SchemaError when it is not one."""
+        """Restore a schema written by `to_json`; raises SchemaError if it is not one."""
         try:
             return cls(
                 type_name=data["type_name"],
@@ -232,7 +231,7 @@ class Schema:
 
 
 def schema_id(fields: tuple[Field, ...]) -> int:
-    """Schema id of an order of fields: FNV-1 over the bytes of their ids, signed 32-bit."""
+    """Return the id of a sequence of fields: FNV-1 over the bytes of their ids, signed 32-bit."""
     value = 0x811C9DC5
     for item in fields:
         for byte in (item.field_id & 0xFFFFFFFF).to_bytes(4, "little"):
@@ -255,8 +254,8 @@ class Column:
       into a page) and need not be in order;
     - object: `values` maps field names to columns of n records each.
 
-    `valid` is a bool array [n], False where a null stands; None means that there is none. Objects
-    without fields always have it, as nothing else tells their number.
+    `valid` is a bool array [n], False for nulls; None means that there are no nulls. Objects
+    without fields always have it, since nothing else determines their number.
     """
 
     values: NDArray[Any] | Column | dict[str, Column]
@@ -281,13 +280,13 @@ class Column:
         offsets: NDArray[np.int64],
         valid: NDArray[np.bool_] | None = None,
     ) -> Column:
-        """Runs that follow each other: record i is `values[offsets[i] : offsets[i + 1]]`."""
+        """Make a column of adjacent runs: record i is `values[offsets[i] : offsets[i + 1]]`."""
         offsets = np.asarray(offsets, np.int64)
         return cls(values, offsets[:-1], np.diff(offsets), valid)
 
     @classmethod
     def from_bytes(cls, items: list[bytes] | list[bytes | None]) -> Column:
-        """Runs of a list of byte strings; None is a null."""
+        """Make a column from a list of byte strings, with None for a null."""
         lengths = np.fromiter((len(b) if b is not None else 0 for b in items), np.int64, len(items))
         offsets = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
         flat = np.frombuffer(b"".join(b for b in items if b is not None), np.uint8)
@@ -297,7 +296,7 @@ class Column:
         return cls(flat, offsets[:-1], lengths, valid)
 
     def to_bytes(self) -> list[bytes]:
-        """One `bytes` a record, copied; b"" for a null. Only for runs of uint8."""
+        """Return a copy of each record as `bytes`, b"" for a null; only for runs of uint8."""
         assert isinstance(self.values, np.ndarray)
         assert self.starts is not None and self.lengths is not None
         view = np.ascontiguousarray(self.values).data.cast("B")
@@ -305,7 +304,7 @@ class Column:
         return [bytes(view[p:q]) for p, q in zip(self.starts.tolist(), ends.tolist(), strict=True)]
 
     def compact(self) -> tuple[NDArray[Any] | Column, NDArray[np.int64]]:
-        """Values without gaps and in order, and offsets [n + 1]; no copy where they already are."""
+        """Return values in order without gaps, copied only if needed, and offsets [n + 1]."""
         assert self.starts is not None and self.lengths is not None
         assert not isinstance(self.values, dict)
         offsets = np.concatenate(([0], np.cumsum(self.lengths, dtype=np.int64)))
@@ -319,20 +318,20 @@ class Column:
         return self.values[index], offsets
 
     def __getitem__(self, index: Any) -> Column:
-        """Records of a slice or an index array; slices are views."""
+        """Return the records of a slice (as a view) or an index array."""
         valid = None if self.valid is None else self.valid[index]
         if self.starts is not None and self.lengths is not None:
             return Column(self.values, self.starts[index], self.lengths[index], valid)
         if isinstance(self.values, dict):
             return Column({k: v[index] for k, v in self.values.items()}, valid=valid)
         if isinstance(self.values, np.ndarray) and _is_positions(index):
-            # A third faster than indexing, for rows of a few hundred bytes.
+            # A third faster than indexing for rows of a few hundred bytes.
             return Column(self.values.take(index, axis=0), valid=valid)
         return Column(self.values[index], valid=valid)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the records' values (runs are counted by length, not by their buffer)."""
+        """Bytes of the records' values (runs count their own length, not their buffer)."""
         if self.lengths is not None:
             if isinstance(self.values, np.ndarray):
                 return int(self.lengths.sum()) * self.values.itemsize
@@ -346,11 +345,11 @@ class Column:
 
 @dataclass(frozen=True)
 class Batch:
-    """Columns of the same records: what a source yields, the encoder takes and the decoder gives.
+    """Columns of the same records: what sources yield, the encoder takes and the decoder returns.
 
     Attributes:
         key: The keys; None in a source that leaves them to the loader.
-        columns: The fields of the values by name; may be a part of the schema's fields.
+        columns: The value's fields by name; may be a subset of the schema's fields.
     """
 
     key: Column | None
@@ -363,7 +362,7 @@ class Batch:
         return len(next(iter(self.columns.values()))) if self.columns else 0
 
     def __getitem__(self, index: Any) -> Batch:
-        """Records of a slice or an index array."""
+        """Return the records of a slice or an index array."""
         key = None if self.key is None else self.key[index]
         return Batch(key, {name: c[index] for name, c in self.columns.items()})
 
@@ -374,6 +373,6 @@ class Batch:
         return own + sum(c.nbytes for c in self.columns.values())
 
     def slices(self, rows: int) -> Iterator[Batch]:
-        """This batch in pieces of at most `rows` records, as views."""
+        """Yield this batch in pieces of at most `rows` records, as views."""
         for start in range(0, len(self), rows):
             yield self[start : start + rows]

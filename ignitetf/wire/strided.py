@@ -1,12 +1,12 @@
-"""The fixed-stride path: a page whose entries differ in nothing but their values.
+"""The fixed-stride path, for pages whose entries differ only in their values.
 
 objects -> **strided** -> tensors
 
-Records of one schema whose values all have equal lengths (images of one size, numbers) are a
-two-dimensional array of bytes. A `FixedStride` is learned from one entry: where each value stands
-and which bytes around it must be the same in all entries (type codes, lengths, headers, footers).
-Every further page is proven against those bytes, all entries of it, before its columns are taken
-as slices. No entry is touched by Python and nothing is copied.
+Records of one schema whose values all have equal lengths (images of one size, numbers) form a
+two-dimensional array of bytes. A `FixedStride` is learned from one entry: the position of each
+value, and the bytes around it that must be equal in all entries (type codes, lengths, headers,
+footers). In every further page all entries are compared with those bytes before the columns are
+taken as slices. There is no Python loop over entries, and nothing is copied.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ __all__ = ["FixedStride"]
 
 _HASH_AT: Final = 8
 _HASH_BYTES: Final = 4
-# Types whose value is their bytes as they stand (UUID, timestamp and enum are put together).
+# Types whose values can be used in place (UUID, timestamp and enum have to be assembled).
 _PLAIN: Final = types_of(Family.NUMBER, Family.MILLISECONDS, Family.TEXT, Family.ARRAY)
 
 
 @dataclass(frozen=True)
 class _Slot:
-    """Where one field's value stands in an entry, in bytes, and the dtype of its elements."""
+    """The position of one field's value in an entry, in bytes, and the dtype of its elements."""
 
     field: Field
     at: int
@@ -45,7 +45,7 @@ class _Slot:
 
 
 class FixedStride:
-    """Positions that hold for every entry of a page; made by `learn`."""
+    """Positions that are valid for every entry of a page; made by `learn`."""
 
     def __init__(
         self, template: Bytes, key: _Slot, slots: list[_Slot], constant: list[tuple[int, int]]
@@ -59,14 +59,14 @@ class FixedStride:
     def learn(
         cls, data: Bytes, count: int, schema: Schema, wanted: list[Field], registry: TypeRegistry
     ) -> FixedStride | None:
-        """The stride of the page's first entry; None where its records have no fixed one."""
+        """Learn the stride from the page's first entry; None if its records have no fixed one."""
         if count == 0 or len(data) % count or any(f.nullable for f in wanted if f.ragged):
             return None
         entry = data[: len(data) // count]
         try:
             return cls._of_entry(entry, schema, wanted, registry)
         except (IgniteTFError, UnknownType):
-            # Not an entry of this length, or not of this schema: the general path says which.
+            # The entry has another length or schema; the general path reports which.
             return None
 
     @classmethod
@@ -105,7 +105,7 @@ class FixedStride:
         return cls(entry, key, slots, _complement(sorted(free), len(entry)))
 
     def read(self, data: Bytes, count: int) -> Batch | None:
-        """The columns of a page as views of it; None where an entry differs from the learned one."""
+        """Return a page's columns as views; None if an entry differs from the learned one."""
         if count == 0 or len(data) != count * self.stride:
             return None
         rows = data.reshape(count, self.stride)
@@ -130,7 +130,7 @@ class FixedStride:
         return Column(self._view(data, count, slot, shape))
 
     def _view(self, data: Bytes, count: int, slot: _Slot, shape: tuple[int, ...]) -> NDArray[Any]:
-        """The values as a view of the page; a copy where they are stored in a wider type."""
+        """The values as a view of the page, or as a copy if they are stored in a wider type."""
         inner = np.empty(shape, slot.dtype).strides if shape else ()
         view: NDArray[Any] = np.ndarray(
             (count, *shape), slot.dtype, data.data, slot.at, (self.stride, *inner)
@@ -139,7 +139,7 @@ class FixedStride:
 
 
 def _slot(entry: Bytes, at: int, field: Field) -> _Slot | None:
-    """Where the value of the field's object at `at` stands; None where it has no plain form."""
+    """The slot of the field's object at `at`; None if its value cannot be used in place."""
     code = int(entry[at])
     if code != field.type or field.type not in _PLAIN:
         return None
@@ -164,7 +164,7 @@ def _slot(entry: Bytes, at: int, field: Field) -> _Slot | None:
 
 
 def _complement(free: list[tuple[int, int]], size: int) -> list[tuple[int, int]]:
-    """The ranges (first, end) outside the sorted ranges (first, size)."""
+    """The ranges (first, end) that are not covered by the sorted ranges (first, size)."""
     out, at = [], 0
     for start, length in free:
         if start > at:

@@ -1,7 +1,8 @@
-"""Binary types: which fields a (type id, schema id) pair stands for.
+"""Binary types: maps a (type id, schema id) pair to the fields it stands for.
 
-A compact binary object names neither its type nor its fields; both come from the cluster's
-registry (op 3002), which the client asks once a type. Names of Java classes come from another (op 3000).
+A compact binary object names neither its type nor its fields. Both come from the cluster's registry
+(op 3002), which the client queries once per type. Names of Java classes come from another registry
+(op 3000).
 
 Source: Apache Ignite 2.17.0, `ClientBinaryTypeGetResponse`, `PlatformUtils`/`ClientUtils`
 (`binaryMetadata`).
@@ -28,7 +29,7 @@ __all__ = [
 
 
 class UnknownType(Exception):
-    """A page has an object of a type or schema that the registry does not hold yet."""
+    """A page has an object of a type or schema that is not yet in the registry."""
 
     def __init__(self, type_id: int, schema_id: int) -> None:
         super().__init__(f"type {type_id}, schema {schema_id}")
@@ -37,7 +38,7 @@ class UnknownType(Exception):
 
 
 class UnknownClass(Exception):
-    """The registry does not know yet whether a Java class of this id has a name."""
+    """The registry does not yet know whether the Java class of this id has a name."""
 
     def __init__(self, class_id: int) -> None:
         super().__init__(f"class {class_id}")
@@ -66,33 +67,33 @@ class BinaryType:
 
     @functools.cached_property
     def ids(self) -> dict[str, int]:
-        """Ids of the fields by their names."""
+        """Ids of the fields by name."""
         return {name: number for number, (name, _) in self.fields.items()}
 
 
 class TypeRegistry:
-    """The binary types and the names of Java classes seen so far, by their ids."""
+    """The binary types and Java class names seen so far, by id."""
 
     def __init__(self) -> None:
         self._types: dict[int, BinaryType | None] = {}
         self._classes: dict[int, str] = {}
 
     def add(self, item: BinaryType) -> None:
-        """Take in a type; a newer one of the same id replaces it."""
+        """Add a type, replacing an older one of the same id."""
         self._types[item.type_id] = item
 
     def add_missing(self, type_id: int) -> None:
-        """Take in that the cluster has no type of this id."""
+        """Record that the cluster has no type of this id."""
         self._types[type_id] = None
 
     def find(self, type_id: int, schema_id: int = 0) -> BinaryType | None:
-        """The type of this id, None where the cluster has none; UnknownType until it was added."""
+        """Return the type of this id, or None if the cluster has none; UnknownType until added."""
         if type_id not in self._types:
             raise UnknownType(type_id, schema_id)
         return self._types[type_id]
 
     def type(self, type_id: int, schema_id: int = 0) -> BinaryType:
-        """The type of this id; raises UnknownType until it was added."""
+        """Return the type of this id; raises UnknownType if it was not yet added."""
         if (found := self.find(type_id, schema_id)) is None:
             raise SchemaError(
                 f"the cluster does not know binary type {type_id}",
@@ -101,31 +102,31 @@ class TypeRegistry:
         return found
 
     def schema(self, type_id: int, schema_id: int) -> tuple[int, ...]:
-        """Field ids of a schema in stored order; raises UnknownType until it was added."""
+        """Return a schema's field ids in stored order; raises UnknownType if not yet added."""
         found = self.type(type_id, schema_id).schemas.get(schema_id)
         if found is None:
             raise UnknownType(type_id, schema_id)
         return found
 
     def field_ids(self, type_id: int, names: Iterable[str]) -> list[int]:
-        """Ids of the fields of these names: as registered, else what Ignite makes of a name."""
+        """Return the ids of these fields: as registered, else as Ignite derives them from names."""
         found = self.find(type_id)
         known = {} if found is None else found.ids
         return [known[name] if name in known else java_hash_lower(name) for name in names]
 
     def add_class(self, class_id: int, name: str | None) -> None:
-        """Take in the name of a Java class, None where the cluster has none."""
+        """Add the name of a Java class; None if the cluster has none."""
         self._classes[class_id] = name or f"an unnamed class ({class_id})"
 
     def class_name(self, class_id: int) -> str:
-        """The name of a Java class for a message; raises UnknownClass until it was added."""
+        """Return a Java class's name for a message; raises UnknownClass if it was not yet added."""
         if (found := self._classes.get(class_id)) is None:
             raise UnknownClass(class_id)
         return found
 
 
 def read_class_name(body: memoryview) -> str | None:
-    """The answer of BINARY_TYPE_NAME_GET."""
+    """Parse the answer to BINARY_TYPE_NAME_GET."""
     try:
         return _Reader(body).string()
     except (struct.error, IndexError, UnicodeDecodeError) as error:
@@ -133,7 +134,7 @@ def read_class_name(body: memoryview) -> str | None:
 
 
 def read_binary_type(body: memoryview) -> BinaryType | None:
-    """The answer of BINARY_TYPE_GET; None where the cluster has no such type."""
+    """Parse the answer to BINARY_TYPE_GET; None if the cluster has no such type."""
     try:
         return _Reader(body).binary_type()
     except (struct.error, IndexError, UnicodeDecodeError) as error:
