@@ -187,7 +187,7 @@ class ContentWriter:
         backoff = Backoff(ROOM)
         while True:
             try:
-                self._pipeline.take()
+                self._pipeline.next_answer()
                 break
             except ServerError as error:
                 # The request stays pending; the next `take` sends it again.
@@ -355,9 +355,9 @@ class _ReadAhead:
         for number in range(following, min(until, index + WINDOW) + 1):
             self._pipeline.submit(OpCode.CACHE_GET, self._reader.request(number))
             self._waiting.append(number)
-        body = self._pipeline.take()
+        body = self._pipeline.next_answer()
         self._waiting.popleft()
-        self._pipeline.rest()
+        self._pipeline.close_if_idle()
         return self._reader.check(index, body)
 
     def close(self) -> None:

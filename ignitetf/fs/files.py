@@ -148,7 +148,7 @@ class FileWriter:
                 self._remove_content()
             else:
                 self._lease.end()
-                self._store.reclaimer.bury(
+                self._store.reclaimer.remove_reserved(
                     self._content.content_id, self._lease.reserved, self._key
                 )
         self._end()

@@ -85,7 +85,7 @@ class WriterLease:
             if chunks > self._reserved and not self.lost:
                 self._beat(-(-chunks // _RESERVED_CHUNKS) * _RESERVED_CHUNKS)
 
-    def beat(self) -> None:
+    def renew(self) -> None:
         """Renew the lease."""
         with self._lock:
             if self.taken and not self.lost:
@@ -187,7 +187,7 @@ class Leases:
                 if now - beaten >= _BEAT_S:
                     beaten = now
                     for lease in list(self._writers):
-                        lease.beat()
+                        lease.renew()
                 if self._garbage and now - reclaimed >= _RECLAIM_S:
                     reclaimed = now
                     self._garbage = False

@@ -109,7 +109,7 @@ class MetaCache:
             request = batch_request(self.id, _pairs(dict(sorted(pairs.items()))))
             retry(self.client.settings, lambda _: self._call(OpCode.CACHE_PUT_ALL, request))
 
-    def offer(self, pairs: Mapping[str, bytes]) -> None:
+    def put_if_possible(self, pairs: Mapping[str, bytes]) -> None:
         """Set several values that are only useful, not needed: a refusal is ignored."""
         if pairs:
             request = batch_request(self.id, _pairs(dict(sorted(pairs.items()))))
@@ -159,7 +159,7 @@ class MetaCache:
             request = batch_request(self.id, _keys(ordered))
             retry(self.client.settings, lambda _: self._call(OpCode.CACHE_REMOVE_KEYS, request))
 
-    def settle(self, key: str) -> None:
+    def wait_for_transactions(self, key: str) -> None:
         """Wait until no transaction in progress holds this key.
 
         A plain read during a commit may see the new state of one key and the old state of

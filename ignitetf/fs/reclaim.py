@@ -84,7 +84,7 @@ class Reclaimer:
                 if not self._take(key, value, lease):
                     waiting += 1
                     continue
-            self.bury(key[1:], lease["n"], lease["k"])
+            self.remove_reserved(key[1:], lease["n"], lease["k"])
         return waiting
 
     def _take(self, key: str, value: bytes, lease: dict[str, Any]) -> bool:
@@ -97,7 +97,7 @@ class Reclaimer:
             # A client that dies right after this leaves chunks for `check` to find.
             return self._meta.remove_if(key, value)
 
-    def bury(self, content: str, reserved: int, first_key: str) -> None:
+    def remove_reserved(self, content: str, reserved: int, first_key: str) -> None:
         """Remove what an ended writer reserved, except the chunks of a file it published."""
         key, kept = self._entry_of(content, first_key)
         # Before the entry is written: on a full node this frees the memory for it.
@@ -120,8 +120,8 @@ class Reclaimer:
             if content in contents:
                 return key, contents[content]
             # A rename may be half visible: wait for it, then check whether it left a pointer.
-            self._meta.settle(key)
-            self._meta.settle(pointer)
+            self._meta.wait_for_transactions(key)
+            self._meta.wait_for_transactions(pointer)
             if self._meta.get(pointer) == moved:
                 return None, 0
 

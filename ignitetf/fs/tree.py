@@ -106,7 +106,7 @@ class Tree:
             key = entry_key(parent, name)
             value = values.get(key) if ids.get(depth) == parent else self.meta.get(key)
             if value is None and (sure or depth < len(names) - 1):
-                self.meta.settle(key)
+                self.meta.wait_for_transactions(key)
                 value = self.meta.get(key)
             entry = Entry.from_bytes(value) if value is not None else None
             if depth == len(names) - 1:
@@ -170,7 +170,7 @@ class Tree:
     def _learn(self, corrections: dict[Names, str]) -> None:
         for names, directory_id in corrections.items():
             self._remember(names, directory_id)
-        self.meta.offer({hint_key(join(n)): i.encode() for n, i in corrections.items()})
+        self.meta.put_if_possible({hint_key(join(n)): i.encode() for n, i in corrections.items()})
 
     def _remember(self, names: Names, directory_id: str) -> None:
         if len(self._memo) >= _MEMO_SIZE:

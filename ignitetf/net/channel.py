@@ -75,7 +75,7 @@ class Progress:
         self._begin = time.monotonic()
         self._count = 0
 
-    def made(self, count: int) -> None:
+    def received(self, count: int) -> None:
         """Count bytes received; raises TimeoutError if there were too few within the limit."""
         self._count += count
         now = time.monotonic()
@@ -215,9 +215,9 @@ class Channel:
         """Whether every request has been answered and received, so the channel can be reused."""
         return not self.closed and not self._waiting and not self._early
 
-    def rest(self) -> None:
+    def shrink(self) -> None:
         """Release most buffers until the channel is used again."""
-        self._buffers.rest(_RESTING_BLOCK_BYTES, _RESTING_BYTES)
+        self._buffers.shrink(_RESTING_BLOCK_BYTES, _RESTING_BYTES)
 
     def close(self) -> None:
         """Close the connection, which also ends its cursors and streamers on the server."""
@@ -299,7 +299,7 @@ class Channel:
                 raise ConnectionResetError("the node closed the connection")
             view = view[count:]
             if len(view):
-                progress.made(count)
+                progress.received(count)
 
     def _body(self, frame: memoryview) -> memoryview:
         _, flags = _RESPONSE.unpack_from(frame, 0)

@@ -184,7 +184,7 @@ class Client:
         self._lock = threading.Lock()
         self._idle, self._py, self._resting = {}, None, None
 
-    def rest(self) -> None:
+    def release_idle(self) -> None:
         """Close unused connections: at once, or after a while if new ones would be costly.
 
         An idle connection keeps direct memory on the node. But a new one repeats the TLS handshake,
@@ -251,7 +251,7 @@ class Client:
 
     def release(self, channel: Channel) -> None:
         """Return a channel to the pool; it is closed instead if an answer is outstanding."""
-        channel.rest()
+        channel.shrink()
         with self._lock:
             idle = self._idle.setdefault(channel.address, [])
             if not self._closed and channel.idle and len(idle) < _POOL_SIZE:

@@ -71,7 +71,7 @@ class Pipeline:
         self._pending.append((op, buffers))
         retry(self._client.settings, lambda _: self._send())
 
-    def take(self) -> memoryview:
+    def next_answer(self) -> memoryview:
         """Return the answer to the oldest request."""
 
         def once(_: object) -> memoryview:
@@ -102,7 +102,7 @@ class Pipeline:
         self._reset()
         self._pending.clear()
 
-    def rest(self) -> None:
+    def close_if_idle(self) -> None:
         """Release the connection if nothing is in flight."""
         if not self._pending:
             self.close()

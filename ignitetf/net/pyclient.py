@@ -298,7 +298,7 @@ class _Connection(PyConnection):  # type: ignore[misc]
             frame += piece
             count -= len(piece)
             if count:
-                progress.made(len(piece))
+                progress.received(len(piece))
 
 
 class PyClient(pyignite.Client):  # type: ignore[misc]

@@ -121,7 +121,7 @@ def open_rows(
     reader = open_reader(client, cache, options, readers)
     partitions = chosen_partitions(reader, part, local)
     order = order_of(reader, partitions, shuffle, even, worker, window_bytes)
-    client.rest()
+    client.release_idle()
     return EpochRows(reader, order, worker, position)
 
 

@@ -169,5 +169,5 @@ def _read(rows: EpochRows, form: Form) -> tuple[dict[int, int], tuple[Any, ...]]
         if item.batch is not None:
             counts[share[item.unit]] += len(item.batch)
             batches.append(item.batch)
-    rows.reader.client.rest()
+    rows.reader.client.release_idle()
     return counts, form.pack(batches, BufferPool())

@@ -52,7 +52,7 @@ class BufferPool:
         self._blocks.append(block)
         return block.view(nbytes)
 
-    def rest(self, least: int, most: int) -> None:
+    def shrink(self, least: int, most: int) -> None:
         """Free unused blocks, except those of at least `least` bytes, up to `most` bytes in all.
 
         Small blocks are cheap to allocate again, and there may be many idle pools.

@@ -177,7 +177,7 @@ def test_reads_that_are_given_up_leave_no_cursor(build, client, where):
                 next(batches)
             if number % 3 == 0:
                 time.sleep(0.0003 * (number % 7))
-        client.rest()
+        client.release_idle()
     gc.collect()
     until = time.monotonic() + 30
     while time.monotonic() < until and (

@@ -224,7 +224,7 @@ def test_a_pool_at_rest_keeps_what_is_in_use_and_a_few_large_blocks():
     held[:] = 7
     small, large = ([pool.take(size) for _ in range(12)] for size in (300_000, 4 << 20))
     del small, large
-    pool.rest(1 << 20, 32 << 20)
+    pool.shrink(1 << 20, 32 << 20)
     assert (24 << 20) < pool.nbytes < (33 << 20)
-    pool.rest(1 << 20, 0)
+    pool.shrink(1 << 20, 0)
     assert 200_000 <= pool.nbytes < 300_000 and (held == 7).all()

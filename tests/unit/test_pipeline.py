@@ -115,9 +115,11 @@ def test_what_a_lost_connection_took_along_is_sent_again(lives, count):
     for number in range(count):
         pipeline.submit(PUT, payload(number))
     assert len(pipeline) == count
-    assert [bytes(pipeline.take()) for _ in range(count)] == [payload(n) for n in range(count)]
+    assert [bytes(pipeline.next_answer()) for _ in range(count)] == [
+        payload(n) for n in range(count)
+    ]
     assert len(pipeline) == 0
-    pipeline.rest()
+    pipeline.close_if_idle()
     *lost, kept = client.acquired
     assert client.released == [kept] and not kept.closed
     assert all(channel.closed for channel in lost)
@@ -128,10 +130,10 @@ def test_an_answer_is_of_its_own_request_after_an_interruption():
     pipeline = Pipeline(client)
     for number in range(3):
         pipeline.submit(PUT, payload(number))
-    assert pipeline.take() == b"0"
+    assert pipeline.next_answer() == b"0"
     with pytest.raises(KeyboardInterrupt):
-        pipeline.take()
-    assert [bytes(pipeline.take()) for _ in range(2)] == [b"1", b"2"]
+        pipeline.next_answer()
+    assert [bytes(pipeline.next_answer()) for _ in range(2)] == [b"1", b"2"]
 
 
 @pytest.mark.parametrize("pending", [0, 1])
@@ -141,6 +143,6 @@ def test_a_connection_is_given_back_only_when_all_is_answered(pending):
     pipeline = Pipeline(client)
     pipeline.submit(PUT, b"0")
     if not pending:
-        pipeline.take()
+        pipeline.next_answer()
     pipeline.close()
     assert (client.released == [channel], channel.closed) == (not pending, bool(pending))

@@ -323,7 +323,7 @@ class IgniteDataset(OwnDataset):
                 raise for_tensorflow(error) from None
             finally:
                 chunks.close()
-                client.rest()
+                client.release_idle()
                 pools.append(pool)
 
         spec: Any = form.flat_spec(rows)
