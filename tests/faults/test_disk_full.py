@@ -11,11 +11,12 @@ import pytest
 from helpers.ports import lasting_port
 
 from ignitetf.errors import IgniteTFError
-from ignitetf.load import fill, lease
+from ignitetf.load import fill
 from ignitetf.load.loader import load_dataset
 from ignitetf.net.client import connect
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
+from ignitetf.tables import lease
 from ignitetf.tables.catalog import read_manifest
 
 pytestmark = [pytest.mark.node, pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(400)]

@@ -9,11 +9,12 @@ import psutil
 import pytest
 
 from ignitetf.errors import ConnectError, LoadInterrupted
-from ignitetf.load import fill, lease
+from ignitetf.load import fill
 from ignitetf.load.loader import load_dataset
 from ignitetf.load.sources import base
 from ignitetf.load.sources.records import records
 from ignitetf.net.client import connect
+from ignitetf.tables import lease
 from ignitetf.tables.catalog import read_manifest
 from ignitetf.wire.checksum import checksum
 from ignitetf.wire.schema import Batch, Column
