@@ -17,7 +17,7 @@ import psutil
 
 HISTORY = Path(__file__).with_name("history.jsonl")
 _ROOT = Path(__file__).parents[1]
-_PACKAGES = ("ignitetf", "numpy", "pyignite", "tensorflow", "tensorflow-cpu")
+_PACKAGES = ("ignitetf", "numpy", "pyignite", "tensorflow", "tensorflow-cpu", "jax", "torch")
 
 
 @dataclass(frozen=True)

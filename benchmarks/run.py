@@ -14,7 +14,9 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow reads it when it is imported
 
 from beside import ways_beside
+from device import device_figures
 from history import HISTORY, Figure, append, surroundings
+from keys import key_figures
 from order import order_figures
 from tls import tls_figures
 
@@ -107,6 +109,29 @@ def order(args: argparse.Namespace) -> list[Figure]:
     return order_figures(args.settings, args.rounds, args.count)
 
 
+def device(args: argparse.Namespace) -> list[Figure]:
+    """Batches of JAX or PyTorch on a device, copied and gathered, beside those on the host."""
+    profiles = args.rows or ("mnist", "1mb")
+    return [
+        figure
+        for profile in profiles
+        for figure in device_figures(
+            args.settings, args.rounds, args.count, profile, args.framework, args.device
+        )
+    ]
+
+
+def keys(args: argparse.Namespace) -> list[Figure]:
+    """Rows by key, in order and in a random one, beside bare GET_ALL requests."""
+    profiles = args.rows or ("mnist", "1mb")
+    return [
+        figure
+        for profile in profiles
+        for partitions in args.partitions or (8, 1024)
+        for figure in key_figures(args.settings, args.rounds, args.count, profile, partitions)
+    ]
+
+
 def tls(args: argparse.Namespace) -> list[Figure]:
     """Reads and loads over TLS beside the same ones in plain text; starts two nodes."""
     return tls_figures(args.rounds, args.count)
@@ -162,6 +187,15 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     option("--rows", action="append", choices=[*WRITE_PROFILES, PNG], help="default: all")
     option = bench(fs, 3)
     option("--size", type=int, default=256, metavar="MIB", help="size of the file in MiB")
+    option = bench(device, 5)
+    option("--framework", choices=("jax", "torch"), default="torch", help="default: torch")
+    option("--device", default="", metavar="NAME", help='such as "cuda:0"; else the default one')
+    option("--rows", action="append", choices=("mnist", "1mb"), help="default: both")
+    option("--count", type=int, metavar="N", help="rows, instead of the profile's own number")
+    option = bench(keys, 7)
+    option("--rows", action="append", choices=("mnist", "1mb"), help="default: both")
+    option("--partitions", **many, help="default: 8, 1,024")
+    option("--count", type=int, metavar="N", help="rows, instead of the profile's own number")
     for run in (order, tls):
         bench(run, 7)("--count", type=int, metavar="N", help="rows")
     args = parser.parse_args(words)

@@ -14,7 +14,7 @@ from ignitetf.cli.options import (
     confirm,
     connected,
 )
-from ignitetf.cli.output import OutputOption, note, show
+from ignitetf.cli.output import NESTED, OutputOption, note, show
 
 app = typer.Typer(help="Create, list, describe, clear and drop caches.", no_args_is_help=True)
 
@@ -84,7 +84,7 @@ def describe(connect: Connect, name: NameArgument, output: OutputOption = "table
 
     with connect() as client:
         found = describe_cache(client, name)
-    if output == "json":
+    if output in NESTED:
         show(found, output)
         return
     fields = found.pop("fields")

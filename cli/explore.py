@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ignitetf.cli.options import Connect, connected
-from ignitetf.cli.output import OutputOption, note, progress, show
+from ignitetf.cli.output import NESTED, OutputOption, note, progress, show
 
 head_app = typer.Typer(help="The first records of a cache.")
 stats_app = typer.Typer(help="What the columns of a cache hold.")
@@ -68,7 +68,7 @@ def stats(connect: Connect, cache: _CacheArgument, output: OutputOption = "table
         client.require_cache(cache)
         with progress(f"read {cache}", None) as advance:
             found = dataset_stats(client, cache, on_progress=advance)
-    if output == "json":
+    if output in NESTED:
         show(found.as_dict(), output)
         return
     rows: list[dict[str, Any]] = []

@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "cache": ("ignitetf.cli.cache", "Create, list, describe, clear and drop caches."),
     "load": ("ignitetf.cli.load", "Load a data set into a cache."),
     "verify": ("ignitetf.cli.verify", "Check rows, checksum, duplicates and images of a cache."),
+    "split": ("ignitetf.cli.split", "Divide the rows of a data set into splits or folds."),
     "head": ("ignitetf.cli.explore:head_app", "Print the first records of a cache."),
     "stats": ("ignitetf.cli.explore:stats_app", "What the columns and partitions of a cache hold."),
     "preview": ("ignitetf.cli.explore:preview_app", "A contact sheet of a cache's images."),

@@ -24,13 +24,15 @@ import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import IO, Annotated, Any, Literal, Protocol, runtime_checkable
+from typing import IO, Annotated, Any, Final, Literal, Protocol, runtime_checkable
 
 import typer
 
 __all__ = [
+    "NESTED",
     "Output",
     "OutputOption",
+    "QueryOutput",
     "Rows",
     "as_rows",
     "jsonable",
@@ -46,6 +48,10 @@ PIPED_WIDTH = 1_000_000  # keeps lines of a table unbroken unless it goes to a t
 
 # Format of the data a command prints.
 Output = Literal["table", "json", "csv"]
+# Of the rows of a query, which may also go to a file of this kind.
+QueryOutput = Literal[Output, "parquet"]
+# Formats that print objects inside objects; others get flat rows.
+NESTED: Final[frozenset[str]] = frozenset({"json"})
 
 
 OutputOption = Annotated[

@@ -13,27 +13,23 @@ from decimal import Decimal
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from ignitetf.cli.group import UsageError
 from ignitetf.cli.options import Connect, connected
-from ignitetf.cli.output import Rows, note, show, unique
+from ignitetf.cli.output import NESTED, Output, QueryOutput, Rows, note, show, unique
 from ignitetf.errors import ConfigError, MissingExtra, SchemaError, SqlError
 
 if TYPE_CHECKING:
-    from ignitetf.net.client import SqlResult
+    from ignitetf.net.sql_result import SqlResult
 
 app = typer.Typer()
 
 PARQUET_ROWS = 8192  # rows per row group
 _LONG = range(-(1 << 63), 1 << 63)
 _CHANGES = ("INSERT", "MERGE", "UPDATE", "DELETE")
-
-
-# Format of the rows of a query.
-QueryOutput = Literal["table", "json", "csv", "parquet"]
 
 
 @app.command()
@@ -168,8 +164,8 @@ def _run(
             ) from error
     if changed is None:
         return
-    if output == "json" and not any(map(is_query, statements)):
-        show({"updated": changed}, "json")
+    if output in NESTED and not any(map(is_query, statements)):
+        show({"updated": changed}, cast(Output, output))
     elif changed or any(first_word(s) in _CHANGES for s in statements):
         note(f"{changed} rows changed")
     else:

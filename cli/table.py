@@ -16,7 +16,7 @@ from ignitetf.cli.options import (
     confirm,
     connected,
 )
-from ignitetf.cli.output import OutputOption, note, show
+from ignitetf.cli.output import NESTED, OutputOption, note, show
 from ignitetf.errors import ConfigError
 
 app = typer.Typer(help="Create, list, describe and drop SQL tables.", no_args_is_help=True)
@@ -89,7 +89,7 @@ def describe(connect: Connect, name: NameArgument, output: OutputOption = "table
 
     with connect() as client:
         found = describe_cache(client, find_table(client, name)["cache"])
-    if output == "json":
+    if output in NESTED:
         show(found, output)
     else:
         show(found["fields"], output, columns=_FIELDS)

@@ -40,6 +40,9 @@ def verify(
         int | None,
         typer.Option(min=0, help="With --epoch: seed of the shuffle [default: plain order]."),
     ] = None,
+    order: Annotated[
+        str, typer.Option(metavar="ORDER", help="With --epoch: scan, keys or global.")
+    ] = "scan",
     shards: Annotated[int, typer.Option(min=1, help="With --epoch: number of workers.")] = 1,
     readers: Annotated[int, typer.Option(min=1, help="With --epoch: connections.")] = 1,
     output: OutputOption = "table",
@@ -53,7 +56,7 @@ def verify(
     Example: ignitetf verify MNIST_TRAIN --epoch --seed 7 --shards 4
     """
     if epoch:
-        _verify_epoch(connect, cache, number, seed, shards, readers, source, output)
+        _verify_epoch(connect, cache, number, order, seed, shards, readers, source, output)
         return
     from ignitetf.explore.verify import verify as run
     from ignitetf.tables.catalog import read_manifest
@@ -75,6 +78,7 @@ def _verify_epoch(
     connect: Connect,
     cache: str,
     number: int,
+    order: str,
     seed: int | None,
     shards: int,
     readers: int,
@@ -83,6 +87,7 @@ def _verify_epoch(
 ) -> None:
     from ignitetf.errors import ConfigError
     from ignitetf.explore.epoch import verify_epoch
+    from ignitetf.read.arguments import order_name
 
     if source:
         raise ConfigError("--epoch compares with no source", hint="run verify twice")
@@ -90,8 +95,8 @@ def _verify_epoch(
         client.require_cache(cache)
         with progress(f"verify epoch {number} of {cache}", None) as advance:
             report = verify_epoch(
-                client, cache, seed=seed, epoch=number, shards=shards, readers=readers,
-                on_progress=advance,
+                client, cache, order=order_name(order), seed=seed, epoch=number, shards=shards,
+                readers=readers, on_progress=advance,
             )  # fmt: skip
     show(report.as_dict(), output)
     if not report.ok:

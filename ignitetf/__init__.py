@@ -22,6 +22,7 @@ __all__ = [
     "Node",
     "connect",
     "load_dataset",
+    "mix_rows",
     "open_rows",
     "own_errors",
 ]
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from ignitetf.load.loader import load_dataset
     from ignitetf.net.client import Client, connect
     from ignitetf.node import Node
+    from ignitetf.read.mixture import mix_rows
     from ignitetf.read.rows import open_rows
     from ignitetf.read.tf.causes import own_errors
     from ignitetf.read.tf.dataset import IgniteDataset
@@ -43,6 +45,7 @@ _HOME = {
     "Node": "ignitetf.node",
     "connect": "ignitetf.net.client",
     "load_dataset": "ignitetf.load.loader",
+    "mix_rows": "ignitetf.read.mixture",
     "open_rows": "ignitetf.read.rows",
     "own_errors": "ignitetf.read.tf.causes",
 }

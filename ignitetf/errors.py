@@ -197,6 +197,14 @@ class DataChanged(IgniteTFError):
     """Keys were added to or removed from a cache while it was read."""
 
 
+class OutOfRange(IgniteTFError, IndexError):
+    """A row number beyond the last row of a data set."""
+
+
+class KeyNotFound(IgniteTFError, KeyError):
+    """A key that the cache does not have was asked for."""
+
+
 class LoadInterrupted(IgniteTFError):
     """A load stopped early; the stored rows are kept and the load can be resumed."""
 

@@ -11,6 +11,7 @@ from helpers.needs import missing
 from helpers.nodes import without_recording
 from helpers.paths import SHARED_DATA
 from helpers.ports import free_port
+from helpers.typed_rows import ROWS, record
 
 _numbers = itertools.count()
 _JAVA_EXCEPTION = re.compile(r"\b(?:java|javax|org)\.[\w.$]+(?:Exception|Error)\b")
@@ -141,6 +142,40 @@ def cache_name(request, client):
             client.sql(f'DROP TABLE IF EXISTS "{found}"')
             if client.cache_exists(found):
                 client.destroy_cache(found)
+
+
+def _drop(client, *names):
+    from ignitetf.tables.catalog import drop_manifest
+
+    for name in names:
+        client.sql(f'DROP TABLE IF EXISTS "{name}"')
+        drop_manifest(client, name)
+
+
+@pytest.fixture(scope="session")
+def mnist_parts(client, mnist_dir):
+    """Names of two data sets: the first images of the two parts of MNIST."""
+    from ignitetf.load.loader import load_dataset
+    from ignitetf.load.sources import open_source
+
+    names = []
+    for split, limit in (("train", 3_000), ("test", 500)):
+        names.append(f"FW{os.getpid()}_{split.upper()}")
+        source = open_source("mnist", str(mnist_dir), split=split)
+        load_dataset(source, names[-1], client=client, partitions=8, limit=limit)
+    yield names
+    _drop(client, *names)
+
+
+@pytest.fixture(scope="session")
+def typed_rows(client):
+    """The name of a data set with `ROWS` rows of many types; row i is `record(i)`."""
+    from ignitetf.load.loader import load_dataset
+
+    name = f"FWT{os.getpid()}"
+    load_dataset([record(i) for i in range(ROWS)], name, client=client, partitions=8)
+    yield name
+    _drop(client, name)
 
 
 def pytest_report_header():

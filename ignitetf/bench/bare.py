@@ -18,19 +18,24 @@ from typing import Final
 import numpy as np
 
 from ignitetf.errors import ConnectError, RequestTimeout, WireError
-from ignitetf.net.channel import FLAG_ERROR, FLAG_TOPOLOGY
 from ignitetf.net.client import Client, cache_id
 from ignitetf.net.handshake import open_connection
 from ignitetf.read.reader import CacheReader
 from ignitetf.settings import Settings
+from ignitetf.wire.answers import read_long
 from ignitetf.wire.codes import OpCode
+from ignitetf.wire.frames import (
+    LENGTH_BYTES,
+    count_in_head,
+    read_answer_head,
+    read_answer_length,
+    request_head,
+)
 from ignitetf.wire.requests import cursor_request, scan_request
 
 __all__ = ["can_drain", "drain", "draining", "new_buffer", "owners_of"]
 
 _BUFFER_BYTES: Final = 64 << 20
-_HEAD_BYTES: Final = 10  # request id and flags
-_TOPOLOGY_BYTES: Final = 12
 
 
 def can_drain(client: Client) -> bool:
@@ -149,30 +154,26 @@ class _Drain:
     def _ask(self, op: OpCode, body: bytes, cursor: int | None) -> None:
         self._request += 1
         self._cursors[self._request] = cursor
-        self._sock.sendall(struct.pack("<ihq", 10 + len(body), op, self._request) + body)
+        self._sock.sendall(request_head(len(body), op, self._request) + body)
 
     def _answer(self) -> int:
         size = _receive(self._sock, self._buffer)
-        request, flags = struct.unpack_from("<qh", self._buffer, 0)
-        if flags & FLAG_ERROR:
+        head = read_answer_head(self._buffer)
+        if head.failed:
             raise WireError("the node answered a scan with an error")
-        cursor, at = self._cursors.pop(request), _HEAD_BYTES
-        if flags & FLAG_TOPOLOGY:
-            at += _TOPOLOGY_BYTES
+        cursor, body = self._cursors.pop(head.request_id), self._buffer[head.begin : size]
         if cursor is None:
-            (cursor,) = struct.unpack_from("<q", self._buffer, at)
-            at += 8
-        if self._buffer[size - 1]:
+            cursor, body = read_long(body, "a scan"), body[8:]
+        if body[-1]:
             self._ask(OpCode.QUERY_SCAN_PAGE, cursor_request(cursor), cursor)
-        count: int = struct.unpack_from("<i", self._buffer, at)[0]
-        return count
+        return count_in_head(body, 0)
 
 
 def _receive(sock: socket.socket, buffer: memoryview) -> int:
     """Receive a frame into the buffer and return its length."""
-    if sock.recv_into(buffer, 4, socket.MSG_WAITALL) != 4:
+    if sock.recv_into(buffer, LENGTH_BYTES, socket.MSG_WAITALL) != LENGTH_BYTES:
         raise ConnectError("the node closed the connection")
-    size = int.from_bytes(buffer[:4], "little")
+    size = read_answer_length(buffer)
     if size > len(buffer):
         raise WireError(f"a page of {size} bytes is larger than the buffer")
     at = 0

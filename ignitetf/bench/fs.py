@@ -24,7 +24,14 @@ from ignitetf.fs.records import Entry
 from ignitetf.fs.store import Store
 from ignitetf.net.client import Client, cache_id
 from ignitetf.settings import Settings
+from ignitetf.wire.answers import read_long
 from ignitetf.wire.codes import OpCode, StreamerFlag, TypeCode
+from ignitetf.wire.requests import (
+    batch_head,
+    cache_request,
+    streamer_head,
+    streamer_start_request,
+)
 
 __all__ = ["bench_fs"]
 
@@ -155,37 +162,35 @@ class _Bench:
         return key + head, self._block[at : at + CHUNK_BYTES]
 
     def _puts(self, content: int) -> None:
-        head = struct.pack("<ib", self._cache, 0)
+        head = cache_request(self._cache)
         entries = (self._entry(content, number) for number in range(self._chunks))
         with self._client.channel() as channel:
             requests = ((head + key, data) for key, data in entries)
             send_ahead(channel, OpCode.CACHE_PUT, requests, _WINDOW)
 
     def _put_alls(self, content: int) -> None:
-        head = struct.pack("<ib", self._cache, 0)
+        head = functools.partial(batch_head, self._cache)
         with self._client.channel() as channel:
             send_ahead(channel, OpCode.CACHE_PUT_ALL, self._several(head, content), _WINDOW)
 
     def _stream(self, content: int) -> None:
-        start = struct.pack(
-            "<ibiibi", self._cache, _FLAGS, _PER_REQUEST, 4 * _PER_REQUEST, TypeCode.NULL, 0
-        )
+        start = streamer_start_request(self._cache, _FLAGS, _PER_REQUEST, 4 * _PER_REQUEST)
         with self._client.channel() as channel:
-            (streamer,) = struct.unpack_from("<q", channel.call(OpCode.DATA_STREAMER_START, start))
-            requests = self._several(struct.pack("<qb", streamer, _FLAGS), content)
+            streamer = read_long(channel.call(OpCode.DATA_STREAMER_START, start), "a streamer")
+            requests = self._several(functools.partial(streamer_head, streamer, _FLAGS), content)
             send_ahead(channel, OpCode.DATA_STREAMER_ADD_DATA, requests, _STREAM_WINDOW)
             flags = _FLAGS | StreamerFlag.FLUSH | StreamerFlag.CLOSE
-            channel.call(OpCode.DATA_STREAMER_ADD_DATA, struct.pack("<qbi", streamer, flags, 0))
+            channel.call(OpCode.DATA_STREAMER_ADD_DATA, streamer_head(streamer, flags, 0))
 
-    def _several(self, head: bytes, content: int) -> Iterator[tuple[Any, ...]]:
+    def _several(self, head: Callable[[int], bytes], content: int) -> Iterator[tuple[Any, ...]]:
         """Yield the chunks of a file in requests of several."""
         for first in range(0, self._chunks, _PER_REQUEST):
             numbers = range(first, min(first + _PER_REQUEST, self._chunks))
             parts = [part for n in numbers for part in self._entry(content, n)]
-            yield (head + struct.pack("<i", len(numbers)), *parts)
+            yield (head(len(numbers)), *parts)
 
     def _gets(self, content: int) -> None:
-        head = struct.pack("<ib", self._cache, 0)
+        head = cache_request(self._cache)
         keys = (_KEY.pack(TypeCode.UUID, content, number) for number in range(self._chunks))
         with self._client.channel() as channel:
             send_ahead(channel, OpCode.CACHE_GET, ((head + key,) for key in keys), _WINDOW)

@@ -1,7 +1,8 @@
 """Sends requests ahead over one connection, with a limited number of unanswered ones.
 
 `net.pipeline` does this for callers that need the answers, and resends what a lost connection
-dropped. A measurement of what the cluster can take must do neither.
+dropped. A measurement of the highest rate needs no
+answers, and must not send anything twice.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """Draws the rates of `ignitetf bench read`.
 
-rates -> **bars for each profile, lines against partitions** -> PNG
+rates -> **plot** -> PNG
+
+A panel for each kind of rows (`Profile`) with a bar for each way to read them, the fastest on top;
+for rates against the number of partitions, lines.
 """
 
 from __future__ import annotations

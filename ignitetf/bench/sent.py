@@ -7,26 +7,29 @@ Nothing is computed while they are sent, so the rate is what the cluster and the
 
 from __future__ import annotations
 
-import struct
+import functools
 import uuid
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from ignitetf.bench.in_flight import send_ahead
-from ignitetf.load.blocks import BlockKeys, Blocks
+from ignitetf.load.blocks import Blocks
 from ignitetf.load.route import find_route
 from ignitetf.load.writer import CONNECTIONS, IN_FLIGHT, REQUEST_BYTES, Work
 from ignitetf.net.channel import Channel
 from ignitetf.net.client import Client, cache_id
+from ignitetf.wire.answers import read_long
+from ignitetf.wire.block_keys import BlockKeys
 from ignitetf.wire.blocks import block_schema
-from ignitetf.wire.codes import OpCode, StreamerFlag, TypeCode
+from ignitetf.wire.codes import OpCode, StreamerFlag
 from ignitetf.wire.encode import encode_entries
+from ignitetf.wire.requests import batch_head, streamer_head, streamer_start_request
 from ignitetf.wire.schema import Batch, Schema
 
 __all__ = ["Sent", "blocks_to_send", "rows_to_send"]
 
-_FLAGS: Final = int(StreamerFlag.KEEP_BINARY)
+_FLAGS: Final = StreamerFlag.KEEP_BINARY
 _STREAM_ENTRIES: Final = 4096
 _CLOSE_S: Final = 60.0
 
@@ -49,7 +52,7 @@ class Sent:
 
     def put_all(self) -> None:
         """Send everything with `put_all`."""
-        head = struct.pack("<ib", self.number, 0)
+        head = functools.partial(batch_head, self.number)
         self._everywhere(
             lambda channel, requests: _send(channel, OpCode.CACHE_PUT_ALL, head, requests)
         )
@@ -59,13 +62,11 @@ class Sent:
         self._everywhere(self._stream)
 
     def _stream(self, channel: Channel, requests: Requests) -> None:
-        sizes = (_STREAM_ENTRIES, _STREAM_ENTRIES, TypeCode.NULL, 0)
-        start = struct.pack("<ibiibi", self.number, _FLAGS, *sizes)
-        (stream,) = struct.unpack_from("<q", channel.call(OpCode.DATA_STREAMER_START, start), 0)
-        head = struct.pack("<qb", stream, _FLAGS)
+        start = streamer_start_request(self.number, _FLAGS, _STREAM_ENTRIES)
+        stream = read_long(channel.call(OpCode.DATA_STREAMER_START, start), "a streamer")
+        head = functools.partial(streamer_head, stream, _FLAGS)
         _send(channel, OpCode.DATA_STREAMER_ADD_DATA, head, requests)
-        closing = _FLAGS | int(StreamerFlag.FLUSH | StreamerFlag.CLOSE)
-        end = struct.pack("<qbi", stream, closing, 0)
+        end = streamer_head(stream, _FLAGS | StreamerFlag.FLUSH | StreamerFlag.CLOSE, 0)
         channel.call(OpCode.DATA_STREAMER_ADD_DATA, end, timeout_s=_CLOSE_S)
 
     def _everywhere(self, send: Callable[[Channel, Requests], None]) -> None:
@@ -77,9 +78,9 @@ class Sent:
             list(pool.map(run, self.lines))
 
 
-def _send(channel: Channel, op: OpCode, head: bytes, requests: Requests) -> None:
-    """Send like the writer, with a few unanswered requests."""
-    bodies = ((head + struct.pack("<i", count), entries) for count, entries in requests)
+def _send(channel: Channel, op: OpCode, head: Callable[[int], bytes], requests: Requests) -> None:
+    """Send like the writer, with a few unanswered requests; `head` takes the number of entries."""
+    bodies = ((head(count), entries) for count, entries in requests)
     send_ahead(channel, op, bodies, IN_FLIGHT + 1)
 
 

@@ -24,7 +24,7 @@ from ignitetf.bench.rows import Profile, drop_rows, make_rows, schema_of
 from ignitetf.bench.sent import Sent, blocks_to_send, rows_to_send
 from ignitetf.bench.turns import in_turn, median_ratio, rows_a_second
 from ignitetf.bench.ways import BARE, Setup, Way, make_ways
-from ignitetf.load.blocks import BlockKeys, Blocks
+from ignitetf.load.blocks import Blocks
 from ignitetf.load.loader import load_dataset
 from ignitetf.load.sources import open_source
 from ignitetf.load.sources.base import batch_bytes, rows_per_batch
@@ -33,6 +33,7 @@ from ignitetf.net.client import Client, connect
 from ignitetf.settings import Settings
 from ignitetf.tables.caches import create_cache, create_table
 from ignitetf.tables.spec import CacheSpec
+from ignitetf.wire.block_keys import BlockKeys
 from ignitetf.wire.blocks import block_schema
 from ignitetf.wire.concat import concat
 

@@ -4,8 +4,8 @@ rows -> **keys in the order of training** -> hashes, compared with a plain scan
 
 All shards of an epoch are read in turn, just as their workers read them, and their keys are
 compared with those that a scan of the partitions finds. The hash of the sequence depends only on
-data, seed, epoch and shards. If two clusters have equal hashes, or one cluster has before and after
-some event, training sees the same rows.
+data, seed, epoch and shards. If the hashes of two clusters are equal, or those of one cluster at two
+times, training sees the same rows in the same order.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.net.client import Client
-from ignitetf.read.arguments import order_of
+from ignitetf.read.arguments import key_order_of, order_of
 from ignitetf.read.batches import closing_batches
+from ignitetf.read.block_order import RowOrder
 from ignitetf.read.options import ReadOptions
-from ignitetf.read.plan import WINDOW_BYTES, Position, Shard
+from ignitetf.read.plan import WINDOW_BYTES, OrderName, Position, Shard
 from ignitetf.read.reader import CacheReader
 from ignitetf.read.rows import EpochRows
 from ignitetf.wire.checksum import batch_hashes
@@ -39,6 +40,7 @@ class EpochReport:
 
     Attributes:
         cache: Name of the data set.
+        order: `scan`, `keys` or `global`.
         seed: Seed of the shuffle; None for the plain order.
         epoch: Number of the epoch.
         shards: Number of shards.
@@ -55,6 +57,7 @@ class EpochReport:
     """
 
     cache: str
+    order: OrderName
     seed: int | None
     epoch: int
     shards: int
@@ -84,6 +87,7 @@ def verify_epoch(
     client: Client,
     cache: str,
     *,
+    order: OrderName = "scan",
     seed: int | None = None,
     epoch: int = 0,
     shards: int = 1,
@@ -97,6 +101,7 @@ def verify_epoch(
     Args:
         client: The connection.
         cache: Name of the data set.
+        order: As in `IgniteDataset`.
         seed: As `shuffle` of `IgniteDataset`.
         epoch: Number of the epoch.
         shards: Number of shards.
@@ -114,7 +119,7 @@ def verify_epoch(
     Shard(0, shards)  # checks the number of shards
     options = ReadOptions(raw_nulls=True, readers=readers, page_size=page_size)
     reader = CacheReader(client, cache, options)
-    report = EpochReport(cache, seed, epoch, shards, readers)
+    report = EpochReport(cache, order, seed, epoch, shards, readers)
     if reader.manifest is not None:
         report.expected = reader.manifest.rows
     hashes = _Hashes(reader.schema, on_progress)
@@ -132,9 +137,13 @@ def _read_shards(
     """Return the key hashes of all shards of the epoch; fills in the report's sequences."""
     partitions = list(range(reader.partition_count))
     whole, seen = KeySequence(), []
+    order: RowOrder | None = None
     for index in range(report.shards):
         shard = Shard(index, report.shards)
-        order = order_of(reader, partitions, report.seed, None, shard, window_bytes)
+        if report.order == "scan":
+            order = order_of(reader, partitions, report.seed, None, shard, window_bytes)
+        elif order is None:
+            order = key_order_of(reader, report.order, report.seed, None, None, shard, window_bytes)
         rows = EpochRows(reader, order, shard, Position(report.epoch))
         own = KeySequence()
         for keys in hashes.of(closing_batches(rows.column_batches())):

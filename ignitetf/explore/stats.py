@@ -2,9 +2,9 @@
 
 cache -> reader -> **column statistics** -> report
 
-Moments are summed in float64 around the first value of each column, so that a mean far from zero
-does not cancel out the deviation. Numbers are described by their values, arrays by all their
-elements, text and blobs by their lengths.
+Sums for mean and deviation are taken in float64 around the first value of each column, so that a
+mean far from zero does not cancel out the deviation. Numbers are described by their values, arrays
+by all their elements, text and blobs by their lengths.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 It reads all metadata once and counts the chunks. It looks at individual chunks only if the count
 is wrong, or if asked to read everything. Chunks are listed before the metadata: content ids are
-never reused, so a chunk whose content nothing refers to afterwards is garbage for good, whatever
-clients did in between.
+never reused, so a chunk whose content nothing refers to afterwards can be removed, whatever clients
+did in between.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """List the checkpoints of a remote directory, and prune the older ones.
 
-push, watch -> **checkpoints** -> units, state -> store
+watch -> **checkpoints** -> retire, units, state -> store
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ from typing import Final
 
 from ignitetf.fs.folders import RemoteFolder
 from ignitetf.fs.path import os_error
-from ignitetf.fs.push import remove_unit
-from ignitetf.fs.state import state_names, state_of
+from ignitetf.fs.records import Entry
+from ignitetf.fs.retire import retire
+from ignitetf.fs.state import state_names
 from ignitetf.fs.store import Store
-from ignitetf.fs.sync import read_file, write_file
+from ignitetf.fs.sync import read_state
 from ignitetf.fs.units import STATE_FILE, Unit, units, what_is_wrong
 
 __all__ = ["Checkpoint", "checkpoints", "prune"]
 
 _TRIES: Final = 5
+_PRUNE_TRIES: Final = 50
 
 
 @dataclass(frozen=True)
@@ -47,11 +49,19 @@ class Checkpoint:
 
 def checkpoints(store: Store, remote: str) -> list[Checkpoint]:
     """Return TensorFlow's checkpoints in a remote directory, oldest first."""
-    return [one for one, _ in _find(store, remote)[0]]
+    return [one for one, _ in _find(store, remote).pairs]
 
 
-def _find(store: Store, remote: str) -> tuple[list[tuple[Checkpoint, Unit]], str | None]:
-    """Return the checkpoints with their units, and the text of the state file."""
+@dataclass(frozen=True)
+class _Found:
+    """The checkpoints with their units, the files, and the entry and the text of the state."""
+
+    pairs: list[tuple[Checkpoint, Unit]]
+    folder: RemoteFolder
+    state: tuple[Entry | None, str]
+
+
+def _find(store: Store, remote: str) -> _Found:
     for _ in range(_TRIES):
         # A concurrent prune may remove files while they are read.
         with contextlib.suppress(FileNotFoundError):
@@ -59,12 +69,10 @@ def _find(store: Store, remote: str) -> tuple[list[tuple[Checkpoint, Unit]], str
     return _look(store, remote)
 
 
-def _look(store: Store, remote: str) -> tuple[list[tuple[Checkpoint, Unit]], str | None]:
+def _look(store: Store, remote: str) -> _Found:
     folder = RemoteFolder(store, remote)
-    text = None
-    if STATE_FILE in folder.sizes:
-        text = read_file(store, f"{folder.path}/{STATE_FILE}").decode("utf-8", "surrogateescape")
-    latest, order = state_names(text or "")
+    state = read_state(store, f"{folder.path}/{STATE_FILE}")
+    latest, order = state_names(state[1])
     folder = folder.only([name for name in folder.sizes if "/" not in name])
     found = []
     for unit in units(folder, order):
@@ -82,7 +90,7 @@ def _look(store: Store, remote: str) -> tuple[list[tuple[Checkpoint, Unit]], str
     # The state file knows the order. What it does not name counts as older, sorted by name.
     place = {name: number for number, name in enumerate(order)}
     found.sort(key=lambda pair: (place.get(pair[0].name, -1), _natural(pair[0].name)))
-    return found, text
+    return _Found(found, folder, state)
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
@@ -97,27 +105,19 @@ def prune(store: Store, remote: str, keep: int) -> list[Checkpoint]:
 
     Returns:
         The removed checkpoints.
+
+    Raises:
+        OSError: EINVAL for `keep`; EBUSY if the directory changes all the time.
     """
     if keep < 1:
         raise os_error(errno.EINVAL, remote, "at least one checkpoint must be kept")
-    found, text = _find(store, remote)
-    complete = [pair for pair in found if pair[0].complete]
-    gone = [pair for pair in complete[:-keep] if not pair[0].latest]
-    base, removed = remote.rstrip("/"), {one.name for one, _ in gone}
-    if gone:
-        _forget(store, f"{base}/{STATE_FILE}", text, removed)
-    for _, unit in gone:
-        remove_unit(store, base, unit)
-    if gone and text is not None:
-        # A concurrent push may have named them again before they were removed.
-        path = f"{base}/{STATE_FILE}"
-        _forget(store, path, read_file(store, path).decode("utf-8", "surrogateescape"), removed)
-    return [one for one, _ in gone]
-
-
-def _forget(store: Store, path: str, text: str | None, removed: set[str]) -> None:
-    names = set(state_names(text or "")[1])
-    if text is not None and names & removed:
-        kept = state_of(text, "", names - removed)
-        if kept is not None:
-            write_file(store, path, kept.encode("utf-8", "surrogateescape"))
+    removed: list[Checkpoint] = []
+    for _ in range(_PRUNE_TRIES):
+        found = _find(store, remote)
+        complete = [pair for pair in found.pairs if pair[0].complete]
+        gone = {unit: one for one, unit in complete[:-keep] if not one.latest}
+        done = retire(store, found.folder, list(gone), {STATE_FILE: found.state})
+        removed += [gone[unit] for unit in done]
+        if len(done) == len(gone):
+            return removed
+    raise os_error(errno.EBUSY, remote, "the checkpoints change all the time")

@@ -5,8 +5,8 @@ store -> **files** -> tree, chunks, leases
 A writer appends to its own content. `publish` makes the entry refer to it, so nobody sees a part
 of what was written between two publications, and a writer that dies leaves what it published
 before, or nothing. An appending writer adds its content to the file as a further extent. If the
-last extent is short, the writer copies it and takes its place. This way concurrent appenders all
-keep their bytes.
+last extent is shorter than a chunk, its bytes are copied to the beginning of the new content, which
+replaces it. This way concurrent appenders all keep their bytes.
 
 A writer follows its file when the file is renamed. If the file is removed or replaced, what the
 writer publishes later disappears with it, as with an open file that is unlinked. An appender that
@@ -20,13 +20,14 @@ import errno
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ignitetf.errors import IgniteTFError
 from ignitetf.fs.chunks import ContentReader, ContentWriter
 from ignitetf.fs.meta import Transaction
 from ignitetf.fs.oserrors import os_errors
-from ignitetf.fs.path import os_error
+from ignitetf.fs.path import os_error, parts
 from ignitetf.fs.records import (
     Entry,
     Extent,
@@ -37,7 +38,7 @@ from ignitetf.fs.records import (
     moved_key,
     new_id,
 )
-from ignitetf.fs.tree import Found, Stale
+from ignitetf.fs.tree import Conditions, Found, Stale
 
 if TYPE_CHECKING:
     from ignitetf.fs.store import Store
@@ -310,30 +311,57 @@ class FileWriter:
         self._store.leases.writer_ended(self._lease)
 
 
-def close_together(store: Store, writers: Sequence[tuple[FileWriter, Mapping[str, str]]]) -> None:
+def close_together(
+    store: Store,
+    writers: Sequence[tuple[FileWriter, Mapping[str, str]]],
+    unchanged: Mapping[str, Entry | None] = MappingProxyType({}),
+) -> None:
     """Close files, with attributes for each, so that all of them appear at the same moment.
 
     Args:
         store: Their file system.
         writers: Writers opened with "w" that have published nothing yet.
+        unchanged: Files that must still be as they were seen; None for one that is missing.
 
     Raises:
         OSError: None was published; the caller must still discard them.
+        Outdated: One of `unchanged` is different; as for an OSError.
     """
     # Directories are locked in the order of their keys everywhere, to avoid deadlocks.
     ordered = sorted(writers, key=lambda pair: (pair[0]._directory_id, pair[0]._key))
+    seen = {parts(path): entry for path, entry in unchanged.items()}
 
-    def show(transaction: Transaction) -> None:
-        for writer, attributes in ordered:
-            writer._show(transaction, True, dict(attributes))
+    def attempt() -> None:
+        conditions = store.tree.conditions(seen)
+
+        def show(transaction: Transaction) -> None:
+            if seen:
+                _check(transaction, [writer for writer, _ in ordered], conditions)
+            for writer, attributes in ordered:
+                writer._show(transaction, True, dict(attributes))
+
+        store.meta.transact(show)
 
     with contextlib.ExitStack() as guards:
         for writer, _ in ordered:
             guards.enter_context(writer._guarded())
             writer._reserve(max(1, writer._content.chunks))
             writer._content.flush()
-        store.tree.settled((), lambda: store.meta.transact(show))
+        store.tree.settled((), attempt)
     for writer, _ in ordered:
         writer._published = writer._content.size
         writer.closed = True
         writer._end()
+
+
+def _check(transaction: Transaction, writers: Sequence[FileWriter], conditions: Conditions) -> None:
+    """Lock all directories, and compare what the writers rely on; raises Outdated."""
+    own = [writer._key for writer in writers]
+    directories = conditions.directories | {directory_key(w._directory_id) for w in writers}
+    others = sorted(conditions.extents.keys() - set(own))
+    held = transaction.lock([*sorted(directories), *own, *others])
+    shown = [Entry.from_bytes(held[key]).contents() if key in held else {} for key in own]
+    ours = [w._content.content_id in there for w, there in zip(writers, shown, strict=True)]
+    # What an earlier try has committed, perhaps only in part, is completed.
+    if not (transaction.unsettled and any(ours)):
+        conditions.check(held)

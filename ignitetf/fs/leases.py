@@ -1,11 +1,11 @@
-"""Leases: who still writes or reads content that no entry refers to, yet or any more.
+"""Leases: who still writes or reads content that no entry refers to: not yet, or no longer.
 
 A writer stores a lease before its first chunk and renews it until it has published, so that its
 chunks can be found and reclaimed if it dies. A reader whose file stays open keeps a lease on its
 content, so that a replaced file can be read to its end. Leases hold times of the machines' clocks,
 which must therefore agree to within a few seconds.
 
-One daemon thread per file system in use renews all leases ("beats") and reclaims garbage.
+One daemon thread per file system in use renews all leases (a renewal is a "beat") and reclaims garbage.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Copy what changed in a local directory of checkpoints to the cluster.
 
-local directory -> **push** -> units, state -> store
+local directory -> **push** -> retire, units, state -> store
 
 This needs neither TensorFlow nor native code. The files of a checkpoint appear remotely at the same
-moment, once all of them are known to be complete. The state file follows, and never names a
-checkpoint that is incomplete there. Files that are already there, by size and SHA-256, are not
-copied again.
+moment, once all of them are known to be complete. The state file follows, in a transaction that
+takes place only if the checkpoints it names are still there. Files that are already there, by size
+and SHA-256, are not copied again.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ from typing import Final
 from ignitetf.fs.files import FileWriter, close_together
 from ignitetf.fs.folders import LocalFolder, RemoteFolder, blocks
 from ignitetf.fs.path import os_error
+from ignitetf.fs.records import Entry
+from ignitetf.fs.retire import retire
 from ignitetf.fs.state import base_of, state_names, state_of
 from ignitetf.fs.store import Store
-from ignitetf.fs.sync import DIGEST, SyncReport, digest_of, write_file
-from ignitetf.fs.units import STATE_FILE, Unit, is_known, units, what_is_wrong
+from ignitetf.fs.sync import DIGEST, SyncReport, digest_of, read_state, write_file
+from ignitetf.fs.tree import Outdated
+from ignitetf.fs.units import STATE_FILE, Unit, index_of, is_known, units, what_is_wrong
 
-__all__ = ["push", "push_once", "remove_unit"]
+__all__ = ["push", "push_once"]
 
 _LOOKS: Final = 5
 _PAUSE_S: Final = 0.5
@@ -103,8 +106,8 @@ def push_once(
             raise
         report.unsettled.append(Path(error.filename).relative_to(local).as_posix())
         return signature
-    for unit in units(work.there.only(doomed)):
-        remove_unit(store, work.there.path, unit)
+    if doomed:
+        work.remove(doomed, states)
     return signature
 
 
@@ -165,7 +168,7 @@ class _Push:
             report.incomplete.append(f"{unit.name}: {fault}")
             return False
         with contextlib.ExitStack() as stack:
-            writers = []
+            writers: list[tuple[FileWriter, dict[str, str]]] = []
             for name in fresh:
                 writer = self._store.open_write(f"{self.there.path}/{name}")
                 stack.callback(writer.discard)  # has no effect after close
@@ -175,12 +178,25 @@ class _Push:
                 if known:
                     report.incomplete.append(f"{unit.name}: changed while it was read")
                 return False
-            if writers:
-                close_together(self._store, writers)
+            if writers and not self._publish(unit, fresh, writers):
+                return False
         report.unchanged += len(unit.files) - len(fresh)
         for name in fresh:
             report.add(name, folder.sizes[name])
             self._on_file(name, folder.sizes[name])
+        return True
+
+    def _publish(
+        self, unit: Unit, fresh: list[str], writers: list[tuple[FileWriter, dict[str, str]]]
+    ) -> bool:
+        """Publish the files that changed, unless one of the others changes over there."""
+        there = self.there
+        others = {f"{there.path}/{n}": there.entries[n] for n in unit.files if n not in fresh}
+        try:
+            close_together(self._store, writers, others)
+        except Outdated:
+            self._report.unsettled += unit.files
+            return False
         return True
 
     def _is_there(self, name: str) -> bool:
@@ -195,38 +211,70 @@ class _Push:
     def state(self, name: str, text: str, doomed: Collection[str]) -> None:
         """Publish a state, restricted to the checkpoints that exist remotely."""
         every = state_names(text, base_of(name))[1]
-        path = f"{self.there.path}/{name}"
-        old = {unit.name for unit in self.old}
         for _ in range(_LOOKS):
-            # A checkpoint that is gone or incomplete here may still exist there.
-            others = set(every) - self._whole - old
-            now = RemoteFolder(self._store, self.there.path) if others else self.there
-            over = {u.name: u for u in units(now, others) if u.name in others} if others else {}
-            good = self._whole | {
-                unit.name
-                for unit in over.values()
-                if not set(unit.files) & set(doomed) and _is_whole(now, unit)
-            }
+            now = self._files_of(every)
+            over = {unit.name: unit for unit in units(now, every) if unit.name in every}
+            good = {one for one, unit in over.items() if self._is_good(now, unit, doomed)}
             data = state_of(text, base_of(name), good)
             if data is None:
                 return
-            self._write(path, name, data.encode("utf-8", "surrogateescape"))
-            # A concurrent prune may have missed the names written just now.
-            named = state_names(data, base_of(name))[1]
-            gone = {
-                one for one in named if not self._store.exists(f"{self.there.path}/{one}.index")
-            }
-            if not gone:
+            indices = [index_of(over[one]) for one in state_names(data, base_of(name))[1]]
+            needed = {f"{now.path}/{index}": now.entries[index] for index in indices}
+            with contextlib.suppress(Outdated):
+                self._write(name, data.encode("utf-8", "surrogateescape"), needed)
                 return
-            self._whole -= gone
+        self._report.unsettled.append(name)
 
-    def _write(self, path: str, name: str, data: bytes) -> None:
-        entry = self._store.stat(path) if self._store.exists(path) else None
+    def _files_of(self, names: Collection[str]) -> RemoteFolder:
+        """List the remote folder anew, restricted to the files of these checkpoints."""
+        now, starts = RemoteFolder(self._store, self.there.path), tuple(f"{n}." for n in names)
+        return now.only([name for name in now.sizes if name.startswith(starts)])
+
+    def _is_good(self, now: RemoteFolder, unit: Unit, doomed: Collection[str]) -> bool:
+        """Whether a state may name a checkpoint."""
+        if unit.name in self._whole:
+            # Files of it go only with the index, and are replaced only by others that fit.
+            return index_of(unit) in now.entries
+        # One that is gone or incomplete here may still exist there.
+        old = unit.name in {one.name for one in self.old}
+        return not old and not set(unit.files) & set(doomed) and _is_whole(now, unit)
+
+    def _write(self, name: str, data: bytes, needed: dict[str, Entry]) -> None:
+        path = f"{self.there.path}/{name}"
+        entry = self._store.found(path)
         if entry and entry.attributes.get(DIGEST) == hashlib.sha256(data).hexdigest():
             self._report.unchanged += 1
             return
-        write_file(self._store, path, data)
+        write_file(self._store, path, data, needed)
         self._report.add(name, len(data))
+
+    def remove(self, doomed: Collection[str], states: Collection[str]) -> None:
+        """Remove remote files, and the names of checkpoints that are no longer whole without them.
+
+        Args:
+            doomed: Names of the files.
+            states: Names of states that may not be there yet.
+        """
+        every = {name for name in self.there.sizes if name.rpartition("/")[2] == STATE_FILE}
+        seen = {
+            name: read_state(self._store, f"{self.there.path}/{name}")
+            for name in sorted(every | set(states))
+        }
+        now = RemoteFolder(self._store, self.there.path)
+        gone = units(now.only(set(doomed) & set(now.sizes)))
+        spare = [unit for unit in gone if _is_spare(now, unit)]
+        rest = [unit for unit in gone if unit not in spare]
+        done = [*retire(self._store, now, spare, {}), *retire(self._store, now, rest, seen)]
+        self._report.unsettled += [name for u in gone if u not in done for name in u.files]
+
+
+def _is_spare(now: RemoteFolder, unit: Unit) -> bool:
+    """Whether no state can name the files, or a checkpoint is whole without them."""
+    if unit.kind != "checkpoint":
+        return True
+    left = [n for n in now.sizes if n.startswith(f"{unit.name}.") and n not in unit.files]
+    rest = now.only(left)
+    return any(one.name == unit.name and _is_whole(rest, one) for one in units(rest, [unit.name]))
 
 
 def _is_whole(folder: RemoteFolder, unit: Unit) -> bool:
@@ -245,14 +293,3 @@ def _upload(folder: LocalFolder, name: str, writer: FileWriter) -> str:
             writer.write(block)
     writer.store_all()
     return digest.hexdigest()
-
-
-def remove_unit(store: Store, base: str, unit: Unit) -> None:
-    """Remove the files of a unit at the same moment; files that are already gone do not matter."""
-    paths = [f"{base}/{name}" for name in unit.files]
-    with contextlib.suppress(FileNotFoundError):
-        store.remove(*paths)
-        return
-    for path in reversed(paths):  # first the one that refers to the others
-        with contextlib.suppress(FileNotFoundError):
-            store.remove(path)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 from ignitetf.errors import IgniteTFError
@@ -59,22 +60,33 @@ class Removal:
     def _remove_chunks(self, contents: dict[str, int]) -> None:
         self._chunks.remove_all((c, number) for c, n in contents.items() for number in range(n))
 
-    def files(self, every: Sequence[Names]) -> None:
+    def files(
+        self, every: Sequence[Names], unchanged: Mapping[Names, Entry | None] = MappingProxyType({})
+    ) -> None:
         """Remove files at the same moment; their content follows later, or at once on a full node.
+
+        Args:
+            every: The files.
+            unchanged: Files that must still be as they were seen; None for one that is missing.
 
         Raises:
             OSError: ENOENT, EISDIR; nothing was removed.
+            Outdated: One of `unchanged` is different; nothing was removed.
         """
         first = every[0]
         try:
-            self._tree.settled(first, lambda: self._files(every, noted=True))
+            self._tree.settled(first, lambda: self._files(every, unchanged, noted=True))
         except IgniteTFError as error:
             if not is_full(error):
                 raise
             # A client that dies between the two steps leaves chunks for `check` to find.
-            self._remove_chunks(self._tree.settled(first, lambda: self._files(every, noted=False)))
+            self._remove_chunks(
+                self._tree.settled(first, lambda: self._files(every, unchanged, noted=False))
+            )
 
-    def _files(self, every: Sequence[Names], noted: bool) -> dict[str, int]:
+    def _files(
+        self, every: Sequence[Names], unchanged: Mapping[Names, Entry | None], noted: bool
+    ) -> dict[str, int]:
         """Make one lookup and one transaction; return the content that the names referred to."""
         contents: dict[str, int] = {}
         expected: dict[str, dict[str, int]] = {}
@@ -88,15 +100,19 @@ class Removal:
             expected[found.key] = found.entry.contents()
             contents.update(expected[found.key])
             parents.add(directory_key(found.parent_id))
+        conditions = self._tree.conditions(unchanged)
+        parents |= conditions.directories
+        others = sorted(conditions.extents.keys() - expected.keys())
         notes = garbage(contents) if noted else {}
         tried: list[dict[str, bytes]] = []
 
         def work(transaction: Transaction) -> None:
             # The first key locked is the first written: without room for a note the name stays.
-            held = transaction.lock([*sorted(parents), *notes, *sorted(expected)])
+            held = transaction.lock([*sorted(parents), *notes, *sorted(expected), *others])
             there = {key: held[key] for key in expected if key in held}
             if transaction.unsettled and tried and there != tried[-1]:
                 return
+            conditions.check(held)
             for key, kept in expected.items():
                 entry = Entry.from_bytes(there[key]) if key in there else None
                 if entry is None or entry.is_directory or entry.contents() != kept:

@@ -25,6 +25,7 @@ import re
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace as replace_fields
+from types import MappingProxyType
 from typing import Any, Final
 
 from ignitetf.errors import (
@@ -225,13 +226,26 @@ class Store:
             elif not exist_ok:
                 raise os_error(errno.EEXIST, "/")
 
-    def remove(self, path: str, *more: str) -> None:
-        """Remove one file, or several at the same moment. Raises ENOENT, EISDIR."""
+    def remove(
+        self, path: str, *more: str, unchanged: Mapping[str, Entry | None] = MappingProxyType({})
+    ) -> None:
+        """Remove one file, or several at the same moment.
+
+        Args:
+            path: A file.
+            *more: Further files.
+            unchanged: Files that must still be as they were seen; None for one that is missing.
+
+        Raises:
+            OSError: ENOENT, EISDIR.
+            Outdated: One of `unchanged` is different; nothing was removed.
+        """
         with os_errors(path):
             every = [self._names(one) for one in (path, *more)]
             if not all(every):
                 raise os_error(errno.EISDIR, "/")
-            self.removal.files(every)
+            seen = {self._names(one): entry for one, entry in unchanged.items()}
+            self.removal.files(every, seen)
             self.leases.garbage_made()
 
     def remove_directory(self, path: str, *, recursive: bool = False) -> None:

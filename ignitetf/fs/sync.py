@@ -1,4 +1,4 @@
-"""What push and pull share: their report, SHA-256, small files.
+"""What push and pull share: their report, SHA-256, small files, remote states.
 
 push, pull, watch, checkpoints -> **sync** -> folders, store
 """
@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
 from typing import Any, Final
 
+from ignitetf.fs.files import close_together
 from ignitetf.fs.folders import Folder, blocks
+from ignitetf.fs.records import Entry
 from ignitetf.fs.store import Store
 
-__all__ = ["DIGEST", "SyncReport", "digest_of", "read_file", "write_file"]
+__all__ = ["DIGEST", "SyncReport", "digest_of", "read_file", "read_state", "write_file"]
 
 DIGEST: Final = "sha256"
 
@@ -26,7 +30,8 @@ class SyncReport:
         copied: Names of the copied files.
         unchanged: Number of files that were already the same.
         incomplete: What is wrong with each checkpoint that was not copied because it is incomplete.
-        unsettled: Names of files that were not copied because they changed while being read.
+        unsettled: Names of files that were not copied or removed because they, or what belongs to
+            them, changed meanwhile.
         unknown: Names of files other than checkpoints: copied, but nobody knows whether they are
             complete.
         left_out: What was not copied for other reasons, each with its reason.
@@ -75,11 +80,39 @@ def read_file(store: Store, path: str) -> bytes:
         return reader.read(0, reader.size)
 
 
-def write_file(store: Store, remote: str, data: bytes) -> None:
-    """Replace a remote file, and store its SHA-256 with it, as for every pushed file."""
+def read_state(store: Store, path: str) -> tuple[Entry | None, str]:
+    """Return the entry and the text of a remote state; None and "" if there is none."""
+    try:
+        reader = store.open_read(path)
+    except FileNotFoundError:
+        return None, ""
+    except IsADirectoryError:
+        return store.found(path), ""
+    with contextlib.closing(reader):
+        return reader.entry, reader.read(0, reader.size).decode("utf-8", "surrogateescape")
+
+
+def write_file(
+    store: Store,
+    remote: str,
+    data: bytes,
+    unchanged: Mapping[str, Entry | None] = MappingProxyType({}),
+) -> None:
+    """Replace a remote file, and store its SHA-256 with it, as for every pushed file.
+
+    Args:
+        store: The file system.
+        remote: Path of the file.
+        data: Its new content.
+        unchanged: Files that must still be as they were seen; None for one that is missing.
+
+    Raises:
+        Outdated: One of `unchanged` is different; nothing was written.
+    """
     writer = store.open_write(remote)
     try:
         writer.write(memoryview(data))
-        writer.close({DIGEST: hashlib.sha256(data).hexdigest()})
+        digest = {DIGEST: hashlib.sha256(data).hexdigest()}
+        close_together(store, [(writer, digest)], unchanged)
     finally:
         writer.discard()

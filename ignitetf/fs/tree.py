@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -29,6 +29,7 @@ from ignitetf.fs.path import join, os_error
 from ignitetf.fs.records import (
     ROOT_ID,
     Entry,
+    Extent,
     directory_key,
     encode,
     entry_key,
@@ -38,7 +39,7 @@ from ignitetf.fs.records import (
 )
 from ignitetf.net.retry import CONFLICT, Backoff
 
-__all__ = ["Found", "Names", "Stale", "Tree"]
+__all__ = ["Conditions", "Found", "Names", "Outdated", "Stale", "Tree"]
 
 T = TypeVar("T")
 Names = tuple[str, ...]
@@ -49,6 +50,31 @@ _ATTEMPTS: Final = 100
 
 class Stale(Exception):
     """What was looked up changed before it was locked; look it up again."""
+
+
+class Outdated(Exception):
+    """An entry is no longer the one that the caller relied on; nothing was changed."""
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What must still be there for a transaction to take place.
+
+    Attributes:
+        extents: Content of each entry by its key; None for one that must not exist.
+        directories: Keys of their directories, whose locks keep the entries as they are.
+    """
+
+    extents: Mapping[str, tuple[Extent, ...] | None]
+    directories: frozenset[str]
+
+    def check(self, held: Mapping[str, bytes]) -> None:
+        """Compare with what is locked; raises Outdated if anything differs."""
+        if not self.directories <= held.keys():
+            raise Outdated
+        for key, seen in self.extents.items():
+            if (Entry.from_bytes(held[key]).extents if key in held else None) != seen:
+                raise Outdated
 
 
 @dataclass(frozen=True)
@@ -148,6 +174,30 @@ class Tree:
     def is_empty(self, directory_id: str) -> bool:
         """Whether the directory with this id has no entries."""
         return not list(self.meta.range(*entry_range(directory_id), limit=1))
+
+    def conditions(self, seen: Mapping[Names, Entry | None]) -> Conditions:
+        """Return the conditions that files are as they were seen; None for one that is missing.
+
+        Raises:
+            Outdated: One of their directories is gone.
+        """
+        ids = {parent: self._directory_id(parent) for parent in {names[:-1] for names in seen}}
+        return Conditions(
+            {
+                entry_key(ids[names[:-1]], names[-1]): entry.extents if entry else None
+                for names, entry in seen.items()
+            },
+            frozenset(directory_key(one) for one in ids.values()),
+        )
+
+    def _directory_id(self, names: Names) -> str:
+        try:
+            entry = self.lookup(names).entry
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise Outdated from error
+        if entry is None or entry.directory_id is None:
+            raise Outdated
+        return entry.directory_id
 
     def _guess(self, names: Names) -> dict[int, str]:
         """Return the ids of the parent directories, by depth, from memory and hints."""

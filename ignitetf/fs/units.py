@@ -20,7 +20,7 @@ from ignitetf.fs.bundle import Damaged, data_sizes, has_magic
 from ignitetf.fs.folders import Folder
 from ignitetf.fs.whole import check_archive, check_hdf5, json_object, needs_variables
 
-__all__ = ["STATE_FILE", "Unit", "is_known", "units", "what_is_wrong"]
+__all__ = ["STATE_FILE", "Unit", "index_of", "is_known", "units", "what_is_wrong"]
 
 STATE_FILE: Final = "checkpoint"
 _DATA: Final = re.compile(r"(?P<prefix>.+)\.data-\d{5}-of-(?P<count>\d{5})", re.DOTALL)
@@ -53,6 +53,11 @@ class Unit:
 def is_known(unit: Unit) -> bool:
     """Whether it is possible to check that this unit is complete."""
     return unit.kind != "file" or unit.name.endswith((*_HDF5, _ARCHIVE))
+
+
+def index_of(unit: Unit) -> str:
+    """Return the name of a checkpoint's index, whether it is there or not."""
+    return f"{unit.name}{_INDEX}"
 
 
 def units(folder: Folder, named: Iterable[str] = ()) -> list[Unit]:

@@ -1,18 +1,17 @@
-"""Groups rows into blocks of one partition each, and chooses the keys that put blocks there.
+"""Groups rows into blocks of one partition each, under keys that put them there.
 
 source -> rows -> **blocks** -> writer
 
 Rows are buffered until they fill blocks of a good size, or until a memory limit is reached, and
-then sorted by partition. A block's key is the smallest long of its partition that no earlier block
-uses, so a repeated load writes the same keys.
+then sorted by partition. How many rows each block has is kept, for readers in a global order.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -23,14 +22,15 @@ from ignitetf.load.sender import Work
 from ignitetf.load.writer import Writer
 from ignitetf.net.client import Client, cache_id
 from ignitetf.wire.affinity import partitions_of
-from ignitetf.wire.blocks import BLOCK_KEY, pack_blocks
+from ignitetf.wire.block_keys import BlockKeys
+from ignitetf.wire.blocks import pack_blocks
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.codes import OpCode, TypeCode
 from ignitetf.wire.concat import concat
 from ignitetf.wire.requests import batch_head
-from ignitetf.wire.schema import Batch, Column, Schema
+from ignitetf.wire.schema import Batch, Column
 
-__all__ = ["BLOCK_BYTES", "BlockKeys", "Blocks", "trim"]
+__all__ = ["BLOCK_BYTES", "Blocks", "trim"]
 
 BLOCK_BYTES: Final = 512 << 10
 # Limit for buffered rows. With very many partitions it is reached early, and blocks are smaller.
@@ -38,45 +38,6 @@ _MAX_WINDOW_BYTES: Final = 64 << 20
 _CHUNK_BYTES: Final = 8 << 20
 _TRIM_STEP: Final = 64
 _TRIM_LIMIT: Final = 1 << 16
-# How many longs have their partitions computed up front; more are added when these run out.
-_FIRST_KEYS: Final = 1 << 12
-
-
-class BlockKeys:
-    """The keys of each partition: the longs that map to it, ascending.
-
-    Args:
-        count: Number of partitions.
-        used: How many keys each partition has used already.
-    """
-
-    def __init__(self, count: int, used: Sequence[int] = ()) -> None:
-        self.count = count
-        self.used = np.array(used if len(used) else [0] * count, np.int64)
-        self._sorted = np.empty(0, np.int64)
-        self._bounds = np.zeros(count + 1, np.int64)
-        self._grow(max(_FIRST_KEYS, 64 * count))
-
-    def reserve(self, partition: int, number: int) -> NDArray[np.int64]:
-        """Return the next `number` keys of a partition and mark them as used."""
-        keys = self.peek(partition, number)
-        self.used[partition] += number
-        return keys
-
-    def peek(self, partition: int, number: int) -> NDArray[np.int64]:
-        """Return the next `number` keys of a partition without marking them as used."""
-        while True:
-            first = int(self._bounds[partition] + self.used[partition])
-            if first + number <= self._bounds[partition + 1]:
-                return self._sorted[first : first + number]
-            self._grow(2 * len(self._sorted))
-
-    def _grow(self, limit: int) -> None:
-        keys = np.arange(limit, dtype=np.int64)
-        found = partitions_of(Schema(None, BLOCK_KEY, ()), Column(keys), self.count)
-        assert found is not None
-        self._sorted = np.argsort(found, kind="stable")
-        self._bounds = np.concatenate(([0], np.cumsum(np.bincount(found, minlength=self.count))))
 
 
 class Blocks:
@@ -85,10 +46,16 @@ class Blocks:
     Args:
         writer: Its `schema` is that of the rows, its `entry_schema` that of the blocks.
         keys: Source of the blocks' keys.
+        stored: Rows of each block that `keys` has handed out before, as `block_rows` returned them;
+            empty if they are unknown.
     """
 
-    def __init__(self, writer: Writer, keys: BlockKeys) -> None:
+    def __init__(self, writer: Writer, keys: BlockKeys, stored: Sequence[int] = ()) -> None:
         self.writer, self.keys = writer, keys
+        self._rows: list[list[int]] | None = None
+        if len(stored) == int(keys.used.sum()):
+            parts = np.split(np.asarray(stored, np.int64), np.cumsum(keys.used)[:-1])
+            self._rows = [part.tolist() for part in parts]
         self.window_bytes = min(_MAX_WINDOW_BYTES, max(_CHUNK_BYTES, BLOCK_BYTES * keys.count))
         self._pending: list[Batch] = []
         self._pending_bytes = 0
@@ -98,6 +65,14 @@ class Blocks:
     def empty(self) -> bool:
         """Whether no rows are buffered."""
         return not self._pending
+
+    @property
+    def block_rows(self) -> tuple[int, ...]:
+        """Rows of each block, partition after partition, in the order of their keys.
+
+        Empty if those of earlier blocks are unknown.
+        """
+        return () if self._rows is None else tuple(itertools.chain.from_iterable(self._rows))
 
     def add(self, rows: Batch) -> None:
         """Buffer rows, and write blocks once there are enough."""
@@ -115,7 +90,7 @@ class Blocks:
         order, bounds, keys = self._arrange(rows)
         chunks = max(1, round(rows.nbytes / _CHUNK_BYTES))
         cuts = np.unique(np.searchsorted(bounds, np.linspace(0, len(rows), chunks + 1)))
-        for at, stop in pairwise(cuts.tolist()):
+        for at, stop in itertools.pairwise(cuts.tolist()):
             first, last = int(bounds[at]), int(bounds[stop])
             entries = functools.partial(
                 pack_blocks,
@@ -147,8 +122,11 @@ class Blocks:
             number = int(counts[partition])
             # Round to the nearest number, so that slightly more than one block stays one block.
             pieces = max(1, min(number, round(number * row_bytes / BLOCK_BYTES)))
-            bounds.append(at + number * np.arange(1, pieces + 1) // pieces)
+            cuts = number * np.arange(pieces + 1) // pieces
+            bounds.append(at + cuts[1:])
             keys.append(self.keys.reserve(partition, pieces))
+            if self._rows is not None:
+                self._rows[partition] += np.diff(cuts).tolist()
             at += number
         return order, np.concatenate(bounds), np.concatenate(keys)
 

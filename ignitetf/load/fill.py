@@ -16,20 +16,16 @@ from typing import Final
 
 import numpy as np
 
-from ignitetf.errors import (
-    ConnectError,
-    RequestTimeout,
-    ServerError,
-)
-from ignitetf.load.blocks import BlockKeys, Blocks, trim
+from ignitetf.load.blocks import Blocks, trim
 from ignitetf.load.checks import interrupted_error
 from ignitetf.load.journal import Journal, write_journal
 from ignitetf.load.sources.base import Source, batch_bytes
 from ignitetf.load.writer import Writer, register_types
 from ignitetf.net.client import Client
-from ignitetf.net.retry import LOAD, Backoff
+from ignitetf.net.retry import FAILURES, LOAD, Backoff
 from ignitetf.tables.lease import Lease
 from ignitetf.tables.removal import index_table
+from ignitetf.wire.block_keys import BlockKeys
 from ignitetf.wire.blocks import block_schema
 from ignitetf.wire.schema import Batch, Column, Schema
 
@@ -85,7 +81,7 @@ class Filler:
             before = self.journal.position
             try:
                 return self._fill(fresh=fresh)
-            except (ServerError, ConnectError, RequestTimeout) as error:
+            except FAILURES as error:
                 if self.journal.position > before:
                     backoff.progress()
                 # Retry for as long as the cluster may need to recover.
@@ -111,7 +107,9 @@ class Filler:
             writer = stack.enter_context(self._writer(partitions, overwrite=not fresh))
             slim = stack.enter_context(self._slim_writer()) if self.slim_fields else None
             keys = BlockKeys(partitions, journal.blocks)
-            blocks = Blocks(writer, keys) if self.layout == "blocks" else None
+            blocks = None
+            if self.layout == "blocks":
+                blocks = Blocks(writer, keys, journal.block_rows)
             if blocks is not None and not fresh:
                 self.lease.check()
                 trim(self.client, journal.cache, keys)
@@ -130,16 +128,16 @@ class Filler:
                 if self.limit is not None and rows >= self.limit:
                     break
                 if time.monotonic() >= next_note and (blocks is None or blocks.empty):
-                    self._note(writer, slim, keys)
+                    self._note(writer, slim, blocks)
                     next_note = time.monotonic() + _NOTE_S
             if blocks is not None:
                 blocks.write()
-            self._note(writer, slim, keys)
+            self._note(writer, slim, blocks)
             if blocks is not None and not fresh:
                 self.lease.check()
                 trim(self.client, journal.cache, keys)
 
-    def _note(self, writer: Writer, slim: Writer | None, keys: BlockKeys) -> None:
+    def _note(self, writer: Writer, slim: Writer | None, blocks: Blocks | None) -> None:
         """Flush everything, then record it in the journal."""
         writer.flush()
         if slim is not None:
@@ -150,8 +148,9 @@ class Filler:
         journal.partition_rows = [] if known is None else known.tolist()
         journal.position = self.source.position if self._cut_at is None else self._cut_at
         journal.skipped = self._skipped_before + len(self.source.skipped)
-        if self.layout == "blocks":
-            journal.blocks = tuple(keys.used.tolist())
+        if blocks is not None:
+            journal.blocks = tuple(blocks.keys.used.tolist())
+            journal.block_rows = blocks.block_rows
         self.lease.check()
         write_journal(self.client, journal)
 

@@ -27,6 +27,7 @@ def manifest_of(journal: Journal, source: Source) -> Manifest:
         next_key=journal.key_base + journal.position if runs else None,
         origin=journal.origin,
         blocks=journal.blocks,
+        block_rows=journal.block_rows,
     )
     return Manifest(
         name=journal.name,
@@ -47,9 +48,16 @@ def manifest_of(journal: Journal, source: Source) -> Manifest:
 
 
 def successor(client: Client, old: Manifest | None, new: Manifest, mode: str) -> Manifest:
-    """Return the manifest that replaces the old one after a load of this mode."""
+    """Return the manifest that replaces the old one after a load of this mode.
+
+    The splits stay: a row that is loaded again under its key is in the split it was in. Only those
+    balanced by a field that a replacement does not have are gone.
+    """
     if old is None:
         return new
+    fields = {f.name for f in new.schema.fields if f in old.schema.fields}
+    splits = tuple(s for s in old.splits if s.by is None or s.by in fields)
+    new = replace(new, splits=splits)
     if mode != "append":
         return replace(new, version=old.version + 1)
     counts: tuple[int, ...] = ()

@@ -52,6 +52,7 @@ class Journal:
         load: Id of this load, which identifies its manifest.
         replaces: The caches that a replacement supersedes.
         blocks: Number of blocks in each partition so far; empty for the row layout.
+        block_rows: Rows of each block so far, as in `LoadFacts`.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Journal:
     load: str = field(default_factory=lambda: uuid.uuid4().hex)
     replaces: list[str] = field(default_factory=list)
     blocks: tuple[int, ...] = ()
+    block_rows: tuple[int, ...] = ()
 
     def totals(self, partitions: int | None) -> Totals:
         """Return what is stored so far, for a writer to continue from."""
@@ -85,7 +87,8 @@ class Journal:
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object from which `from_json` restores an equal journal."""
         out = {f.name: getattr(self, f.name) for f in fields(self)}
-        del out["storage"], out["blocks"]
+        del out["storage"], out["blocks"], out["block_rows"]
+        state = {"blocks": list(self.blocks), "block_rows": list(self.block_rows)}
         return {
             **out,
             "schema": self.schema.to_json(),
@@ -93,7 +96,7 @@ class Journal:
             # It has 64 unsigned bits, more than JSON readers of other languages keep.
             "checksum": f"{self.checksum:016x}",
             "origin": None if self.origin is None else self.origin.to_json(),
-            "state": {"blocks": list(self.blocks)} if self.storage.layout == "blocks" else {},
+            "state": state if self.storage.layout == "blocks" else {},
         }
 
     @classmethod
@@ -106,7 +109,9 @@ class Journal:
             given["storage"] = Storage.from_json(given.pop("options"))
             given["checksum"] = int(given["checksum"], 16)
             given["origin"] = None if origin is None else Origin.from_json(origin)
-            given["blocks"] = tuple(given.pop("state").get("blocks", ()))
+            state = given.pop("state")
+            given["blocks"] = tuple(state.get("blocks", ()))
+            given["block_rows"] = tuple(state.get("block_rows", ()))
             return cls(**given)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise SchemaError(

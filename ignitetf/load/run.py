@@ -127,7 +127,7 @@ class Load:
         journal = self._journal("append", old.cache)
         if self.source.key_name is None:
             journal.key_base = next_key(old) if key_base is None else key_base
-        journal.blocks = old.options.blocks
+        journal.blocks, journal.block_rows = old.options.blocks, old.options.block_rows
         self._note(journal)
         return journal
 

@@ -4,8 +4,6 @@ handshake -> **Channel** -> frames of bytes
 
 A channel that times out or breaks is closed for good, so a late answer can never be mistaken for
 the next one. Request ids are compared as well.
-
-Source: Apache Ignite 2.17.0, `ClientMessageParser`, `ClientResponse` (header); IEP-9, IEP-23.
 """
 
 from __future__ import annotations
@@ -17,35 +15,36 @@ import ssl
 import struct
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from ignitetf.errors import (
     ConnectError,
     IgniteTFError,
     RequestTimeout,
+    ServerError,
     WireError,
 )
 from ignitetf.net.failures import server_error
 from ignitetf.net.handshake import open_connection
 from ignitetf.net.refusals import cause
 from ignitetf.settings import Settings
-from ignitetf.wire.answers import int_at, string_at
+from ignitetf.wire.answers import read_error, read_int
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.codes import OpCode
-from ignitetf.wire.frames import request_head
+from ignitetf.wire.frames import (
+    COUNTED_HEAD_BYTES,
+    LENGTH_BYTES,
+    MAX_HEAD_BYTES,
+    AnswerHead,
+    read_answer_head,
+    read_answer_length,
+    read_counted_head,
+    request_head,
+)
 
-__all__ = [
-    "FLAG_ERROR",
-    "FLAG_TOPOLOGY",
-    "MAX_FRAME_BYTES",
-    "Channel",
-    "Progress",
-    "is_ended",
-]
+__all__ = ["Channel", "Progress", "is_ended"]
 
-# A longer frame means a hostile or broken peer. Memory is only touched as bytes arrive.
-MAX_FRAME_BYTES: Final = (1 << 31) - 1
 # One receive call waits for at most this much, so that its time limit measures progress.
 _RECEIVE_BYTES: Final = 8 << 20
 # An idle channel keeps only the buffers that would be costly to allocate again.
@@ -55,10 +54,7 @@ _RESTING_BYTES: Final = 32 << 20
 _PROGRESS_BYTES: Final = 64 << 10
 # Buffers passed to one sendmsg call; Linux accepts 1,024.
 _SEND_PARTS: Final = 256
-_RESPONSE: Final = struct.Struct("<qh")  # request id, flags
-_HEAD_BYTES: Final = 10 + 12 + 32  # response header, topology version, beginning of the body
-FLAG_ERROR: Final = 1
-FLAG_TOPOLOGY: Final = 2
+_BEGIN_BYTES: Final = MAX_HEAD_BYTES + 32  # the head and the beginning of the body
 # With kernel time limits one call receives a whole page without the GIL; elsewhere Python polls.
 _KERNEL_LIMITS: Final = sys.platform in ("linux", "darwin")
 
@@ -109,7 +105,7 @@ class Channel:
         self.waited_s = 0.0
         self._request_id = 0
         self._waiting: set[int] = set()
-        self._early: dict[int, memoryview] = {}
+        self._early: dict[int, tuple[AnswerHead, memoryview]] = {}
         self._buffers = BufferPool()
         self._limit_s = 0.0
         self._wait_all = _KERNEL_LIMITS and not isinstance(self._sock, ssl.SSLSocket)
@@ -134,22 +130,41 @@ class Channel:
 
     def send(self, op: OpCode | int, *buffers: Any) -> int:
         """Send a request made of contiguous buffers and return its request id."""
-        self._check_open()
-        self._request_id += 1
         views = [memoryview(b).cast("B") for b in buffers]
-        header = request_head(sum(map(len, views)), op, self._request_id)
+        head, number = self._head(op, sum(map(len, views)))
+        self._send([memoryview(head), *views])
+        self._waiting.add(number)
+        return number
+
+    def send_all(self, op: OpCode | int, bodies: Sequence[bytes]) -> list[int]:
+        """Send several requests at once and return their ids.
+
+        Of small requests this costs hardly more than sending one of them.
+        """
+        heads = [self._head(op, len(body)) for body in bodies]
+        pairs = zip(heads, bodies, strict=True)
+        self._send([memoryview(part) for (head, _), body in pairs for part in (head, body)])
+        numbers = [number for _, number in heads]
+        self._waiting.update(numbers)
+        return numbers
+
+    def _head(self, op: OpCode | int, nbytes: int) -> tuple[bytes, int]:
+        """Return the head of the next request, and its id."""
+        self._request_id += 1
+        return request_head(nbytes, op, self._request_id), self._request_id
+
+    def _send(self, parts: list[memoryview]) -> None:
+        self._check_open()
         try:
-            if sum(map(len, views)) <= 1 << 16:
-                self._sock.sendall(header + b"".join(views))
+            if sum(map(len, parts)) <= 1 << 16:
+                self._sock.sendall(b"".join(parts))
             else:
-                self._send_parts([memoryview(header), *views])
+                self._send_parts(parts)
         except OSError as error:
             raise self._broken(error, "sending") from error
         except BaseException:
             self.close()
             raise
-        self._waiting.add(self._request_id)
-        return self._request_id
 
     def receive(
         self,
@@ -180,19 +195,15 @@ class Channel:
         self._check_open()
         self._set_limit(self.settings.request_timeout_s if timeout_s is None else timeout_s)
         try:
-            frame = self._early.pop(request_id, None)
-            while frame is None:
-                answer = self._frame(request_id, on_head)
-                answered = int.from_bytes(answer[:8], "little", signed=True)
-                if answered not in self._waiting:
-                    raise WireError(
-                        f"{self.address}: answer to request {answered}, which was not asked"
-                    )
-                self._waiting.discard(answered)
-                if answered == request_id:
-                    frame = answer
-                else:
-                    self._early[answered] = answer
+            while (answer := self._early.pop(request_id, None)) is None:
+                head, frame = self._frame(request_id, on_head)
+                if head.request_id not in self._waiting:
+                    raise WireError(f"answer to request {head.request_id}, which was not asked")
+                self._waiting.discard(head.request_id)
+                self._early[head.request_id] = head, frame
+        except WireError as error:
+            self.close()
+            raise error.at(self.address) from error
         except IgniteTFError:
             # Already explained: `on_head` sends the next request, which may itself fail.
             self.close()
@@ -203,7 +214,63 @@ class Channel:
             # For example Ctrl-C in the middle of a frame: the bytes that follow are meaningless.
             self.close()
             raise
-        return self._body(frame)
+        return self._body(*answer)
+
+    def next_answer(
+        self, room: Callable[[int, int, int], memoryview], *, timeout_s: float | None = None
+    ) -> int:
+        """Receive whichever answer comes next, into memory of the caller.
+
+        Args:
+            room: Called with the request id, the answer's first number (int32) and the bytes that
+                follow it; returns the memory for these, a view of exactly so many bytes.
+            timeout_s: As in `receive`.
+
+        Returns:
+            The request id.
+
+        Raises:
+            IgniteTFError: As `receive`.
+        """
+        self._check_open()
+        self._set_limit(self.settings.request_timeout_s if timeout_s is None else timeout_s)
+        try:
+            return self._next_answer(room)
+        except ServerError:
+            raise
+        except WireError as error:
+            self.close()
+            raise error.at(self.address) from error
+        except OSError as error:
+            raise self._broken(error, "waiting for an answer") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _next_answer(self, room: Callable[[int, int, int], memoryview]) -> int:
+        beginning = memoryview(bytearray(COUNTED_HEAD_BYTES))
+        begin = time.monotonic()
+        self._receive_into(beginning)
+        self.waited_s += time.monotonic() - begin
+        length, answered, plain, number = read_counted_head(beginning)
+        if answered not in self._waiting:
+            raise WireError(f"answer to request {answered}, which was not asked")
+        received = COUNTED_HEAD_BYTES - LENGTH_BYTES
+        if plain:
+            self._receive_into(room(answered, number, length - received))
+            self._waiting.discard(answered)
+            return answered
+        frame = self._buffers.take(length).data
+        frame[:received] = beginning[LENGTH_BYTES:]
+        self._receive_into(frame[received:])
+        self._waiting.discard(answered)
+        body = self._body(read_answer_head(frame), frame)
+        room(answered, read_int(body, "its first number"), len(body) - 4)[:] = body[4:]
+        return answered
+
+    def memory(self, nbytes: int) -> memoryview:
+        """Return memory that is not reused while any view of it is alive."""
+        return self._buffers.take(nbytes).data
 
     @property
     def ended(self) -> bool:
@@ -260,29 +327,29 @@ class Channel:
             if parts and sent:
                 parts[0] = parts[0][sent:]
 
-    def _frame(self, request_id: int, on_head: Callable[[memoryview], object] | None) -> memoryview:
-        head = bytearray(4)
+    def _frame(
+        self, request_id: int, on_head: Callable[[memoryview], object] | None
+    ) -> tuple[AnswerHead, memoryview]:
+        prefix = bytearray(LENGTH_BYTES)
         begin = time.monotonic()
-        self._receive_into(memoryview(head))
+        self._receive_into(memoryview(prefix))
         self.waited_s += time.monotonic() - begin
-        length = int.from_bytes(head, "little", signed=True)
-        if not 10 <= length <= MAX_FRAME_BYTES:
-            raise WireError(f"{self.address}: answer of impossible length {length}")
+        length = read_answer_length(prefix)
         # Not zeroed, and committed by the kernel as bytes arrive, so a false length costs nothing.
         try:
             frame = self._buffers.take(length).data
         except MemoryError as error:
-            raise WireError(f"{self.address}: no memory for an answer of {length} bytes") from error
+            raise WireError(f"no memory for an answer of {length} bytes") from error
         if on_head is None:
             self._receive_into(frame)
-            return frame
-        first = frame[:_HEAD_BYTES]
+            return read_answer_head(frame), frame
+        first = frame[:_BEGIN_BYTES]
         self._receive_into(first)
-        answered, flags = _RESPONSE.unpack_from(first, 0)
-        if answered == request_id and not flags & ~FLAG_TOPOLOGY:
-            on_head(first[_RESPONSE.size + (12 if flags & FLAG_TOPOLOGY else 0) :])
-        self._receive_into(frame[_HEAD_BYTES:])
-        return frame
+        head = read_answer_head(first)
+        if head.request_id == request_id and not head.failed:
+            on_head(first[head.begin :])
+        self._receive_into(frame[_BEGIN_BYTES:])
+        return head, frame
 
     def _receive_into(self, view: memoryview) -> None:
         flags = socket.MSG_WAITALL if self._wait_all else 0
@@ -301,23 +368,17 @@ class Channel:
             if len(view):
                 progress.received(count)
 
-    def _body(self, frame: memoryview) -> memoryview:
-        _, flags = _RESPONSE.unpack_from(frame, 0)
-        at = _RESPONSE.size
-        if flags & ~(FLAG_ERROR | FLAG_TOPOLOGY):
-            self.close()
-            raise WireError(f"{self.address}: answer with unknown flags {flags:#x}")
+    def _body(self, head: AnswerHead, frame: memoryview) -> memoryview:
+        if head.topology is not None:
+            self.topology_version = head.topology
+        body = frame[head.begin :]
+        if not head.failed:
+            return body
         try:
-            if flags & FLAG_TOPOLOGY:
-                self.topology_version = struct.unpack_from("<qi", frame, at)
-                at += 12
-            if not flags & FLAG_ERROR:
-                return frame[at:]
-            status = int_at(frame, at)
-            message = string_at(frame, at + 4)[0] or ""
-        except (struct.error, IndexError, UnicodeDecodeError) as error:
+            status, message = read_error(body)
+        except WireError as error:
             self.close()
-            raise WireError(f"{self.address}: damaged answer header") from error
+            raise error.at(self.address) from error
         raise server_error(status, message, address=self.address)
 
     def _broken(self, error: OSError, doing: str) -> ConnectError | RequestTimeout:

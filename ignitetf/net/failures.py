@@ -69,14 +69,14 @@ def server_error(status: int, message: str, *, address: str | None = None) -> Se
     if "Schema change operation failed: B+Tree is corrupted" in message:
         # Only the new index is affected: memory ran out while it was being built.
         return ServerOverloaded(
-            "the index could not be made, most likely for want of memory; the table is as it was",
+            "the index could not be made, most likely because memory ran out; the table is as it was",
             hint="give the node more memory (ignitetf node start --memory SIZE), or remove data",
             **facts,
         )
     if "Failed to complete exchange process" in message:
         # The cluster failed to create a cache; the reason is only in the nodes' logs.
         return ServerOverloaded(
-            "the cluster could not make the cache, most likely for want of memory, and has undone it",
+            "the cluster could not make the cache, most likely because memory ran out, and has undone it",
             hint="give the node more memory (ignitetf node start --memory SIZE), remove data, or"
             " choose fewer partitions; the node's log says which cache found no room",
             **facts,

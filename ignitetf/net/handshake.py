@@ -5,8 +5,6 @@ settings -> **handshake** -> channel (frames), pyclient
 Every connection of ignitetf is opened here, including those of pyignite (`pyclient` takes its
 sockets from `open_connection`). The certificate and the host name are checked before the first
 byte of the handshake is sent.
-
-Source: Apache Ignite 2.17.0, `ClientListenerNioListener` (handshake); IEP-9, IEP-23.
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
-import struct
 import time
 import uuid
 from dataclasses import dataclass
@@ -30,9 +27,9 @@ from ignitetf.errors import (
 from ignitetf.net.refusals import LOST, cause, foreign, tls_failed, unverified
 from ignitetf.net.tlsfiles import tls_context
 from ignitetf.settings import Settings, split_address
-from ignitetf.wire.answers import int_at, string_at, uuid_at
-from ignitetf.wire.codes import Feature, Status, TypeCode
-from ignitetf.wire.requests import handshake_request
+from ignitetf.wire.codes import Feature, Status
+from ignitetf.wire.frames import LENGTH_BYTES, read_length
+from ignitetf.wire.handshake import Accepted, Refused, handshake_request, read_handshake
 
 __all__ = ["Peer", "open_connection"]
 
@@ -191,9 +188,12 @@ def _handshake(
     if isinstance(answer, _Foreign):
         raise foreign(address, answer.head)
     try:
-        return _read_handshake(answer, address, version)
-    except (struct.error, IndexError, UnicodeDecodeError) as error:
-        raise WireError(f"{address}: damaged handshake answer") from error
+        found = read_handshake(answer, version)
+    except WireError as error:
+        raise error.at(address) from error
+    if isinstance(found, Accepted):
+        return Peer(address, version, found.features & _OUR_FEATURES, found.node_id)
+    return _wanted_version(found, address, version)
 
 
 def _alert_of(sock: socket.socket, error: OSError) -> OSError:
@@ -220,48 +220,39 @@ class _Foreign:
 def _handshake_answer(sock: socket.socket, deadline: float) -> bytes | _Foreign:
     """Receive the answer, or only its head if no Ignite node would send that length."""
     data = bytearray()
-    need = 4
+    need = LENGTH_BYTES
     while len(data) < need:
         sock.settimeout(_left(deadline))
         piece = sock.recv(need - len(data))
         if not piece:
             raise ConnectionResetError("the peer closed the connection")
         data += piece
-        if need == 4 and len(data) == 4:
-            length = int.from_bytes(data, "little", signed=True)
+        if need == len(data) == LENGTH_BYTES:
+            length = read_length(data)
             if not 1 <= length <= _MAX_HANDSHAKE_BYTES:
                 return _Foreign(bytes(data))
             need += length
-    return bytes(data[4:])
+    return bytes(data[LENGTH_BYTES:])
 
 
-def _read_handshake(
-    answer: bytes, address: str, version: tuple[int, int, int]
-) -> Peer | tuple[int, int, int]:
-    if answer[0] == 1:
-        at, features, node_id = 1, Feature(0), None
-        if version >= (1, 7, 0):
-            length = int_at(answer, 2)
-            features = Feature(int.from_bytes(answer[6 : 6 + length], "little"))
-            at = 6 + length
-        if version >= (1, 4, 0) and answer[at] == TypeCode.UUID:
-            node_id = uuid_at(answer, at + 1)
-        return Peer(address, version, features & _OUR_FEATURES, node_id)
-    if answer[0] != 0:
-        raise WireError(f"{address}: handshake answer begins with byte {answer[0]}")
-    wanted = struct.unpack_from("<3h", answer, 1)
-    message, at = string_at(answer, 7)
-    status = int_at(answer, at) if len(answer) >= at + 4 else Status.FAILED
-    if status == Status.AUTH_FAILED:
+def _wanted_version(
+    found: Refused, address: str, version: tuple[int, int, int]
+) -> tuple[int, int, int]:
+    """Return the version that a node wants which refused ours; raises other refusals as errors."""
+    if found.status == Status.AUTH_FAILED:
         raise AuthenticationError(
             f"{address}: the node refused the user name or the password",
             hint="check --username and --password",
             address=address,
         )
-    if status == Status.NODE_IN_RECOVERY:
+    if found.status == Status.NODE_IN_RECOVERY:
         raise ConnectError(
-            f"{address}: the node is still starting", hint="try again in a moment", status=status
+            f"{address}: the node is still starting",
+            hint="try again in a moment",
+            status=found.status,
         )
-    if any(wanted) and wanted != version:
-        return (wanted[0], wanted[1], wanted[2])
-    raise ConnectError(f"{address}: the node refused the handshake: {message}", status=status)
+    if any(found.version) and found.version != version:
+        return found.version
+    raise ConnectError(
+        f"{address}: the node refused the handshake: {found.message}", status=found.status
+    )

@@ -1,6 +1,6 @@
 """Finds out what listens at an address that cut the handshake, once, after a first failure.
 
-handshake -> **probe** -> client
+handshake -> **probe** -> pool
 
 An Ignite node addressed with the wrong protocol (TLS or not, Ignite 2 or 3) hangs up without a
 word. So the other protocols are tried, without a login or a certificate, to learn which one the

@@ -1,6 +1,6 @@
 """Runs pyignite over ignitetf's own connections and translates its errors.
 
-channel -> **pyclient** -> client
+channel -> **pyclient** -> pool, sql_result
 
 pyignite encodes and decodes typed values (SQL, cache configurations), but the sockets, time limits
 and frame checks are ours: an answer must have its declared length, stay below a limit and carry the
@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import decimal
 import re
-import struct
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -37,25 +36,30 @@ from ignitetf.errors import (
     SqlError,
     WireError,
 )
-from ignitetf.net.channel import FLAG_ERROR, FLAG_TOPOLOGY, MAX_FRAME_BYTES, Progress, is_ended
+from ignitetf.net.channel import Progress, is_ended
 from ignitetf.net.failures import plain_text, server_error
 from ignitetf.net.handshake import open_connection
 from ignitetf.settings import Settings, split_address
 from ignitetf.sql.tokens import is_query
 from ignitetf.wire.check_answer import check_answer, readable
 from ignitetf.wire.codes import Feature, OpCode
-from ignitetf.wire.frames import request_head
+from ignitetf.wire.frames import (
+    LENGTH_BYTES,
+    framed,
+    read_answer_head,
+    read_answer_length,
+    read_request_head,
+    request_head,
+)
 from ignitetf.wire.parameters import encode_parameter
 from ignitetf.wire.requests import cursor_request
 
 __all__ = ["PyClient", "abandon", "sql_arguments", "translated"]
 
 _RECEIVE_BYTES: Final = 1 << 20
-_FLAGS: Final = struct.Struct("<h")
 _DISTINCT: Final = re.compile(r"\(\s*DISTINCT\b", re.IGNORECASE)
 _DIGITS: Final = decimal.Context(prec=5100)
 _YEAR: Final = re.compile(r"\byear\b|date value out of range")
-_PREFIX: Final = 4  # the length, which pyignite expects before the answer
 
 
 @contextlib.contextmanager
@@ -176,6 +180,19 @@ def abandon(cursor: Any) -> None:
         connection.abandon(cursor.cursor_id)
 
 
+def _checked(frame: bytearray, request: bytes) -> bytearray:
+    """Return the frame of an answer as pyignite can read it; raises WireError if it is damaged."""
+    op, request_id = read_request_head(request)
+    with memoryview(frame)[LENGTH_BYTES:] as answer:
+        head = read_answer_head(answer)
+        if head.request_id != request_id:
+            raise WireError("answer to a request that was not asked")
+        if not head.failed and (spans := check_answer(op, request, answer[head.begin :])):
+            body = readable(answer[head.begin :], spans)
+            return bytearray(framed(bytes(answer[: head.begin]) + body))
+    return frame
+
+
 class _Connection(PyConnection):  # type: ignore[misc]
     """pyignite's connection, over a socket from `open_connection`."""
 
@@ -269,25 +286,13 @@ class _Connection(PyConnection):  # type: ignore[misc]
 
     def _answer(self, request: bytes) -> bytearray:
         """Receive a frame and check its length, request id and objects before pyignite sees it."""
-        frame = bytearray()
-        self._receive(frame, _PREFIX)
-        length = int.from_bytes(frame, "little", signed=True)
-        if not 10 <= length <= MAX_FRAME_BYTES:
-            raise WireError(f"{self._address}: answer of impossible length {length}")
-        self._receive(frame, length)
-        if frame[_PREFIX : _PREFIX + 8] != request[6:14]:
-            raise WireError(f"{self._address}: answer to a request that was not asked")
-        with memoryview(frame) as view:
-            (flags,) = _FLAGS.unpack_from(view, _PREFIX + 8)
-            if flags & ~(FLAG_ERROR | FLAG_TOPOLOGY):
-                raise WireError(f"{self._address}: answer with unknown flags {flags:#x}")
-            if not flags & FLAG_ERROR:
-                begin = _PREFIX + 10 + (12 if flags & FLAG_TOPOLOGY else 0)
-                op, body = int.from_bytes(request[4:6], "little"), view[begin:]
-                if spans := check_answer(op, request, body):
-                    whole = bytes(view[:begin]) + readable(body, spans)
-                    return bytearray(struct.pack("<i", len(whole) - _PREFIX) + whole[_PREFIX:])
-        return frame
+        frame = bytearray()  # with its length, which pyignite expects
+        self._receive(frame, LENGTH_BYTES)
+        try:
+            self._receive(frame, read_answer_length(frame))
+            return _checked(frame, request)
+        except WireError as error:
+            raise error.at(self._address) from error
 
     def _receive(self, frame: bytearray, count: int) -> None:
         progress = Progress(self.timeout)

@@ -27,9 +27,22 @@ from ignitetf.errors import (
 from ignitetf.net.failures import is_full
 from ignitetf.settings import Settings
 
-__all__ = ["CONFLICT", "LOAD", "READ", "ROOM", "Backoff", "Policy", "is_retryable", "retry"]
+__all__ = [
+    "CONFLICT",
+    "FAILURES",
+    "LOAD",
+    "READ",
+    "ROOM",
+    "Backoff",
+    "Policy",
+    "is_retryable",
+    "retry",
+]
 
 T = TypeVar("T")
+
+# Errors of the cluster and the way to it; others are of the data or of the arguments.
+FAILURES: Final = (ServerError, ConnectError, RequestTimeout)
 
 # What a node answers when the cluster changed during a request; a retry may succeed.
 _CHANGED: Final = (
@@ -127,7 +140,7 @@ class Policy:
 
 READ: Final = Policy(first_s=0.1, longest_s=5.0, jitter=True)
 LOAD: Final = Policy(first_s=0.2, longest_s=5.0)
-_FILE: Final = Policy(first_s=0.1, longest_s=1.0, jitter=True, passes=_is_repeatable)
+_ACTION: Final = Policy(first_s=0.1, longest_s=1.0, jitter=True, passes=_is_repeatable)
 # A node out of memory, after something was removed to make room.
 ROOM: Final = Policy(first_s=0.2, longest_s=1.6, tries=5, passes=_is_full)
 # Another client is changing the same directory, which takes it a few milliseconds.
@@ -173,14 +186,14 @@ class Backoff:
 
 
 def retry(settings: Settings, action: Callable[[IgniteTFError | None], T]) -> T:
-    """Run an action on files, retrying while the cluster changes or connections are stale.
+    """Run an action that may be repeated, while the cluster changes or connections are stale.
 
     Args:
         settings: `idle_timeout_s` limits the total time.
         action: Called with the error of the previous try, or None the first time. That try may have
             taken effect partly, or fully without an answer.
     """
-    backoff = Backoff(_FILE)
+    backoff = Backoff(_ACTION)
     earlier: IgniteTFError | None = None
     while True:
         try:

@@ -1,4 +1,4 @@
-"""`SqlResult`: the rows of one SQL statement, fetched as they are consumed.
+"""Runs one SQL statement: `execute`, and `SqlResult`, its rows, fetched as they are consumed.
 
 pyclient -> **sql_result** -> client
 """
@@ -9,18 +9,59 @@ import contextlib
 import datetime
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pyignite.exceptions import CacheError
 
-from ignitetf.errors import IgniteTFError, SqlError
-from ignitetf.net.pyclient import abandon, translated
-from ignitetf.sql.tokens import is_query
+from ignitetf.errors import ConfigError, IgniteTFError, SqlError
+from ignitetf.net.pyclient import PyClient, abandon, sql_arguments, translated
+from ignitetf.sql.tokens import count_parameters, is_query
+from ignitetf.wire.parameters import parameter_list
 
-__all__ = ["SqlResult"]
+__all__ = ["SqlResult", "execute"]
 
+# The node takes the limit as milliseconds in a Java int.
+_LONGEST_STATEMENT_S = ((1 << 31) - 1) // 1000
 _EPOCH = datetime.datetime(1970, 1, 1)
+
+
+def execute(
+    client: PyClient,
+    statement: str,
+    params: Sequence[Any],
+    *,
+    schema: str = "PUBLIC",
+    page_size: int = 1024,
+    timeout_s: float | None = None,
+) -> SqlResult:
+    """Run one SQL statement; `Client.sql` says what the arguments are and which errors come."""
+    values = parameter_list(params)
+    expected = count_parameters(statement)
+    if expected is not None and expected != len(values):
+        raise ConfigError(
+            f"the statement takes {expected} parameters, {len(values)} are given",
+            hint="one value for each '?', in their order",
+        )
+    wait_s, milliseconds = client.settings.request_timeout_s, 0
+    if timeout_s is not None:
+        if not 0 < timeout_s <= _LONGEST_STATEMENT_S:
+            raise ConfigError(
+                f"timeout_s={timeout_s}", hint=f"above 0, up to {_LONGEST_STATEMENT_S} seconds"
+            )
+        # Wait longer than the node's own limit, so that it can report the cancellation.
+        wait_s, milliseconds = wait_s + timeout_s, max(1, int(timeout_s * 1000))
+    with translated(statement), client.waiting(wait_s):
+        cursor = client.sql(
+            statement,
+            page_size=page_size,
+            query_args=sql_arguments(values) or None,
+            schema=schema,
+            include_field_names=True,
+            lazy=True,
+            timeout=milliseconds,
+        )
+    return SqlResult(cursor, statement)
 
 
 class SqlResult:

@@ -9,31 +9,41 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import psutil
 
 from ignitetf.errors import ConfigError
 from ignitetf.net.client import Client
+from ignitetf.read.block_order import BlockOrder, StoredBlocks
+from ignitetf.read.key_order import KeyOrder
+from ignitetf.read.key_scan import read_keys
 from ignitetf.read.options import LARGE_ROW_BYTES, ReadOptions
-from ignitetf.read.plan import Order, Shard, whole_argument
+from ignitetf.read.plan import Even, OrderName, ScanOrder, Shard, whole_argument
 from ignitetf.read.reader import CacheReader
+from ignitetf.read.survey import count_rows, survey
 from ignitetf.settings import Settings
 
 __all__ = [
     "DEFAULT_HOST",
     "DEFAULT_PORT",
+    "check_keyed",
     "chosen_partitions",
+    "even_of",
     "flag",
+    "key_order_of",
     "label_of",
     "open_reader",
+    "order_name",
     "order_of",
     "page_rows",
     "reader_count",
     "retry_seconds",
+    "seed_of",
     "settings_of",
     "shard_of",
+    "step_rows",
     "with_environment",
 ]
 
@@ -169,21 +179,21 @@ def order_of(
     even: Any,
     shard: Shard,
     window_bytes: int,
-) -> Order:
-    """Return the order of the rows of these partitions."""
-    if even not in (None, "pad", "drop"):
-        raise ConfigError(f"even={even!r}", hint="one of pad, drop, None")
-    if seed is not None:
-        seed = whole_argument("shuffle", seed, 0, (1 << 128) - 1)
-    window_bytes = whole_argument("window_bytes", window_bytes, 1, psutil.virtual_memory().total)
+) -> ScanOrder:
+    """Return the order of the rows of these partitions, by scans."""
+    seed, even = seed_of(seed), even_of(even)
+    window_bytes = _window_bytes(window_bytes)
     if even is not None and not reader.counts_are_exact:
         raise ConfigError(
-            f"even={even!r} needs the number of rows, which where= and nulls='drop' leave open"
+            f"even={even!r} needs the number of rows, which where= and nulls='drop' leave open",
+            hint="with where=, order='keys' or 'global' counts them",
         )
-    has_counts = reader.manifest is not None and bool(reader.manifest.partition_rows)
+    if reader.counts_are_exact:
+        _count_split(reader)
+    has_counts = reader.has_counts
     known = reader.counts_are_exact and (has_counts or seed is not None or shard.count > 1)
     counts = reader.partition_counts if known or has_counts else reader.estimated_counts
-    return Order(
+    return ScanOrder(
         tuple(partitions),
         tuple(counts(partitions)),
         reader.entry_bytes,
@@ -192,6 +202,121 @@ def order_of(
         window_bytes,
         known,
     )
+
+
+def _count_split(reader: CacheReader) -> None:
+    """Count the rows of the reader's split, unless the manifest has the numbers."""
+    if (split := reader.split) is None or split.counts:
+        return
+    rows = survey(reader.client, reader.name, split.division.by, reader.options)
+    counts = count_rows(split.division, reader.partition_count, rows)
+    reader.split = replace(split, counts=split.counts_in(counts))
+
+
+def key_order_of(
+    reader: CacheReader,
+    name: OrderName,
+    seed: int | None,
+    even: Any,
+    global_batch: int | None,
+    shard: Shard,
+    window_bytes: int,
+) -> KeyOrder | BlockOrder:
+    """Return the order of the rows by `keys` or `global`; reads the keys unless they are known.
+
+    Raises:
+        ConfigError: The rows cannot be read by key, or an argument does not fit.
+    """
+    manifest = reader.manifest
+    in_blocks = reader.is_blocks and name == "global"
+    (_check_blocks if in_blocks else check_keyed)(reader, f"order={name!r}")
+    if name == "keys" and seed is not None:
+        raise ConfigError("order='keys' with shuffle=", hint="order='global' shuffles")
+    step = step_rows(global_batch, shard)
+    seed = seed_of(seed)
+    if name == "global" and seed is None:
+        seed = 0
+    even = even_of(even)
+    if in_blocks and manifest is not None:
+        blocks, window_bytes = StoredBlocks.of(manifest), _window_bytes(window_bytes)
+        return BlockOrder(blocks, window_bytes, seed, even=even, global_batch=step)
+    return KeyOrder(read_keys(reader, name), seed, even=even, global_batch=step)
+
+
+def check_keyed(reader: CacheReader, what: str) -> None:
+    """Raise ConfigError unless each key of the cache is one row."""
+    if reader.is_blocks:
+        raise ConfigError(
+            f"{reader.name}: {what}, but rows in blocks cannot be read by key",
+            hint="load it with --layout rows, or take order='global', or 'scan'",
+            cache=reader.name,
+        )
+    _check_dropped(reader, what)
+
+
+def _check_blocks(reader: CacheReader, what: str) -> None:
+    """Raise ConfigError unless every row of every block is read."""
+    if reader.split is not None:
+        raise ConfigError(
+            f"{reader.name}: {what} with split=, but which rows of a block are in a split shows only"
+            " in reading",
+            hint="load it with --layout rows, or take order='scan'",
+            cache=reader.name,
+        )
+    _check_dropped(reader, what)
+
+
+def _check_dropped(reader: CacheReader, what: str) -> None:
+    """Raise ConfigError if rows are dropped for their nulls, so that their number is unknown."""
+    if reader.options.nulls == "drop":
+        raise ConfigError(
+            f"{reader.name}: {what} needs the number of rows, which nulls='drop' leaves open",
+            hint="where='FIELD IS NOT NULL' leaves them out, or nulls='mask'",
+            cache=reader.name,
+        )
+
+
+def order_name(order: Any, global_batch: Any = None) -> OrderName:
+    """Check the name of an order; None takes the one that `global_batch` needs."""
+    if order is None:
+        return "scan" if global_batch is None else "global"
+    for known in get_args(OrderName):
+        if order == known:
+            if known == "scan" and global_batch is not None:
+                raise ConfigError(
+                    "global_batch= with order='scan', whose steps depend on the number of workers",
+                    hint="order='global', or 'keys'",
+                )
+            return known  # type: ignore[no-any-return]
+    raise ConfigError(f"order={order!r}", hint=f"one of {', '.join(get_args(OrderName))}")
+
+
+def _window_bytes(value: Any) -> int:
+    return whole_argument("window_bytes", value, 1, psutil.virtual_memory().total)
+
+
+def step_rows(global_batch: Any, shard: Shard) -> int | None:
+    """Check the number of rows of a global step; None leaves it open."""
+    if global_batch is None:
+        return None
+    rows = whole_argument("global_batch", global_batch, 1)
+    if rows < shard.count:
+        raise ConfigError(
+            f"global_batch={rows} for {shard.count} workers", hint="at least one row for each"
+        )
+    return rows
+
+
+def seed_of(seed: Any) -> int | None:
+    """Check the seed of a shuffle; None does not shuffle."""
+    return None if seed is None else whole_argument("shuffle", seed, 0, (1 << 128) - 1)
+
+
+def even_of(even: Any) -> Even | None:
+    """Check how workers get the same number of rows; None lets them differ."""
+    if even not in (None, "pad", "drop"):
+        raise ConfigError(f"even={even!r}", hint="one of pad, drop, None")
+    return even  # type: ignore[no-any-return]
 
 
 def label_of(names: list[str], cache: str) -> str:

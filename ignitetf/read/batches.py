@@ -1,23 +1,32 @@
-"""Reads the pieces of a plan: fetches windows, permutes them, and cuts out the wanted rows.
+"""Reads what a shard has left of an epoch, in its order, and cuts batches.
 
-plan + reader -> **batches** -> rows
+Scans are read in windows, which are permuted, and of which the wanted rows are cut out; rows by key
+in groups of about a page; blocks in a global order by `block_lookup`.
+
+plan, key order, block order + reader -> **batches** -> rows
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterator, Sequence
+import itertools
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
 
+from ignitetf.read.block_lookup import read_blocks
+from ignitetf.read.block_order import BlockOrder, RowOrder
+from ignitetf.read.key_order import KeyOrder, Places, StepOrder
+from ignitetf.read.lookup import Lookup, check_total
 from ignitetf.read.options import PAGE_BYTES
-from ignitetf.read.plan import Order, Piece, Window
+from ignitetf.read.plan import Piece, Position, ScanOrder, Shard, Window
 from ignitetf.read.reader import CacheReader
 from ignitetf.read.window import (
     ALIGNED_ROWS,
     MANY_ROWS,
     Filling,
+    inverse,
     piece_rows,
 )
 from ignitetf.wire.buffers import BufferPool
@@ -26,9 +35,12 @@ from ignitetf.wire.schema import Batch
 
 __all__ = [
     "batch_count",
+    "batch_parts",
     "closing_batches",
+    "cut_batches",
     "join_batches",
-    "read_pieces",
+    "read_places",
+    "read_rows",
 ]
 
 # Batches are joined until they have this many bytes, because each hand-over to TensorFlow has a
@@ -36,17 +48,43 @@ __all__ = [
 _LEAST_BYTES: Final = PAGE_BYTES * 3 // 4
 
 
-def read_pieces(
-    reader: CacheReader, order: Order, pieces: Sequence[Piece], epoch: int
+def read_rows(
+    reader: CacheReader, order: RowOrder, position: Position, shard: Shard
 ) -> Generator[Batch, None, None]:
-    """Yield the rows of the pieces, in order.
+    """Yield the rows that a shard has left from a position on, in order."""
+    if isinstance(order, KeyOrder):
+        slices = order.slices(position, shard)
+        yield from read_places(reader, order, position.epoch, slices)
+    elif isinstance(order, BlockOrder):
+        yield from read_blocks(reader, order, position, shard)
+    else:
+        yield from _by_scan(reader, order, order.pieces(position.chain, shard), position.epoch)
 
-    Args:
-        reader: The cache.
-        order: Its order.
-        pieces: The parts of an epoch to read.
-        epoch: Number of the epoch.
-    """
+
+def read_places(
+    reader: CacheReader, order: KeyOrder, epoch: int, places: Places
+) -> Generator[Batch, None, None]:
+    """Yield the rows at these places of an epoch, in their order."""
+    check_total(reader, order.keys)
+    rows = len(places)
+    pools = reader.window_pools
+    pool = pools.pop() if pools else BufferPool()
+    lookup = Lookup(reader, order.keys, pool)
+    step = lookup.group_rows
+    groups = (
+        order.numbers(epoch, places.places(start, min(start + step, rows)))
+        for start in range(0, rows, step)
+    )
+    try:
+        with contextlib.closing(lookup.batches(groups)) as batches:
+            yield from batches
+    finally:
+        pools.append(pool)
+
+
+def _by_scan(
+    reader: CacheReader, order: ScanOrder, pieces: Sequence[Piece], epoch: int
+) -> Generator[Batch, None, None]:
     for piece in pieces:
         if not order.known:
             yield from _read_range(reader, order, piece, (piece.start, piece.stop), epoch)
@@ -63,7 +101,7 @@ def read_pieces(
 
 def _read_range(
     reader: CacheReader,
-    order: Order,
+    order: ScanOrder,
     piece: Piece,
     wanted: tuple[int, int],
     epoch: int,
@@ -93,7 +131,7 @@ def _plain(reader: CacheReader, windows: list[Window]) -> Iterator[Batch]:
 
 
 def _windowed(
-    reader: CacheReader, order: Order, windows: list[Window], epoch: int
+    reader: CacheReader, order: ScanOrder, windows: list[Window], epoch: int
 ) -> Iterator[Batch]:
     """Yield permuted windows; the next one is received while the current one is consumed."""
     partitions = [p for w in windows for p in w.partitions]
@@ -110,7 +148,8 @@ def _windowed(
             for item in batches:
                 if item.batch is not None and certain:
                     if filling is None:
-                        filling = Filling(order.permutation(windows[number], epoch), pool, rest)
+                        index = order.permutation(windows[number], epoch)
+                        filling = Filling(inverse(index), pool, rest)
                     filling.add(item.batch)
                     continue
                 if item.batch is not None:
@@ -130,7 +169,7 @@ def _windowed(
         pools.append(pool)
 
 
-def _permuted(parts: list[Batch], order: Order, window: Window, epoch: int) -> Iterator[Batch]:
+def _permuted(parts: list[Batch], order: ScanOrder, window: Window, epoch: int) -> Iterator[Batch]:
     rows = sum(len(b) for b in parts)
     if rows == 0:
         return
@@ -172,22 +211,56 @@ def join_batches(
             yield waiting
 
 
-def _cut(
-    batches: Generator[Batch, None, None], exact_rows: int, drop_remainder: bool
+def cut_batches(
+    batches: Generator[Batch, None, None], sizes: Iterable[int]
 ) -> Generator[list[Batch], None, None]:
+    """Cut batches into others of these sizes, as the parts of each; the last may be shorter."""
     waiting: list[Batch] = []
     rows = 0
     with contextlib.closing(batches):
-        for batch in batches:
-            while rows + len(batch) >= exact_rows:
-                need = exact_rows - rows
-                yield [*waiting, batch[:need]]
-                waiting, rows, batch = [], 0, batch[need:]
-            if len(batch):
+        for size in sizes:
+            while rows < size and (batch := next(batches, None)) is not None:
                 waiting.append(batch)
                 rows += len(batch)
-        if waiting and not drop_remainder:
-            yield waiting
+            if not rows:
+                return
+            # The batch that goes beyond the size is the last one.
+            more = max(0, rows - size)
+            last = waiting.pop()
+            yield [*waiting, last[: len(last) - more]]
+            waiting, rows = ([last[len(last) - more :]] if more else []), more
+
+
+def batch_parts(
+    batches: Generator[Batch, None, None],
+    order: ScanOrder | StepOrder,
+    position: Position,
+    shard: Shard,
+    batch_size: int | None,
+    drop_remainder: bool,
+) -> Generator[list[Batch], None, None]:
+    """Cut the rows that a shard has left into batches, as the parts of each.
+
+    Args:
+        batches: These rows.
+        order: Their order.
+        position: Where they begin.
+        shard: Whose they are.
+        batch_size: Rows per batch; None for this worker's part of each global step.
+        drop_remainder: Leave out an incomplete last batch.
+    """
+    if isinstance(order, StepOrder) and (batch_size is None or order.is_uneven(shard)):
+        return cut_batches(batches, order.slices(position, shard).sizes(drop_remainder))
+    return join_batches(batches, batch_size, drop_remainder)
+
+
+def _cut(
+    batches: Generator[Batch, None, None], exact_rows: int, drop_remainder: bool
+) -> Generator[list[Batch], None, None]:
+    with contextlib.closing(cut_batches(batches, itertools.repeat(exact_rows))) as parts:
+        for part in parts:
+            if not drop_remainder or sum(map(len, part)) == exact_rows:
+                yield part
 
 
 def closing_batches(batches: Generator[Batch, None, None]) -> Iterator[Batch]:

@@ -58,10 +58,17 @@ class Changes:
         if rows != expected:
             self._tell(partition, f"{rows} entries, {self.source} {expected}")
 
-    def check_size(self, size: int | None, rows: int) -> None:
+    def check_size(self, size: int | None, rows: int, when: str = "when the epoch began") -> None:
         """Compare the total entry count with the size that the cache had before."""
         if size is not None and rows != size:
-            self._tell(None, f"{rows} entries, there were {size} when the epoch began")
+            self._tell(None, f"{rows} entries, there were {size} {when}")
+
+    def check_block(self, key: int, rows: int | None, expected: int) -> None:
+        """Compare the rows of a block with what the load stored; None if the block is gone."""
+        if rows is None:
+            self._tell(None, f"block {key} is gone")
+        elif rows != expected:
+            self._tell(None, f"block {key} has {rows} rows, the load stored {expected}")
 
     def check_keys(self, partition: int, marks: Sequence[int]) -> None:
         """Compare the keys of a partition with those of an earlier epoch."""

@@ -20,7 +20,7 @@ from ignitetf.errors import ConfigError
 from ignitetf.sql.tokens import Token, tokens
 from ignitetf.wire.parameters import encode_parameter
 
-__all__ = ["Condition", "Table", "parse_condition"]
+__all__ = ["Condition", "Table", "parse_condition", "quoted"]
 
 
 def _words(text: str) -> frozenset[str]:
@@ -80,15 +80,16 @@ class Table:
     @property
     def sql(self) -> str:
         """The table's name in a statement."""
-        return f"{_quoted(self.schema)}.{_quoted(self.name)}"
+        return f"{quoted(self.schema)}.{quoted(self.name)}"
 
     @property
     def source(self) -> str:
         """The text after FROM."""
-        return self.sql if self.alias is None else f"{self.sql} AS {_quoted(self.alias)}"
+        return self.sql if self.alias is None else f"{self.sql} AS {quoted(self.alias)}"
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """Return a name as SQL writes it exactly."""
     return '"{}"'.format(name.replace('"', '""'))
 
 

@@ -16,11 +16,13 @@ __all__ = ["Place", "key_of"]
 
 
 class Place:
-    """Adds cache, partition and key to an error about a record."""
+    """Adds cache, key and, if it is known, partition to an error about a record."""
 
-    def __init__(self, cache: str, partition: int, batch: Batch | None = None) -> None:
-        self._where = f"{cache}, partition {partition}"
-        self._facts: dict[str, Any] = {"cache": cache, "partition": partition}
+    def __init__(self, cache: str, partition: int | None, batch: Batch | None = None) -> None:
+        self._where = cache if partition is None else f"{cache}, partition {partition}"
+        self._facts: dict[str, Any] = {"cache": cache}
+        if partition is not None:
+            self._facts["partition"] = partition
         self._batch = batch
 
     def __enter__(self) -> None:

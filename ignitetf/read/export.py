@@ -14,7 +14,7 @@ from ignitetf.errors import MissingExtra
 from ignitetf.read.leaves import Dense, Node, Runs, Struct
 from ignitetf.wire.schema import Batch, Column
 
-__all__ = ["Ragged", "to_arrow", "to_numpy"]
+__all__ = ["Ragged", "columns_of", "count_of", "record_of", "to_arrow", "to_numpy"]
 
 
 class Ragged(NamedTuple):
@@ -43,6 +43,44 @@ def to_numpy(column: Column, node: Node) -> Any:
     out = np.empty(len(column), object)
     out[:] = column.to_bytes()
     return out
+
+
+def columns_of(batch: Batch, key: Node, values: dict[str, Node], plain: bool) -> dict[str, Any]:
+    """Return a batch as NumPy columns: `{"key": column, "val": {FIELD: column}}`.
+
+    Args:
+        batch: The records.
+        key: The structure of the key.
+        values: The structure of each field.
+        plain: Whether values are no objects; `val` is then itself a column.
+    """
+    assert batch.key is not None
+    found = {name: to_numpy(batch.columns[name], node) for name, node in values.items()}
+    return {"key": to_numpy(batch.key, key), "val": found["val"] if plain else found}
+
+
+def count_of(columns: Any) -> int:
+    """Return the number of records in the columns that `columns_of` returns."""
+    if isinstance(columns, dict):
+        return count_of(next(iter(columns.values())))
+    return len(columns.offsets) - 1 if isinstance(columns, Ragged) else len(columns)
+
+
+def record_of(columns: Any, number: int) -> Any:
+    """Return one record of the columns that `columns_of` returns, in the same structure."""
+    if isinstance(columns, dict):
+        return {name: record_of(column, number) for name, column in columns.items()}
+    if isinstance(columns, Ragged):
+        return _part(columns.values, int(columns.offsets[number]), int(columns.offsets[number + 1]))
+    return columns[number]
+
+
+def _part(columns: Any, start: int, stop: int) -> Any:
+    if isinstance(columns, dict):
+        return {name: _part(column, start, stop) for name, column in columns.items()}
+    if isinstance(columns, Ragged):
+        return Ragged(columns.values, columns.offsets[start : stop + 1])
+    return columns[start:stop]
 
 
 def to_arrow(batch: Batch, key: Node, nodes: dict[str, Node]) -> Any:

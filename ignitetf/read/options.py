@@ -29,6 +29,7 @@ class ReadOptions:
         where: SQL condition that the node evaluates, None for all entries.
         where_params: Values for the `?` in it.
         table: The SQL table to read if the cache has several; None for its only one.
+        split: Name of the split to read, see `splits.find_split`; None for all rows.
         schema: Declared schema, see `declared`.
         nulls: Policy for nulls.
         raw_nulls: Leave nulls in the columns, marked by `valid`; no policy is applied.
@@ -46,6 +47,7 @@ class ReadOptions:
     where: str | None = None
     where_params: tuple[Any, ...] = ()
     table: str | None = None
+    split: str | None = None
     schema: Any = None
     nulls: NullPolicy = "error"
     raw_nulls: bool = False

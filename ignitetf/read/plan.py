@@ -9,6 +9,9 @@ consecutive ones into windows of a limited number of bytes, and permutes the row
 The order within a partition is that of its key hashes, the same on every node, so nothing here
 depends on the cluster or on the number of readers.
 
+This module is about the order of scans, and what all orders share: shards and positions. The order
+by keys is in `key_order`.
+
 A position is a chain of (number of shards, rows that each has consumed). The rows left over by one
 link are dealt out anew, in equal contiguous ranges, to the shards of the next link. So an epoch
 continues where it stopped even if the number of workers changed.
@@ -34,9 +37,11 @@ from ignitetf.errors import ConfigError
 __all__ = [
     "MOST_ROWS",
     "WINDOW_BYTES",
-    "Order",
+    "Even",
+    "OrderName",
     "Piece",
     "Position",
+    "ScanOrder",
     "Shard",
     "Window",
     "whole",
@@ -45,6 +50,7 @@ __all__ = [
 
 WINDOW_BYTES: Final = 256 << 20
 Even = Literal["pad", "drop"]
+OrderName = Literal["scan", "keys", "global"]
 _UNBOUNDED: Final = 1 << 62
 MOST_ROWS: Final = _UNBOUNDED - 1
 # A state with more shards or links was not written by any training.
@@ -124,6 +130,7 @@ class Position:
     Attributes:
         epoch: Number of the epoch.
         chain: (number of shards, rows consumed by each), one link for each change of that number.
+            By keys a single link: (1, rows that all shards together have consumed).
     """
 
     epoch: int
@@ -156,8 +163,8 @@ class Position:
 
 
 @dataclass(frozen=True)
-class Order:
-    """The order of the rows of some partitions.
+class ScanOrder:
+    """The order of the rows of some partitions, as scans return them.
 
     Attributes:
         partitions: Partitions to read, ascending.
@@ -178,6 +185,19 @@ class Order:
     even: Even | None = None
     window_bytes: int = WINDOW_BYTES
     known: bool = True
+
+    @property
+    def name(self) -> OrderName:
+        """`scan`."""
+        return "scan"
+
+    def rows_left(self, position: Position, shard: Shard) -> int:
+        """Return the number of rows that a shard has left; only if `known`."""
+        return _length(self.pieces(position.chain, shard))
+
+    def after(self, position: Position, rows: int, shard: Shard) -> Position:
+        """Return the position after each of the shards has consumed `rows` more rows."""
+        return position.after(rows, shard.count)
 
     def share(self, shard: Shard) -> tuple[int, ...]:
         """Return the partitions of one shard, ascending; the largest goes to the smallest shard."""

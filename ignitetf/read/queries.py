@@ -10,18 +10,19 @@ with these keys are kept. So the order within a partition is the same either way
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ignitetf.errors import ConfigError
 from ignitetf.net.client import Client, cache_id
-from ignitetf.read.conditions import Condition, Table, parse_condition
+from ignitetf.read.conditions import Condition, Table, parse_condition, quoted
 from ignitetf.read.options import PAGE_BYTES, ReadOptions
 from ignitetf.read.scan import Query, RetryPolicy, pipeline_depth, scan_units
 from ignitetf.sql import statement
 from ignitetf.sql.tokens import tokens
 from ignitetf.wire.codes import Feature, OpCode
+from ignitetf.wire.frames import Page
 from ignitetf.wire.keysets import KeySet
 from ignitetf.wire.requests import scan_request, sql_request
 
@@ -96,19 +97,42 @@ class Selection:
         Raises:
             ConfigError: As `check_whole`; the cluster may have grown.
         """
+        found = KeySet()
+        for first, page in self.key_pages(client, retry):
+            if first:
+                found = KeySet()
+            found.add(page)
+        return found
+
+    def key_pages(
+        self, client: Client, retry: RetryPolicy, column: str | None = None
+    ) -> Generator[tuple[bool, Page], None, None]:
+        """Yield pages with the keys of the matching rows, by one statement over all of them.
+
+        Args:
+            client: The connection.
+            retry: How long to replace a lost connection.
+            column: A column whose value follows each key.
+
+        Yields:
+            Whether it is the first page, and the page. After a lost connection the statement starts
+            over with another first page, and those before it do not count.
+
+        Raises:
+            ConfigError: As `check_whole`; the cluster may have grown.
+        """
         self.check_whole(client)
-        sql = self._select("_KEY", self.condition.text)
+        what = "_KEY" if column is None else f"_KEY, {quoted(column)}"
+        sql = self._select(what, self.condition.text)
         body = sql_request(self.table.schema, sql, self.condition.params, _KEYS_IN_PAGE)
         query = Query(OpCode.QUERY_SQL_FIELDS, lambda _: body, self.cache, _KEYS_IN_PAGE)
-        found = KeySet()
+        first = True
         with contextlib.closing(scan_units(client, query, [0], retry=retry)) as pages:
             for item in pages:
-                if item.replay == 0:
-                    found = KeySet()  # after a lost connection the statement starts over
                 if item.page is not None:
-                    found.add(item.page)
+                    yield first or item.replay == 0, item.page
+                    first = False
         self.check_whole(client)
-        return found
 
     def check(self, client: Client, params: Sequence[Any]) -> None:
         """Raise ConfigError or SqlError if the cluster cannot evaluate the condition."""

@@ -14,24 +14,43 @@ import functools
 import threading
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+import numpy as np
+
+from ignitetf.errors import ConfigError, KeyNotFound
 from ignitetf.net.client import Client
+from ignitetf.read.access import Access, Missing
+from ignitetf.read.ahead import DeviceBatches
 from ignitetf.read.arguments import (
     chosen_partitions,
     flag,
+    key_order_of,
     open_reader,
+    order_name,
     order_of,
     page_rows,
     retry_seconds,
     shard_of,
 )
-from ignitetf.read.batches import closing_batches, join_batches, read_pieces
-from ignitetf.read.export import to_arrow, to_numpy
+from ignitetf.read.batches import batch_count, batch_parts, closing_batches, read_rows
+from ignitetf.read.block_order import RowOrder
+from ignitetf.read.devices import Framework, check_dense, device_of
+from ignitetf.read.export import columns_of, record_of, to_arrow
+from ignitetf.read.key_order import KeyOrder, StepOrder
 from ignitetf.read.leaves import Node, element_tree, key_tree
 from ignitetf.read.nulls import NullPolicy
 from ignitetf.read.options import ReadOptions
-from ignitetf.read.plan import MOST_ROWS, WINDOW_BYTES, Even, Order, Position, Shard, whole_argument
+from ignitetf.read.plan import (
+    MOST_ROWS,
+    WINDOW_BYTES,
+    Even,
+    OrderName,
+    Position,
+    ScanOrder,
+    Shard,
+    whole_argument,
+)
 from ignitetf.read.reader import CacheReader
 from ignitetf.read.state import identity_of, placed
 from ignitetf.read.window import piece_rows
@@ -40,7 +59,10 @@ from ignitetf.wire.concat import concat
 from ignitetf.wire.parameters import parameter_list
 from ignitetf.wire.schema import Batch
 
-__all__ = ["Batches", "EpochRows", "Epochs", "open_rows"]
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Batches", "EpochRows", "Epochs", "Readable", "open_rows"]
 
 
 def open_rows(
@@ -51,12 +73,15 @@ def open_rows(
     where: str | None = None,
     where_params: Sequence[Any] = (),
     table: str | None = None,
+    split: str | None = None,
     schema: Any = None,
     nulls: NullPolicy = "error",
+    order: OrderName | None = None,
     shuffle: int | None = None,
     epoch: int = 0,
     shard: Any = None,
     even: Even | None = None,
+    global_batch: int | None = None,
     part: int = -1,
     local: bool = False,
     readers: int | str = "auto",
@@ -84,12 +109,19 @@ def open_rows(
         where: SQL condition on the rows, as written after WHERE.
         where_params: Values for the `?` in it.
         table: SQL table to read if the cache has several.
+        split: Name of a split (`ignitetf split`), as `train`; `-fold0` for all rows but those.
         schema: Declared fields, `{name: dtype | (dtype, shape)}`.
         nulls: `error`, `default`, `mask` or `drop`.
+        order: `scan` by partitions, shuffled in windows; `keys` by ascending key, which for loaded
+            data is the order of the source; `global` by key in random order (without `shuffle`, of
+            seed 0), blocks in windows. None is `scan`, or `global` if there is a `global_batch`.
         shuffle: Seed of the shuffle; None reads partitions in order.
         epoch: Number of the epoch.
         shard: (index, count) of this worker; None takes it from `TF_CONFIG` if that is set.
         even: `pad` or `drop` to give all shards the same number of rows.
+        global_batch: Rows of a step over all workers, by `keys` or `global`: the steps have the
+            same rows for any number of workers. None takes the workers' batch size times their
+            number.
         part: Read only this partition; -1 for all.
         local: Read only the partitions that the connected node owns.
         readers: Connections at once, or "auto".
@@ -97,7 +129,7 @@ def open_rows(
         on_node_loss: `retry` or `error`.
         on_change: `error` or `warn`.
         version: Require this version of the data set's manifest.
-        window_bytes: Limit for a window of the shuffle.
+        window_bytes: Limit for a window of the shuffle, of partitions or, by `global`, of blocks.
         settings: Connection settings, instead of `address`.
         client: An open connection, instead of `address` and `settings`.
 
@@ -109,7 +141,7 @@ def open_rows(
     """
     options = ReadOptions(
         fields=fields, where=where, where_params=parameter_list(where_params, "where_params"),
-        table=table, schema=schema, nulls=nulls, page_size=page_rows(page_size),
+        table=table, split=split, schema=schema, nulls=nulls, page_size=page_rows(page_size),
         retry_s=retry_seconds(on_node_loss), on_change=on_change,
         version=None if version is None else whole_argument("version", version, 0),
     )  # fmt: skip
@@ -119,10 +151,17 @@ def open_rows(
     if client is None:
         client = Client(settings if settings is not None else _settings_of(address))
     reader = open_reader(client, cache, options, readers)
-    partitions = chosen_partitions(reader, part, local)
-    order = order_of(reader, partitions, shuffle, even, worker, window_bytes)
+    name = order_name(order, global_batch)
+    rows: RowOrder
+    if name == "scan":
+        partitions = chosen_partitions(reader, part, local)
+        rows = order_of(reader, partitions, shuffle, even, worker, window_bytes)
+    elif part != -1 or local:
+        raise ConfigError(f"order={name!r} with part= or local=", hint="order='scan' takes them")
+    else:
+        rows = key_order_of(reader, name, shuffle, even, global_batch, worker, window_bytes)
     client.release_idle()
-    return EpochRows(reader, order, worker, position)
+    return EpochRows(reader, rows, worker, position)
 
 
 def _settings_of(address: str | Sequence[str] | None) -> Settings:
@@ -144,11 +183,20 @@ class EpochRows:
         position: Epoch and place in it where these rows begin.
     """
 
-    def __init__(self, reader: CacheReader, order: Order, shard: Shard, position: Position) -> None:
+    def __init__(
+        self,
+        reader: CacheReader,
+        order: RowOrder,
+        shard: Shard,
+        position: Position,
+        access: Access | None = None,
+    ) -> None:
         self.reader = reader
         self.order = order
         self.shard = shard
         self.position = position
+        keys = order.keys if isinstance(order, KeyOrder) else None
+        self._access = access if access is not None else Access(reader, keys)
 
     def __repr__(self) -> str:
         shard = f", shard {self.shard.index} of {self.shard.count}" if self.shard.count > 1 else ""
@@ -159,8 +207,8 @@ class EpochRows:
     @functools.cached_property
     def length(self) -> int | None:
         """The number of rows; None if only reading can tell (`where=`, `nulls="drop"`)."""
-        if self.order.known:
-            return sum(map(len, self.order.pieces(self.position.chain, self.shard)))
+        if isinstance(self.order, StepOrder) or self.order.known:
+            return self.order.rows_left(self.position, self.shard)
         rows = self.reader.row_count(self.order.partitions)
         return None if rows is None else rows - sum(n for _, n in self.position.chain)
 
@@ -189,11 +237,66 @@ class EpochRows:
         """Records left out so far by `nulls="drop"`, over all reading on these connections."""
         return self.reader.dropped
 
+    # Random access
+
+    def __getitem__(self, index: Any) -> dict[str, Any]:
+        """Return rows by number, in the order asked for.
+
+        Rows are numbered in the order of their keys, which for loaded data is the order of the
+        source, whatever order, epoch and shard these rows are of.
+
+        Args:
+            index: A number for one row; a slice, a list of numbers or an array of `bool` for
+                several. Negative numbers count from the end.
+
+        Returns:
+            NumPy columns as in `batches`, for a single number one record in the same structure.
+
+        Raises:
+            OutOfRange: A number is beyond the last row (an IndexError).
+            ConfigError: The rows cannot be read by key, or their keys have no order.
+            DataChanged: A row is gone, unless `on_change` lets that pass and it is left out.
+        """
+        if isinstance(index, (int, np.integer)) and not isinstance(index, bool):
+            rows = self._access.rows(self._access.numbers([int(index)]))
+            if not len(rows):
+                raise KeyNotFound(f"{self.reader.name}: row {index} is gone")
+            return record_of(self.columns_of(rows), 0)  # type: ignore[no-any-return]
+        return self.columns_of(self._access.rows(self._access.numbers(index)))
+
+    # Without this, Python would iterate by single rows, in another order than `batches`.
+    __iter__ = None
+
+    def sample(self, n: int, seed: int) -> dict[str, Any]:
+        """Return `n` different rows in random order, the same ones for the same seed."""
+        return self.columns_of(self._access.rows(self._access.sample(n, seed)))
+
+    def by_key(self, keys: Any, missing: Missing = "error") -> dict[str, Any]:
+        """Return the rows with these keys, in the order asked for.
+
+        Args:
+            keys: A list or an array of keys; for keys of several fields a dict with a list for
+                each. A key may be repeated.
+            missing: `error`, or `skip` to leave keys out that have no row.
+
+        Raises:
+            KeyNotFound: A key has no row (a KeyError).
+            ConfigError: The keys are of another type than the cache's.
+        """
+        return self.columns_of(self._access.by_key(keys, missing))
+
+    def columns_of(self, batch: Batch) -> dict[str, Any]:
+        """Return a batch of these rows as NumPy columns; see `export.columns_of`."""
+        return columns_of(batch, self.key, self.values, self.plain)
+
     # Other places
+
+    def _of(self, order: RowOrder, position: Position) -> EpochRows:
+        return EpochRows(self.reader, order, self.shard, position, self._access)
 
     def at(self, position: Position) -> EpochRows:
         """Return the rows from another position on."""
-        return EpochRows(self.reader, self.order, self.shard, position)
+        return self._of(self.order, position)
 
     def next_epoch(self) -> EpochRows:
         """Return the rows of the next epoch, from its beginning."""
@@ -206,13 +309,48 @@ class EpochRows:
     def shuffled(self, seed: int | None) -> EpochRows:
         """Return the rows shuffled by another seed; None keeps the order."""
         old = self.order
-        if seed is None:
-            seed = old.seed
-        order = order_of(
-            self.reader, list(old.partitions), seed, old.even, self.shard, old.window_bytes
-        )
-        order = replace(order, row_bytes=old.row_bytes)
-        return EpochRows(self.reader, order, self.shard, self.position)
+        if isinstance(old, StepOrder):
+            order: RowOrder = replace(old, seed=old.seed if seed is None else seed)
+        else:
+            order = order_of(
+                self.reader,
+                list(old.partitions),
+                old.seed if seed is None else seed,
+                old.even,
+                self.shard,
+                old.window_bytes,
+            )
+            order = replace(order, row_bytes=old.row_bytes)
+        return self._of(order, self.position)
+
+    def of_shard(self, shard: Any) -> EpochRows:
+        """Return the rows of another worker, `(index, count)`, from the same position on."""
+        worker, order = Shard.of(shard), self.order
+        if isinstance(order, ScanOrder):
+            # The number of workers decides whether the rows of each partition have to be counted.
+            counted = order_of(
+                self.reader,
+                list(order.partitions),
+                order.seed,
+                order.even,
+                worker,
+                order.window_bytes,
+            )
+            order = replace(counted, row_bytes=order.row_bytes)
+        return EpochRows(self.reader, order, worker, self.position, self._access)
+
+    def in_batches(self, batch_size: int) -> EpochRows:
+        """Return the rows for workers that read batches of this size.
+
+        By keys, this is what makes a global step of the batches of all workers.
+
+        Raises:
+            ConfigError: `global_batch` rows cannot be cut into such batches.
+        """
+        if not isinstance(self.order, StepOrder):
+            return self
+        order = self.order.with_batch(batch_size, self.shard)
+        return self._of(order, self.position)
 
     def state(self, rows_consumed: int = 0, epoch: int | None = None) -> dict[str, Any]:
         """Return the state of the training after `rows_consumed` rows.
@@ -237,7 +375,7 @@ class EpochRows:
     def _after(self, rows: int) -> Position:
         limit = self.length if self.order.known and self.length is not None else MOST_ROWS
         consumed = whole_argument("rows_consumed", rows, 0, limit)
-        return self.position.after(consumed, self.shard.count)
+        return self.order.after(self.position, consumed, self.shard)
 
     def resume(self, state: dict[str, Any]) -> EpochRows:
         """Return the rows that follow the place where `state` was taken.
@@ -247,7 +385,7 @@ class EpochRows:
             DataChanged: The data were loaded again since.
         """
         position, order = placed(state, self.reader, self.order, self.shard)
-        return EpochRows(self.reader, order, self.shard, position)
+        return self._of(order, position)
 
     # Reading
 
@@ -256,19 +394,80 @@ class EpochRows:
 
         Close the generator to stop early.
         """
-        pieces = self.order.pieces(self.position.chain, self.shard)
-        return read_pieces(self.reader, self.order, pieces, self.position.epoch)
+        return read_rows(self.reader, self.order, self.position, self.shard)
+
+    def batch_parts(
+        self, batch_size: int | None, drop_remainder: bool
+    ) -> Generator[list[Batch], None, None]:
+        """Yield the rows of each batch, as the parts that it is made of.
+
+        Args:
+            batch_size: Rows per batch; None for this worker's part of each global step.
+            drop_remainder: Leave out an incomplete last batch.
+        """
+        batches = self.column_batches()
+        return batch_parts(
+            batches, self.order, self.position, self.shard, batch_size, drop_remainder
+        )
+
+    def batch_count(self, batch_size: int, drop_remainder: bool) -> int | None:
+        """Return the number of batches that `batch_parts` yields; None if it is unknown."""
+        order = self.order
+        if isinstance(order, StepOrder) and order.is_uneven(self.shard):
+            return len(order.slices(self.position, self.shard).sizes(drop_remainder))
+        return batch_count(self.length, batch_size, drop_remainder)
 
     def batches(self, batch_size: int | None = None, drop_remainder: bool = False) -> Batches:
         """Return an iterator of NumPy columns that knows its position.
 
         Args:
-            batch_size: Rows per batch; None for about a page, without a copy.
+            batch_size: Rows per batch; None for about a page, without a copy, or with
+                `global_batch` for this worker's part of each step.
             drop_remainder: Leave out an incomplete last batch.
         """
         if batch_size is not None:
             batch_size = whole_argument("batch_size", batch_size, 1)
         return Batches(self, batch_size, drop_remainder)
+
+    def to_device(
+        self,
+        device: Any = None,
+        *,
+        framework: Framework | None = None,
+        batch_size: int | None = None,
+        drop_remainder: bool = False,
+        keys: bool = True,
+        ahead: int = 2,
+    ) -> DeviceBatches:
+        """Return an iterator of batches as arrays of JAX or PyTorch on a device.
+
+            with rows.to_device("cuda:0", framework="torch", batch_size=128) as batches:
+                for batch in batches:
+                    batch["val"]["IMAGE"]                # torch.uint8 [128, 28, 28, 1]
+
+        A thread reads the next batches and copies them while the consumer works. Rows and structure
+        are those of `batches`. JAX stores numbers of 64 bits in 32 unless its `jax_enable_x64` is
+        set; integers that do not fit are refused.
+
+        Args:
+            device: A device of the framework or its name, for JAX also a sharding; None for the
+                default one, for PyTorch the current CUDA device if there is one.
+            framework: `jax` or `torch`; None takes that of a device object.
+            batch_size: As in `batches`.
+            drop_remainder: Leave out an incomplete last batch.
+            keys: Whether batches have the entry `key`.
+            ahead: Most batches on the device that the consumer does not have yet.
+
+        Raises:
+            ConfigError: A field, or the key, is text or has lists of different lengths; or there is
+                no such device.
+            MissingExtra: The framework is not installed.
+        """
+        keys = flag("keys", keys)
+        check_dense(self.reader.name, self.key if keys else None, self.values, self.plain)
+        ahead = whole_argument("ahead", ahead, 1)
+        place = device_of(framework, device)
+        return DeviceBatches(self.batches(batch_size, drop_remainder), place, keys, ahead)
 
     def numpy(self) -> Iterator[dict[str, Any]]:
         """Yield the rows, a page at a time, as NumPy columns; see `export.to_numpy`.
@@ -283,6 +482,39 @@ class EpochRows:
         for batch in closing_batches(_pages(self)):
             yield to_arrow(batch, self.key, self.values)
 
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Return the rows as an Arrow stream (PyCapsule), for pandas, Polars, DuckDB and others."""
+        empty = to_arrow(self.reader.no_rows(), self.key, self.values)
+        import pyarrow as pa
+
+        stream = pa.RecordBatchReader.from_batches(empty.schema, self.arrow())
+        return stream.__arrow_c_stream__(requested_schema)
+
+
+class Readable(Protocol):
+    """Rows that `Batches` reads: `EpochRows`, and a mixture of several; see there."""
+
+    @property
+    def order(self) -> ScanOrder | StepOrder:
+        """The order of all rows."""
+
+    def in_batches(self, batch_size: int) -> Readable:
+        """Return the rows for workers that read batches of this size."""
+
+    def column_batches(self) -> Generator[Batch, None, None]:
+        """Yield columns in their stored form."""
+
+    def batch_parts(
+        self, batch_size: int | None, drop_remainder: bool
+    ) -> Generator[list[Batch], None, None]:
+        """Yield the rows of each batch, as the parts that it is made of."""
+
+    def columns_of(self, batch: Batch) -> dict[str, Any]:
+        """Return a batch as NumPy columns."""
+
+    def state(self, rows_consumed: int = 0) -> dict[str, Any]:
+        """Return the state of the training after `rows_consumed` rows."""
+
 
 class Batches(Iterator[dict[str, Any]]):
     """Batches of an epoch as NumPy columns, and how far they have come.
@@ -293,28 +525,23 @@ class Batches(Iterator[dict[str, Any]]):
         consumed: Rows handed out so far.
     """
 
-    def __init__(self, rows: EpochRows, batch_size: int | None, drop_remainder: bool) -> None:
+    def __init__(self, rows: Readable, batch_size: int | None, drop_remainder: bool) -> None:
         self.consumed = 0
-        self._rows = rows
-        if batch_size is None:
-            self._batches = _pages(rows)
-        else:
-            self._batches = _joined(join_batches(rows.column_batches(), batch_size, drop_remainder))
+        by_step = isinstance(rows.order, StepOrder) and rows.order.global_batch is not None
+        if batch_size is None and not by_step:
+            self._rows, self._batches = rows, _pages(rows)
+            return
+        self._rows = rows if batch_size is None else rows.in_batches(batch_size)
+        self._batches = _joined(self._rows.batch_parts(batch_size, drop_remainder))
 
     def __next__(self) -> dict[str, Any]:
         batch = next(self._batches)
         self.consumed += len(batch)
-        rows = self._rows
-        values = {n: to_numpy(batch.columns[n], node) for n, node in rows.values.items()}
-        assert batch.key is not None
-        return {
-            "key": to_numpy(batch.key, rows.key),
-            "val": values["val"] if rows.plain else values,
-        }
+        return self._rows.columns_of(batch)
 
-    def state(self) -> dict[str, Any]:
-        """Return the state after the last batch handed out, for `EpochRows.resume`."""
-        return self._rows.state(self.consumed)
+    def state(self, rows_consumed: int | None = None) -> dict[str, Any]:
+        """Return the state for `resume` after so many rows; None for those handed out."""
+        return self._rows.state(self.consumed if rows_consumed is None else rows_consumed)
 
     def close(self) -> None:
         """Stop reading; connections go back to the pool."""
@@ -327,30 +554,40 @@ class Batches(Iterator[dict[str, Any]]):
         self.close()
 
 
-class Epochs:
+class _Following(Protocol):
+    """Rows that know those of the next epoch."""
+
+    def next_epoch(self) -> Self:
+        """Return the rows of the next epoch, from its beginning."""
+
+
+_R = TypeVar("_R", bound=_Following)
+
+
+class Epochs(Generic[_R]):
     """One epoch after another: each `take` returns the next one, whichever thread asks.
 
     A pipeline that is iterated repeatedly needs this memory; the rows themselves have none.
     """
 
-    def __init__(self, first: EpochRows) -> None:
+    def __init__(self, first: _R) -> None:
         self._lock = threading.Lock()
         self._next = first
 
-    def take(self) -> EpochRows:
+    def take(self) -> _R:
         """Return the rows of the next epoch; after `seek`, possibly only the rest of one."""
         with self._lock:
             rows = self._next
             self._next = rows.next_epoch()
         return rows
 
-    def seek(self, rows: EpochRows) -> None:
+    def seek(self, rows: _R) -> None:
         """Make the next `take` return these rows."""
         with self._lock:
             self._next = rows
 
 
-def _pages(rows: EpochRows) -> Generator[Batch, None, None]:
+def _pages(rows: Readable) -> Generator[Batch, None, None]:
     """Yield batches of about a page; a shuffled window arrives whole and is cut up."""
     with contextlib.closing(rows.column_batches()) as batches:
         for batch in batches:

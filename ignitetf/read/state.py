@@ -12,46 +12,70 @@ from __future__ import annotations
 import hashlib
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
 from ignitetf.errors import ConfigError, DataChanged
-from ignitetf.read.plan import Order, Position, Shard
+from ignitetf.read.block_order import BlockOrder, RowOrder
+from ignitetf.read.key_order import KeyOrder, StepOrder
+from ignitetf.read.mix_order import MixOrder
+from ignitetf.read.plan import Position, ScanOrder, Shard
 from ignitetf.read.reader import CacheReader
 from ignitetf.wire.parameters import encode_parameter
 
-__all__ = ["identity_of", "placed"]
+__all__ = ["identity_of", "mix_identity_of", "mix_placed", "placed"]
 
+# Changed whenever the same arguments begin to mean another order of rows.
+_FORMAT: Final = 2
 _HINT: Final = "pass what state() gave, as it is"
+_PLACE: Final = ("epoch", "chain")
 # Entries that may be known in one state and unknown in another of the same order.
 _IF_KNOWN: Final = ("rows", "counts")
-_OF_DATA: Final = ("version", *_IF_KNOWN)
+_OF_DATA: Final = ("version", "keys", "blocks", *_IF_KNOWN)
 _MOST_ROW_BYTES: Final = 1 << 40
 
 
-def identity_of(reader: CacheReader, order: Order) -> dict[str, Any]:
+def identity_of(reader: CacheReader, order: RowOrder) -> dict[str, Any]:
     """Return everything that the order of the rows depends on, except the place in it, as JSON.
 
     Numbers and short texts are stored as they are, anything that may be long as a checksum.
     """
     options, manifest = reader.options, reader.manifest
-    shuffled = order.seed is not None
-    counted = order.known or shuffled
     drops = options.nulls == "drop"
     return {
+        "format": _FORMAT,
         "cache": reader.name,
         "version": None if manifest is None else manifest.version,
-        "partitions": f"{len(order.partitions)}:{_checksum(order.partitions)}",
         "where": options.where,
         "table": options.table,
+        "split": None if reader.split is None else reader.split.identity,
         "where_params": _digest(options.where_params) if options.where_params else None,
         # Which rows are dropped depends on the fields that are read.
         "drops": _digest([f.name for f in reader.schema.fields]) if drops else None,
+        "order": order.name,
         "even": order.even,
         "seed": order.seed,
+        **_of_order(order),
+    }
+
+
+def _of_order(order: RowOrder) -> dict[str, Any]:
+    if isinstance(order, KeyOrder):
+        return {"rows": order.total, "keys": order.keys.digest}
+    if isinstance(order, BlockOrder):
+        digest = order.blocks.digest
+        return {"rows": order.total, "blocks": digest, "window_bytes": order.window_bytes}
+    return _of_scan(order)
+
+
+def _of_scan(order: ScanOrder) -> dict[str, Any]:
+    shuffled = order.seed is not None
+    counted = order.known or shuffled
+    return {
+        "partitions": f"{len(order.partitions)}:{_checksum(order.partitions)}",
         "window_bytes": order.window_bytes if shuffled else None,
         "row_bytes": float(order.row_bytes) if shuffled else None,
         "rows": sum(order.counts) if order.known else None,
@@ -59,7 +83,60 @@ def identity_of(reader: CacheReader, order: Order) -> dict[str, Any]:
     }
 
 
-def placed(state: Any, reader: CacheReader, order: Order, shard: Shard) -> tuple[Position, Order]:
+def mix_identity_of(
+    order: MixOrder, components: Mapping[str, tuple[CacheReader, KeyOrder]]
+) -> dict[str, Any]:
+    """Return everything that the order of a mixture depends on, except the place in it, as JSON.
+
+    Of weights these are the rows that they make of each component.
+    """
+    parts = []
+    for share, (name, (reader, keys)) in zip(order.shares, components.items(), strict=True):
+        parts.append({"name": name, **identity_of(reader, keys), "share": share.rows})
+    return {
+        "format": _FORMAT,
+        "order": "mix",
+        "even": order.even,
+        "seed": order.seed,
+        # Interleaving gives every step its weights; a permutation is the same for any steps.
+        "step": order.global_batch if order.seed is None else None,
+        "components": parts,
+    }
+
+
+def mix_placed(
+    state: Any, order: MixOrder, components: Mapping[str, tuple[CacheReader, KeyOrder]]
+) -> Position:
+    """Return the position in the state of a mixture.
+
+    Raises:
+        ConfigError: It is not a state, or not of this mixture.
+        DataChanged: The data of a component were loaded again since.
+    """
+    position = Position.from_state(state)
+    mine = mix_identity_of(order, components)
+    _check_kind(state, mine)
+    theirs, own = state.get("components"), mine.pop("components")
+    if not isinstance(theirs, list) or not all(isinstance(part, dict) for part in theirs):
+        raise ConfigError("not a state of a mixture: it has no list of components", hint=_HINT)
+    if (names := [part.get("name") for part in theirs]) != list(components):
+        raise ConfigError(
+            f"the state is of the components {', '.join(map(str, names))}, this mixture has"
+            f" {', '.join(components)}",
+            hint="resume with the components, in the order, that the state was taken with",
+        )
+    for name, part, expected in zip(components, theirs, own, strict=True):
+        try:
+            _check_entries(part, expected)
+        except (ConfigError, DataChanged) as error:
+            raise error.at(f"component {name!r}") from error
+    _check_entries(_without(state, *_PLACE, "components"), mine)
+    return position
+
+
+def placed(
+    state: Any, reader: CacheReader, order: RowOrder, shard: Shard
+) -> tuple[Position, RowOrder]:
     """Return the position in a state, and the order that it refers to.
 
     Raises:
@@ -68,7 +145,11 @@ def placed(state: Any, reader: CacheReader, order: Order, shard: Shard) -> tuple
     """
     position = Position.from_state(state)
     mine = identity_of(reader, order)
-    _check(state, mine)
+    _check_kind(state, mine)
+    _check_entries(_without(state, *_PLACE), mine)
+    if isinstance(order, StepOrder):
+        order.slices(position, shard)  # refuses a place beyond the end
+        return position, order
     if mine["row_bytes"] is not None:
         order = replace(order, row_bytes=_row_bytes(state["row_bytes"]))
     if order.known:
@@ -77,7 +158,8 @@ def placed(state: Any, reader: CacheReader, order: Order, shard: Shard) -> tuple
     if any(n != shard.count for n, _ in position.chain):
         raise ConfigError(
             "the rows of each partition are not known (where=, nulls='drop', no manifest): a state"
-            " fits the same number of workers only"
+            " fits the same number of workers only",
+            hint="order='keys' and 'global' fit any number",
         )
     consumed = sum(rows for _, rows in position.chain)
     if consumed and consumed > (most := _most_rows(reader, order)):
@@ -85,10 +167,26 @@ def placed(state: Any, reader: CacheReader, order: Order, shard: Shard) -> tuple
     return position, order
 
 
-def _check(state: dict[str, Any], mine: dict[str, Any]) -> None:
-    names = {"epoch", "chain", *mine}
-    if wrong := sorted(names ^ set(state), key=str):
-        has = "has no" if wrong[0] in names else "has an unknown"
+def _check_kind(state: dict[str, Any], mine: dict[str, Any]) -> None:
+    """Check that a state is of this format and kind of order."""
+    if (found := state.get("format")) != _FORMAT:
+        raise ConfigError(
+            "the state was taken by another version of ignitetf"
+            f" ({'without a format' if found is None else f'format {found!r}'}, this one has"
+            f" {_FORMAT}), whose orders differ",
+            hint="begin the epoch anew, or go on with that version",
+        )
+    if state.get("order") != mine["order"]:
+        raise ConfigError(
+            f"the state is of order {state.get('order')!r}, this dataset has {mine['order']!r}",
+            hint="resume with the arguments that the state was taken with",
+        )
+
+
+def _check_entries(state: dict[str, Any], mine: dict[str, Any]) -> None:
+    """Check that a state says the same as the current way of reading."""
+    if wrong := sorted(set(mine) ^ set(state), key=str):
+        has = "has no" if wrong[0] in mine else "has an unknown"
         raise ConfigError(f"not a state of a dataset: it {has} {wrong[0]!r}", hint=_HINT)
     for name, own in mine.items():
         theirs = state[name]
@@ -105,16 +203,21 @@ def _check(state: dict[str, Any], mine: dict[str, Any]) -> None:
         )
 
 
+def _without(state: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in state.items() if name not in names}
+
+
 def _row_bytes(value: Any) -> float:
     if type(value) in (int, float) and math.isfinite(value) and 0 <= value < _MOST_ROW_BYTES:
         return float(value)
     raise ConfigError(f"not a state of a dataset: row_bytes is {value!r}", hint=_HINT)
 
 
-def _most_rows(reader: CacheReader, order: Order) -> int:
-    manifest = reader.manifest
-    if manifest is not None and manifest.partition_rows:
+def _most_rows(reader: CacheReader, order: ScanOrder) -> int:
+    if reader.has_counts:
         return sum(order.counts)
+    if reader.manifest is not None:
+        return reader.manifest.rows
     return reader.client.cache_size(reader.cache)
 
 

@@ -1,6 +1,6 @@
-"""Puts a window of rows into shuffled order, each row into its place as soon as it arrives.
+"""Puts rows into another order than they arrive in, each into its place as soon as it is here.
 
-pages -> **window** -> batches
+pages -> **window** -> batches, lookup
 
 Dense columns are copied once, from the page to the row's place, into memory that is reused for
 later windows; slices of it are handed over as they are. To keep these slices aligned, so that
@@ -22,7 +22,7 @@ from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.concat import concat_columns
 from ignitetf.wire.schema import Batch, Column
 
-__all__ = ["ALIGNED_ROWS", "MANY_ROWS", "Filling", "piece_rows"]
+__all__ = ["ALIGNED_ROWS", "MANY_ROWS", "Filling", "inverse", "piece_rows"]
 
 # This many rows, of any number of bytes, are a multiple of TensorFlow's alignment of 64.
 ALIGNED_ROWS: Final = 64
@@ -35,19 +35,17 @@ class Filling:
     """A window that is being filled.
 
     Args:
-        index: The order of the window's rows, by their numbers as they arrive.
+        places: The place in the window of each row, in the order in which they arrive.
         pool: Memory for the columns.
         head: Rows to hand over before those of the window, as `batches` returned them.
     """
 
     def __init__(
-        self, index: NDArray[np.int64], pool: BufferPool, head: Batch | None = None
+        self, places: NDArray[np.int64], pool: BufferPool, head: Batch | None = None
     ) -> None:
-        self._index = index
+        self._places = places
         self._head = _columns(head) if head is not None else {}
         self._ahead = len(head) if head is not None else 0
-        self._places = np.empty_like(index)
-        self._places[index] = np.arange(len(index))
         self._pool = pool
         self._dense: dict[str, NDArray[Any]] = {}
         self._runs: dict[str, list[Column]] = {}
@@ -88,9 +86,12 @@ class Filling:
         Raises:
             DataChanged: There are fewer rows than the window should have.
         """
-        if self._rows != len(self._index):
+        if self._rows != len(self._places):
             raise self._other_rows()
         runs = {name: concat_columns(parts) for name, parts in self._runs.items()}
+        if runs:
+            index = inverse(self._places)
+            runs = {name: column[index] for name, column in runs.items()}
         nbytes = sum(a.nbytes for a in self._dense.values()) + sum(c.nbytes for c in runs.values())
         rows = self._ahead + self._rows
         rest = 0 if last or runs or rows < MANY_ROWS else rows % ALIGNED_ROWS
@@ -106,15 +107,13 @@ class Filling:
 
     def _piece(self, part: slice, runs: dict[str, Column]) -> Batch:
         columns = {
-            name: Column(self._dense[name][part])
-            if name in self._dense
-            else runs[name][self._index[part]]
+            name: Column(self._dense[name][part]) if name in self._dense else runs[name][part]
             for name in self._names
         }
         return Batch(columns.pop(_KEY, None), columns)
 
     def _room(self, name: str, values: NDArray[Any]) -> NDArray[Any]:
-        shape = (self._ahead + len(self._index), *values.shape[1:])
+        shape = (self._ahead + len(self._places), *values.shape[1:])
         size = int(np.prod(shape, dtype=np.int64)) * values.dtype.itemsize
         room = self._pool.take(size).view(values.dtype).reshape(shape)
         if self._ahead:
@@ -123,7 +122,7 @@ class Filling:
 
     def _other_rows(self) -> DataChanged:
         return DataChanged(
-            f"{self._rows} rows of a window of {len(self._index)}",
+            f"{self._rows} rows of a window of {len(self._places)}",
             hint="entries were added or removed; on_change='warn' reads on",
         )
 
@@ -133,6 +132,13 @@ def piece_rows(rows: int, nbytes: int) -> int:
     pieces = max(1, round(nbytes / PAGE_BYTES))
     size = -(-rows // pieces)
     return -(-size // ALIGNED_ROWS) * ALIGNED_ROWS if size >= MANY_ROWS else max(1, size)
+
+
+def inverse(order: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the order that undoes an order: `inverse(order)[order[i]]` is i."""
+    found = np.empty_like(order)
+    found[order] = np.arange(len(order))
+    return found
 
 
 def _columns(batch: Batch) -> dict[str, Column]:

@@ -21,6 +21,7 @@ from ignitetf.errors import CacheNotFound, SchemaError, WireError
 from ignitetf.net.client import Client, cache_id
 from ignitetf.net.pyclient import translated
 from ignitetf.tables.spec import CacheSpec, ensure_caches
+from ignitetf.tables.splits import Division
 from ignitetf.tables.storage import Layout, LoadFacts
 from ignitetf.wire.answers import read_bool, read_sized
 from ignitetf.wire.codes import OpCode, TypeCode
@@ -74,6 +75,7 @@ class Manifest:
         nbytes: Bytes of all values.
         index: For the block layout, the table that has the keys and some fields as SQL rows.
         options: What is recorded of the load that wrote it.
+        splits: Its splits, each division with names that no other one has.
     """
 
     name: str
@@ -91,6 +93,7 @@ class Manifest:
     nbytes: int = 0
     index: str | None = None
     options: LoadFacts = field(default_factory=LoadFacts)
+    splits: tuple[Division, ...] = ()
 
     def __post_init__(self) -> None:
         """Default the cache's name to that of the data set."""
@@ -102,6 +105,7 @@ class Manifest:
         out = {f.name: getattr(self, f.name) for f in fields(self)}
         out["schema"] = self.schema.to_json()
         out["options"] = self.options.to_json()
+        out["splits"] = [division.to_json() for division in self.splits]
         return {"format": _FORMAT, **out}
 
     @classmethod
@@ -117,10 +121,11 @@ class Manifest:
             given = {k: v for k, v in data.items() if k in known}
             given["schema"] = Schema.from_json(given["schema"])
             given["options"] = LoadFacts.from_json(given.get("options", {}))
+            given["splits"] = tuple(map(Division.from_json, given.get("splits", ())))
             for name in ("partition_rows", "class_names"):
                 given[name] = tuple(given.get(name, ()))
             return cls(**given)
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise SchemaError(f"not a manifest: {error!r}") from error
 
 

@@ -140,7 +140,14 @@ def _tables(client: Client, cache: str | None = None) -> list[dict[str, Any]]:
 
 def _data_set(manifest: Manifest) -> dict[str, Any]:
     names = ("layout", "rows", "skipped", "nbytes", "version", "created")
-    return {"data_set": manifest.name, **{n: getattr(manifest, n) for n in names}}
+    found = {"data_set": manifest.name, **{n: getattr(manifest, n) for n in names}}
+    if manifest.splits:
+        found["splits"] = {
+            name: None if (counts := division.counts(manifest.version)) is None else sum(counts[i])
+            for division in manifest.splits
+            for i, name in enumerate(division.names)
+        }
+    return found
 
 
 def _fields(

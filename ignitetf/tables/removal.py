@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from ignitetf.errors import CacheNotFound, SqlError
 from ignitetf.net.client import Client, cache_id
@@ -57,9 +57,7 @@ def drop_cache(client: Client, name: str) -> None:
         CacheNotFound: There is no such cache.
         DataSetBusy: It is being loaded.
     """
-    cache = resolve(client, name)
-    data_set = _data_set(client, cache)
-    with Lease(client, data_set, "removal", if_room=True):
+    with _held(client, name) as (cache, data_set):
         caches = {cache} if cache == index_table(data_set) else _caches(client, data_set) | {cache}
         drop_caches(client, sorted(caches))
         if cache != index_table(data_set):
@@ -90,9 +88,7 @@ def clear_cache(client: Client, name: str) -> None:
         CacheNotFound: There is no such cache.
         DataSetBusy: It is being loaded.
     """
-    cache = resolve(client, name)
-    data_set = _data_set(client, cache)
-    with Lease(client, data_set, "removal", if_room=True):
+    with _held(client, name) as (cache, data_set):
         client.call(OpCode.CACHE_CLEAR, cache_request(cache_id(cache)))
         drop_manifest(client, data_set)
 
@@ -117,6 +113,15 @@ def drop_sql_table(client: Client, schema: str, table: str) -> None:
         if "Table doesn't exist" not in error.message:
             raise
         raise CacheNotFound(f"no table {table!r}", cache=table) from error
+
+
+@contextlib.contextmanager
+def _held(client: Client, name: str) -> Iterator[tuple[str, str]]:
+    """Hold the lease of the data set that a cache belongs to; gives the cache and the data set."""
+    cache = resolve(client, name)
+    data_set = _data_set(client, cache)
+    with Lease(client, data_set, "removal", if_room=True):
+        yield cache, data_set
 
 
 def _data_set(client: Client, cache: str) -> str:

@@ -93,6 +93,8 @@ class LoadFacts:
         next_key: The generated key after the last row; None if the data have keys of their own.
         origin: How the source was opened; None if unknown.
         blocks: Number of blocks in each partition; empty for rows.
+        block_rows: Rows of each block, partition after partition, in the order of their keys; empty
+            for rows, and if they are unknown.
     """
 
     storage: Storage = Storage()
@@ -101,6 +103,7 @@ class LoadFacts:
     next_key: int | None = None
     origin: Origin | None = None
     blocks: tuple[int, ...] = ()
+    block_rows: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object that `from_json` turns back into an equal value."""
@@ -111,6 +114,7 @@ class LoadFacts:
             out["origin"] = self.origin.to_json()
         if self.storage.layout == "blocks":
             out["blocks"] = list(self.blocks)
+            out["block_rows"] = list(self.block_rows)
         return out
 
     @classmethod
@@ -124,4 +128,5 @@ class LoadFacts:
             data.get("next_key"),
             None if origin is None else Origin.from_json(origin),
             tuple(data.get("blocks", ())),
+            tuple(data.get("block_rows", ())),
         )

@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ignitetf.train.backup import BackupAndRestore
     from ignitetf.train.checkpoint import BackgroundCheckpoint
+    from ignitetf.train.pydataset import PyDataset
     from ignitetf.train.resident import device_resident
 
-__all__ = ["BackgroundCheckpoint", "BackupAndRestore", "device_resident"]
+__all__ = ["BackgroundCheckpoint", "BackupAndRestore", "PyDataset", "device_resident"]
 
 _PLACES = {
     "BackgroundCheckpoint": "checkpoint",
     "BackupAndRestore": "backup",
+    "PyDataset": "pydataset",
     "device_resident": "resident",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Import the names above on first use: TensorFlow takes seconds to load."""
+    """Import the names above on first use: TensorFlow takes seconds to load, and some need none."""
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)

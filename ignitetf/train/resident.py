@@ -1,173 +1,227 @@
 """`device_resident`: reads a data set that fits into memory once, and gathers batches there.
 
-reader -> columns on the device;  plan -> shuffled row numbers -> **gather** -> training
+row numbers -> columns on the device, row numbers of an epoch -> **gather** -> training
 
-The order is that of `IgniteDataset` with the same seed: the same windows and permutations number
-the rows of an epoch, but here rows are looked up instead of read again.
+For JAX and PyTorch here, for TensorFlow in `tf_resident`, which is imported only for its datasets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
-import psutil
-import tensorflow as tf
-from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError
-from ignitetf.read.batches import batch_count
-from ignitetf.read.plan import Window, whole_argument
-from ignitetf.read.rows import EpochRows
-from ignitetf.read.tf.dataset import IgniteDataset
-from ignitetf.read.tf.tensors import Form, rebatched
+from ignitetf.read.arguments import flag
+from ignitetf.read.devices import Device, Framework, check_dense, device_of
+from ignitetf.read.key_order import StepOrder
+from ignitetf.read.leaves import Node, Struct
+from ignitetf.read.plan import whole_argument
+from ignitetf.read.rows import EpochRows, Epochs
+from ignitetf.train.row_numbers import RowNumbers, check_size
 from ignitetf.wire.buffers import BufferPool
-from ignitetf.wire.schema import Batch
+from ignitetf.wire.schema import Batch, Column
 
-__all__ = ["DeviceResident", "device_resident"]
+if TYPE_CHECKING:
+    from ignitetf.read.tf.dataset import IgniteDataset
+    from ignitetf.train.tf_resident import DeviceResident
+
+__all__ = ["GatheredBatches", "ResidentRows", "device_resident"]
+
+
+@overload
+def device_resident(
+    dataset: IgniteDataset,
+    batch_size: int | None,
+    seed: int | None = ...,
+    *,
+    drop_remainder: bool = ...,
+    device: str | None = ...,
+    limit_bytes: int | None = ...,
+) -> DeviceResident: ...
+
+
+@overload
+def device_resident(
+    dataset: EpochRows,
+    batch_size: int | None,
+    seed: int | None = ...,
+    *,
+    drop_remainder: bool = ...,
+    device: Any = ...,
+    limit_bytes: int | None = ...,
+    framework: Framework | None = ...,
+    keys: bool = ...,
+) -> ResidentRows: ...
 
 
 def device_resident(
-    dataset: IgniteDataset,
-    batch_size: int,
+    dataset: Any,
+    batch_size: int | None,
     seed: int | None = None,
     *,
     drop_remainder: bool = False,
-    device: str | None = None,
+    device: Any = None,
     limit_bytes: int | None = None,
-) -> DeviceResident:
-    """Read a dataset into the memory of a device, and return batches gathered there.
+    framework: Framework | None = None,
+    keys: bool = True,
+) -> Any:
+    """Read a data set into the memory of a device, and return batches gathered there.
 
         batches = device_resident(IgniteDataset("MNIST_TRAIN", as_supervised=True), 128, seed=7)
         model.fit(batches, epochs=10)
 
-    Batches have the rows, in the order, of `IgniteDataset(..., shuffle=seed).batch(batch_size)`,
-    reshuffled in each epoch. `epoch`, `shard`, `even`, `window_bytes` and everything that selects
-    rows are those of `dataset`.
+        batches = device_resident(open_rows("MNIST_TRAIN"), 128, seed=7, framework="jax")
+        for epoch in range(10):
+            for batch in batches:
+                step(batch["val"]["IMAGE"], batch["val"]["LABEL"])
+
+    Batches have the rows, in the order, of `IgniteDataset(..., shuffle=seed).batch(batch_size)` or
+    `open_rows(..., shuffle=seed).batches(batch_size)`, reshuffled in each epoch. `epoch`, `shard`,
+    `even`, `window_bytes` and everything that selects rows are those of `dataset`.
 
     Args:
-        dataset: What to read.
-        batch_size: Rows in a batch.
-        seed: Seed of the shuffle; None takes that of the dataset, which may be None too.
+        dataset: An `IgniteDataset`, or what `open_rows` returned.
+        batch_size: Rows in a batch; with `global_batch`, None for this worker's part of each step.
+        seed: Seed of the shuffle; None takes that of `dataset`, which may be None too.
         drop_remainder: Leave out an incomplete last batch.
-        device: Where to keep the columns, such as "GPU:0"; None for the default device.
-        limit_bytes: Refuse more than this; None limits it to the machine's free memory.
+        device: Where to keep the columns, such as "GPU:0"; None for the default device. For rows
+            as in `EpochRows.to_device`.
+        limit_bytes: Refuse more than this; None limits it to the free memory of machine and device.
+        framework: For rows, `jax` or `torch`; None takes that of a device object.
+        keys: For rows, whether batches have the entry `key`.
 
     Raises:
-        ConfigError: The data are too big.
+        ConfigError: The data are too big, or cannot be on such a device.
         DataChanged: As when `dataset` is iterated.
+        MissingExtra: The framework is not installed.
     """
-    if dataset.rows.position.chain:
-        raise ConfigError(
-            "the dataset is the rest of an epoch", hint="pass the one that resume() was called on"
+    if batch_size is not None:
+        batch_size = whole_argument("batch_size", batch_size, 1)
+    if isinstance(dataset, EpochRows):
+        return ResidentRows(
+            dataset.shuffled(seed),
+            batch_size,
+            device_of(framework, device),
+            drop_remainder=drop_remainder,
+            keys=flag("keys", keys),
+            limit_bytes=limit_bytes,
         )
-    batch_size = whole_argument("batch_size", batch_size, 1)
+    from ignitetf.train.tf_resident import DeviceResident
+
+    if framework is not None or not keys:
+        raise ConfigError(
+            "framework= and keys= are for rows", hint="pass what open_rows() or dataset.rows is"
+        )
     return DeviceResident(dataset, batch_size, seed, drop_remainder, device, limit_bytes)
 
 
-class DeviceResident(tf.data.Dataset):  # type: ignore[misc]
-    """Batches gathered from columns in memory; see `device_resident`.
+class ResidentRows:
+    """Batches of JAX or PyTorch, gathered from columns on a device; see `device_resident`.
 
-    As a dataset it gathers within `tf.data`, that is, on the host's processor. A custom training
-    step can gather on the device: iterate `indices` and call `gather` in it.
+    Each iteration is of the next epoch. An epoch sends its row numbers to the device, 8 bytes a row
+    or less; a step sends nothing.
 
     Attributes:
         columns: All rows, in the structure of a batch.
-        indices: A dataset of the row numbers of each batch, reshuffled in each epoch.
-        nbytes: Bytes of the columns, without those of strings that are separate objects.
+        nbytes: Bytes of the columns.
     """
 
     def __init__(
         self,
-        dataset: IgniteDataset,
-        batch_size: int,
-        seed: int | None,
+        rows: EpochRows,
+        batch_size: int | None,
+        device: Device,
+        *,
         drop_remainder: bool,
-        device: str | None,
+        keys: bool,
         limit_bytes: int | None,
     ) -> None:
-        rows = dataset.rows.shuffled(seed)
-        self._shard, self._order = rows.shard, rows.order
-        self._epoch = rows.position.epoch
-        _check_size(rows, limit_bytes)
-        self._counts, leaves = _read(rows, dataset.form)
-        with tf.device(device):
-            self.columns = dataset.form.assemble(*map(tf.constant, leaves))
-        self.nbytes = sum(len(x) if isinstance(x, bytes) else x.nbytes for x in leaves)
-        count = len(self._row_numbers(self._epoch))
-        self.indices = self._indices(count, batch_size, drop_remainder)
-        self._batches = self.indices.map(self.gather)
-        super().__init__(self._batches._variant_tensor)
+        check_dense(rows.reader.name, rows.key if keys else None, rows.values, rows.plain)
+        if rows.position.chain and not isinstance(rows.order, StepOrder):
+            raise ConfigError(
+                "the rows are the rest of an epoch",
+                hint="pass those that resume() was called on; by keys any place will do",
+            )
+        self._numbers = RowNumbers(rows, batch_size)
+        self._device = device
+        self._drop_remainder = drop_remainder
+        check_size(rows, limit_bytes, device.free_bytes())
+        columns = _columns(rows, self._numbers.read(), keys)
+        self.nbytes = _nbytes(columns)
+        self.columns = device.keep(columns)
+        self._epochs = Epochs(self._numbers.rows)
 
-    def _inputs(self) -> list[Any]:
-        return [self._batches]
+    def __iter__(self) -> GatheredBatches:
+        return self._batches(self.gather)
 
-    @property
-    def element_spec(self) -> Any:
-        """The structure, shapes and dtypes of one batch."""
-        return self._batches.element_spec
+    def indices(self) -> GatheredBatches:
+        """Return an iterator of the row numbers of each batch of the next epoch, on the device.
 
-    def gather(self, index: tf.Tensor) -> Any:
+        A training step can then call `gather` itself, or index `columns`, within what is compiled.
+        """
+        return self._batches(lambda numbers: numbers)
+
+    def gather(self, numbers: Any) -> Any:
         """Return the rows with these numbers, in the structure of a batch."""
-        return tf.nest.map_structure(lambda column: tf.gather(column, index), self.columns)
+        return self._device.gather(self.columns, numbers)
 
-    def _indices(self, rows: int, batch_size: int, drop_remainder: bool) -> tf.data.Dataset:
-        def generate() -> Iterator[NDArray[np.int64]]:
-            epoch, self._epoch = self._epoch, self._epoch + 1
-            yield self._row_numbers(epoch)
-
-        spec = tf.TensorSpec([None], tf.int64)
-        whole = tf.data.Dataset.from_generator(generate, output_signature=spec)
-        batches = rebatched(whole, batch_size, drop_remainder)
-        count = batch_count(rows, batch_size, drop_remainder)
-        options = tf.data.Options()
-        policy = tf.data.experimental.AutoShardPolicy.OFF
-        options.experimental_distribute.auto_shard_policy = policy
-        return batches.apply(tf.data.experimental.assert_cardinality(count)).with_options(options)
-
-    def _row_numbers(self, epoch: int) -> NDArray[np.int64]:
-        """Return the rows of an epoch in order, as row numbers in the unshuffled order."""
-        ends = np.cumsum(list(self._counts.values()))
-        first = {p: int(end) - n for (p, n), end in zip(self._counts.items(), ends, strict=True)}
-        parts = [np.empty(0, np.int64)]
-        for window in self._order.windows(self._shard, epoch):
-            spans = [np.arange(first[p], first[p] + self._counts[p]) for p in window.partitions]
-            numbers = np.concatenate(spans)
-            if self._order.seed is not None:
-                actual = Window(window.partitions, window.first, len(numbers))
-                numbers = numbers[self._order.permutation(actual, epoch)]
-            parts.append(numbers)
-        numbers = np.concatenate(parts)
-        if not self._order.known or not len(numbers):
-            return numbers
-        # A padded shard starts over with its own first rows; a shortened one ends early.
-        return np.resize(numbers, self._order.rows(self._shard))
+    def _batches(self, found: Callable[[Any], Any]) -> GatheredBatches:
+        rows = self._epochs.take()
+        numbers = self._numbers.numbers(rows.position)
+        cuts = self._numbers.cuts(rows.position, len(numbers), self._drop_remainder)
+        kept = self._device.keep(numbers)
+        parts = ((stop, found(self._device.part(kept, start, stop))) for start, stop in cuts)
+        return GatheredBatches(rows, parts)
 
 
-def _check_size(rows: EpochRows, limit_bytes: int | None) -> None:
-    count = rows.order.own_rows(rows.shard)
-    needed = int(count * rows.reader.entry_bytes)
-    limit = limit_bytes
-    if limit is None:
-        # While the columns are being put together, they exist twice.
-        limit = psutil.virtual_memory().available // 2
-    if needed > limit:
-        raise ConfigError(
-            f"{rows.reader.name}: {count} rows are about {needed >> 20} MB, the limit is"
-            f" {limit >> 20} MB",
-            hint="read fewer fields, take a shard, or iterate the dataset itself",
-        )
+class GatheredBatches(Iterator[Any]):
+    """The batches of an epoch, or their row numbers, and how far they have come.
+
+    Attributes:
+        consumed: Rows handed out so far.
+    """
+
+    def __init__(self, rows: EpochRows, parts: Iterator[tuple[int, Any]]) -> None:
+        self.consumed = 0
+        self._rows = rows
+        self._parts = parts
+
+    def __next__(self) -> Any:
+        self.consumed, found = next(self._parts)
+        return found
+
+    def state(self) -> dict[str, Any]:
+        """Return the state after the last batch handed out, for `EpochRows.resume`."""
+        return self._rows.state(self.consumed)
 
 
-def _read(rows: EpochRows, form: Form) -> tuple[dict[int, int], tuple[Any, ...]]:
-    """Return the rows of each partition after the policy for nulls, and the leaves of all rows."""
-    share = rows.order.share(rows.shard)
-    counts = dict.fromkeys(share, 0)
-    batches: list[Batch] = []
-    for item in rows.reader.batches(share):
-        if item.batch is not None:
-            counts[share[item.unit]] += len(item.batch)
-            batches.append(item.batch)
-    rows.reader.client.release_idle()
-    return counts, form.pack(batches, BufferPool())
+def _columns(rows: EpochRows, batches: list[Batch], keys: bool) -> dict[str, Any]:
+    pool = BufferPool()
+    of_key = [b.key for b in batches if b.key is not None]
+    found = {
+        name: _packed(node, [b.columns[name] for b in batches], pool)
+        for name, node in rows.values.items()
+    }
+    columns = {"key": _packed(rows.key, of_key, pool)} if keys else {}
+    return columns | {"val": found["val"] if rows.plain else found}
+
+
+def _packed(node: Node, columns: list[Column], pool: BufferPool) -> Any:
+    """Return the columns of all batches as one array, or as a dict of them."""
+    leaves = node.pack(columns, pool, None)
+
+    def column(node: Node) -> Any:
+        if isinstance(node, Struct):
+            return {name: column(inner) for name, inner in node.fields}
+        return next(leaves)
+
+    return column(node)
+
+
+def _nbytes(columns: Any) -> int:
+    if isinstance(columns, dict):
+        return sum(_nbytes(column) for column in columns.values())
+    assert isinstance(columns, np.ndarray)
+    return columns.nbytes

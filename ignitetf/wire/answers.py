@@ -26,6 +26,7 @@ __all__ = [
     "int_at",
     "pairs_at",
     "read_bool",
+    "read_error",
     "read_int",
     "read_long",
     "read_sized",
@@ -61,6 +62,12 @@ def read_bool(body: memoryview, what: str) -> bool:
     if len(body) != 1 or body[0] > 1:
         raise WireError(f"damaged answer: {what}: {len(body)} bytes instead of a bool")
     return bool(body[0])
+
+
+def read_error(body: memoryview) -> tuple[int, str]:
+    """Read the status code and the message of an answer that is an error."""
+    with damaged("an error"):
+        return int_at(body, 0), string_at(body, 4)[0] or ""
 
 
 def read_sized(body: memoryview, what: str) -> tuple[TypeCode, memoryview]:

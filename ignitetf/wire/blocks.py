@@ -234,7 +234,13 @@ class BlockDecoder:
             WireError: The page is damaged.
             UnknownType: The registry lacks a type of the page.
         """
-        return list(unpack_blocks(self.schema, self._blocks.decode(page)))
+        return self.keyed(page)[1]
+
+    def keyed(self, page: Page) -> tuple[Positions, list[Batch]]:
+        """Return the keys of a page's blocks, too; raises what `decode` raises."""
+        blocks = self._blocks.decode(page)
+        assert blocks.key is not None
+        return np.asarray(blocks.key.values), list(unpack_blocks(self.schema, blocks))
 
 
 # Returns the column of block i, given its number of records (None: the column determines it).

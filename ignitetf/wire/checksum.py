@@ -7,18 +7,19 @@ same records all have the same checksum.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.wire.codes import TypeCode, java_hash_lower
-from ignitetf.wire.datatypes import TIME_UNIT
+from ignitetf.wire.datatypes import INTEGERS, TIME_UNIT
 from ignitetf.wire.encoders import as_bytes, ordered_runs
 from ignitetf.wire.fasthash import RowHashes, mix, row_hash_rows, row_hash_runs
 from ignitetf.wire.schema import Batch, Column, Field, Schema
 
-__all__ = ["batch_hashes", "checksum"]
+__all__ = ["batch_hashes", "checksum", "marks_of"]
 
 _MASK: Final = (1 << 64) - 1
 _SPREAD: Final = 0x9E3779B97F4A7C15
@@ -48,6 +49,16 @@ def batch_hashes(
     for field in schema.fields:
         total = total + _salted(field, batch.columns[field.name], known or {})
     return mix(total, 0)
+
+
+def marks_of(schema: Schema, keys: Column) -> NDArray[np.uint64]:
+    """Return a number for each key of a cache that no other key has: itself, or a 64-bit hash.
+
+    It does not depend on the name of the key.
+    """
+    if schema.key.type in INTEGERS and isinstance(keys.values, np.ndarray):
+        return keys.values.astype(np.int64).view(np.uint64)
+    return batch_hashes(Schema(None, replace(schema.key, name=""), ()), Batch(keys))
 
 
 def _salted(field: Field, column: Column, known: RowHashes) -> NDArray[np.uint64]:

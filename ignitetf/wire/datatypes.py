@@ -2,8 +2,8 @@
 
 **datatypes** -> objects, columns, encoders, infer, blocks; leaves, tables, sources
 
-To add a type, give it a number in `codes.TypeCode` and a row in `_ROWS`; for a type of an existing
-family that is all. A new `Family` also needs a reader in `columns._READERS` and a writer in
+To add a type, give it a number in `codes.TypeCode` and a row in `_ROWS`, whose rows are in the order
+of their numbers; for a type of an existing family that is all. A new `Family` also needs a reader in `columns._READERS` and a writer in
 `encoders._WRITERS`, and values of a Python class need a conversion in `load/sources/values.py`.
 `tests/unit/test_datatypes.py` adds two types, one with a family of its own, and uses them.
 

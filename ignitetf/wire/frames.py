@@ -1,19 +1,19 @@
-"""Frames: builds the heads of requests and reads the `Page`s of scans and SQL queries.
+"""Frames: the heads of requests and answers, and the `Page`s of scans and SQL queries.
 
 bytes -> **frames** -> objects -> columns -> tensors
 
 This module opens no socket and does not look inside entries; `requests` builds the bodies of
 requests.
 
-Source: Apache Ignite 2.17.0, `ClientMessageParser`, `ClientCacheQueryResponse`,
-`ClientCacheSqlFieldsQueryResponse`.
+Source: Apache Ignite 2.17.0, `ClientMessageParser`, `ClientResponse` (head of an answer),
+`ClientCacheQueryResponse`, `ClientCacheSqlFieldsQueryResponse`; IEP-9, IEP-23.
 """
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,16 +22,53 @@ from ignitetf.errors import WireError
 from ignitetf.wire.codes import OpCode
 
 __all__ = [
+    "COUNTED_HEAD_BYTES",
+    "LENGTH_BYTES",
+    "MAX_HEAD_BYTES",
+    "AnswerHead",
+    "CountedHead",
     "Page",
     "count_in_head",
     "cursor_in_head",
+    "framed",
+    "read_answer_head",
+    "read_answer_length",
+    "read_counted_head",
+    "read_entries",
     "read_first_page",
     "read_first_sql_page",
+    "read_length",
     "read_page",
+    "read_request_head",
     "request_head",
 ]
 
+LENGTH_BYTES: Final = 4  # before each message: the length of the rest
 _REQUEST: Final = struct.Struct("<ihq")  # length of the rest, op code, request id
+_ANSWER: Final = struct.Struct("<qh")  # request id, flags
+_TOPOLOGY: Final = struct.Struct("<qi")
+_FLAG_ERROR: Final = 1
+_FLAG_TOPOLOGY: Final = 2
+MAX_HEAD_BYTES: Final = _ANSWER.size + _TOPOLOGY.size
+_COUNTED: Final = struct.Struct("<iqhi")  # length of the rest, request id, flags, first number
+COUNTED_HEAD_BYTES: Final = _COUNTED.size
+
+
+class AnswerHead(NamedTuple):
+    """The head of an answer.
+
+    Attributes:
+        request_id: Id of the request that it answers.
+        failed: Whether the body is an error, for `answers.read_error`.
+        topology: Version (major, minor) of the topology, which a node tells when it has changed;
+            else None.
+        begin: Where the body begins, counted behind the length.
+    """
+
+    request_id: int
+    failed: bool
+    topology: tuple[int, int] | None
+    begin: int
 
 
 @dataclass(frozen=True)
@@ -49,9 +86,76 @@ class Page:
     data: NDArray[np.uint8]
 
 
+class CountedHead(NamedTuple):
+    """The beginning of an answer whose body begins with a number (int32).
+
+    Attributes:
+        length: Length of the answer.
+        request_id: Id of the request that it answers.
+        plain: Whether the body follows at once; else there is a longer head, for
+            `read_answer_head`, in the place of the number.
+        number: The number, if plain.
+    """
+
+    length: int
+    request_id: int
+    plain: bool
+    number: int
+
+
 def request_head(nbytes: int, op: OpCode | int, request_id: int) -> bytes:
     """Return the head of a request with a body of `nbytes` bytes."""
-    return _REQUEST.pack(10 + nbytes, op, request_id)
+    return _REQUEST.pack(_REQUEST.size - LENGTH_BYTES + nbytes, op, request_id)
+
+
+def read_request_head(request: bytes) -> tuple[int, int]:
+    """Read the op code and the id of a request."""
+    _, op, request_id = _REQUEST.unpack_from(request, 0)
+    return op, request_id
+
+
+def framed(message: bytes) -> bytes:
+    """Return a message with its length before it."""
+    return len(message).to_bytes(LENGTH_BYTES, "little") + message
+
+
+def read_length(prefix: Any) -> int:
+    """Read the length of a message from the bytes before it, which may be negative if damaged."""
+    return int.from_bytes(prefix[:LENGTH_BYTES], "little", signed=True)
+
+
+def read_answer_length(prefix: Any) -> int:
+    """Read the length of an answer; raises WireError if none can have it."""
+    length = read_length(prefix)
+    if length < _ANSWER.size:
+        raise WireError(f"answer of impossible length {length}")
+    return length
+
+
+def read_answer_head(answer: Any) -> AnswerHead:
+    """Read the head of an answer, of which the first `MAX_HEAD_BYTES` behind its length suffice.
+
+    Raises:
+        WireError: It is cut, or has flags that this side does not know.
+    """
+    try:
+        request_id, flags = _ANSWER.unpack_from(answer, 0)
+        if flags & ~(_FLAG_ERROR | _FLAG_TOPOLOGY):
+            raise WireError(f"answer with unknown flags {flags:#x}")
+        topology, begin = None, _ANSWER.size
+        if flags & _FLAG_TOPOLOGY:
+            topology, begin = _TOPOLOGY.unpack_from(answer, begin), MAX_HEAD_BYTES
+    except struct.error as error:
+        raise WireError("damaged answer header") from error
+    return AnswerHead(request_id, bool(flags & _FLAG_ERROR), topology, begin)
+
+
+def read_counted_head(beginning: Any) -> CountedHead:
+    """Read `COUNTED_HEAD_BYTES`, with the length; raises WireError if no answer has that length."""
+    length, request_id, flags, number = _COUNTED.unpack(beginning)
+    if length < COUNTED_HEAD_BYTES - LENGTH_BYTES:
+        raise WireError(f"answer of impossible length {length}")
+    return CountedHead(length, request_id, flags == 0, number)
 
 
 def read_first_page(body: memoryview) -> tuple[int, Page]:
@@ -76,6 +180,14 @@ def cursor_in_head(head: memoryview) -> int | None:
 def count_in_head(head: memoryview, at: int) -> int:
     """Read a page's entry count at byte `at` of the beginning of its answer; -1 if cut off."""
     return _int32(head, at) if len(head) >= at + 4 else -1
+
+
+def read_entries(body: memoryview) -> Page:
+    """Read the entries in the answer to CACHE_GET_ALL: int32 count, entries in any order."""
+    count = _int32(body, 0)
+    if not 0 <= count <= len(body) - 4:
+        raise WireError(f"answer of {len(body)} bytes cannot hold {count} entries")
+    return Page(count, False, np.frombuffer(body, np.uint8)[4:])
 
 
 def read_page(body: memoryview) -> Page:

@@ -9,6 +9,7 @@ null.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -58,8 +59,25 @@ def infer_schema(
         fields = describer.fields(value, names, "")
         # Several types in one cache: use the union of their fields under the first type's name.
         types = sorted(registry.type(t).name for t in value.types)
-        return Schema(types[0] if types else "", key_field, fields)
-    return Schema(None, key_field, (describer.field(value, "val", "val"),))
+        found = Schema(types[0] if types else "", key_field, fields)
+    else:
+        found = Schema(None, key_field, (describer.field(value, "val", "val"),))
+    return _with_key_type(found, key, registry)
+
+
+def _with_key_type(schema: Schema, key: Evidence, registry: TypeRegistry) -> Schema:
+    """Add what is needed to write a composite key: its type, and the stored order of its fields."""
+    if schema.key.type != TypeCode.OBJECT or len(key.types) != 1:
+        return schema
+    (kind,) = map(registry.type, key.types)
+    if len(kind.schemas) != 1:
+        return schema
+    (stored,) = kind.schemas.values()
+    by_id = {field.field_id: field for field in schema.key.fields}
+    if set(stored) != set(by_id):
+        return schema
+    ordered = replace(schema.key, fields=tuple(by_id[number] for number in stored))
+    return replace(schema, key=ordered, key_type_name=kind.name, affinity_key=kind.affinity_key)
 
 
 def key_column(page: Page, row: int, registry: TypeRegistry) -> Column | None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ignitetf.wire.frames import Page
 from ignitetf.wire.objects import bytes_at, find_rows, gather, unwrap
 
-__all__ = ["KeySet"]
+__all__ = ["KeySet", "key_extents"]
 
 _OBJECT_LENGTH_AT: Final = 12
 
@@ -37,7 +37,7 @@ class KeySet:
     def add(self, page: Page) -> None:
         """Add the keys of a page whose rows consist of just the key."""
         (at,) = find_rows(page.data, page.count, 1)
-        begin, length = _extents(page.data, at, np.append(at[1:], len(page.data)))
+        begin, length = key_extents(page.data, at, np.append(at[1:], len(page.data)))
         for size in np.unique(length).tolist():
             same = begin[length == size]
             self._new.setdefault(size, []).append(_items(page.data, same, size))
@@ -45,7 +45,7 @@ class KeySet:
     def entries(self, page: Page) -> Page:
         """Return the entries of a page whose keys are in the set, in the page's order."""
         key_at, value_at = find_rows(page.data, page.count)
-        begin, length = _extents(page.data, key_at, value_at)
+        begin, length = key_extents(page.data, key_at, value_at)
         chosen = np.zeros(page.count, np.bool_)
         known = self._settled()
         for size in np.unique(length).tolist():
@@ -69,10 +69,16 @@ class KeySet:
         return self._sorted
 
 
-def _extents(
+def key_extents(
     data: NDArray[np.uint8], at: NDArray[np.int64], end: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Position and length of each key's own bytes, without a wrapper."""
+    """Return position and length of each key's own bytes, without a wrapper.
+
+    Args:
+        data: A page's bytes.
+        at: Where each key begins.
+        end: Where whatever follows it begins.
+    """
     begin = unwrap(data, at) if len(at) else at
     length = end - begin
     objects = begin != at

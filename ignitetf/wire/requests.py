@@ -11,9 +11,8 @@ Source: Apache Ignite 2.17.0, `ClientMessageParser` and the request classes that
 `ClientCacheRequest` (flags, transaction id), `ClientCacheScanQueryRequest`,
 `ClientCacheSqlFieldsQueryRequest`, `ClientCachePartitionsRequest`, `ClientTxStartRequest`,
 `ClientDataStreamerStartRequest`, `ClientDataStreamerAddDataRequest`,
-`ClientClusterGroupGetNodesEndpointsRequest`, `ClientListenerNioListener` (handshake). The published
-table of the scan request calls the partition field a count, but the server reads one partition id
-(-1 for all).
+`ClientClusterGroupGetNodesEndpointsRequest`. The published table of the scan request calls the
+partition field a count, but the server reads one partition id (-1 for all).
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from ignitetf.wire.codes import Feature, StreamerFlag, TypeCode
-from ignitetf.wire.parameters import encode_bytes, encode_string
+from ignitetf.wire.codes import StreamerFlag, TypeCode
+from ignitetf.wire.parameters import encode_string
 
 __all__ = [
     "batch_head",
@@ -33,7 +32,6 @@ __all__ = [
     "cluster_state_request",
     "cursor_request",
     "destroy_request",
-    "handshake_request",
     "nodes_request",
     "partitions_request",
     "scan_request",
@@ -60,9 +58,6 @@ _STATEMENT_SELECT: Final = 1
 _PESSIMISTIC: Final = 1
 _REPEATABLE_READ: Final = 1
 _JAVA: Final = 0
-_FIRST_WITH_FEATURES: Final = (1, 7, 0)
-_HANDSHAKE: Final = 1
-_THIN_CLIENT: Final = 2
 
 
 # Caches
@@ -221,17 +216,20 @@ def class_name_request(class_id: int) -> bytes:
 # The data streamer
 
 
-def streamer_start_request(cache: int, flags: StreamerFlag, buffer_entries: int) -> bytes:
+def streamer_start_request(
+    cache: int, flags: StreamerFlag, buffer_entries: int, thread_entries: int | None = None
+) -> bytes:
     """Return the body of DATA_STREAMER_START, without a receiver.
 
     Args:
         cache: Id of the cache.
         flags: The same as in `streamer_head`.
-        buffer_entries: Entries that the node collects per other node and per own thread before
-            passing them on.
+        buffer_entries: Entries that the node collects per other node before passing them on.
+        thread_entries: The same per own thread; None for as many.
     """
+    per_thread = buffer_entries if thread_entries is None else thread_entries
     receiver, entries = TypeCode.NULL, 0
-    return _STREAMER_START.pack(cache, flags, buffer_entries, buffer_entries, receiver, entries)
+    return _STREAMER_START.pack(cache, flags, buffer_entries, per_thread, receiver, entries)
 
 
 def streamer_head(streamer: int, flags: StreamerFlag, count: int) -> bytes:
@@ -239,7 +237,7 @@ def streamer_head(streamer: int, flags: StreamerFlag, count: int) -> bytes:
     return _STREAMER_DATA.pack(streamer, flags, count)
 
 
-# The cluster, the connection
+# The cluster
 
 
 def nodes_request() -> bytes:
@@ -250,22 +248,3 @@ def nodes_request() -> bytes:
 def cluster_state_request(*, active: bool) -> bytes:
     """Return the body of CLUSTER_CHANGE_STATE."""
     return struct.pack("<?", active)
-
-
-def handshake_request(
-    version: tuple[int, int, int], features: Feature, username: str | None, password: str | None
-) -> bytes:
-    """Return the first message of a connection, including its length.
-
-    Args:
-        version: The requested protocol version.
-        features: The features of this side; sent from version 1.7 on.
-        username: User name of the login; None or "" for none.
-        password: Password of that user.
-    """
-    body = struct.pack("<b3hb", _HANDSHAKE, *version, _THIN_CLIENT)
-    if version >= _FIRST_WITH_FEATURES:
-        body += encode_bytes(int(features).to_bytes(int(features).bit_length() // 8 + 1, "little"))
-    if username:
-        body += encode_string(username) + encode_string(password or "")
-    return struct.pack("<i", len(body)) + body

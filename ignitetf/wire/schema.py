@@ -137,7 +137,8 @@ def _numbers() -> dict[tuple[str, int], TypeCode]:
 
 _SCALAR_CODE = _numbers()
 _ARRAY_OF = {DATA_TYPES[code].element: code for code in ARRAY_ELEMENT}
-_ARRAY_CODE = {kind: _ARRAY_OF[code] for kind, code in _SCALAR_CODE.items()}
+# A number without an array type stands in scalar fields only.
+_ARRAY_CODE = {kind: _ARRAY_OF[code] for kind, code in _SCALAR_CODE.items() if code in _ARRAY_OF}
 
 
 @dataclass(frozen=True)

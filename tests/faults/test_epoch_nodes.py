@@ -17,6 +17,7 @@ from pyignite.datatypes import prop_codes
 from pyignite.datatypes.cache_config import PartitionLossPolicy
 from settled import settle
 
+from ignitetf import open_rows
 from ignitetf.errors import DataChanged, PartitionLost
 from ignitetf.explore.epoch import verify_epoch
 from ignitetf.load.loader import load_dataset
@@ -27,7 +28,7 @@ from ignitetf.tables.catalog import Manifest, write_manifest
 
 pytestmark = [pytest.mark.node, pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(900)]
 
-ROWS, PARTITIONS, TABLE = 60_000, 16, "EPOCHS"
+ROWS, PARTITIONS, TABLE, BLOCKS = 60_000, 16, "EPOCHS", "EPOCHS_IN_BLOCKS"
 SEED = int(os.environ.get("IGNITETF_FAULT_SEED", "5"))
 OPTIONS = {"seed": 7, "window_bytes": 2 << 20, "page_size": 500}
 
@@ -68,7 +69,9 @@ def cluster(node_home):
         "LABEL": rng.integers(0, 10, ROWS, dtype=np.int32),
     }
     with connect(found.addresses) as client:
-        load_dataset(arrays, TABLE, client=client, partitions=PARTITIONS, backups=1)
+        options = {"client": client, "partitions": PARTITIONS, "backups": 1}
+        load_dataset(arrays, TABLE, **options)
+        load_dataset(arrays, BLOCKS, layout="blocks", **options)
     yield found
     found.node.stop()
 
@@ -81,7 +84,7 @@ def undisturbed(cluster):
     return report.sequence
 
 
-def with_kills(cluster, kills, rng, **options):
+def with_kills(cluster, kills, rng, table=TABLE, **options):
     """An epoch during which nodes are killed, each after the one before has its data again."""
     moments = sorted(rng.sample(range(ROWS), kills))
     rows, back, killed = 0, None, 0
@@ -103,7 +106,7 @@ def with_kills(cluster, kills, rng, **options):
         cluster.bring_back()
 
     with ThreadPoolExecutor(1) as pool, connect(cluster.addresses) as client:
-        report = verify_epoch(client, TABLE, on_progress=progress, **options)
+        report = verify_epoch(client, table, on_progress=progress, **options)
         back.result(150)
     assert killed == kills
     return report
@@ -115,6 +118,19 @@ def test_killed_nodes_cost_no_row(cluster, undisturbed, kills):
     report = with_kills(cluster, kills, rng, readers=2, **OPTIONS)
     assert report.ok and report.rows == ROWS, report
     assert report.sequence == undisturbed
+
+
+@pytest.mark.parametrize("table", [TABLE, BLOCKS])
+@pytest.mark.parametrize("shards", [1, pytest.param(4, marks=pytest.mark.soak)])
+def test_killed_nodes_cost_no_row_by_key(cluster, shards, table):
+    """GET_ALL from three owners, of which two die in turn: the same sequence as without."""
+    options = {"order": "global", "seed": 7, "shards": shards, "window_bytes": 4 << 20}
+    with connect(cluster.addresses) as client:
+        undisturbed = verify_epoch(client, table, **options)
+    assert undisturbed.ok and undisturbed.rows == ROWS
+    report = with_kills(cluster, 2, random.Random(SEED), table, **options)
+    assert report.ok and report.rows == ROWS, report
+    assert report.sequence == undisturbed.sequence
 
 
 def test_a_connection_goes_to_the_node_that_was_asked_for(cluster):
@@ -169,6 +185,7 @@ def test_lost_partitions_are_never_a_short_epoch(cluster):
         owner = client.partition_map("LOADED").owners[0]
         address = next(n.addresses[0] for n in client.nodes() if n.node_id == owner)
 
+        by_key = open_rows("LOADED", client=client, order="global", shard=(0, 1))
         # What nobody counted is known by its size when the epoch began.
         sized = readers["SIZED"].batches(parts["SIZED"])
         next(sized)
@@ -191,6 +208,9 @@ def test_lost_partitions_are_never_a_short_epoch(cluster):
         ) as told:
             list(readers["LOADED"].batches(parts["LOADED"]))
         assert told.value.partitions == sorted(told.value.partitions)
+        # By key: some keys have no owner, and the answer to GET_ALL says so or lacks them.
+        with pytest.raises((DataChanged, PartitionLost)):
+            list(by_key.batches())
         # The cluster is not rebalanced again while there are lost partitions.
         for name in names:
             client.destroy_cache(name)

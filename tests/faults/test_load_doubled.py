@@ -87,15 +87,21 @@ def require_consistent(client, name, layout):
     return found
 
 
-@pytest.mark.parametrize("layout", ["rows", "blocks"])
-def test_two_loads_at_once(client, cache_name, loaders, layout):
-    """Random pairs of ways; every second one on a name that has rows."""
-    chance = random.Random(SEED)
+def data_sets(loaders, cache_name, layout):
+    """Names of data sets, and the sources of their rows; every second one has some."""
     for number in range(4):
         name = f"{cache_name}_{number}"
         before = [1] if number % 2 else []
         if before:
             assert loaders.start(name, layout, "error", 1, ROWS, 0).outcome() == "ok"
+        yield name, before
+
+
+@pytest.mark.parametrize("layout", ["rows", "blocks"])
+def test_two_loads_at_once(client, cache_name, loaders, layout):
+    """Random pairs of ways."""
+    chance = random.Random(SEED)
+    for name, before in data_sets(loaders, cache_name, layout):
         pair = [(chance.choice(MODES), source) for source in (2, 3)]
         under_way = []
         for mode, source in pair:
@@ -114,11 +120,7 @@ def test_two_loads_at_once(client, cache_name, loaders, layout):
 def test_a_killed_loader_does_not_keep_the_data_set(client, cache_name, loaders, layout):
     """The next one has it at once: that a process of this machine has ended is known."""
     chance = random.Random(SEED)
-    for number in range(4):
-        name = f"{cache_name}_{number}"
-        before = [1] if number % 2 else []
-        if before:
-            assert loaders.start(name, layout, "error", 1, ROWS, 0).outcome() == "ok"
+    for name, before in data_sets(loaders, cache_name, layout):
         killed = chance.choice(["append", "replace"] if before else MODES)
         loader = loaders.start(name, layout, killed, 2, ROWS, 0.05)
         time.sleep(chance.uniform(0.05, 0.6))

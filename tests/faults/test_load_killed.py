@@ -11,6 +11,7 @@ import pytest
 from helpers.ports import lasting_port
 from loaders import Loaders, arrays
 
+from ignitetf.explore.epoch import verify_epoch
 from ignitetf.load.journal import read_journal
 from ignitetf.load.loader import load_dataset
 from ignitetf.tables.catalog import read_manifest
@@ -65,6 +66,8 @@ def test_killed_at_random_moments_and_resumed(client, loaders, cache_name, expec
             assert client.sql(query).fetchall() == [(ROWS, ROWS * (ROWS - 1) // 2)]
         else:
             assert client.cache_size(name) == sum(manifest.options.blocks)
+            # It looks for every row in the block that the manifest has it in.
+            assert verify_epoch(client, name, order="global", shards=2).ok
         drop_cache(client, name)
     assert partial, "no run was killed in the middle"
 
@@ -100,31 +103,36 @@ def connected(node):
                 raise
 
 
+def wait_for_rows(client, cache, process):
+    """The number of rows as soon as the process has stored some; the cache may not exist yet."""
+    while process.poll() is None:
+        if client.cache_exists(cache) and (stored := client.cache_size(cache)):
+            return stored
+        time.sleep(0.02)
+    raise AssertionError("the loader ended before it stored a row")
+
+
 @pytest.mark.timeout(300)
 def test_a_loader_that_is_killed_at_full_speed_takes_no_node_along(node_home):
     """Through the data streamer, every second of these would halt the node."""
-    from ignitetf.net.client import connect
     from ignitetf.node import Node
-    from ignitetf.tables.removal import drop_cache
 
-    chance, written = random.Random(SEED), 0
+    chance = random.Random(SEED)
     with Node.start("full-speed", port=lasting_port(), memory="1g") as node:
         for _ in range(6):
             command = [sys.executable, "-c", AT_FULL_SPEED, node.address, "KILLED"]
             with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
                 assert process.stdout.readline() == "begin\n"
-                with connect(node.address) as client:
-                    while not client.cache_exists("KILLED") and process.poll() is None:
-                        time.sleep(0.02)
-                time.sleep(chance.uniform(0.7, 2))
+                with connected(node) as client:
+                    stored = wait_for_rows(client, "KILLED", process)
+                time.sleep(chance.uniform(0, 0.5))
                 process.send_signal(signal.SIGKILL)
+            assert process.returncode == -signal.SIGKILL, "the load ended before it was killed"
             time.sleep(0.5)
             with connected(node) as client:
-                assert client.cache_exists("KILLED")
-                written += client.cache_size("KILLED") > 0
-                # The next loader would replace it, and could be killed with none there.
+                assert client.cache_size("KILLED") >= stored > 0
+                # The next loader would replace it, and its rows would be taken for new ones.
                 drop_cache(client, "KILLED")
-    assert written, "no loader was killed while it wrote"
 
 
 def test_a_load_that_is_given_up_takes_no_node_along(client, cache_name):

@@ -76,6 +76,7 @@ def arguments(folder):
         "load idx": (str(sources["idx"]), "--cache", "C"),
         "load images": (str(sources["folder"]), "--cache", "C"),
         "verify": ("C",),
+        "split": ("C",),
         "head": ("C",),
         "stats": ("C",),
         "preview": ("C", "--out", str(folder / "sheet.png")),

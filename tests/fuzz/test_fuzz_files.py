@@ -255,9 +255,9 @@ def test_statements():
 
 def test_states_of_datasets():
     """`IgniteDataset.resume` with any JSON: refused, or a position within the epoch."""
-    from ignitetf.read.plan import Order, Position, Shard
+    from ignitetf.read.plan import Position, ScanOrder, Shard
 
-    order = Order((0, 1, 2), (5, 0, 7), 8.0, seed=1)
+    order = ScanOrder((0, 1, 2), (5, 0, 7), 8.0, seed=1)
     good = {"epoch": 1, "chain": [[1, 3], [2, 2]], "rows": 12}
     values = [None, True, -1, 0, 1, 3, 1 << 70, "x", "3", [], [[]], [[1]], [[1, 2]], [[0, 0]], {}, 1.5,
               [[-1, 1]], [[1, -5]], [[1 << 40, 1]], [[1, 1], [2, 1], [3, 1]], float("nan"), 1e400]  # fmt: skip

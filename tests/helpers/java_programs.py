@@ -29,7 +29,7 @@ OPENS = (
 
 
 def java_command(source, home, folder):
-    """Compile a source file into the folder, and return the command that runs it."""
+    """Compile a source file, with what it uses beside it, and return the command that runs it."""
     from ignitetf.errors import NodeError
     from ignitetf.node.jars import ensure_jars
     from ignitetf.node.java import find_java
@@ -41,7 +41,7 @@ def java_command(source, home, folder):
     path = os.pathsep.join(map(str, jars))
     compiler = [found] if (found := shutil.which("javac")) else eclipse(runtime.path, folder)
     run(*compiler, "-source", "11", "-target", "11", "-encoding", "UTF-8", "-nowarn",
-        "-cp", path, "-d", folder, source)  # fmt: skip
+        "-cp", path, "-sourcepath", source.parent, "-d", folder, source)  # fmt: skip
     options = [f"--add-opens={package}=ALL-UNNAMED" for package in OPENS]
     if runtime.major >= 23:
         options.append("--sun-misc-unsafe-memory-access=allow")

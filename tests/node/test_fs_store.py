@@ -13,6 +13,7 @@ from ignitetf.fs.check import check
 from ignitetf.fs.files import close_together
 from ignitetf.fs.records import Entry
 from ignitetf.fs.store import Store
+from ignitetf.fs.tree import Outdated
 from ignitetf.net.channel import Channel
 from ignitetf.net.client import connect
 
@@ -402,6 +403,51 @@ def test_several_files_appear_and_go_at_one_moment(store):
     assert all(store.exists(name) for name in names)
     store.remove(*names)
     assert store.list("/x") == store.list("/y") == []
+    consistent(store)
+
+
+def put(store, path, data):
+    with store.writing(path) as file:
+        file.write(memoryview(data))
+
+
+CHANGES = {
+    "replaced": lambda store: put(store, "/d/there", b"new"),
+    "removed": lambda store: store.remove("/d/there"),
+    "created": lambda store: put(store, "/d/none", b"new"),
+    "moved": lambda store: store.rename("/d", "/e"),
+    "directory gone": lambda store: store.remove_directory("/d", recursive=True),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_relies_on_other_files_happens_only_while_they_are_unchanged(store, change):
+    def write(unchanged):
+        writer = store.open_write("/x/b")
+        try:
+            writer.write(memoryview(b"more"))
+            close_together(store, [(writer, {})], unchanged)
+        finally:
+            writer.discard()
+
+    store.make_directory("/d")
+    put(store, "/d/there", b"same")
+    for path in ("/x/a", "/x/b", "/x/c"):
+        put(store, path, b"x")
+    own = store.stat("/x/b")
+    seen = {"/d/there": store.stat("/d/there"), "/d/none": None}
+    store.set_attributes("/d/there", {"k": "v"})  # is no change of the content
+    store.remove("/x/a", unchanged={**seen, "/x/a": store.stat("/x/a")})
+    write({**seen, "/x/b": own})
+    with pytest.raises(Outdated):
+        write({**seen, "/x/b": own})
+    before = dict(store.list("/x"))
+    CHANGES[change](store)
+    for work in (write, lambda unchanged: store.remove("/x/b", "/x/c", unchanged=unchanged)):
+        with pytest.raises(Outdated):
+            work(seen)
+        assert dict(store.list("/x")) == before
+        assert read(store, "/x/b") == b"more"
     consistent(store)
 
 

@@ -16,6 +16,7 @@ from ignitetf.cli.main import app
 from ignitetf.fs import checkpoints
 from ignitetf.fs.pull import pull
 from ignitetf.fs.push import push
+from ignitetf.fs.state import state_names
 from ignitetf.fs.store import Store
 from ignitetf.fs.sync import read_file, write_file
 from ignitetf.fs.watch import watch
@@ -113,6 +114,67 @@ def test_a_reader_never_sees_an_incomplete_checkpoint(store, tmp_path):
     thread.join()
     assert wrong == []
     assert "ckpt-8" in seen
+
+
+class At:
+    """A client that does something before one of its requests, and something before all later ones.
+
+    Requests inside a transaction do not count: they hold locks.
+    """
+
+    def __init__(self, client, number=0, once=lambda: None, then=lambda: None):
+        self._client, self._number, self._once, self._then = client, number, once, then
+        self.count = 0
+
+    def __getattr__(self, name):
+        return getattr(self._client, name)
+
+    def call(self, *words, **options):
+        self.count += 1
+        if self.count == self._number:
+            self._once()
+        elif self._number and self.count > self._number:
+            self._then()
+        return self._client.call(*words, **options)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("push", "prune"), ("push", "delete"), ("prune", "push"), ("delete", "push")],
+)
+def test_a_state_names_only_what_is_there_at_every_step(store, client, tmp_path, first, second):
+    """Whoever runs, and at whichever request another one runs from begin to end."""
+    folder = tmp_path / "run"
+    save(folder, 1, 2, size=100)
+    save(tmp_path / "all", 1, 2, size=100, content=b"other")
+    save(tmp_path / "less", 2, size=100)
+    works = {
+        "push": lambda by, remote: push(by, tmp_path / "all", remote),
+        "prune": lambda by, remote: checkpoints.prune(by, remote, 1),
+        "delete": lambda by, remote: push(by, tmp_path / "less", remote, delete=True),
+    }
+
+    def check(remote):
+        entries = dict(store.list(remote))
+        text = read_file(store, f"{remote}/checkpoint").decode()
+        gone = [n for n in state_names(text)[1] if f"{n}.index" not in entries]
+        assert gone == [], (remote, text)
+
+    def attempt(remote, number=0):
+        push(store, folder, remote)
+        between = At(client, number, lambda: works[second](store, remote), lambda: check(remote))
+        by = Store(between, store.name)
+        begin = between.count
+        works[first](by, remote)
+        by.close()
+        check(remote)
+        assert all(one.complete for one in checkpoints.checkpoints(store, remote))
+        return begin, between.count
+
+    begin, end = attempt("/dry")
+    for number in range(begin + 1, end + 1):
+        attempt(f"/{number}", number)
 
 
 def test_prune_keeps_the_newest(store, tmp_path):

@@ -12,6 +12,7 @@ from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
 from ignitetf.tables.catalog import read_manifest
 from ignitetf.tables.removal import drop_cache
+from ignitetf.wire.block_keys import BlockKeys
 from ignitetf.wire.checksum import checksum
 from ignitetf.wire.schema import Batch, Column
 
@@ -111,11 +112,11 @@ def test_blocks_removed_by_a_trim_are_those_beyond_the_last_note(client, cache_n
     manifest = read_manifest(client, cache_name)
     used = manifest.options.blocks
     cache = client.cache(cache_name)
-    stray = blocks.BlockKeys(4, used)
+    stray = BlockKeys(4, used)
     for partition in range(4):
         for key in stray.reserve(partition, 3 + partition).tolist():
             cache.put(key, "stray")
-    blocks.trim(client, cache_name, blocks.BlockKeys(4, used))
+    blocks.trim(client, cache_name, BlockKeys(4, used))
     assert client.cache_size(cache_name) == sum(used)
     _, found = batches(client, cache_name)
     total = sum(checksum(manifest.schema, b) for b in found) % (1 << 64)

@@ -61,6 +61,13 @@ def stored(client, name):
         batch = decoder.decode(read_first_page(client.call(OpCode.QUERY_SCAN, scan))[1])
         found = list(unpack_blocks(manifest.schema, batch)) if packed else [batch]
         assert sum(map(len, found)) == manifest.partition_rows[partition]
+        if packed:
+            # The manifest has the rows of each block, by partition and by key in each.
+            in_order = np.argsort(batch.key.values)
+            block_rows = iter(
+                manifest.options.block_rows[sum(manifest.options.blocks[:partition]) :]
+            )
+            assert [len(found[i]) for i in in_order] == [next(block_rows) for _ in found]
         yield from found
 
 
@@ -174,11 +181,13 @@ def test_an_interrupted_load_resumes_where_it_was_noted(client, cache_name, layo
     assert read_journal(client, cache_name) is None
 
 
-def test_an_interrupted_append_resumes(client, cache_name, noted_often):
-    load_dataset(arrays(1000), cache_name, client=client, partitions=4)
+@LAYOUTS
+def test_an_interrupted_append_resumes(client, cache_name, layout, noted_often):
+    options = {"client": client, "layout": layout}
+    load_dataset(arrays(1000), cache_name, partitions=4, **options)
     with pytest.raises(KeyboardInterrupt):
-        load_dataset(source(seed=3, stop_at=1000), cache_name, client=client, if_exists="append")
-    load_dataset(source(seed=3), cache_name, client=client, if_exists="resume")
+        load_dataset(source(seed=3, stop_at=1000), cache_name, if_exists="append", **options)
+    load_dataset(source(seed=3), cache_name, if_exists="resume", **options)
     manifest = read_manifest(client, cache_name)
     assert (manifest.rows, manifest.version) == (4000, 2)
     assert manifest.checksum == checksum_of(client, cache_name)

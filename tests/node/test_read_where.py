@@ -313,13 +313,13 @@ def test_rows_that_go_away_between_the_keys_and_the_rows_are_told(client, cache_
     load_dataset({"A": np.arange(50)}, cache_name, client=client, partitions=8)
     reader = CacheReader(client, cache_name, ReadOptions(
         where=f"A >= (SELECT MIN(A) FROM {cache_name})"))  # fmt: skip
-    keys = reader._selection.keys
+    keys = reader.selection.keys
 
     def removed_after(*args):
         found = keys(*args)
         client.sql(f"DELETE FROM {cache_name} WHERE A = 7")
         return found
 
-    object.__setattr__(reader._selection, "keys", removed_after)
+    object.__setattr__(reader.selection, "keys", removed_after)
     with pytest.raises(DataChanged, match="49 entries"):
         list(reader.batches(range(reader.partition_count)))

@@ -1,7 +1,6 @@
 """TLS and login at every way in: wrong ones are told within seconds, before anything is sent."""
 
 import datetime
-import ipaddress
 import os
 import socket
 import ssl
@@ -12,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+import trustme
 from helpers.needs import needs_native_io
 
 from ignitetf.errors import AuthenticationError, ConfigError, ConnectError, IgniteTFError, TlsError
@@ -19,7 +19,6 @@ from ignitetf.net.client import connect
 from ignitetf.node import Node
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(240)]
-pytest.importorskip("cryptography")
 
 LIMIT_S = 5
 SECRET = "s3cret-of-the-test"
@@ -29,41 +28,12 @@ CLI = [sys.executable, "-c", "from ignitetf.cli.main import main; main()"]
 # Servers that record what they are told
 
 
-def certificates(folder, *, name="127.0.0.1", days=10):
-    """A CA and a server certificate for an address, valid for some days (ended if negative)."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import NameOID
-
-    def signed(subject, key, issuer, issuer_key, is_ca, until):
-        def called(text):
-            return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
-
-        now = datetime.datetime.now(datetime.timezone.utc)
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(called(subject))
-            .issuer_name(called(issuer))
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(days=30))
-            .not_valid_after(now + datetime.timedelta(days=until))
-            .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
-        )
-        if not is_ca:
-            names = [x509.IPAddress(ipaddress.ip_address(name))]
-            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-        return builder.sign(issuer_key, hashes.SHA256())
-
-    ca_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    ca = signed("test CA", ca_key, "test CA", ca_key, True, 10)
-    own = signed("server", key, "test CA", ca_key, False, days)
-    pem = serialization.Encoding.PEM
-    (folder / "ca.pem").write_bytes(ca.public_bytes(pem))
-    plain = serialization.NoEncryption()
-    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain)
-    (folder / "server.pem").write_bytes(private + own.public_bytes(pem))
+def certificates(folder, *, name="127.0.0.1", not_after=None):
+    """A CA and a server certificate for an address, valid for years unless an end is given."""
+    ca = trustme.CA()
+    ca.cert_pem.write_to_path(folder / "ca.pem")
+    own = ca.issue_cert(name, not_after=not_after)
+    own.private_key_and_cert_chain_pem.write_to_path(folder / "server.pem")
     return folder / "ca.pem", folder / "server.pem"
 
 
@@ -104,10 +74,12 @@ def recorder():
 
 @pytest.mark.parametrize("case", ["wrong CA", "expired", "wrong name"])
 def test_nothing_is_sent_to_a_server_that_is_not_verified(recorder, tmp_path, case):
+    yesterday = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(days=1)
     ca, pem = certificates(
-        tmp_path, name="127.0.0.9" if case == "wrong name" else "127.0.0.1",
-        days=-1 if case == "expired" else 10,
-    )  # fmt: skip
+        tmp_path,
+        name="127.0.0.9" if case == "wrong name" else "127.0.0.1",
+        not_after=yesterday if case == "expired" else None,
+    )
     if case == "wrong CA":
         other = tmp_path / "other"
         other.mkdir()

@@ -63,7 +63,7 @@ def test_the_order_is_that_of_training(client, address, table):
 )
 def test_a_broken_reader_is_caught(client, table, monkeypatch, damage, figures):
     """Guards the guard: rows left out, given twice, or made up."""
-    true = rows.read_pieces
+    true = rows.read_rows
 
     def broken(*arguments):
         batches = list(true(*arguments))
@@ -73,7 +73,7 @@ def test_a_broken_reader_is_caught(client, table, monkeypatch, damage, figures):
         yield type(whole)(type(whole.key)(keys + (1000 if "unknown" in figures else 0)))
         yield from batches[1:]
 
-    monkeypatch.setattr(rows, "read_pieces", broken)
+    monkeypatch.setattr(rows, "read_rows", broken)
     report = verify_epoch(client, table)
     assert not report.ok
     assert all(getattr(report, name) for name in figures)

@@ -80,7 +80,7 @@ def _equal(a: object, b: object) -> bool:
 
 
 def check_resume(source: Source, max_bytes: int = 64) -> None:
-    """From every position that the source passes, the rest of the records follows."""
+    """From every position that the source passes, the rest follows, in batches of any size."""
     whole = everything(source, max_bytes=max_bytes)
     stops = [(0, 0)]
     done = 0
@@ -88,8 +88,9 @@ def check_resume(source: Source, max_bytes: int = 64) -> None:
         done += len(batch)
         stops.append((source.position, done))
     for position, count in stops:
-        rest = everything(source, start=position, max_bytes=max_bytes)
-        assert same(rest, {name: column[count:] for name, column in whole.items()})
+        expected = {name: column[count:] for name, column in whole.items()}
+        for size in (max_bytes, 4 << 20):
+            assert same(everything(source, start=position, max_bytes=size), expected)
 
 
 def batch_sizes(source: Source, max_bytes: int) -> list[int]:

@@ -127,7 +127,7 @@ def test_wrong_usage_exits_2_and_names_the_nearest(args, suggestion):
         ("cache", "create", "X", "--partitions", "65001"),
         ("cache", "create", "X", "--partitions", "many"),
         ("cache", "create", "X", "--backups", "-1"),
-        ("cache", "ls", "--output", "yaml"),
+        ("cache", "ls", "--output", "xml"),
         ("cache", "ls", "--timeout", "soon"),
         ("table", "create", "nothing"),
         ("query", "SELECT 1", "--max-rows", "0"),

@@ -131,7 +131,7 @@ def test_types_are_told_apart_by_their_family():
 # the line. Its family exists, so that a number and a row are all; the conversion of Python's
 # class is for those who load values of it.
 DURATION = {
-    "wire/codes.py": [("    BINARY_ENUM = 38\n", "    DURATION = 39\n    DURATION_ARRAY = 40\n")],
+    "wire/codes.py": [("    BINARY_ENUM = 38\n", "    DURATION = 200\n    DURATION_ARRAY = 201\n")],
     "wire/datatypes.py": [
         (
             "_ROWS: Final = (\n",
@@ -150,7 +150,7 @@ DURATION = {
 }
 # One whose bytes no family has.
 COMPLEX = {
-    "wire/codes.py": [("    BINARY_ENUM = 38\n", "    COMPLEX = 39\n    COMPLEX_ARRAY = 40\n")],
+    "wire/codes.py": [("    BINARY_ENUM = 38\n", "    COMPLEX = 200\n    COMPLEX_ARRAY = 201\n")],
     "wire/datatypes.py": [
         ("    NUMBER = enum.auto()", "  # one number, which NumPy has\n    COMPLEX = enum.auto()"),
         (
@@ -180,7 +180,7 @@ from ignitetf.wire.schema import Batch, Column, Field, Schema
 from ignitetf.wire.types import TypeRegistry
 
 KEY = Field("key", TypeCode.LONG, np.dtype("<i8"))
-code, listed = TypeCode(39), TypeCode(40)
+code, listed = TypeCode(200), TypeCode(201)
 dtype, count = DATA_TYPES[code].value, 600
 numbers, valid = np.arange(count).astype(dtype), np.arange(count) % 7 > 0
 item = Field("item", code, dtype)

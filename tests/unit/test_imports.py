@@ -25,7 +25,7 @@ LAYERS = (
     ({"node"},),
     ({"tables"},),
     ({"fs"}, {"load"}, {"read"}),
-    ({"bench"}, {"explore"}, {"train"}),
+    ({"bench"}, {"explore"}, {"grain"}, {"torch"}, {"train"}),
     ({"cli", "__main__"},),
 )
 

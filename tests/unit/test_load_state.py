@@ -42,9 +42,8 @@ origins = st.builds(
 def facts(draw):
     storage = draw(storages)
     blocks = draw(BLOCKS) if storage.layout == "blocks" else ()
-    return LoadFacts(
-        storage, draw(COUNTS), draw(st.text()), draw(NUMBER), draw(st.none() | origins), blocks
-    )
+    given = draw(COUNTS), draw(st.text()), draw(NUMBER), draw(st.none() | origins)
+    return LoadFacts(storage, *given, blocks, tuple(draw(st.permutations(blocks))))
 
 
 @st.composite
@@ -65,6 +64,7 @@ def journals(draw):
         origin=draw(st.none() | origins),
         replaces=draw(st.lists(st.text(), max_size=2)),
         blocks=draw(BLOCKS) if storage.layout == "blocks" else (),
+        block_rows=draw(BLOCKS) if storage.layout == "blocks" else (),
     )
 
 
@@ -95,19 +95,21 @@ def test_names_in_the_catalog():
         "bad_records": "fail",
     }
     opened = {"kind": "csv", "options": {"key": "ID"}, "part": "data"}
-    facts = LoadFacts(storage, 1, "ab12", 10, origin, (2, 3))
+    facts = LoadFacts(storage, 1, "ab12", 10, origin, (2, 0, 1), (7, 8, 9))
     assert stored(Manifest("T", SCHEMA, options=facts).to_json())["options"] == {
         **chosen,
         "backups": 1,
         "load": "ab12",
         "next_key": 10,
         "origin": opened,
-        "blocks": [2, 3],
+        "blocks": [2, 0, 1],
+        "block_rows": [7, 8, 9],
     }
-    journal = Journal("T", "T", "new", SCHEMA, "f", storage, origin=origin, blocks=(2, 3))
+    journal = Journal("T", "T", "new", SCHEMA, "f", storage, origin=origin, blocks=(2,))
+    journal.block_rows = (5, 6)
     entry = stored(journal.to_json())
     assert entry["options"] == chosen and entry["origin"] == opened
-    assert entry["state"] == {"blocks": [2, 3]} and entry["checksum"] == "0" * 16
+    assert entry["state"] == {"blocks": [2], "block_rows": [5, 6]} and entry["checksum"] == "0" * 16
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ignitetf.errors import ConfigError
-from ignitetf.read.plan import Order, Position, Shard, whole, whole_argument
+from ignitetf.read.plan import Position, ScanOrder, Shard, whole, whole_argument
 
 counts = st.lists(st.integers(0, 9), min_size=1, max_size=12).map(tuple)
 workers = st.integers(1, 5)
@@ -16,7 +16,7 @@ seeds = st.none() | st.integers(0, 2**64)
 def orders(draw, *even):
     sizes = draw(counts)
     window = draw(st.sampled_from([1, 5, 40, 10**6]))
-    return Order(
+    return ScanOrder(
         tuple(range(len(sizes))),
         sizes,
         1.0,
@@ -72,7 +72,7 @@ def test_the_largest_partition_goes_to_the_smallest_shard(order, count):
 
 @given(orders(), st.integers(0, 3))
 def test_an_epoch_depends_on_seed_and_number_alone(order, epoch):
-    again = Order(order.partitions, order.counts, 1.0, order.seed, None, order.window_bytes)
+    again = ScanOrder(order.partitions, order.counts, 1.0, order.seed, None, order.window_bytes)
     assert rows_of(order, Shard(), epoch) == rows_of(again, Shard(), epoch)
     if order.seed is None:
         assert rows_of(order, Shard(), epoch) == every_row(order)

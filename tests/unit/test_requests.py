@@ -34,6 +34,7 @@ from ignitetf.wire.answers import (
 )
 from ignitetf.wire.codes import Feature, OpCode, StreamerFlag, TypeCode
 from ignitetf.wire.frames import request_head
+from ignitetf.wire.handshake import handshake_request
 from ignitetf.wire.parameters import encode_bytes, encode_parameter, encode_string, encode_uuid
 
 CONTEXT = ProtocolContext((1, 7, 0), BitmaskFeature.all_supported())
@@ -225,6 +226,8 @@ def test_data_streamers(cache, streamer, flags, count):
     *numbers, receiver, entries = struct.unpack("<ibiibi", body)
     assert numbers == [cache, flags, count, count]
     assert (receiver, entries) == (TypeCode.NULL, 0)
+    body = requests.streamer_start_request(cache, flags, count, count + 1)
+    assert struct.unpack_from("<ii", body, 5) == (count, count + 1)
     body = requests.streamer_head(streamer, flags, count)
     assert struct.unpack("<qbi", body) == (streamer, flags, count)
 
@@ -237,7 +240,7 @@ def test_handshakes(version, login):
     with BinaryStream(None) as stream:
         HandshakeRequest(context, *login).from_python(stream)
         expected = stream.getvalue()
-    body = requests.handshake_request(version, features, *login)
+    body = handshake_request(version, features, *login)
     if version >= (1, 7, 0):
         # The mask is as long as its highest bit asks for; of pyignite's own bits it has more.
         mask = struct.unpack_from("<i", body, 13)[0]

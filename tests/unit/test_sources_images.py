@@ -4,6 +4,7 @@ import sys
 import threading
 
 import numpy as np
+import psutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -23,6 +24,7 @@ from ignitetf.load.sources.pictures import (
     decode_picture,
 )
 from ignitetf.load.sources.workers import Workers
+from ignitetf.local.process import identify, kill, wait_gone
 from ignitetf.wire.schema import BYTES
 
 
@@ -325,6 +327,38 @@ def test_a_worker_that_dies_is_replaced_by_the_thread(tmp_path):
         assert workers.load_all(folder, ["a.png"]) == first
         assert workers.load_all(folder, ["a.png"]) == first
     assert first == [((tmp_path / "a.png").read_bytes(), "")]
+
+
+# Without `if __name__ == "__main__":`, as users write them.
+LOADER = """
+import sys
+from ignitetf.load.sources.location import locate
+from ignitetf.load.sources.pictures import Recipe
+from ignitetf.load.sources.workers import Workers
+
+with Workers(Recipe(None, None, 3, 100), 2) as workers:
+    (found,) = workers.load_all(locate(sys.argv[1]), ["a.png"])
+    print(len(found[0]), flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("end", ["terminate", "kill"])
+def test_workers_end_with_a_program_that_is_killed(tmp_path, end):
+    Image.fromarray(np.zeros((3, 3), np.uint8)).save(tmp_path / "a.png")
+    (tmp_path / "loader.py").write_text(LOADER)
+    command = [sys.executable, tmp_path / "loader.py", tmp_path]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes) as loader:
+        size = int(loader.stdout.readline())
+        workers = [identify(p.pid) for p in psutil.Process(loader.pid).children(recursive=True)]
+        getattr(loader, end)()
+        left = [worker for worker in workers if not wait_gone(worker, 30)]
+        for worker in left:
+            kill(worker)
+        assert size == (tmp_path / "a.png").stat().st_size
+        assert len(workers) >= 2 and not left
+        assert not loader.stdout.read()  # the program ran once, not again in each worker
 
 
 @settings(max_examples=300, deadline=None)

@@ -6,9 +6,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from source_helpers import batch_sizes, check_resume, everything, same, values
 
+from ignitetf.crc import masked_crc32c
 from ignitetf.errors import ConfigError, SourceError
 from ignitetf.load.sources import open_source, tfrecord
-from ignitetf.load.sources.crc32c import crc32c, crc32c_many
 from ignitetf.load.sources.example import ExampleError, parse_example
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.schema import BYTES
@@ -60,19 +60,17 @@ MIXED = [
 ]
 
 
-def test_the_crc_is_castagnoli():
-    assert crc32c(b"123456789") == 0xE3069283
-    assert crc32c(bytes(32)) == 0x8A9136AA
-
-
-@given(st.binary(max_size=700), st.lists(st.tuples(st.integers(0, 700), st.integers(0, 700))))
-@settings(max_examples=100, deadline=None)
-def test_many_crcs_at_once_are_those_of_one_by_one(data, spans):
-    spans = [(min(s, len(data)), min(n, len(data) - min(s, len(data)))) for s, n in spans]
-    starts = np.array([s for s, _ in spans], np.int64)
-    lengths = np.array([n for _, n in spans], np.int64)
-    got = crc32c_many(np.frombuffer(data, np.uint8), starts, lengths)
-    assert got.tolist() == [crc32c(data[s : s + n]) for s, n in spans]
+def test_the_crcs_are_those_that_tensorflow_writes(tmp_path):
+    sizes = [*range(300), 1 << 16, (1 << 20) + 1]
+    path = write(tmp_path / "a.tfrecord", [RANDOM.bytes(size) for size in sizes])
+    with path.open("rb") as file:
+        for size in sizes:
+            head, head_crc = file.read(8), file.read(4)
+            record, crc = file.read(size), file.read(4)
+            assert int.from_bytes(head, "little") == size
+            assert masked_crc32c(head) == int.from_bytes(head_crc, "little")
+            assert masked_crc32c(record) == int.from_bytes(crc, "little")
+        assert not file.read()
 
 
 def test_inferred_features(tmp_path):

@@ -225,7 +225,7 @@ def open_source(kind: str, location: Any = None, **options: Any) -> Source:
     """Open a source.
 
     Args:
-        kind: One of `KINDS`: mnist, digits, idx, npz, images, voc, csv, parquet, tfrecord, records.
+        kind: One of `KINDS` in `load.kinds`, such as mnist, images or csv.
         location: Local path or fsspec URL (or several, if the kind allows it); for `records` the
             records themselves; for `mnist` None downloads.
         options: Options of the function that opens this kind.

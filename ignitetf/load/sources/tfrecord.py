@@ -3,8 +3,8 @@
 file -> frames, CRCs checked -> **features -> columns** -> Batch
 
 A frame is the length (uint64), the masked CRC-32C of the length, the record and the masked CRC-32C
-of the record. Frames are read in pieces of about a megabyte; all CRCs of a piece are checked at
-once, and records that agree outside their values are read as one matrix.
+of the record. Frames are read in pieces of about a megabyte; records of a piece that agree outside
+their values are read as one matrix.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ignitetf.crc import masked_crc32c
 from ignitetf.errors import ConfigError, SchemaError, SourceError
 from ignitetf.load.sources.arrays import key_field_of, take_key
 from ignitetf.load.sources.base import (
@@ -29,7 +30,6 @@ from ignitetf.load.sources.base import (
     type_name,
 )
 from ignitetf.load.sources.chain import ChainSource, files_at
-from ignitetf.load.sources.crc32c import crc32c, crc32c_many, masked
 from ignitetf.load.sources.example import BYTES_LIST, ExampleError, parse_example, varints
 from ignitetf.load.sources.featurespec import FeatureSpec, declared_specs, inferred_specs
 from ignitetf.load.sources.location import Place, Stream, digest, open_plain, reading
@@ -41,6 +41,7 @@ __all__ = ["TfRecordSource", "tfrecord"]
 
 _HEAD = struct.Struct("<QI")
 _HEAD_BYTES = 12
+_CRC = struct.Struct("<I")
 _FRAME_BYTES = 16  # a frame without its record
 _PIECE_BYTES = 1 << 20
 _SAMPLE = 100
@@ -87,7 +88,7 @@ def read_frames(stream: Stream, name: str, start: int, piece: int) -> Iterator[F
             continue
         skip = min(max(0, start - number), len(starts))
         if skip < len(starts):
-            yield _checked(buffer, name, number, starts, lengths, skip)
+            yield _checked(buffer, number + skip, starts[skip:], lengths[skip:])
         number += len(starts)
         buffer = buffer[end:]
         wanted = piece
@@ -100,28 +101,15 @@ def _find_frames(buffer: bytes, name: str, number: int) -> tuple[list[int], list
     pos, size = 0, len(buffer)
     while size - pos >= _HEAD_BYTES:
         length, crc = _HEAD.unpack_from(buffer, pos)
+        # Check the length before using it, and before reading more because of it.
+        if length > MAX_RECORD_BYTES or masked_crc32c(buffer[pos : pos + 8]) != crc:
+            raise _lost(name, number + len(starts))
         if pos + length + _FRAME_BYTES > size:
-            # Check the length before reading more because of it.
-            if length > MAX_RECORD_BYTES or _masked(buffer[pos : pos + 8]) != crc:
-                heads = [at - _HEAD_BYTES for at in starts]
-                raise _lost(name, number + _first_wrong(buffer, heads))
             return starts, lengths, pos, length + _FRAME_BYTES
         starts.append(pos + _HEAD_BYTES)
         lengths.append(length)
         pos += length + _FRAME_BYTES
     return starts, lengths, pos, _FRAME_BYTES
-
-
-def _first_wrong(buffer: bytes, heads: list[int]) -> int:
-    """Return the first frame whose length has a wrong CRC; the number of frames if none has."""
-    for i, at in enumerate(heads):
-        if _masked(buffer[at : at + 8]) != _HEAD.unpack_from(buffer, at)[1]:
-            return i
-    return len(heads)
-
-
-def _masked(data: bytes) -> int:
-    return int(masked(np.array([crc32c(data)], np.uint32))[0])
 
 
 def _lost(name: str, number: int) -> SourceError:
@@ -132,23 +120,14 @@ def _lost(name: str, number: int) -> SourceError:
     )
 
 
-def _checked(
-    buffer: bytes, name: str, number: int, starts: list[int], lengths: list[int], skip: int
-) -> Frames:
-    data = np.frombuffer(buffer, np.uint8)
-    begins = np.array(starts, np.int64)
-    sizes = np.array(lengths, np.int64)
-    heads = masked(crc32c_many(data, begins - _HEAD_BYTES, np.full(len(begins), 8, np.int64)))
-    if (wrong := np.flatnonzero(heads != _words(data, begins - 4))).size:
-        raise _lost(name, number + int(wrong[0]))
-    begins, sizes = begins[skip:], sizes[skip:]
-    good = masked(crc32c_many(data, begins, sizes)) == _words(data, begins + sizes)
-    return Frames(buffer, number + skip, begins, sizes, good)
-
-
-def _words(data: NDArray[np.uint8], at: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """Return the little-endian uint32 at each position."""
-    return np.ascontiguousarray(data[at[:, np.newaxis] + np.arange(4)]).view("<u4")[:, 0]
+def _checked(buffer: bytes, first: int, starts: list[int], lengths: list[int]) -> Frames:
+    good = [
+        masked_crc32c(buffer[at : at + length]) == _CRC.unpack_from(buffer, at + length)[0]
+        for at, length in zip(starts, lengths, strict=True)
+    ]
+    return Frames(
+        buffer, first, np.array(starts, np.int64), np.array(lengths, np.int64), np.array(good)
+    )
 
 
 class TfRecordSource(Source):
@@ -201,7 +180,7 @@ class TfRecordSource(Source):
         with reading(self.place.name):
             head = stream.read(_HEAD_BYTES)
             stream.seek(0)
-        if len(head) == _HEAD_BYTES and _masked(head[:8]) == _HEAD.unpack(head)[1]:
+        if len(head) == _HEAD_BYTES and masked_crc32c(head[:8]) == _HEAD.unpack(head)[1]:
             return stream
         stream.close()
         return open_plain(self.place)

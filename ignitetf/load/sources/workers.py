@@ -5,6 +5,10 @@ names -> **worker process** -> encoded images or pixels -> threads of the loader
 Small files spend most of their time in Python itself, where threads block each other. A worker is a
 plain process with two pipes: it imports nothing of the program that started it, and ends with it.
 If anything goes wrong with a worker, its files are read in the thread instead.
+
+`ProcessPoolExecutor` was tried: its processes run a program's main module again (or are forked from
+its threads), outlive a program that SIGTERM or SIGKILL ends, and are all lost with the first one
+that dies. Reading 20,000 PNG files of 28 x 28 on 2 cores takes 0.40 s here and 0.52 s there.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ are cut from them there, in C++. No Python code runs per row.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -22,9 +23,10 @@ from ignitetf.read.arguments import (
     settings_of,
     with_environment,
 )
-from ignitetf.read.batches import batch_count, join_batches
+from ignitetf.read.batches import join_batches
+from ignitetf.read.key_order import StepOrder
 from ignitetf.read.nulls import NullPolicy
-from ignitetf.read.plan import WINDOW_BYTES, Even, whole_argument
+from ignitetf.read.plan import WINDOW_BYTES, Even, OrderName, whole_argument
 from ignitetf.read.rows import EpochRows, Epochs, open_rows
 from ignitetf.read.tf.causes import for_tensorflow
 from ignitetf.read.tf.iteration import OwnDataset, Steps
@@ -32,6 +34,7 @@ from ignitetf.read.tf.substr import Sharing
 from ignitetf.read.tf.tensors import Form, counted, page_options, rebatched
 from ignitetf.settings import Settings
 from ignitetf.wire.buffers import BufferPool
+from ignitetf.wire.schema import Batch
 
 __all__ = ["IgniteDataset"]
 
@@ -74,9 +77,12 @@ class IgniteDataset(OwnDataset):
         where: SQL condition on the rows, as written after WHERE; only matching rows are read.
         where_params: Values for the `?` in it.
         table: SQL table to read if the cache has several.
+        split: Name of a split, as `train`; `-fold0` for all rows but those. See `open_rows`.
         schema: Declared fields, `{name: dtype | (dtype, shape) | tf.TensorSpec}`.
         nulls: `error`, `default`, `mask` (adds `FIELD_valid`) or `drop`.
         as_supervised: Elements are `(features, label)`, where the label is the field LABEL.
+        order: `scan` (the default), `keys` or `global`; see `open_rows`. Below, `shuffle` is told
+            for scans; by keys every row can stand at every place.
         shuffle: Seed; partitions and the rows of byte-bounded windows are permuted, differently in
             each epoch, the same way for any number of readers and nodes. None keeps the order.
         epoch: Number of the first epoch; each further iteration increments it.
@@ -84,6 +90,7 @@ class IgniteDataset(OwnDataset):
             `tf.distribute.InputContext`. None takes it from `TF_CONFIG` if that names several
             workers; (0, 1) always reads everything.
         even: `pad` or `drop` to give all shards the same number of rows; None lets them differ.
+        global_batch: Rows of a step over all workers, by `keys` or `global`; see `open_rows`.
         readers: Connections at once, or "auto".
         on_node_loss: `retry` continues with another node, `error` raises at once.
         on_change: `error` or `warn` if a partition does not have the number of entries that the
@@ -121,13 +128,16 @@ class IgniteDataset(OwnDataset):
         where: str | None = None,
         where_params: Sequence[Any] = (),
         table: str | None = None,
+        split: str | None = None,
         schema: Any = None,
         nulls: NullPolicy = "error",
         as_supervised: bool = False,
+        order: OrderName | None = None,
         shuffle: int | None = None,
         epoch: int = 0,
         shard: Any = None,
         even: Even | None = None,
+        global_batch: int | None = None,
         readers: int | str = "auto",
         on_node_loss: str = "retry",
         on_change: str = "error",
@@ -145,8 +155,8 @@ class IgniteDataset(OwnDataset):
             settings = settings_of(given, addresses, ca_certfile, tls)
         rows = open_rows(
             given["cache_name"], fields=fields, where=where, where_params=where_params,
-            table=table, schema=schema, nulls=nulls, shuffle=shuffle, epoch=epoch, shard=shard,
-            even=even, part=given["part"], local=given["local"], readers=readers,
+            table=table, split=split, schema=schema, nulls=nulls, order=order, shuffle=shuffle, epoch=epoch,
+            shard=shard, even=even, global_batch=global_batch, part=given["part"], local=given["local"], readers=readers,
             page_size=given["page_size"], on_node_loss=on_node_loss, on_change=on_change,
             version=version, window_bytes=window_bytes, settings=settings,
         )  # fmt: skip
@@ -210,15 +220,19 @@ class IgniteDataset(OwnDataset):
         are accepted and ignored.
         """
         size = whole_argument("batch_size", batch_size, 1)
-        form = self._form
-        if form.has_runs or size * self._rows.reader.entry_bytes >= _LARGE_BATCH_BYTES:
+        form, rows = self._form, self._rows.in_batches(size)
+        uneven = isinstance(rows.order, StepOrder) and rows.order.is_uneven(rows.shard)
+        if form.has_runs or uneven or size * rows.reader.entry_bytes >= _LARGE_BATCH_BYTES:
             # Ragged batches cannot be cut in TensorFlow, and large ones are cheaper to pack at once
             # than to copy again.
-            dataset = self._pages(Sharing.PAGE, size, drop_remainder)
+            static = size if drop_remainder and not uneven else None
+            dataset = self._pages(Sharing.PAGE, _Cut(size, drop_remainder, exact=True), static)
         else:
-            dataset = rebatched(self._pages(Sharing.PAGE), size, drop_remainder)
-        dataset = dataset.with_options(page_options(sharded=self._rows.shard.count > 1))
-        return Steps(counted(dataset, batch_count(self._length, size, drop_remainder)))
+            pages = self._pages(Sharing.PAGE, _Cut(size, drop_remainder))
+            dataset = rebatched(pages, size, drop_remainder)
+        dataset = dataset.with_options(page_options(sharded=rows.shard.count > 1))
+        count = None if self._length is None else rows.batch_count(size, drop_remainder)
+        return Steps(counted(dataset, count))
 
     def numpy(self) -> Iterator[dict[str, Any]]:
         """Yield the rows of the first epoch as NumPy columns; see `EpochRows.numpy`."""
@@ -291,20 +305,23 @@ class IgniteDataset(OwnDataset):
         return counted(dataset, self._length)
 
     def _pages(
-        self, sharing: Sharing, exact_rows: int | None = None, drop_remainder: bool = False
+        self, sharing: Sharing, cut: _Cut | None = None, rows: int | None = None
     ) -> tf.data.Dataset:
-        """Return whole pages, or pieces of `exact_rows`, in the structure of the elements."""
-        dataset = self._leaves(exact_rows, drop_remainder)
+        """Return pages in the structure of the elements.
+
+        Args:
+            sharing: What strings share with their page.
+            cut: How batches are cut from the rows; None if they are not.
+            rows: Rows of every page, if that is certain.
+        """
+        dataset = self._leaves(cut, rows)
         if not self._form.assembles:
             return dataset
         return dataset.map(functools.partial(self._form.assemble, sharing=sharing))
 
-    def _leaves(
-        self, exact_rows: int | None = None, drop_remainder: bool = False
-    ) -> tf.data.Dataset:
+    def _leaves(self, cut: _Cut | None = None, rows: int | None = None) -> tf.data.Dataset:
         """As `_pages`, but flat if TensorFlow has to assemble the structure."""
         form = self._form
-        rows = exact_rows if exact_rows is not None and drop_remainder else None
 
         # An epoch reuses the memory of the one before; simultaneous iterators have their own.
         pools: list[BufferPool] = []
@@ -312,9 +329,7 @@ class IgniteDataset(OwnDataset):
 
         def generate() -> Iterator[tuple[Any, ...]]:
             pool = pools.pop() if pools else BufferPool()
-            chunks = join_batches(
-                epochs.take().column_batches(), exact_rows or form.piece_rows, drop_remainder
-            )
+            chunks = _chunks(epochs.take(), cut, form.piece_rows)
             try:
                 for parts in chunks:
                     leaves = form.pack(parts, pool)
@@ -330,3 +345,23 @@ class IgniteDataset(OwnDataset):
         if not form.assembles:
             spec = form.assemble(*spec)
         return tf.data.Dataset.from_generator(generate, output_signature=spec)
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """How batches are cut: here, if `exact`, else by TensorFlow out of whole pages."""
+
+    batch_size: int
+    drop_remainder: bool
+    exact: bool = False
+
+
+def _chunks(
+    rows: EpochRows, cut: _Cut | None, piece_rows: int | None
+) -> Generator[list[Batch], None, None]:
+    """Return what is packed at once: a batch if these are cut here, else about a page."""
+    if cut is not None:
+        rows = rows.in_batches(cut.batch_size)
+        if cut.exact:
+            return rows.batch_parts(cut.batch_size, cut.drop_remainder)
+    return join_batches(rows.column_batches(), piece_rows, drop_remainder=False)

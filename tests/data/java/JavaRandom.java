@@ -34,8 +34,6 @@ import java.util.function.IntFunction;
 import org.apache.ignite.Ignition;
 import org.apache.ignite.binary.BinaryBasicIdMapper;
 import org.apache.ignite.client.IgniteClient;
-import org.apache.ignite.client.SslMode;
-import org.apache.ignite.configuration.ClientConfiguration;
 
 /**
  * Writes random objects of every kind, and prints what they are: JavaRandom ADDRESS PREFIX ROWS SEED.
@@ -49,7 +47,7 @@ public class JavaRandom {
     public static void main(String[] args) throws Exception {
         int rows = Integer.parseInt(args[2]);
         random = new Random(Long.parseLong(args[3]));
-        try (IgniteClient client = Ignition.startClient(configuration(args[0]))) {
+        try (IgniteClient client = Ignition.startClient(Connection.to(args[0]))) {
             write(client, args[1] + "_whole", rows, k -> (long) k, k -> new Kinds(0));
             write(client, args[1] + "_nulls", rows, k -> (long) k, k -> new Kinds(4));
             write(client, args[1] + "_keys", rows, k -> new Pair(k, null), k -> new Few(k));
@@ -229,23 +227,6 @@ public class JavaRandom {
     /** A list, in one of the classes that lists have. */
     @SafeVarargs static Collection<Integer> any(List<Integer> items, Function<List<Integer>, Collection<Integer>>... kinds) {
         return kinds[random.nextInt(kinds.length)].apply(items);
-    }
-
-    private static ClientConfiguration configuration(String address) {
-        ClientConfiguration made = new ClientConfiguration().setAddresses(address);
-        String stores = System.getenv("TEST_STORES");
-        if (stores == null)
-            return made;
-        String password = System.getenv("TEST_STORES_PASSWORD");
-        return made.setSslMode(SslMode.REQUIRED)
-            .setSslClientCertificateKeyStorePath(stores + "/key.p12")
-            .setSslClientCertificateKeyStoreType("PKCS12")
-            .setSslClientCertificateKeyStorePassword(password)
-            .setSslTrustCertificateKeyStorePath(stores + "/trust.p12")
-            .setSslTrustCertificateKeyStoreType("PKCS12")
-            .setSslTrustCertificateKeyStorePassword(password)
-            .setUserName(System.getenv("TEST_USER"))
-            .setUserPassword(System.getenv("TEST_PASSWORD"));
     }
 }
 

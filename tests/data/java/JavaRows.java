@@ -14,14 +14,9 @@ import java.util.UUID;
 import org.apache.ignite.Ignition;
 import org.apache.ignite.client.ClientCache;
 import org.apache.ignite.client.IgniteClient;
-import org.apache.ignite.client.SslMode;
-import org.apache.ignite.configuration.ClientConfiguration;
 
 /**
  * Writes rows of every type as Java stores them: JavaRows ADDRESS CACHE ROWS NULL_EVERY.
- *
- * With TEST_STORES in the environment over TLS, with its key.p12 and trust.p12 and TEST_STORES_PASSWORD, as
- * TEST_USER with TEST_PASSWORD.
  */
 public class JavaRows {
     public static void main(String[] args) throws Exception {
@@ -30,27 +25,10 @@ public class JavaRows {
         Map<Long, Everything> entries = new LinkedHashMap<>();
         for (int k = 0; k < rows; k++)
             entries.put((long) k, nullEvery > 0 && k % nullEvery == 0 ? new Everything() : new Everything(k));
-        try (IgniteClient client = Ignition.startClient(configuration(args[0]))) {
+        try (IgniteClient client = Ignition.startClient(Connection.to(args[0]))) {
             ClientCache<Long, Everything> cache = client.getOrCreateCache(args[1]);
             cache.putAll(entries);
         }
-    }
-
-    private static ClientConfiguration configuration(String address) {
-        ClientConfiguration made = new ClientConfiguration().setAddresses(address);
-        String stores = System.getenv("TEST_STORES");
-        if (stores == null)
-            return made;
-        String password = System.getenv("TEST_STORES_PASSWORD");
-        return made.setSslMode(SslMode.REQUIRED)
-            .setSslClientCertificateKeyStorePath(stores + "/key.p12")
-            .setSslClientCertificateKeyStoreType("PKCS12")
-            .setSslClientCertificateKeyStorePassword(password)
-            .setSslTrustCertificateKeyStorePath(stores + "/trust.p12")
-            .setSslTrustCertificateKeyStoreType("PKCS12")
-            .setSslTrustCertificateKeyStorePassword(password)
-            .setUserName(System.getenv("TEST_USER"))
-            .setUserPassword(System.getenv("TEST_PASSWORD"));
     }
 }
 

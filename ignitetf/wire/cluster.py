@@ -1,6 +1,6 @@
-"""Parses what a cluster reports about itself: its caches, nodes and partition owners.
+"""Reads what a cluster reports about itself: its caches, nodes and partition owners.
 
-answer -> **values** -> client
+frames -> **cluster** -> values
 
 Damaged bytes raise errors that `wire.answers.damaged` turns into a WireError.
 

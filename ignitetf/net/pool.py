@@ -1,0 +1,265 @@
+"""The connections of one client: raw channels and pyignite's, kept while idle, opened on demand.
+
+settings -> channel, pyclient -> **pool** -> client
+
+A connection that its node has ended is noticed when it is taken, and replaced. Of the cluster this
+module knows where its nodes are, to lend a connection to a particular one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import uuid
+import warnings
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+import pyignite
+
+from ignitetf.errors import ConnectError, IgniteTFError, RequestTimeout, ServerError
+from ignitetf.local.ended import ended_at
+from ignitetf.net.channel import Channel
+from ignitetf.net.probe import explained
+from ignitetf.net.pyclient import PyClient
+from ignitetf.net.retry import is_retryable
+from ignitetf.settings import Settings, is_loopback
+from ignitetf.wire.answers import damaged
+from ignitetf.wire.cluster import NodeEndpoint, read_endpoints
+from ignitetf.wire.codes import Feature, OpCode
+from ignitetf.wire.requests import nodes_request
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Pool"]
+
+# Idle channels kept per address; extra ones are opened on demand and closed on release.
+_POOL_SIZE: Final = 8
+# How long an idle secured connection is kept for the next epoch or request.
+_REST_S: Final = 30.0
+
+
+def _close_idle(pool: weakref.ref[Pool]) -> None:
+    if (found := pool()) is not None:
+        found.close_idle()
+
+
+def _forget_connections() -> None:
+    """After a fork: the child must not use connections that belong to its parent."""
+    for pool in list(_pools):
+        pool._forget()
+
+
+_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_connections)
+
+
+class Pool:
+    """Connections with the same settings, lent to several threads.
+
+    Attributes:
+        settings: The settings.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        """Connect with these settings."""
+        self.settings = settings
+        self._lock = threading.Lock()
+        self._idle: dict[str, list[Channel]] = {}
+        self._address_of: dict[uuid.UUID, str] = {}
+        self._closed = False
+        # Closes idle connections when it fires.
+        self._resting: threading.Timer | None = None
+        if settings.tls and settings.tls_insecure:
+            warnings.warn("TLS without a check of the server's certificate", stacklevel=3)
+        if settings.password and not settings.tls and not is_loopback(settings.addresses):
+            warnings.warn("the password is sent without TLS", stacklevel=3)
+        self._py: PyClient | None = None
+        _pools.add(self)
+        try:
+            with self.channel():
+                pass
+        except ConnectError as error:
+            if (found := explained(error, settings)) is error:
+                raise
+            raise found from error
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {','.join(self.settings.addresses)}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all idle connections; those in use are closed when they are released."""
+        self._closed = True
+        self.close_idle()
+
+    def close_idle(self) -> None:
+        """Close the connections that are not in use; the client opens new ones when needed."""
+        with self._lock:
+            if self._resting is not None:
+                self._resting.cancel()
+                self._resting = None
+            idle, self._idle = self._idle, {}
+            py, self._py = self._py, None
+        for channels in idle.values():
+            for channel in channels:
+                channel.close()
+        if py is not None:
+            py.close()
+
+    def _forget(self) -> None:
+        """Forget all connections without closing them, which would end the parent's."""
+        self._lock = threading.Lock()
+        self._idle, self._py, self._resting = {}, None, None
+
+    def release_idle(self) -> None:
+        """Close unused connections: at once, or after a while if new ones would be costly.
+
+        An idle connection keeps direct memory on the node. But a new one repeats the TLS handshake,
+        and a node deliberately spends 0.1 s on checking a password.
+        """
+        if not (self.settings.tls or self.settings.username):
+            self.close_idle()
+            return
+        with self._lock:
+            if self._resting is not None:
+                self._resting.cancel()
+            self._resting = threading.Timer(_REST_S, _close_idle, (weakref.ref(self),))
+            self._resting.daemon = True
+            self._resting.start()
+
+    def __del__(self) -> None:
+        # A client that was dropped without being closed must not hold connections on the node. At
+        # the end of the program the process takes them along, and modules may be gone already.
+        if hasattr(self, "_lock") and not sys.is_finalizing():
+            self.close()
+
+    # Raw channels
+
+    @contextlib.contextmanager
+    def channel(self, node: uuid.UUID | None = None) -> Iterator[Channel]:
+        """Lend a pooled connection, to `node` if it can be reached, else to any node.
+
+        It returns to the pool afterwards, unless an exception has left its state unknown. For use
+        by one thread at a time.
+        """
+        channel = self.acquire(node)
+        try:
+            yield channel
+        except ServerError:
+            self.release(channel)
+            raise
+        except BaseException:
+            channel.close()
+            raise
+        self.release(channel)
+
+    def acquire(self, node: uuid.UUID | None = None) -> Channel:
+        """Like `channel`, without the context manager: call `release` or close it afterwards."""
+        if self._closed:
+            raise ConnectError("the client is closed")
+        addresses = pooled = list(self.settings.addresses)
+        if node is not None and (known := self._address_of.get(node)):
+            # Even an open connection to another node would be a detour.
+            addresses, pooled = [known, *addresses], [known]
+        with self._lock:
+            for address in pooled:
+                while idle := self._idle.get(address):
+                    # A node that was restarted has hung up on the channels opened before.
+                    if not (channel := idle.pop()).ended:
+                        return channel
+                    channel.close()
+        return self._open_first(addresses)
+
+    def open_channel(self, address: str) -> Channel:
+        """Open a new connection to this address, outside the pool."""
+        channel = Channel(address, self.settings)
+        if channel.node_id is not None:
+            self._address_of[channel.node_id] = address
+        return channel
+
+    def release(self, channel: Channel) -> None:
+        """Return a channel to the pool; it is closed instead if an answer is outstanding."""
+        channel.shrink()
+        with self._lock:
+            idle = self._idle.setdefault(channel.address, [])
+            if not self._closed and channel.idle and len(idle) < _POOL_SIZE:
+                idle.append(channel)
+                return
+        channel.close()
+
+    def _open_first(self, addresses: Sequence[str]) -> Channel:
+        causes: list[IgniteTFError] = []
+        for address in dict.fromkeys(addresses):
+            try:
+                return self.open_channel(address)
+            except (ConnectError, RequestTimeout) as error:
+                causes.append(_of_ended_node(error, address))
+        if len(causes) == 1:
+            raise causes[0]
+        kind = type(causes[0]) if len({type(c) for c in causes}) == 1 else ConnectError
+        raise kind(
+            "no address answered: " + "; ".join(c.message for c in causes),
+            hint=causes[0].hint,
+            lost=any(map(is_retryable, causes)),
+        ) from causes[0]
+
+    def call(
+        self, op: OpCode | int, body: bytes | bytearray = b"", *, timeout_s: float | None = None
+    ) -> memoryview:
+        """Send one request on any pooled channel and return the body of its answer."""
+        with self.channel() as channel:
+            return channel.call(op, body, timeout_s=timeout_s)
+
+    @property
+    def pyignite(self) -> pyignite.Client:
+        """A pyignite client whose connections use these settings."""
+        with self._lock:
+            if self._py is None:
+                self._py = PyClient(self.settings)
+            return self._py
+
+    def nodes(self) -> list[NodeEndpoint]:
+        """Return the server nodes and their thin client addresses (op 5102), seed addresses first.
+
+        Empty if the cluster is too old to know this operation.
+        """
+        with self.channel() as channel:
+            if not channel.features & Feature.CLUSTER_GROUP_GET_NODES_ENDPOINTS:
+                return []
+            body = channel.call(OpCode.CLUSTER_GROUP_NODE_ENDPOINTS, nodes_request())
+        with damaged("the list of nodes"):
+            found = read_endpoints(body)
+        seeds = set(self.settings.addresses)
+        for node in found:
+            ordered = sorted(node.addresses, key=lambda a: a not in seeds)
+            if ordered:
+                self._address_of.setdefault(node.node_id, ordered[0])
+        return found
+
+
+def _of_ended_node(
+    error: ConnectError | RequestTimeout, address: str
+) -> ConnectError | RequestTimeout:
+    """Add what is known about an embedded node that has ended there to a connection error."""
+    if type(error) is not ConnectError or not isinstance(error.__cause__, ConnectionRefusedError):
+        return error
+    if (told := ended_at(address)) is None:
+        return error
+    found = ConnectError(
+        f"{error.message}: {told}",
+        hint="'ignitetf node logs' has its last words; start it again with 'ignitetf node start'",
+        **error.fields,
+    )
+    found.__cause__ = error.__cause__
+    return found

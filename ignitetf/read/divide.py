@@ -1,0 +1,189 @@
+"""Makes, counts and removes the splits of a data set.
+
+names and fractions -> **divide** -> manifest -> split
+
+A change of the splits holds the lease of the data set, so no load changes its rows meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ignitetf.errors import ConfigError
+from ignitetf.net.client import Client
+from ignitetf.read.declared import choose_fields
+from ignitetf.read.options import ReadOptions
+from ignitetf.read.plan import whole_argument
+from ignitetf.read.splits import find_split
+from ignitetf.read.survey import count_rows, survey
+from ignitetf.tables.catalog import Manifest, read_manifest, write_manifest
+from ignitetf.tables.lease import Lease
+from ignitetf.tables.splits import Division, balanced, can_balance, divided, fold_fractions
+from ignitetf.wire.concat import concat_columns
+
+__all__ = ["count_splits", "list_splits", "make_splits", "remove_split"]
+
+
+def make_splits(
+    client: Client,
+    name: str,
+    fractions: Mapping[str, Any] | None = None,
+    *,
+    folds: int | None = None,
+    seed: int = 0,
+    by: str | None = None,
+    force: bool = False,
+) -> list[dict[str, Any]]:
+    """Divide the rows of a data set, and keep that in its manifest.
+
+    Args:
+        client: The connection.
+        name: Name of the data set.
+        fractions: Fraction of the rows in each split by its name, which add up to 1.
+        folds: Number of folds instead, with the names `fold0`, `fold1` ...
+        seed: Seed of the hash that decides.
+        by: Field by whose values to balance: of each value, each split gets its fraction of the
+            rows, rounded down or up.
+        force: Replace divisions that have any of these names; all their splits are gone.
+
+    Returns:
+        As `list_splits`.
+
+    Raises:
+        ConfigError: An argument is unusable, a name is taken, or the data have no manifest.
+        DataSetBusy: It is being loaded.
+        DataChanged: Rows were added or removed since the load.
+    """
+    if (fractions is None) == (folds is None):
+        raise ConfigError("splits need fractions, or a number of folds", hint="train=0.8 test=0.2")
+    if fractions is None:
+        fractions = fold_fractions(whole_argument("folds", folds, 2))
+    new = divided(fractions, whole_argument("seed", seed, 0, (1 << 63) - 1), by)
+
+    def change(manifest: Manifest) -> tuple[Division, ...]:
+        taken = [each for each in manifest.splits if set(each.names) & set(new.names)]
+        if taken and not force:
+            found = next(part for part in taken[0].names if part in new.names)
+            raise ConfigError(
+                f"{name} has a split {found!r} already",
+                hint="--force (force=True) replaces it, and those that were made with it",
+                cache=name,
+            )
+        kept = tuple(each for each in manifest.splits if each not in taken)
+        return *kept, _made(client, manifest, new)
+
+    return _rows_of(_changed(client, name, change))
+
+
+def count_splits(client: Client, name: str) -> list[dict[str, Any]]:
+    """Count the rows of all splits again, after an append, and keep the numbers.
+
+    Which split a row is in does not change. Errors and result as in `make_splits`.
+    """
+
+    def change(manifest: Manifest) -> tuple[Division, ...]:
+        return tuple(_counted(client, manifest, each) for each in manifest.splits)
+
+    return _rows_of(_changed(client, name, change))
+
+
+def remove_split(client: Client, name: str, split: str) -> list[dict[str, Any]]:
+    """Remove a split and those that were made with it; the rows stay.
+
+    Returns:
+        Those that are left.
+
+    Raises:
+        ConfigError: There is none of this name.
+        DataSetBusy: The data set is being loaded.
+    """
+
+    def change(manifest: Manifest) -> tuple[Division, ...]:
+        gone = find_split(name, manifest, split).division
+        return tuple(each for each in manifest.splits if each is not gone)
+
+    return _rows_of(_changed(client, name, change))
+
+
+def list_splits(client: Client, name: str) -> list[dict[str, Any]]:
+    """Return a mapping for each split: `split`, `fraction`, `rows`, `seed`, `by`.
+
+    Rows that were not counted since an append are counted here.
+    """
+    manifest = _manifest(client, name)
+    splits = tuple(
+        _counted(client, manifest, each) if each.counts(manifest.version) is None else each
+        for each in manifest.splits
+    )
+    return _rows_of(replace(manifest, splits=splits))
+
+
+def _changed(
+    client: Client, name: str, change: Callable[[Manifest], tuple[Division, ...]]
+) -> Manifest:
+    """Give a data set other splits, and return its manifest."""
+    _manifest(client, name)
+    with Lease(client, name, "split") as lease:
+        manifest = _manifest(client, name)
+        manifest = replace(manifest, splits=change(manifest))
+        lease.check()
+        write_manifest(client, manifest)
+    return manifest
+
+
+def _manifest(client: Client, name: str) -> Manifest:
+    manifest = read_manifest(client, name)
+    if manifest is None:
+        client.require_cache(name)
+        raise ConfigError(
+            f"{name} has no manifest, in which splits are kept",
+            hint="load the data with 'ignitetf load'; where= selects rows of other caches",
+            cache=name,
+        )
+    return manifest
+
+
+def _made(client: Client, manifest: Manifest, division: Division) -> Division:
+    """Return a division balanced and counted."""
+    if division.by is None:
+        return _counted(client, manifest, division)
+    (field,) = choose_fields(manifest.schema, (division.by,))
+    if not can_balance(field):
+        raise ConfigError(
+            f"{manifest.name}: a split cannot be balanced by {field.name}",
+            hint="whole numbers, booleans and texts, one for each row",
+        )
+    rows = list(survey(client, manifest.name, division.by, ReadOptions()))
+    marks = np.concatenate([*(some.marks for some in rows), np.empty(0, np.uint64)])
+    columns = [some.values for some in rows if some.values is not None]
+    if columns:
+        division = balanced(division, division.places(marks), concat_columns(columns))
+    return division.counted(
+        count_rows(division, client.partition_count(manifest.cache), iter(rows)), manifest.version
+    )
+
+
+def _counted(client: Client, manifest: Manifest, division: Division) -> Division:
+    rows = survey(client, manifest.name, division.by, ReadOptions())
+    counts = count_rows(division, client.partition_count(manifest.cache), rows)
+    return division.counted(counts, manifest.version)
+
+
+def _rows_of(manifest: Manifest) -> list[dict[str, Any]]:
+    return [
+        {
+            "split": part,
+            "fraction": round(float(fraction), 9),
+            "rows": sum(rows),
+            "seed": division.seed,
+            "by": division.by,
+        }
+        for division in manifest.splits
+        for part, fraction, rows in zip(
+            division.names, division.fractions, division.rows, strict=True
+        )
+    ]

@@ -1,0 +1,133 @@
+"""Asks the nodes that own them for entries, by the numbers of their keys.
+
+numbers -> **entries** -> fetch -> lookup, block lookup
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignitetf.errors import PartitionLost
+from ignitetf.net.client import cache_id
+from ignitetf.net.retry import retry
+from ignitetf.read.changes import with_lost_partitions
+from ignitetf.read.fetch import Fetch, Request
+from ignitetf.read.keys import Keys, Numbers
+from ignitetf.read.reader import CacheReader
+from ignitetf.wire.codes import OpCode
+from ignitetf.wire.frames import Page, read_entries
+from ignitetf.wire.requests import batch_head
+
+__all__ = ["Entries"]
+
+# Of rows of 784 bytes 128 a request were best, of 1 MB one: a node answers requests in parallel.
+_REQUEST_BYTES: Final = 128 << 10
+_MOST_KEYS: Final = 2048
+# Each node has a connection and a thread; with more nodes, any of them answers.
+_MOST_NODES: Final = 8
+
+
+class Entries:
+    """The entries of a cache by the numbers of their keys.
+
+    Args:
+        reader: The cache.
+        keys: Its keys.
+        entry_bytes: About as many bytes as an entry has.
+
+    Attributes:
+        request_keys: Keys that are asked for by one request.
+    """
+
+    def __init__(self, reader: CacheReader, keys: Keys, entry_bytes: int) -> None:
+        self._reader = reader
+        self._keys = keys
+        self._entry_bytes = entry_bytes
+        self.request_keys = max(1, min(_MOST_KEYS, _REQUEST_BYTES // entry_bytes))
+
+    def pages(self, groups: Iterable[Numbers]) -> Generator[tuple[Numbers, list[Page]], None, None]:
+        """Yield each group with its entries, which are in no order; missing keys have none.
+
+        Args:
+            groups: Numbers of keys, no number twice in a group. Groups are taken ahead, in other
+                threads.
+
+        Raises:
+            PartitionLost: A partition has no owner; all such partitions are named.
+        """
+        reader = self._reader
+        waiting: deque[Numbers] = deque()
+        owners, nodes = self._owners()
+
+        def requests() -> Iterator[Sequence[Request]]:
+            for numbers in groups:
+                waiting.append(numbers)
+                yield list(self._requests(numbers, owners, nodes))
+
+        fetch = Fetch(
+            reader.client,
+            reader.name,
+            requests(),
+            nodes,
+            retry=reader.retry,
+            times=reader.times,
+        )
+        try:
+            with contextlib.closing(fetch.pages()) as pages:
+                for page in pages:
+                    yield waiting.popleft(), page
+        except PartitionLost as error:
+            found = with_lost_partitions(reader.client, reader.name, reader.cache, error)
+            if found is error:
+                raise
+            raise found from error
+
+    def page(self, numbers: Numbers) -> Page:
+        """Return the entries of a few keys, by one request."""
+        client = self._reader.client
+        (request,) = self._cut(numbers, None)
+
+        def once(_: object) -> memoryview:
+            return client.call(OpCode.CACHE_GET_ALL, request.body)
+
+        return read_entries(retry(client.settings, once))
+
+    def _owners(self) -> tuple[NDArray[np.int64] | None, list[uuid.UUID | None]]:
+        """Return the node of each partition, as an index into the nodes, which come second."""
+        client = self._reader.client
+        nodes = [node.node_id for node in client.nodes()]
+        if not 2 <= len(nodes) <= _MOST_NODES:
+            return None, [None]
+        owners = client.partition_map(self._reader.cache).owners
+        places = {node: place for place, node in enumerate(nodes)}
+        # A partition without an owner goes to the first node, which says what is wrong with it.
+        of = [places.get(owners.get(p), 0) for p in range(self._reader.partition_count)]  # type: ignore[arg-type]
+        return np.array(of, np.int64), list(nodes)
+
+    def _requests(
+        self, numbers: Numbers, owners: NDArray[np.int64] | None, nodes: Sequence[uuid.UUID | None]
+    ) -> Iterator[Request]:
+        partitions = None
+        if owners is not None:
+            partitions = self._keys.partitions(numbers, len(owners))
+        if owners is None or partitions is None:
+            yield from self._cut(numbers, nodes[0])
+            return
+        node_of = owners[partitions]
+        for place, node in enumerate(nodes):
+            yield from self._cut(numbers[node_of == place], node)
+
+    def _cut(self, numbers: Numbers, node: uuid.UUID | None) -> Iterator[Request]:
+        cache = cache_id(self._reader.cache)
+        size = self.request_keys
+        for start in range(0, len(numbers), size):
+            part = numbers[start : start + size]
+            body = batch_head(cache, len(part)) + self._keys.objects(part)
+            yield Request(node, len(part), body, len(part) * self._entry_bytes)

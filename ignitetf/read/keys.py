@@ -1,0 +1,197 @@
+"""The keys of a data set by number, and the requests that ask for their rows.
+
+**keys** -> key order, lookup
+
+Three forms. A load that gives out keys makes 0 ... N-1, of which nothing has to be stored. Integer
+keys of others are kept as 8 bytes each, ascending. All other keys are kept as the bytes that a
+request for them needs.
+
+No sockets here; `key_scan` reads keys from a cache.
+"""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignitetf.wire.affinity import partitions_of
+from ignitetf.wire.checksum import marks_of
+from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.datatypes import FIXED_DTYPE, INTEGERS
+from ignitetf.wire.encode import encode_entries
+from ignitetf.wire.encoders import copy_runs
+from ignitetf.wire.schema import Batch, Column, Field, Schema
+
+__all__ = ["IntegerKeys", "Keys", "Numbers", "ObjectKeys", "keys_of"]
+
+Numbers = NDArray[np.int64]
+# Of a byte as a value: its type code and itself.
+_VALUE_BYTES: Final = 2
+
+
+class Keys(Protocol):
+    """N different keys, numbered from 0."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that the keys take."""
+
+    @property
+    def digest(self) -> str | None:
+        """A checksum of all keys, in order; None if their number alone determines them."""
+
+    def marks(self, numbers: Numbers) -> NDArray[np.uint64]:
+        """Return what `marks_of` returns for the keys with these numbers."""
+
+    def chosen(self, numbers: Numbers) -> Keys:
+        """Return the keys with these ascending numbers, in their order."""
+
+    def objects(self, numbers: Numbers) -> bytes:
+        """Return the keys with these numbers as encoded objects, one after the other."""
+
+    def partitions(self, numbers: Numbers, count: int) -> NDArray[np.int32] | None:
+        """Return the partitions of these keys in a cache of `count`; None if they are unknown."""
+
+
+def keys_of(schema: Schema, column: Column, partition_count: int) -> Keys:
+    """Return keys given as a column of a cache's keys, numbered as they stand there."""
+    if schema.key.type in INTEGERS:
+        return IntegerKeys(schema, len(column), np.asarray(column.values).astype(np.int64))
+    # Entries with a value of two bytes, of which only the keys are kept.
+    value = Field("val", TypeCode.BYTE, np.dtype("i1"))
+    plain = Schema(None, schema.key, (value,), key_type_name=schema.key_type_name)
+    entries = encode_entries(plain, Batch(column, {"val": Column(np.zeros(len(column), np.int8))}))
+    ends = np.asarray(entries.ends, np.int64)
+    starts = np.concatenate((np.zeros(1, np.int64), ends))[:-1]
+    lengths = ends - starts - _VALUE_BYTES
+    bounds = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
+    data = np.empty(int(bounds[-1]), np.uint8)
+    copy_runs(data, bounds[:-1], entries.data, starts, lengths)
+    places = partitions_of(schema, column, partition_count)
+    owners = None if places is None else places.astype(np.uint16)
+    return ObjectKeys(data, bounds, marks_of(schema, column), owners)
+
+
+class IntegerKeys:
+    """Integer keys.
+
+    Args:
+        schema: The schema of the cache; its key is an integer.
+        count: The number of keys.
+        values: The keys, ascending, int64; None for 0 ... count - 1.
+    """
+
+    def __init__(self, schema: Schema, count: int, values: Numbers | None = None) -> None:
+        self._schema = Schema(None, schema.key, ())
+        self._count = count
+        self._values = values
+        self._request = np.dtype([("code", "u1"), ("key", FIXED_DTYPE[schema.key.type])])
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __repr__(self) -> str:
+        return f"<IntegerKeys, {self._count}{'' if self._values is None else ' stored'}>"
+
+    @property
+    def nbytes(self) -> int:
+        """See `Keys`."""
+        return 0 if self._values is None else self._values.nbytes
+
+    @functools.cached_property
+    def digest(self) -> str | None:
+        """See `Keys`."""
+        return None if self._values is None else f"{zlib.crc32(self._values.data):08x}"
+
+    def marks(self, numbers: Numbers) -> NDArray[np.uint64]:
+        """See `Keys`."""
+        return self.values(numbers).view(np.uint64)
+
+    def values(self, numbers: Numbers) -> Numbers:
+        """Return the keys with these numbers."""
+        return numbers if self._values is None else self._values[numbers]
+
+    def chosen(self, numbers: Numbers) -> IntegerKeys:
+        """See `Keys`."""
+        return IntegerKeys(self._schema, len(numbers), self.values(numbers))
+
+    def objects(self, numbers: Numbers) -> bytes:
+        """See `Keys`."""
+        found = np.empty(len(numbers), self._request)
+        found["code"] = self._schema.key.type
+        found["key"] = self.values(numbers)
+        return found.tobytes()
+
+    def partitions(self, numbers: Numbers, count: int) -> NDArray[np.int32] | None:
+        """See `Keys`."""
+        stored = FIXED_DTYPE[self._schema.key.type]
+        return partitions_of(self._schema, Column(self.values(numbers).astype(stored)), count)
+
+
+class ObjectKeys:
+    """Keys of any type, as encoded objects.
+
+    Args:
+        data: The objects, one after the other.
+        bounds: Where each begins, and where the last one ends.
+        marks: What `marks_of` returns for each.
+        partitions: Partition of each; None if they are unknown.
+    """
+
+    def __init__(
+        self,
+        data: NDArray[np.uint8],
+        bounds: Numbers,
+        marks: NDArray[np.uint64],
+        partitions: NDArray[np.uint16] | None,
+    ) -> None:
+        self._data = data
+        self._bounds = bounds
+        self._marks = marks
+        self._partitions = partitions
+
+    def __len__(self) -> int:
+        return len(self._marks)
+
+    def __repr__(self) -> str:
+        return f"<ObjectKeys, {len(self)}>"
+
+    @property
+    def nbytes(self) -> int:
+        """See `Keys`."""
+        places = 0 if self._partitions is None else self._partitions.nbytes
+        return self._data.nbytes + self._bounds.nbytes + self._marks.nbytes + places
+
+    @functools.cached_property
+    def digest(self) -> str | None:
+        """See `Keys`."""
+        return f"{zlib.crc32(self._marks.data):08x}"
+
+    def marks(self, numbers: Numbers) -> NDArray[np.uint64]:
+        """See `Keys`."""
+        return self._marks[numbers]
+
+    def objects(self, numbers: Numbers) -> bytes:
+        """See `Keys`."""
+        data = self._data.data
+        begins, ends = self._bounds[numbers].tolist(), self._bounds[numbers + 1].tolist()
+        return b"".join(data[p:q] for p, q in zip(begins, ends, strict=True))
+
+    def partitions(self, numbers: Numbers, count: int) -> NDArray[np.int32] | None:
+        """See `Keys`."""
+        return None if self._partitions is None else self._partitions[numbers].astype(np.int32)
+
+    def chosen(self, numbers: Numbers) -> ObjectKeys:
+        """Return the keys with these numbers, in any order, as a copy."""
+        lengths = np.diff(self._bounds)[numbers]
+        bounds = np.concatenate(([0], np.cumsum(lengths)))
+        data = np.empty(int(bounds[-1]), np.uint8)
+        copy_runs(data, bounds[:-1], self._data, self._bounds[numbers], lengths)
+        places = None if self._partitions is None else self._partitions[numbers]
+        return ObjectKeys(data, bounds, self._marks[numbers], places)

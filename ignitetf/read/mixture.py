@@ -1,0 +1,350 @@
+"""Mixtures: several data sets in one epoch, by weights, without TensorFlow.
+
+rows of each component -> mix order -> mix batches -> **mixture** -> training
+
+A mixture is read like the rows of one data set: in global steps, by any number of workers, from any
+step on. Its components stay where they are, in caches of one cluster or of several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ignitetf.errors import ConfigError
+from ignitetf.read.arguments import even_of, flag, seed_of, shard_of, step_rows
+from ignitetf.read.batches import batch_count, batch_parts
+from ignitetf.read.export import to_numpy
+from ignitetf.read.interleave import MOST_STEP
+from ignitetf.read.key_order import KeyOrder
+from ignitetf.read.leaves import Dense, Node
+from ignitetf.read.mix_batches import read_mix, source_of
+from ignitetf.read.mix_fields import check_fields
+from ignitetf.read.mix_order import MixOrder, Share
+from ignitetf.read.mix_shares import rows_of
+from ignitetf.read.plan import Even, Position, Shard, whole_argument
+from ignitetf.read.reader import CacheReader
+from ignitetf.read.rows import Batches, EpochRows, Epochs
+from ignitetf.read.state import mix_identity_of, mix_placed
+from ignitetf.wire.schema import Batch
+
+__all__ = ["MixedRows", "mix_rows"]
+
+
+def mix_rows(
+    components: Mapping[str, EpochRows],
+    weights: Mapping[str, float] | None = None,
+    *,
+    epoch_size: int | None = None,
+    repeat: Mapping[str, float] | None = None,
+    choose: Mapping[str, int] | None = None,
+    keys: bool = True,
+    shuffle: int | None = None,
+    epoch: int = 0,
+    shard: Any = None,
+    even: Even | None = None,
+    global_batch: int | None = None,
+) -> MixedRows:
+    """Mix the rows of several data sets.
+
+        web = open_rows("WEB", order="global", shuffle=7)
+        books = open_rows("BOOKS", order="global", shuffle=7)
+        rows = mix_rows({"web": web, "books": books}, {"web": 3, "books": 1}, global_batch=256)
+        for batch in rows.batches():
+            batch["source"]                          # int64 [256]: 0 for web, 1 for books
+
+    How many rows an epoch has of a component is told by `weights` for all of them, or for each
+    by `repeat` or `choose`; without either it has all its rows once. Where an epoch has fewer rows
+    than a component, they are a part that moves on with each epoch along the component's order (of
+    epoch 0), until all rows have come up; where it has more, none comes up twice more often than
+    another.
+
+    Without `shuffle` components are interleaved: every global step has its share of each, rounded
+    down or up, and each component's rows come, step by step, in its own order of the epoch. With
+    components of `order="global"` this is stratified sampling, which serves most trainings best:
+    rows are random, and the weights hold in every step. With `shuffle` all rows of an epoch are
+    permuted, and the weights hold in a step as in a random sample.
+
+    Args:
+        components: Rows by key (`order="keys"` or `"global"`) by a name of your choice. All must
+            have the same fields; `open_rows(..., fields=[...])` takes those that they share. The
+            same rows may be there twice.
+        weights: Share of each component in an epoch, in any unit; zero leaves it out.
+        epoch_size: Rows of an epoch, with `weights`; None for as many as the components of weight
+            above zero have.
+        repeat: How often an epoch has the rows of a component, such as 2 or 0.5.
+        choose: How many rows of a component an epoch has.
+        keys: Whether batches have the keys, which must then be of one type.
+        shuffle: Seed; None interleaves.
+        epoch: Number of the epoch.
+        shard: (index, count) of this worker; None takes it from `TF_CONFIG` if that is set.
+        even: `pad` or `drop` to give all workers the same number of rows.
+        global_batch: Rows of a step over all workers; required without `shuffle`. None takes the
+            workers' batch size times their number.
+
+    Raises:
+        ConfigError: An argument is unusable, or components cannot be mixed.
+        SchemaError: The fields of two components differ; names the field and both.
+    """
+    _check_components(components)
+    worker = shard_of(shard)
+    for name, rows in components.items():
+        _check_component(name, rows, worker)
+    keys = flag("keys", keys)
+    check_fields(components, keys)
+    step, seed = step_rows(global_batch, worker), seed_of(shuffle)
+    if seed is None:
+        if step is None:
+            raise ConfigError(
+                "a mixture without shuffle= and global_batch=",
+                hint="global_batch=, the rows of a step over all workers, in each of which the"
+                " weights hold; or shuffle=, a seed",
+            )
+        whole_argument("global_batch", step, 1, MOST_STEP)
+    orders = {name: key_order for name, (_, key_order) in _parts(components).items()}
+    has = {name: key_order.total for name, key_order in orders.items()}
+    counts = rows_of(has, weights, epoch_size, repeat, choose)
+    shares = tuple(Share(has[name], counts[name], own.seed) for name, own in orders.items())
+    order = MixOrder(shares, seed, even=even_of(even), global_batch=step)
+    position = Position(whole_argument("epoch", epoch, 0))
+    return MixedRows(dict(components), order, worker, position, keys)
+
+
+class MixedRows:
+    """One worker's rows of an epoch of a mixture, in order, from a position on.
+
+    `batches` reads them. As `EpochRows`, it never changes: `resume`, `advance` and `next_epoch`
+    return new ones over the same connections.
+
+    Attributes:
+        components: The rows of each component; source i of a batch is the i-th of these names.
+        order: The order of all rows.
+        shard: The worker whose rows these are.
+        position: Epoch and place in it where these rows begin.
+    """
+
+    def __init__(
+        self,
+        components: dict[str, EpochRows],
+        order: MixOrder,
+        shard: Shard,
+        position: Position,
+        with_keys: bool,
+    ) -> None:
+        self.components = components
+        self.order = order
+        self.shard = shard
+        self.position = position
+        self._with_keys = with_keys
+
+    def __repr__(self) -> str:
+        shard = f", shard {self.shard.index} of {self.shard.count}" if self.shard.count > 1 else ""
+        names = ", ".join(self.components)
+        return f"<MixedRows of {names}, epoch {self.position.epoch}{shard}>"
+
+    def __len__(self) -> int:
+        return self.order.rows_left(self.position, self.shard)
+
+    # As with `EpochRows`, Python would iterate by single rows without this.
+    __iter__ = None
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Rows of each component in a whole epoch, over all workers."""
+        shares = zip(self.components, self.order.shares, strict=True)
+        return {name: share.rows for name, share in shares}
+
+    @property
+    def key(self) -> Node | None:
+        """The structure of the key; None without keys."""
+        return self._first.key if self._with_keys else None
+
+    @property
+    def values(self) -> dict[str, Node]:
+        """The structure of each value field, sorted by name."""
+        return self._first.values
+
+    @property
+    def _first(self) -> EpochRows:
+        return next(iter(self.components.values()))
+
+    # Other places
+
+    def _of(self, order: MixOrder, position: Position) -> MixedRows:
+        return MixedRows(self.components, order, self.shard, position, self._with_keys)
+
+    def at(self, position: Position) -> MixedRows:
+        """Return the rows from another position on."""
+        return self._of(self.order, position)
+
+    def next_epoch(self) -> MixedRows:
+        """Return the rows of the next epoch, from its beginning."""
+        return self.at(Position(self.position.epoch + 1))
+
+    def advance(self, rows: int) -> MixedRows:
+        """Return what is left after each worker has consumed `rows` of these rows."""
+        return self.at(self._after(rows))
+
+    def in_batches(self, batch_size: int) -> MixedRows:
+        """Return the rows for workers that read batches of this size; see `EpochRows`."""
+        return self._of(self.order.with_batch(batch_size, self.shard), self.position)
+
+    def state(self, rows_consumed: int = 0) -> dict[str, Any]:
+        """Return the state of the training after `rows_consumed` rows.
+
+        Args:
+            rows_consumed: Rows that each worker has trained on, counted from the first of these
+                rows.
+
+        Returns:
+            A JSON object that `resume` takes, also with another number of workers: the place, and
+            what each component and its share are.
+        """
+        place = self._after(rows_consumed)
+        identity = mix_identity_of(self.order, _parts(self.components))
+        return {"epoch": place.epoch, "chain": [list(link) for link in place.chain], **identity}
+
+    def _after(self, rows: int) -> Position:
+        consumed = whole_argument("rows_consumed", rows, 0, len(self))
+        return self.order.after(self.position, consumed, self.shard)
+
+    def resume(self, state: dict[str, Any]) -> MixedRows:
+        """Return the rows that follow the place where `state` was taken.
+
+        Raises:
+            ConfigError: The state is of other components, weights or arguments, or is not a state.
+            DataChanged: The data of a component were loaded again since.
+        """
+        position = mix_placed(state, self.order, _parts(self.components))
+        self.order.slices(position, self.shard)  # refuses a place beyond the end
+        return self.at(position)
+
+    # Reading
+
+    def column_batches(self) -> Generator[Batch, None, None]:
+        """Yield columns in their stored form, some thousand rows at a time, in order.
+
+        Close the generator to stop early.
+        """
+        components = list(_parts(self.components).values())
+        return read_mix(components, self.order, self.position, self.shard, self._with_keys)
+
+    def batch_parts(
+        self, batch_size: int | None, drop_remainder: bool
+    ) -> Generator[list[Batch], None, None]:
+        """Yield the rows of each batch, as the parts that it is made of; see `EpochRows`."""
+        batches = self.column_batches()
+        return batch_parts(
+            batches, self.order, self.position, self.shard, batch_size, drop_remainder
+        )
+
+    def columns_of(self, batch: Batch) -> dict[str, Any]:
+        """Return a batch of these rows as NumPy columns.
+
+        Returns:
+            `{"key": column, "val": {FIELD: column}, "source": int64 [n]}` as `EpochRows.batches`
+            has them, without `key` if the mixture has no keys; `source` is the number of the
+            component.
+        """
+        found = {name: to_numpy(batch.columns[name], node) for name, node in self.values.items()}
+        value = found["val"] if self._first.plain else found
+        key = {} if batch.key is None else {"key": to_numpy(batch.key, self._first.key)}
+        return {**key, "val": value, "source": source_of(batch)}
+
+    def batches(self, batch_size: int | None = None, drop_remainder: bool = False) -> Batches:
+        """Return an iterator of NumPy columns that knows its position.
+
+        Args:
+            batch_size: Rows per batch; None for this worker's part of each step, or without
+                `global_batch` for some thousand rows.
+            drop_remainder: Leave out an incomplete last batch.
+        """
+        if batch_size is not None:
+            batch_size = whole_argument("batch_size", batch_size, 1)
+        return Batches(self, batch_size, drop_remainder)
+
+    def batch_count(self, batch_size: int | None, drop_remainder: bool) -> int | None:
+        """Return the number of batches that `batches` yields; None if it is unknown."""
+        order = self.order
+        if order.global_batch is None and batch_size is None:
+            return None
+        if batch_size is None or order.is_uneven(self.shard):
+            return len(order.slices(self.position, self.shard).sizes(drop_remainder))
+        return batch_count(len(self), batch_size, drop_remainder)
+
+    def tf(self, batch_size: int | None = None, drop_remainder: bool = False) -> Any:
+        """Return these batches as a `tf.data.Dataset`; each further iteration is the next epoch.
+
+        Elements are those of `batches`, with lists of different lengths as `tf.RaggedTensor`.
+
+        Args:
+            batch_size: As in `batches`.
+            drop_remainder: As in `batches`.
+        """
+        from ignitetf.read.tf.columns import dataset_of
+
+        rows = self if batch_size is None else self.in_batches(batch_size)
+        epochs = Epochs(rows)
+        key = {} if self.key is None else {"key": self.key}
+        value = self.values["val"] if self._first.plain else self.values
+        # After `resume` the first epoch is shorter than the others.
+        whole = not self.position.chain
+        return dataset_of(
+            {**key, "val": value, "source": Dense(np.dtype(np.int64), ())},
+            lambda: epochs.take().batches(batch_size, drop_remainder),
+            rows.batch_count(batch_size, drop_remainder) if whole else None,
+        )
+
+
+def _parts(components: Mapping[str, EpochRows]) -> dict[str, tuple[CacheReader, KeyOrder]]:
+    """Return the reader and the order of each component, which `mix_rows` has checked."""
+    return {
+        name: (rows.reader, rows.order)
+        for name, rows in components.items()
+        if isinstance(rows.order, KeyOrder)
+    }
+
+
+def _check_components(components: Any) -> None:
+    """Raise ConfigError unless these are rows by name."""
+    named = isinstance(components, Mapping) and components
+    if not named or not all(
+        isinstance(name, str) and name and isinstance(rows, EpochRows)
+        for name, rows in components.items()
+    ):
+        raise ConfigError(
+            "components that are not rows by name",
+            hint="mix_rows({'a': open_rows('A', order='global'), 'b': ...})",
+        )
+
+
+def _check_component(name: str, rows: EpochRows, worker: Shard) -> None:
+    """Raise ConfigError unless rows can be a component for this worker."""
+    order = rows.order
+    if not isinstance(order, KeyOrder):
+        raise ConfigError(
+            f"component {name!r} is not read by key",
+            hint="load it in rows, not blocks, and open it with order='global' or 'keys'",
+        )
+    if rows.position != Position(0):
+        raise ConfigError(
+            f"component {name!r} begins at {rows.position}",
+            hint="open it without epoch=; epochs and states are the mixture's",
+        )
+    if order.global_batch is not None or order.even is not None:
+        raise ConfigError(
+            f"component {name!r} has global_batch= or even=", hint="the mixture takes them"
+        )
+    if rows.shard.count > 1 and rows.shard != worker:
+        raise ConfigError(
+            f"component {name!r} is shard {rows.shard.index} of {rows.shard.count}, the mixture"
+            f" {worker.index} of {worker.count}",
+            hint="shard= belongs to the mixture, which needs all rows of its components",
+        )
+    if rows.reader.options.on_change != "error":
+        raise ConfigError(
+            f"component {name!r} has on_change={rows.reader.options.on_change!r}",
+            hint="a mixture counts on every row: open it with on_change='error'",
+        )

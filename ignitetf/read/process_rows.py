@@ -1,0 +1,158 @@
+"""Rows that each process opens for itself: what can be sent to the worker processes of a loader.
+
+rows -> **process rows** -> torch, grain, train
+
+Connections, and the threads that read from them, belong to one process. What is pickled, and what a
+forked process begins with, is how the rows were opened: settings, options, order and position. The
+other process connects when it first reads, and refuses data that were loaded again in the meantime.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from ignitetf.errors import ConfigError
+from ignitetf.net.client import Client
+from ignitetf.read.arguments import check_keyed
+from ignitetf.read.block_order import RowOrder
+from ignitetf.read.key_order import KeyOrder
+from ignitetf.read.key_scan import read_keys
+from ignitetf.read.options import ReadOptions
+from ignitetf.read.plan import Position, Shard
+from ignitetf.read.reader import CacheReader
+from ignitetf.read.rows import EpochRows, open_rows
+from ignitetf.settings import Settings
+
+__all__ = ["ProcessRows", "numbered", "opened"]
+
+_OF_AN_ORDER: Final = (
+    "order",
+    "shuffle",
+    "epoch",
+    "shard",
+    "even",
+    "global_batch",
+    "part",
+    "local",
+)
+
+
+def opened(
+    source: str | EpochRows, address: str | Sequence[str] | None, arguments: dict[str, Any]
+) -> EpochRows:
+    """Return opened rows as they are, or open those of the data set of this name.
+
+    Raises:
+        ConfigError: Rows come with arguments, which they have already.
+    """
+    if isinstance(source, str):
+        return open_rows(source, address, **arguments)
+    if not isinstance(source, EpochRows):
+        raise ConfigError(f"a data set of {type(source).__name__}", hint="a name, or open_rows()")
+    given = [name for name, value in arguments.items() if value is not None]
+    if address is not None or given:
+        raise ConfigError(
+            f"opened rows with {', '.join(given) or 'an address'}",
+            hint="pass the arguments to open_rows, or the name of the data set",
+        )
+    return source
+
+
+def numbered(
+    what: str,
+    source: str | EpochRows,
+    address: str | Sequence[str] | None,
+    arguments: dict[str, Any],
+) -> EpochRows:
+    """Return all rows in the order of their keys, whatever the order and shard of opened rows.
+
+    Args:
+        what: The class that reads them by number, for errors.
+        source: The name of a data set, or opened rows.
+        address: Its address, None for opened rows.
+        arguments: Those of `open_rows` that choose rows and fields.
+
+    Raises:
+        ConfigError: An argument is about an order, which the loader decides; or rows cannot be read
+            by key.
+    """
+    if wrong := [name for name in _OF_AN_ORDER if arguments.get(name) is not None]:
+        raise ConfigError(
+            f"{what} with {wrong[0]}=",
+            hint="its rows have numbers; the loader's sampler picks them",
+        )
+    if isinstance(source, str):
+        return opened(source, address, {**arguments, "order": "keys", "shard": (0, 1)})
+    reader = opened(source, address, arguments).reader
+    check_keyed(reader, what)
+    return EpochRows(reader, KeyOrder(read_keys(reader, "keys")), Shard(), Position(0))
+
+
+@dataclass(frozen=True)
+class _Opening:
+    """How rows were opened."""
+
+    settings: Settings
+    name: str
+    options: ReadOptions
+    order: RowOrder
+    shard: Shard
+    position: Position
+
+    def rows(self) -> EpochRows:
+        """Connect, and return the rows."""
+        reader = CacheReader(Client(self.settings), self.name, self.options)
+        return EpochRows(reader, self.order, self.shard, self.position)
+
+
+class ProcessRows:
+    """The same rows in every process.
+
+    A pickle of it holds the settings of the connection, so a password, too, where there is one.
+
+    Args:
+        rows: The rows, as opened by this process.
+    """
+
+    def __init__(self, rows: EpochRows) -> None:
+        reader = rows.reader
+        options = reader.options
+        if reader.manifest is not None:
+            # Every process reads the same data, or none.
+            options = replace(options, version=reader.manifest.version)
+        settings = reader.client.settings
+        self._opening = _Opening(
+            settings, reader.name, options, rows.order, rows.shard, rows.position
+        )
+        self._rows: EpochRows | None = rows
+        self._process = os.getpid()
+
+    def __getstate__(self) -> _Opening:
+        return self._opening
+
+    def __setstate__(self, opening: _Opening) -> None:
+        self._opening = opening
+        self._rows = None
+        self._process = os.getpid()
+
+    @property
+    def name(self) -> str:
+        """The name of the data set."""
+        return self._opening.name
+
+    def get(self) -> EpochRows:
+        """Return the rows of this process.
+
+        Raises:
+            DataChanged: The data were loaded again since they were opened.
+            ConnectError: No node answered.
+        """
+        rows = self._rows if self._process == os.getpid() else None
+        if rows is None:
+            # Two threads may both come here; the rows of one of them are then dropped.
+            rows = self._opening.rows()
+            self._rows, self._process = rows, os.getpid()
+        return rows

@@ -1,0 +1,146 @@
+"""`PyDataset`: batches by number for `fit` of Keras, on any of its backends; no TensorFlow.
+
+process rows -> **pydataset**
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+from ignitetf.errors import ConfigError, DataChanged, MissingExtra, OutOfRange
+from ignitetf.read.arguments import flag
+from ignitetf.read.export import count_of
+from ignitetf.read.key_order import KeyOrder
+from ignitetf.read.plan import Shard, whole_argument
+from ignitetf.read.process_rows import ProcessRows, opened
+from ignitetf.read.rows import EpochRows
+from ignitetf.read.supervised import label_name, with_label
+
+try:
+    import keras
+except ImportError as error:
+    if isinstance(error, ModuleNotFoundError) and error.name != "keras":
+        raise MissingExtra(
+            f"Keras cannot be imported: {error}",
+            hint="set KERAS_BACKEND to a backend that is installed: jax, torch or tensorflow",
+        ) from error
+    raise MissingExtra.of("PyDataset needs Keras", "keras", error) from error
+
+if not hasattr(keras.utils, "PyDataset"):
+    raise MissingExtra(
+        f"PyDataset needs Keras 3, this is {keras.__version__}",
+        hint="pip install 'ignitetf[keras]'",
+    )
+
+__all__ = ["PyDataset"]
+
+
+class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]
+    """Batches of a data set by number, as a `keras.utils.PyDataset`.
+
+        train = PyDataset("MNIST_TRAIN", 128, shuffle=7)
+        model.fit(train, epochs=10, shuffle=False)
+
+    Batch i is that of `open_rows(..., order=...).batches(batch_size)`, as `(features, label)`. Each
+    epoch of `fit` has the next epoch's order. With `shuffle=True`, the default of `fit`, Keras
+    itself permutes the batches, too, by a seed of its own.
+
+    `workers` threads, or processes with `use_multiprocessing=True`, read batches ahead. Keras (3.15)
+    gives what they read ahead before the first epoch, or at the end of one, to the next epoch, so
+    that epochs are exact without workers only. Each process has connections of its own.
+
+    Args:
+        source: Name of the data set, or opened rows with an order by key.
+        batch_size: Rows of a batch; None for this worker's part of each step of `global_batch`.
+        address: Node or nodes, as for `open_rows`.
+        drop_last: Leave out a last batch with fewer rows.
+        as_supervised: Batches are `(features, label)`, where the label is the field LABEL; False
+            for the structure of `open_rows`, which a model's own `train_step` takes apart.
+        workers: As in Keras.
+        use_multiprocessing: As in Keras.
+        max_queue_size: As in Keras.
+        **arguments: Those of `open_rows`. `order` is by default `keys`, or `global` with `shuffle`.
+
+    Attributes:
+        epoch: The epoch whose batches are read; one more after each that was read to its end. May
+            be set, for `initial_epoch` of `fit`.
+
+    Raises:
+        ConfigError: An argument is unusable; the order is a scan; there is no label.
+        CacheNotFound: There is no such cache.
+        ConnectError: No node answered.
+    """
+
+    def __init__(
+        self,
+        source: str | EpochRows,
+        batch_size: int | None = None,
+        address: str | Sequence[str] | None = None,
+        *,
+        drop_last: bool = False,
+        as_supervised: bool = True,
+        workers: int = 1,
+        use_multiprocessing: bool = False,
+        max_queue_size: int = 10,
+        **arguments: Any,
+    ) -> None:
+        super().__init__(
+            workers=workers, use_multiprocessing=use_multiprocessing, max_queue_size=max_queue_size
+        )
+        seeded = arguments.get("shuffle") is not None or arguments.get("global_batch") is not None
+        if isinstance(source, str) and arguments.get("order") is None:
+            arguments["order"] = "global" if seeded else "keys"
+        rows = opened(source, address, arguments)
+        if batch_size is not None:
+            rows = rows.in_batches(whole_argument("batch_size", batch_size, 1))
+        order = rows.order
+        if not isinstance(order, KeyOrder):
+            raise ConfigError(
+                "batches by number of order='scan'", hint="order='keys', or 'global' with shuffle="
+            )
+        if rows.position.chain:
+            raise ConfigError("the rest of an epoch", hint="pass the rows of a whole one")
+        if order.global_batch is None:
+            raise ConfigError("neither batch_size nor global_batch", hint="PyDataset(NAME, 128)")
+        drop_last = flag("drop_last", drop_last)
+        self._turns = order.turns(rows.position, rows.shard, batch_size, drop_last, Shard())
+        self._sizes = self._turns.sizes()
+        self._read = bytearray(len(self._sizes))  # 1 for each batch that was read
+        self._label = label_name(rows, as_supervised)
+        self._rows = ProcessRows(rows)
+        self.epoch = rows.position.epoch
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def __getitem__(self, index: int) -> Any:
+        """Return batch `index` of the epoch.
+
+        Raises:
+            OutOfRange: There is no such batch (an IndexError).
+            DataChanged: A row is gone, or the data were loaded again.
+        """
+        number = operator.index(index)
+        if not 0 <= number < len(self):
+            raise OutOfRange(f"{self._rows.name}: batch {number} of {len(self)}")
+        first = number * self._turns.batch
+        places = self._turns.places(first, first + self._sizes[number])
+        rows = self._rows.get()
+        assert isinstance(rows.order, KeyOrder)
+        columns = rows[rows.order.numbers(self.epoch, places)]
+        if count_of(columns) != len(places):
+            raise DataChanged(f"{self._rows.name}: rows of batch {number} are gone")
+        self._read[number] = 1
+        return with_label(columns, self._label)
+
+    def on_epoch_end(self) -> None:
+        """Go on to the next epoch; without workers only if every batch of this one was read.
+
+        Keras also calls it before the first epoch, after a batch or two that tell it their shapes,
+        and in a `fit` with `steps_per_epoch` in the middle of the data. Workers read ahead there.
+        """
+        if self.workers > 1 or self.use_multiprocessing or all(self._read):
+            self.epoch += 1
+        self._read = bytearray(len(self))
