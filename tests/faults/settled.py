@@ -9,19 +9,22 @@ _GROUPS = """
     SELECT CACHE_GROUP_ID, CACHE_GROUP_NAME, BACKUPS, PARTITIONS_COUNT FROM SYS.CACHE_GROUPS
 """
 _COPIES = """
-    SELECT CACHE_GROUP_ID, COPIES, COUNT(*) FROM (
-        SELECT CACHE_GROUP_ID, PARTITION_ID, COUNT(*) AS COPIES FROM SYS.PARTITION_STATES
-        WHERE STATE = 'OWNING' AND NODE_ID IN (SELECT NODE_ID FROM SYS.NODES)
+    SELECT CACHE_GROUP_ID, OWNING, OTHERS, COUNT(*) FROM (
+        SELECT CACHE_GROUP_ID, PARTITION_ID,
+            SUM(CASE WHEN STATE = 'OWNING' THEN 1 ELSE 0 END) AS OWNING,
+            SUM(CASE WHEN STATE IN ('MOVING', 'RENTING', 'LOST') THEN 1 ELSE 0 END) AS OTHERS
+        FROM SYS.PARTITION_STATES WHERE NODE_ID IN (SELECT NODE_ID FROM SYS.NODES)
         GROUP BY CACHE_GROUP_ID, PARTITION_ID
-    ) GROUP BY CACHE_GROUP_ID, COPIES
+    ) GROUP BY CACHE_GROUP_ID, OWNING, OTHERS
 """
 
 
 def settle(client, nodes=3, seconds=120):
-    """Wait until so many nodes are left and every partition has its copies on them.
+    """Wait until so many nodes are left and every partition has exactly its copies on them.
 
     The metric alone may still tell of the time before a node went or came; who kills another
-    node then takes the last copy.
+    node then takes the last copy. A surplus copy is about to go: the cluster still changes who
+    owns what.
     """
     until = time.monotonic() + seconds
     while True:
@@ -45,8 +48,7 @@ def _missing(client, nodes):
     copies = client.sql(_COPIES).fetchall()
     for group, name, backups, partitions in client.sql(_GROUPS):
         wanted = min(backups + 1, nodes)
-        # A partition with more copies than it needs does not make up for one with less.
-        whole = sum(n for g, found, n in copies if g == group and found >= wanted)
+        whole = sum(n for g, *found, n in copies if g == group and found == [wanted, 0])
         if whole < partitions:
             missing.append(f"{name}: {whole} of {partitions} partitions have {wanted} copies")
     return missing
