@@ -25,7 +25,7 @@ LAYERS = (
     ({"node"},),
     ({"tables"},),
     ({"fs"}, {"load"}, {"read"}),
-    ({"bench"}, {"explore"}, {"grain"}, {"torch"}, {"train"}),
+    ({"bench"}, {"explore"}, {"grain"}, {"jobs"}, {"torch"}, {"train"}),
     ({"cli", "__main__"},),
 )
 
