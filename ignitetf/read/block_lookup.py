@@ -22,14 +22,15 @@ from ignitetf.errors import DataChanged, PartitionLost, WireError
 from ignitetf.read.block_order import BlockOrder
 from ignitetf.read.changes import with_lost_partitions
 from ignitetf.read.entries import Entries
+from ignitetf.read.fetch import Received
 from ignitetf.read.key_order import Slices
 from ignitetf.read.keys import Numbers
 from ignitetf.read.plan import Position, Shard
 from ignitetf.read.reader import CacheReader
+from ignitetf.read.usage import add_read
 from ignitetf.read.window import Filling, inverse, piece_rows
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.concat import concat
-from ignitetf.wire.frames import Page
 from ignitetf.wire.schema import Batch
 
 __all__ = ["read_blocks"]
@@ -142,14 +143,15 @@ class _Reading:
         return _Wanted(number[begins], np.append(begins, len(at)), rows, places, last)
 
     def _found(
-        self, pages: Iterator[tuple[Numbers, list[Page]]]
+        self, pages: Iterator[tuple[Numbers, list[Received]]]
     ) -> Iterator[tuple[int, Batch | None]]:
         """Yield key and records of each block that was asked for, in that order; None if gone."""
         for numbers, found in pages:
             keys = self._order.blocks.keys.values(numbers).tolist()
             here: dict[int, Batch] = {}
-            for page in found:
+            for page, source in found:
                 arrived, batches = self._decode(page)
+                add_read(source, sum(map(len, batches)), page.data.nbytes)
                 here.update(zip(arrived.tolist(), batches, strict=True))
             if not here.keys() <= set(keys):
                 raise WireError(f"{self._reader.name}: blocks that were not asked for")

@@ -18,11 +18,11 @@ from ignitetf.errors import PartitionLost
 from ignitetf.net.client import cache_id
 from ignitetf.net.retry import retry
 from ignitetf.read.changes import with_lost_partitions
-from ignitetf.read.fetch import Fetch, Request
+from ignitetf.read.fetch import Fetch, Received, Request
 from ignitetf.read.keys import Keys, Numbers
 from ignitetf.read.reader import CacheReader
 from ignitetf.wire.codes import OpCode
-from ignitetf.wire.frames import Page, read_entries
+from ignitetf.wire.frames import read_entries
 from ignitetf.wire.requests import batch_head
 
 __all__ = ["Entries"]
@@ -52,7 +52,9 @@ class Entries:
         self._entry_bytes = entry_bytes
         self.request_keys = max(1, min(_MOST_KEYS, _REQUEST_BYTES // entry_bytes))
 
-    def pages(self, groups: Iterable[Numbers]) -> Generator[tuple[Numbers, list[Page]], None, None]:
+    def pages(
+        self, groups: Iterable[Numbers]
+    ) -> Generator[tuple[Numbers, list[Received]], None, None]:
         """Yield each group with its entries, which are in no order; missing keys have none.
 
         Args:
@@ -89,15 +91,17 @@ class Entries:
                 raise
             raise found from error
 
-    def page(self, numbers: Numbers) -> Page:
+    def page(self, numbers: Numbers) -> Received:
         """Return the entries of a few keys, by one request."""
         client = self._reader.client
         (request,) = self._cut(numbers, None)
 
-        def once(_: object) -> memoryview:
-            return client.call(OpCode.CACHE_GET_ALL, request.body)
+        def once(_: object) -> Received:
+            with client.channel() as channel:
+                body = channel.call(OpCode.CACHE_GET_ALL, request.body)
+                return Received(read_entries(body), client.source_of(channel))
 
-        return read_entries(retry(client.settings, once))
+        return retry(client.settings, once)
 
     def _owners(self) -> tuple[NDArray[np.int64] | None, list[uuid.UUID | None]]:
         """Return the node of each partition, as an index into the nodes, which come second."""

@@ -21,20 +21,22 @@ import uuid
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from ignitetf.errors import ConfigError, IgniteTFError, WireError
 from ignitetf.net.channel import Channel
 from ignitetf.net.client import Client
+from ignitetf.net.places import Source
 from ignitetf.net.retry import READ, Backoff
 from ignitetf.read.cursor import Times
 from ignitetf.read.scan import RetryPolicy
+from ignitetf.read.usage import add_wait
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.frames import Page
 
-__all__ = ["MOST_GROUPS", "Fetch", "Request"]
+__all__ = ["MOST_GROUPS", "Fetch", "Received", "Request"]
 
 log = logging.getLogger(__name__)
 
@@ -69,11 +71,24 @@ class Request:
     nbytes: int
 
 
+class Received(NamedTuple):
+    """Entries that came from one node.
+
+    Attributes:
+        page: The entries.
+        source: The node.
+    """
+
+    page: Page
+    source: Source
+
+
 @dataclass
 class _Part:
     """What one connection has received of a group: entries, one after the other."""
 
     memory: memoryview
+    source: Source
     used: int = 0
     count: int = 0
 
@@ -85,12 +100,12 @@ class _Group:
     Attributes:
         requests: How many of its requests are not answered yet.
         nbytes: About as many bytes as all its answers have.
-        parts: What has arrived, by node.
+        parts: What has arrived, by the node asked and the one that answered.
     """
 
     requests: int
     nbytes: int
-    parts: dict[uuid.UUID | None, _Part] = field(default_factory=dict)
+    parts: dict[tuple[uuid.UUID | None, Source], _Part] = field(default_factory=dict)
 
 
 class Fetch:
@@ -132,7 +147,7 @@ class Fetch:
 
     # The consumer's side
 
-    def pages(self) -> Generator[list[Page], None, None]:
+    def pages(self) -> Generator[list[Received], None, None]:
         """Yield the entries of each group: a page for each connection, in no order within it.
 
         Keys that the cache does not have are missing from the pages.
@@ -147,7 +162,7 @@ class Fetch:
             for link in self._links:
                 link.start()
             while (group := self._next()) is not None:
-                yield [_page(part) for part in group.parts.values() if part.count]
+                yield [_received(part) for part in group.parts.values() if part.count]
                 if os.getpid() != process:
                     raise ConfigError(
                         f"{self.name}: the process was forked while it read, and the threads that"
@@ -163,7 +178,9 @@ class Fetch:
         begin = time.monotonic()
         with self.ready:
             self.ready.wait_for(self._is_next)
-            self.times.starved += time.monotonic() - begin
+            starved = time.monotonic() - begin
+            self.times.starved += starved
+            add_wait(starved)
             if self.error is not None:
                 raise self.error
             if not self._open:
@@ -317,7 +334,7 @@ class _Link(threading.Thread):
         assert self._channel is not None
         waited = self._channel.waited_s
         begin = time.monotonic()
-        part = _Part(memoryview(b""))
+        part: _Part | None = None
         found = (0, 0)
 
         def room(number: int, count: int, nbytes: int) -> memoryview:
@@ -331,6 +348,7 @@ class _Link(threading.Thread):
             return part.memory[part.used : part.used + nbytes]
 
         number = self._channel.next_answer(room)
+        assert part is not None
         part.used += found[1]
         part.count += found[0]
         group, request, _ = self._asked.pop(number)
@@ -347,10 +365,13 @@ class _Link(threading.Thread):
 
     def _part(self, group: _Group, nbytes: int) -> _Part:
         """Return this connection's part of a group, with room for so many more bytes."""
-        part = group.parts.get(self._node)
+        assert self._channel is not None
+        # Another node may have taken over: its part is one of its own.
+        source = self._client.source_of(self._channel)
+        part = group.parts.get((self._node, source))
         if part is None:
             size = max(nbytes, int(_SPARE * group.nbytes * self._share))
-            part = group.parts[self._node] = _Part(self._memory(size))
+            part = group.parts[self._node, source] = _Part(self._memory(size), source)
         elif part.used + nbytes > len(part.memory):
             # Rows are longer than those before: at least half as much again.
             size = max(part.used + nbytes, len(part.memory) * 3 // 2)
@@ -401,5 +422,6 @@ class _Link(threading.Thread):
             self._fetch.ready.wait_for(lambda: self._fetch.stopped, wait)
 
 
-def _page(part: _Part) -> Page:
-    return Page(part.count, False, np.frombuffer(part.memory, np.uint8)[: part.used])
+def _received(part: _Part) -> Received:
+    page = Page(part.count, False, np.frombuffer(part.memory, np.uint8)[: part.used])
+    return Received(page, part.source)

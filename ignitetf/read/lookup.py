@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 from ignitetf.errors import DataChanged, WireError
 from ignitetf.read.changes import with_lost_partitions
 from ignitetf.read.entries import Entries
+from ignitetf.read.fetch import Received
 from ignitetf.read.keys import Keys, Numbers
 from ignitetf.read.reader import CacheReader
+from ignitetf.read.usage import add_read
 from ignitetf.read.window import Filling, inverse, piece_rows
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.checksum import marks_of
 from ignitetf.wire.concat import concat
-from ignitetf.wire.frames import Page
 from ignitetf.wire.schema import Batch
 
 __all__ = ["Lookup", "check_total"]
@@ -120,10 +121,12 @@ class Lookup:
         assert batch.key is not None
         return marks_of(self._reader.schema, batch.key)
 
-    def _ordered(self, pages: Sequence[Page], numbers: Numbers) -> Iterator[Batch]:
+    def _ordered(self, pages: Sequence[Received], numbers: Numbers) -> Iterator[Batch]:
         """Yield the rows of one group, in the order of the key numbers."""
         reader = self._reader
-        batches = [b for page in pages for b in self._decode(None, page)[0]]
+        batches = [b for received in pages for b in self._decode(None, received.page)[0]]
+        for received in pages:
+            add_read(received.source, received.page.count, received.page.data.nbytes)
         batches = [reader.without_nulls(batch, None) for batch in batches]
         arrived = [self._marks(batch) for batch in batches]
         places = self._places(np.concatenate([*arrived, np.empty(0, np.uint64)]), numbers)

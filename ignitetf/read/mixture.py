@@ -28,6 +28,7 @@ from ignitetf.read.plan import Even, Position, Shard, whole_argument
 from ignitetf.read.reader import CacheReader
 from ignitetf.read.rows import Batches, EpochRows, Epochs
 from ignitetf.read.state import mix_identity_of, mix_placed
+from ignitetf.read.usage import Epoch, counted
 from ignitetf.wire.schema import Batch
 
 __all__ = ["MixedRows", "mix_rows"]
@@ -229,7 +230,10 @@ class MixedRows:
         Close the generator to stop early.
         """
         components = list(_parts(self.components).values())
-        return read_mix(components, self.order, self.position, self.shard, self._with_keys)
+        batches = read_mix(components, self.order, self.position, self.shard, self._with_keys)
+        shard, position = (self.shard.index, self.shard.count), self.position
+        of = Epoch("+".join(self.components), "mix", position.epoch, shard, position.chain)
+        return counted(batches, of, None, len(self))
 
     def batch_parts(
         self, batch_size: int | None, drop_remainder: bool

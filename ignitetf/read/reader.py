@@ -36,6 +36,7 @@ from ignitetf.read.queries import Selection, find_selection, scan_query
 from ignitetf.read.sample import Sampler
 from ignitetf.read.scan import Query, RetryPolicy, scan_units
 from ignitetf.read.splits import find_split
+from ignitetf.read.usage import add_read
 from ignitetf.tables.catalog import Manifest, read_manifest
 from ignitetf.wire.blocks import BlockDecoder
 from ignitetf.wire.buffers import BufferPool
@@ -316,6 +317,7 @@ class CacheReader:
                     continue
                 again = 0
                 seen.append(mark)
+                add_read(item.source, sum(map(len, parts)), item.nbytes)
                 for part in parts:
                     if (count := len(part)) == 0:
                         continue

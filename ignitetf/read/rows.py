@@ -53,6 +53,7 @@ from ignitetf.read.plan import (
 )
 from ignitetf.read.reader import CacheReader
 from ignitetf.read.state import identity_of, placed
+from ignitetf.read.usage import Epoch, counted
 from ignitetf.read.window import piece_rows
 from ignitetf.settings import Settings
 from ignitetf.wire.concat import concat
@@ -394,7 +395,27 @@ class EpochRows:
 
         Close the generator to stop early.
         """
-        return read_rows(self.reader, self.order, self.position, self.shard)
+        order = self.order
+        batches = read_rows(self.reader, order, self.position, self.shard)
+        # Batches of global steps are cut by number, scans are read until they end.
+        rows = order.rows_left(self.position, self.shard) if isinstance(order, StepOrder) else None
+        return self.counted(batches, rows)
+
+    def counted(
+        self, batches: Generator[Batch, None, None], rows: int | None
+    ) -> Generator[Batch, None, None]:
+        """Yield batches of these rows, and count them as an iteration; see `usage.counted`."""
+        options, shard, position = self.reader.options, self.shard, self.position
+        chosen = {"split": options.split, "where": options.where}
+        of = Epoch(
+            self.reader.name,
+            self.order.name,
+            position.epoch,
+            (shard.index, shard.count),
+            position.chain,
+            ", ".join(f"{name}={value}" for name, value in chosen.items() if value is not None),
+        )
+        return counted(batches, of, self.reader.schema, rows)
 
     def batch_parts(
         self, batch_size: int | None, drop_remainder: bool

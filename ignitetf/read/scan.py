@@ -30,8 +30,10 @@ from typing import Any, Final
 from ignitetf.errors import ConfigError, IgniteTFError
 from ignitetf.net.channel import Channel
 from ignitetf.net.client import Client
+from ignitetf.net.places import Source
 from ignitetf.net.retry import READ, Backoff, is_retryable
 from ignitetf.read.cursor import Cursor, Times
+from ignitetf.read.usage import add_wait
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.frames import Page
 
@@ -89,12 +91,14 @@ class UnitPage:
         page: What the query's decoder made of the page; None marks the end of the unit.
         replay: Number of this page among those delivered before, -1 for a new page.
         nbytes: Bytes of the page.
+        source: Where it came from.
     """
 
     unit: int
     page: Any
     replay: int = -1
     nbytes: int = 0
+    source: Source | None = None
 
 
 @dataclass(frozen=True)
@@ -212,6 +216,7 @@ class _Reader(threading.Thread):
         self._buffered_bytes = 0
         self._stop_asked = threading.Event()
         self._channel: Channel | None = None
+        self._source: Source | None = None
         # Unit, partition, request id. No `InFlight`: the oldest goes to a cursor, which requests
         # its next page as soon as the first bytes of an answer are here.
         self._asked: deque[tuple[int, int, int]] = deque()
@@ -229,7 +234,9 @@ class _Reader(threading.Thread):
             if self._starving:
                 begin = time.monotonic()
                 self._ready.wait_for(lambda: self._buffer)
-                self.taken.starved += time.monotonic() - begin
+                starved = time.monotonic() - begin
+                self.taken.starved += starved
+                add_wait(starved)
             item = self._buffer.popleft()
             if not isinstance(item, UnitPage):
                 raise item
@@ -299,7 +306,7 @@ class _Reader(threading.Thread):
                     self._ask_ahead(self._query.pipelined, after=1)
                 replay = number if number < delivered else -1
                 decoded = self._decoded(_Undecoded(partition, page, number))
-                self._put(UnitPage(unit, decoded, replay, page.data.nbytes))
+                self._put(UnitPage(unit, decoded, replay, page.data.nbytes, self._source))
                 number += 1
                 if replay < 0:  # replays are no progress: they come with each new try
                     self._backoff.progress()
@@ -330,6 +337,7 @@ class _Reader(threading.Thread):
         """
         if self._channel is None:
             self._channel = self._connect()
+            self._source = self._client.source_of(self._channel)
         channel = self._channel
         for unit, partition in islice(self._units, after + len(self._asked), after + count):
             body = self._query.body(partition)

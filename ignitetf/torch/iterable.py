@@ -282,6 +282,7 @@ class _Iteration:
             rows.position, rows.shard, size or 1, self._drop_last, self._process, self.done
         )
         batches = read_places(rows.reader, order, rows.position.epoch, turns)
+        batches = rows.counted(batches, len(turns))
         if size is None:
             return join_batches(batches, None, drop_remainder=False)
         return cut_batches(batches, turns.sizes())

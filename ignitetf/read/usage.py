@@ -1,0 +1,244 @@
+"""What the readers of this process handed over: from where, how long it took, and which keys.
+
+reader, lookups, rows -> **usage** -> heartbeats of a job, its audit
+
+Counted are pages and batches, never single rows, over all data sets that this process reads. Whoever
+takes two snapshots has the rates between them. A worker process of a loader counts for itself.
+
+That each row was read exactly once in an epoch is proved by sums: each iteration over a shard has
+the number of its rows, and the sum modulo 2^64 of a hash of each key. Added up over the shards of
+an epoch, both are those of the whole data set, in any order (`keys_sum`). A checksum costs a pass
+over the keys, so it is only taken in a job, which sets IGNITETF_JOB.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import threading
+from collections import deque
+from collections.abc import Generator
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignitetf.net.places import Place, Source
+from ignitetf.wire.checksum import marks_of
+from ignitetf.wire.fasthash import mix
+from ignitetf.wire.schema import Batch, Schema
+
+__all__ = [
+    "Amount",
+    "Epoch",
+    "Iteration",
+    "Snapshot",
+    "add_read",
+    "add_wait",
+    "counted",
+    "keys_sum",
+    "snapshot",
+]
+
+# Iterations that a snapshot has, the latest ones.
+_KEPT: Final = 64
+_SALT: Final = 0x9E3779B97F4A7C15
+_MASK: Final = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class Amount:
+    """What one node delivered.
+
+    Attributes:
+        place: How near the node is: `host`, `data_center` or `elsewhere`.
+        rows: Rows in the pages that the consumer took; those of a page are counted even where only
+            some of them belong to the shard.
+        nbytes: Bytes of these pages.
+    """
+
+    place: Place
+    rows: int = 0
+    nbytes: int = 0
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """Which rows an iteration reads.
+
+    Attributes:
+        cache: Name of the data set; those of a mixture are joined by `+`.
+        order: `scan`, `keys`, `global` or `mix`.
+        epoch: Number of the epoch.
+        shard: (index, count) of the worker.
+        start: Where in the epoch it began, as the chain of a state; empty for the beginning.
+        selection: What chooses rows, as `split=train`; empty for all.
+    """
+
+    cache: str
+    order: str
+    epoch: int
+    shard: tuple[int, int]
+    start: tuple[tuple[int, int], ...] = ()
+    selection: str = ""
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """One pass over a shard of an epoch, as far as it has come.
+
+    Attributes:
+        number: Counts the iterations of this process, from 1.
+        of: What is read.
+        rows: Rows handed over.
+        checksum: `keys_sum` of their keys; None outside a job, and for rows without keys.
+        ended: Whether all rows of the shard were handed over.
+    """
+
+    number: int
+    of: Epoch
+    rows: int = 0
+    checksum: int | None = None
+    ended: bool = False
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All that was counted in this process so far.
+
+    Attributes:
+        rows: Rows in the pages taken from all nodes.
+        nbytes: Bytes of these pages.
+        wait_s: Seconds in which consumers waited for a page. A thread that reads ahead, as that of
+            `tf.data` or `to_device`, is such a consumer.
+        nodes: What each node delivered, by its address.
+        iterations: The latest iterations, in the order in which they began.
+    """
+
+    rows: int = 0
+    nbytes: int = 0
+    wait_s: float = 0.0
+    nodes: dict[str, Amount] = field(default_factory=dict)
+    iterations: tuple[Iteration, ...] = ()
+
+    @property
+    def places(self) -> dict[Place, Amount]:
+        """What the nodes of each place delivered together."""
+        found: dict[Place, Amount] = {}
+        for one in self.nodes.values():
+            so_far = found.get(one.place, Amount(one.place))
+            found[one.place] = Amount(one.place, so_far.rows + one.rows, so_far.nbytes + one.nbytes)
+        return found
+
+
+class _Counter:
+    """The figures of this process."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.wait_s = 0.0
+        self.sources: dict[Source, tuple[int, int]] = {}
+        self.iterations: deque[Iteration] = deque(maxlen=_KEPT)
+        self.numbers = itertools.count(1)
+
+
+_counter = _Counter()
+
+
+def _count_anew() -> None:
+    global _counter
+    _counter = _Counter()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_count_anew)
+
+
+def add_read(source: Source | None, rows: int, nbytes: int) -> None:
+    """Count rows of a page that the consumer takes; without a source nothing was received."""
+    if source is None:
+        return
+    counter = _counter
+    with counter.lock:
+        before = counter.sources.get(source, (0, 0))
+        counter.sources[source] = before[0] + rows, before[1] + nbytes
+
+
+def add_wait(seconds: float) -> None:
+    """Count time in which a consumer waited for a page."""
+    counter = _counter
+    with counter.lock:
+        counter.wait_s += seconds
+
+
+def counted(
+    batches: Generator[Batch, None, None],
+    epoch: Epoch,
+    schema: Schema | None,
+    rows: int | None = None,
+) -> Generator[Batch, None, None]:
+    """Yield the batches, and count them as an iteration of this epoch.
+
+    Args:
+        batches: The rows of a shard; closed with this generator.
+        epoch: What they are.
+        schema: The schema with the type of their keys; None takes no checksum of them.
+        rows: How many they are, if that is known: who knows it need not ask beyond the last one.
+    """
+    with contextlib.closing(batches):
+        if not os.environ.get("IGNITETF_JOB"):
+            schema = None
+        counter = _counter
+        with counter.lock:
+            iteration = Iteration(next(counter.numbers), epoch, 0, None if schema is None else 0)
+            counter.iterations.append(iteration)
+        for batch in batches:
+            checksum = None
+            if schema is not None and batch.key is not None:
+                assert iteration.checksum is not None
+                checksum = (iteration.checksum + keys_sum(marks_of(schema, batch.key))) & _MASK
+            so_far = iteration.rows + len(batch)
+            iteration = replace(iteration, rows=so_far, checksum=checksum, ended=so_far == rows)
+            _put(counter, iteration)
+            yield batch
+        _put(counter, replace(iteration, ended=True))
+
+
+def _put(counter: _Counter, iteration: Iteration) -> None:
+    """Put an iteration in the place of its earlier self, unless that has been dropped."""
+    with counter.lock:
+        kept = counter.iterations
+        at = iteration.number - kept[0].number
+        if at >= 0:
+            kept[at] = iteration
+
+
+def keys_sum(marks: NDArray[np.uint64]) -> int:
+    """Return the sum modulo 2^64 of a hash of each key; sums of parts can be added up.
+
+    Args:
+        marks: What `marks_of` makes of keys.
+    """
+    return int(mix(marks, _SALT).sum(dtype=np.uint64))
+
+
+def snapshot() -> Snapshot:
+    """Return what was counted in this process so far; `dataclasses.asdict` makes JSON of it."""
+    counter = _counter
+    with counter.lock:
+        sources = dict(counter.sources)
+        wait_s, iterations = counter.wait_s, tuple(counter.iterations)
+    nodes: dict[str, Amount] = {}
+    for source, (rows, nbytes) in sources.items():
+        # A node that was started anew under its address may be elsewhere: the latest place counts.
+        before = nodes.get(source.node, Amount(source.place))
+        nodes[source.node] = Amount(source.place, before.rows + rows, before.nbytes + nbytes)
+    return Snapshot(
+        sum(one.rows for one in nodes.values()),
+        sum(one.nbytes for one in nodes.values()),
+        wait_s,
+        nodes,
+        iterations,
+    )
