@@ -26,6 +26,7 @@ LAYERS = (
     ({"tables"},),
     ({"fs"}, {"load"}, {"read"}),
     ({"bench"}, {"explore"}, {"grain"}, {"jobs"}, {"torch"}, {"train"}),
+    ({"launch"},),
     ({"cli", "__main__"},),
 )
 

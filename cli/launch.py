@@ -1,0 +1,115 @@
+"""`ignitetf launch`: an unchanged script as one or several workers."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Annotated, Literal
+
+import typer
+
+from ignitetf.cli.options import Connect, connected
+from ignitetf.cli.output import OutputOption, note, show
+
+app = typer.Typer()
+
+Engine = Literal["local", "ray", "kubernetes"]
+Keras = Literal["as-is", "repair", "legacy"]
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+@connected
+def launch(
+    connect: Connect,
+    script: Annotated[str, typer.Argument(help="The script.", show_default=False)],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ARGS]...", help="Its arguments.", show_default=False),
+    ] = None,
+    workers: Annotated[int, typer.Option("--workers", "-n", min=1, help="Workers.")] = 1,
+    parameter_servers: Annotated[
+        int,
+        typer.Option(
+            "--ps", min=0, help="Parameter servers; with them there is also a chief.", metavar="K"
+        ),
+    ] = 0,
+    data: Annotated[
+        str | None,
+        typer.Option(help="Data set that IgniteDataset reads.", metavar="NAME"),
+    ] = None,
+    engine: Annotated[Engine, typer.Option(help="Where the workers run.")] = "local",
+    restarts: Annotated[
+        int, typer.Option(min=0, help="Start the group again after so many failures.", metavar="R")
+    ] = 0,
+    elastic: Annotated[
+        str | None,
+        typer.Option(help="Start it again with the workers that are left.", metavar="MIN:MAX"),
+    ] = None,
+    start_timeout: Annotated[
+        float,
+        typer.Option(min=0, help="Limit for each worker to start; 0 for none.", metavar="SECONDS"),
+    ] = 120.0,
+    end_timeout: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            help="Limit from the first worker done to the last; 0 for none.",
+            metavar="SECONDS",
+        ),
+    ] = 3600.0,
+    grace: Annotated[
+        float,
+        typer.Option(min=0, help="Time to end in before it is forced.", metavar="SECONDS"),
+    ] = 10.0,
+    keras: Annotated[
+        Keras, typer.Option(help="Repair Keras 3 for several workers, take Keras 2, or neither.")
+    ] = "repair",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would run, and start nothing.")
+    ] = False,
+    output: OutputOption = "table",
+) -> None:
+    """Run a script as one or several workers, each with its place in the group and in the data.
+
+    Options of the script come after its name.
+
+    Example: ignitetf launch -n 2 --restarts 2 train.py --epochs 10
+    """
+    from ignitetf.errors import ConfigError
+    from ignitetf.launch.checks import check_data, check_spec
+    from ignitetf.launch.output import Prefixed
+    from ignitetf.launch.signals import Requests
+    from ignitetf.launch.spec import LaunchSpec, elastic_range
+    from ignitetf.launch.supervisor import Supervisor
+
+    if engine != "local":
+        raise ConfigError(f"--engine {engine} is not there yet", hint="--engine local")
+    spec = LaunchSpec(
+        script,
+        tuple(arguments or ()),
+        workers,
+        parameter_servers,
+        data,
+        restarts,
+        None if elastic is None else elastic_range(elastic),
+        start_timeout,
+        end_timeout,
+        grace,
+        keras,
+    )
+    check_spec(spec)
+    with connect() as client:
+        check_data(spec, client)
+        job = "x"
+        screen = Prefixed(sys.stderr if output == "json" else sys.stdout, sys.stderr)
+        with Requests(lambda: False) as requests:
+            outcome = Supervisor(
+                spec,
+                client.settings,
+                job,
+                f"igfs:///jobs/{job}",
+                show=lambda w, stream, line: screen.write(w.role.number, w.role.name, stream, line),
+                note=note,
+            ).run(requests)
+    print(outcome, file=sys.stderr)
+    raise typer.Exit(outcome.code)

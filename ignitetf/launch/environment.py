@@ -1,0 +1,89 @@
+"""The environment of a worker: its group, its job, and how to connect.
+
+settings, spec, roles, ports -> **environment** -> group
+
+Secrets travel in the environment alone, which other users of the machine do not see.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ignitetf.launch.roles import Role, cluster_environment
+from ignitetf.launch.spec import LaunchSpec
+from ignitetf.settings import Settings
+
+__all__ = ["connection_environment", "worker_environments"]
+
+_VARIABLES: Final = {
+    "addresses": "IGNITETF_ADDRESS",
+    "username": "IGNITETF_USERNAME",
+    "password": "IGNITETF_PASSWORD",
+    "tls": "IGNITETF_TLS",
+    "ca": "IGNITETF_CA",
+    "cert": "IGNITETF_CERT",
+    "key": "IGNITETF_KEY",
+    "key_password": "IGNITETF_KEY_PASSWORD",
+    "tls_insecure": "IGNITETF_TLS_INSECURE",
+    "connect_timeout_s": "IGNITETF_CONNECT_TIMEOUT",
+    "request_timeout_s": "IGNITETF_REQUEST_TIMEOUT",
+    "idle_timeout_s": "IGNITETF_IDLE_TIMEOUT",
+}
+# All is resolved: these would be looked at once more, perhaps in another folder.
+_RESOLVED: Final = ("IGNITETF_PASSWORD_FILE", "IGNITETF_KEY_PASSWORD_FILE", "IGNITETF_PROFILE")
+
+
+def connection_environment(settings: Settings) -> dict[str, str]:
+    """Return the variables with which every connection has these settings."""
+    found = {}
+    for name, variable in _VARIABLES.items():
+        if (value := getattr(settings, name)) is not None:
+            found[variable] = _text(value)
+    return found
+
+
+def worker_environments(
+    spec: LaunchSpec,
+    settings: Settings,
+    job: str,
+    directory: str,
+    roles: Sequence[Role],
+    ports: Sequence[int],
+) -> list[dict[str, str]]:
+    """Return the environment of each role: that of this process, and what is set for the job.
+
+    Args:
+        spec: What is launched.
+        settings: How workers connect.
+        job: Id of the job.
+        directory: Where the job may keep checkpoints.
+        roles: All members of the group.
+        ports: A port for each, and one for the coordinator of JAX.
+    """
+    dropped = {*_RESOLVED, *_VARIABLES.values(), "TF_CONFIG"}
+    common = {name: value for name, value in os.environ.items() if name not in dropped}
+    common |= connection_environment(settings)
+    common |= {"IGNITETF_JOB": job, "IGNITETF_JOB_DIR": directory, "IGNITETF_KERAS": spec.keras}
+    if spec.data is not None:
+        common["IGNITE_DATASET_CACHE_NAME"] = spec.data
+    if spec.keras == "legacy":
+        common["TF_USE_LEGACY_KERAS"] = "1"
+    *own, coordinator = ports
+    return [
+        {
+            **common,
+            "IGNITETF_WORKER": str(role.number),
+            **cluster_environment(roles, role, own, coordinator),
+        }
+        for role in roles
+    ]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return str(value)

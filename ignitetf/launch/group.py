@@ -1,0 +1,260 @@
+"""The processes of one attempt: started together, watched, and ended together.
+
+spec, environments -> **group** (process) -> outcome
+
+The first process that fails ends the group. The scripts that end well wait for each other, and are
+let go together: the chief last, since the others need it until they are gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import signal
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, Protocol
+
+from ignitetf.errors import ConfigError
+from ignitetf.launch.ports import HeldPorts
+from ignitetf.launch.process import WorkerProcess, worker_command
+from ignitetf.launch.roles import Role
+from ignitetf.launch.spec import LaunchSpec
+
+__all__ = ["Control", "Group", "Outcome"]
+
+_STEP_S: Final = 0.1
+_LOOK_S: Final = 0.5
+_KILLED_S: Final = 10.0
+# What follows the end of a script: threads, atexit functions, the end of the interpreter.
+_DRAIN_S: Final = 1.0
+
+
+class Control(Protocol):
+    """What may end a group from outside; asked ten times a second."""
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the group shall end."""
+
+    @property
+    def hurry(self) -> bool:
+        """Whether it shall end without grace."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How an attempt ended.
+
+    Attributes:
+        kind: All scripts ended well; or one failed; or somebody asked for the end.
+        code: Exit code of the first failure, else of the chief; 128 + number for a signal.
+        reason: What failed, in words; empty if nothing did.
+        lost: Workers that had failed when the group was ended.
+        codes: Exit codes by number of the process; negative for signals.
+    """
+
+    kind: Literal["ended", "failed", "stopped"]
+    code: int = 0
+    reason: str = ""
+    lost: int = 0
+    codes: Mapping[int, int | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    """Why a group is ended; with what exit codes shows only then."""
+
+    kind: Literal["ended", "failed", "stopped"]
+    failed: Sequence[WorkerProcess] = ()
+    reason: str = ""
+
+
+class Group:
+    """The processes of one attempt.
+
+    Args:
+        spec: What is launched.
+        roles: The members.
+        environments: The environment of each.
+        ports: A port for each of them, and one for the coordinator of JAX.
+        show: Takes each line of output: worker, "stdout" or "stderr", line.
+
+    Attributes:
+        workers: The processes.
+    """
+
+    def __init__(
+        self,
+        spec: LaunchSpec,
+        roles: Sequence[Role],
+        environments: Sequence[Mapping[str, str]],
+        ports: HeldPorts,
+        show: Callable[[WorkerProcess, str, str], None],
+    ) -> None:
+        self.workers: list[WorkerProcess] = []
+        self._spec = spec
+        self._ports = ports
+        self._show = show
+        self._selector = selectors.DefaultSelector()
+        self._begun = self._looked = time.monotonic()
+        self._first_arrival: float | None = None
+        command = worker_command(spec.script, spec.arguments)
+        ports.hand_over()
+        try:
+            for role, environment in zip(roles, environments, strict=True):
+                worker = WorkerProcess(role, command, environment)
+                self.workers.append(worker)
+                for descriptor in worker.open_pipes:
+                    self._selector.register(descriptor, selectors.EVENT_READ, worker)
+        except OSError as error:
+            self.close(0)
+            raise ConfigError(f"a worker cannot be started: {error}") from error
+
+    def run(self, control: Control) -> Outcome:
+        """Watch the group until all is over; nothing of it is left then."""
+        try:
+            verdict = self._watch(control)
+        finally:
+            self.close(self._spec.grace_s, control)
+        codes = {worker.role.number: worker.code for worker in self.workers}
+        lost = sum(worker.role.type == "worker" for worker in verdict.failed)
+        return Outcome(verdict.kind, *_told(verdict), lost, codes)
+
+    # Watching
+
+    def _watch(self, control: Control) -> _Verdict:
+        while True:
+            self._step()
+            if failed := [worker for worker in self.workers if worker.code]:
+                return _Verdict("failed", failed)
+            if control.stopping:
+                return _Verdict("stopped")
+            if all(w.arrived or w.code == 0 for w in self._trainers()):
+                return self._let_go(control)
+            if late := self._late():
+                return late
+
+    def _step(self) -> None:
+        """Wait a little, show what came, and see who has ended."""
+        for key, _ in self._selector.select(_STEP_S):
+            self._read(key.fd, key.data)
+        for worker in self.workers:
+            worker.poll()
+        if self._first_arrival is None and any(w.arrived for w in self.workers):
+            self._first_arrival = time.monotonic()
+
+    def _read(self, descriptor: int, worker: WorkerProcess) -> None:
+        for stream, line in worker.read(descriptor):
+            self._show(worker, stream, line)
+        if descriptor not in worker.open_pipes:
+            self._selector.unregister(descriptor)
+
+    def _trainers(self) -> list[WorkerProcess]:
+        return [worker for worker in self.workers if not worker.role.serves]
+
+    def _late(self) -> _Verdict | None:
+        """Return the failure of the workers that have exceeded a limit, if any has."""
+        now = time.monotonic()
+        limit = self._spec.end_timeout_s
+        if limit and self._first_arrival is not None and now - self._first_arrival > limit:
+            slow = [w for w in self._trainers() if not w.arrived and w.code is None]
+            reason = f"{_names(slow)} not ended {limit:g} s after the first worker was done"
+            return _Verdict("failed", slow, reason)
+        limit = self._spec.start_timeout_s
+        if not limit or len(self.workers) == 1 or now - self._looked < min(_LOOK_S, limit):
+            return None
+        self._looked = now
+        waiting = [w for w in self.workers if not self._has_started(w)]
+        if not waiting or now - self._begun < limit:
+            return None
+        reason = (
+            f"{_names(waiting)} not started within {limit:g} s: no connection to the group, and no"
+            " row read"
+        )
+        return _Verdict("failed", waiting, reason)
+
+    def _has_started(self, worker: WorkerProcess) -> bool:
+        if not worker.started and worker.code is None and not worker.arrived:
+            *ports, coordinator = self._ports.numbers
+            shared = [coordinator, *(ports if worker.role.type == "chief" else ())]
+            worker.started = worker.is_connected(ports[worker.role.number], shared)
+        return worker.started or worker.arrived or worker.code is not None
+
+    # The end
+
+    def _let_go(self, control: Control) -> _Verdict:
+        """End the group after all scripts have ended well."""
+        chief, *others = self._trainers()
+        for some in (others, [chief]):
+            for worker in some:
+                worker.release()
+            begun = time.monotonic()
+            while any(w.code is None for w in some) and not control.stopping:
+                self._step()
+                if self._spec.end_timeout_s and time.monotonic() - begun > self._spec.end_timeout_s:
+                    break
+        if control.stopping:
+            return _Verdict("stopped")
+        if failed := [w for w in self._trainers() if w.code != 0]:
+            return _Verdict("failed", failed)
+        return _Verdict("ended")
+
+    def close(self, grace_s: float, control: Control | None = None) -> None:
+        """End what still runs: by request, and after `grace_s` by force."""
+        try:
+            self._end(grace_s, control)
+        finally:
+            for worker in self.workers:
+                worker.kill()
+            self._ports.close()
+            self._drain()
+
+    def _end(self, grace_s: float, control: Control | None) -> None:
+        deadline = time.monotonic() + grace_s
+        for worker in self.workers:
+            if not worker.poll():
+                worker.terminate()
+        while any(w.code is None for w in self.workers) and time.monotonic() < deadline:
+            if control is not None and control.hurry:
+                break
+            self._step()
+        deadline = time.monotonic() + _KILLED_S
+        while any(w.code is None for w in self.workers) and time.monotonic() < deadline:
+            for worker in self.workers:
+                worker.kill()
+            self._step()
+
+    def _drain(self) -> None:
+        """Show what is left in the pipes, which a process in a session of its own may keep open."""
+        deadline = time.monotonic() + _DRAIN_S
+        while self._selector.get_map() and time.monotonic() < deadline:
+            for key, _ in self._selector.select(_STEP_S):
+                self._read(key.fd, key.data)
+        self._selector.close()
+        for worker in self.workers:
+            worker.close()
+
+
+def _told(verdict: _Verdict) -> tuple[int, str]:
+    """Return exit code and reason."""
+    if verdict.reason or not verdict.failed:
+        return (1 if verdict.reason else 0), verdict.reason
+    worker = verdict.failed[0]
+    code = 1 if worker.code is None else worker.code
+    error = f": {worker.error}" if worker.error and code > 0 else ""
+    return (128 - code if code < 0 else code), f"{worker.role.name} {_ended(code)}{error}"
+
+
+def _names(workers: Iterable[WorkerProcess]) -> str:
+    names = [worker.role.name for worker in workers]
+    return f"{', '.join(names)} {'has' if len(names) == 1 else 'have'}"
+
+
+def _ended(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    with contextlib.suppress(ValueError):
+        return f"was ended by {signal.Signals(-code).name}"
+    return f"was ended by signal {-code}"

@@ -1,0 +1,202 @@
+"""`ignitetf launch`: an unchanged script in several processes, of which nothing is left.
+
+The scripts do without TensorFlow where the law does not need it.
+"""
+
+import json
+import os
+import random
+import signal
+import socket
+import time
+
+import pytest
+from helpers.launches import Launches, end, lines_until
+
+pytestmark = pytest.mark.node
+
+
+@pytest.fixture
+def launches(address, tmp_path):
+    found = Launches(address, tmp_path)
+    yield found
+    found.wait_gone(0)
+
+
+def is_free(port):
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+FACTS = """
+names = ["TF_CONFIG", "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID",
+         "IGNITETF_WORKER", "IGNITETF_JOB", "IGNITETF_JOB_DIR", "IGNITE_DATASET_CACHE_NAME"]
+here = os.path.dirname(os.path.realpath(__file__))
+print("FACTS " + json.dumps({
+    **{name: os.environ.get(name) for name in names}, "argv": sys.argv,
+    "main": sys.modules["__main__"].number == number == globals()["number"],
+    "path": sys.path[0] == here, "children": os.listdir("/proc/self/task/")}))
+"""
+
+
+def facts(out):
+    found = {}
+    for line in out.splitlines():
+        prefix, _, text = line.partition(" FACTS ")
+        found[prefix] = json.loads(text)
+    return found
+
+
+def test_each_worker_learns_its_place_and_sees_its_script_alone(launches, typed_rows):
+    script = launches.script(FACTS)
+    arguments = ("--data", typed_rows, script, "--epochs", "3", "-n", "x")
+    code, out, _ = launches.run("-n", "2", *arguments)
+    found = facts(out)
+    assert code == 0
+    assert sorted(found) == ["[worker 0]", "[worker 1]"]
+    for index, each in enumerate(found.values() and [found[n] for n in sorted(found)]):
+        config = json.loads(each["TF_CONFIG"])
+        assert config["task"] == {"type": "worker", "index": index}
+        assert len(set(config["cluster"]["worker"])) == 2
+        assert each["JAX_COORDINATOR_ADDRESS"] not in config["cluster"]["worker"]
+        assert (each["JAX_NUM_PROCESSES"], each["JAX_PROCESS_ID"]) == ("2", str(index))
+        assert each["IGNITETF_JOB_DIR"] == f"igfs:///jobs/{each['IGNITETF_JOB']}"
+        assert each["IGNITE_DATASET_CACHE_NAME"] == typed_rows
+        assert each["argv"] == [script, "--epochs", "3", "-n", "x"]
+        assert each["main"] and each["path"]
+    code, out, _ = launches.run(script)
+    assert facts(out)["[worker 0]"]["TF_CONFIG"] is None
+    code, out, _ = launches.run("-n", "2", "--ps", "1", script)
+    tasks = {name: json.loads(each["TF_CONFIG"])["task"] for name, each in facts(out).items()}
+    assert tasks == {
+        "[chief]": {"type": "chief", "index": 0},
+        "[worker 0]": {"type": "worker", "index": 0},
+        "[worker 1]": {"type": "worker", "index": 1},
+        "[ps 0]": {"type": "ps", "index": 0},
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "reason"),
+    [
+        ("import no_such_module", 1, "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("sys.exit(7)", 7, "ended with exit code 7"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", 139, "was ended by SIGSEGV"),
+        ("sys.exit('no luck')", 1, "no luck"),
+        ("(", 1, "SyntaxError"),
+    ],
+)
+def test_the_first_failure_ends_the_group_with_its_code(launches, body, code, reason):
+    rest = "if number != 1: time.sleep(60)\n" if body != "(" else ""
+    script = launches.script(rest + body)
+    begun = time.monotonic()
+    done, _, err = launches.run("-n", "3", script)
+    last = err.splitlines()[-1]
+    assert done == code
+    assert "worker 1" in last or body == "("
+    assert reason in last
+    assert time.monotonic() - begun < 15
+
+
+def test_a_traceback_looks_as_by_hand(launches):
+    script = launches.script("def f():\n    raise ValueError('so')\nf()\n")
+    _, _, err = launches.run(script)
+    told = [line.removeprefix("[worker 0] ") for line in err.splitlines() if "[worker" in line]
+    assert told[0] == "Traceback (most recent call last):"
+    files = [line for line in told if line.startswith("  File ")]
+    assert len(files) == 2 and all(script in line for line in files)
+    assert told[-1] == "ValueError: so"
+
+
+def test_workers_wait_at_the_end_and_none_is_torn(launches):
+    body = """
+import atexit
+print("x" * 5000)
+sys.stderr.write("no end of line")
+if number == 0: open("done", "w").close()
+else:
+    time.sleep(1.5)
+    print("chief is here", os.path.exists("ended"))
+if number == 0: atexit.register(lambda: open("ended", "w").close())
+sys.exit(0)
+"""
+    code, out, err = launches.run("-n", "2", launches.script(body))
+    assert code == 0
+    assert "[worker 1] chief is here False" in out.splitlines()
+    assert out.splitlines().count("[worker 0] " + "x" * 5000) == 1
+    assert "[worker 0] no end of line" in err.splitlines()
+
+
+STUBBORN = """
+server = listen()
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, "-c", "import signal, time;"
+    "signal.signal(signal.SIGTERM, signal.SIG_IGN); print('child', flush=True); time.sleep(99)"])
+time.sleep(99)
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGKILL"])
+def test_a_signal_to_the_launcher_leaves_nothing(launches, name):
+    number = getattr(signal, name)
+    process = launches.start("-n", "2", "--grace", "0.5", launches.script(STUBBORN))
+    try:
+        wanted = [f"[worker {i}] {what}" for i in (0, 1) for what in ("child", "port")]
+        told = lines_until(process, wanted)
+        ports = [int(line.split()[-1]) for line in told if "port" in line]
+        process.send_signal(number)
+        code = process.wait(15)
+    finally:
+        end(process)
+    launches.wait_gone()
+    assert code == (-number if name == "SIGKILL" else 128 + number)
+    assert all(map(is_free, ports))
+
+
+def test_a_launcher_killed_at_any_moment_leaves_nothing(launches):
+    seed = int(os.environ.get("IGNITETF_FAULT_SEED", random.randrange(1 << 30)))
+    print("seed", seed)
+    moments = random.Random(seed)
+    script = launches.script(STUBBORN)
+    for _ in range(5):
+        process = launches.start("-n", "2", script)
+        time.sleep(moments.uniform(0.3, 1.5))
+        end(process)
+        launches.wait_gone()
+
+
+def test_a_worker_that_never_begins_ends_the_job(launches):
+    script = launches.script("server = listen() if number == 0 else None\ntime.sleep(60)")
+    begun = time.monotonic()
+    code, _, err = launches.run("-n", "2", "--start-timeout", "2", "--grace", "1", script)
+    assert code == 1
+    assert "worker 1 has not started within 2 s" in err.splitlines()[-1]
+    assert time.monotonic() - begun < 8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["no.py"], "no script 'no.py'"),
+        (["."], "is no file"),
+        (["--data", "NOT_THERE", "train.py"], "NOT_THERE"),
+        (["-n", "900", "--data", "DATA", "train.py"], "rows for 900 workers"),
+        (["-n", "2", "--elastic", "3:4", "train.py"], "outside --elastic 3:4"),
+        (["--elastic", "3", "train.py"], "no range of workers"),
+        (["--address", "127.0.0.1:9", "train.py"], "connection refused"),
+    ],
+)
+def test_what_cannot_work_is_told_in_a_line_before_anything_starts(
+    launches, typed_rows, arguments, reason
+):
+    launches.script("print('began')")
+    code, out, err = launches.run(*(typed_rows if a == "DATA" else a for a in arguments))
+    first, *hints = err.splitlines()
+    assert (code, out) == (1, "")
+    assert first.startswith("error: ") and reason in first
+    assert all(line.startswith("hint: ") for line in hints)
