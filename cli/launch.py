@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from typing import Annotated, Literal
 
 import typer
@@ -75,15 +74,11 @@ def launch(
 
     Example: ignitetf launch -n 2 --restarts 2 train.py --epochs 10
     """
-    from ignitetf.errors import ConfigError
-    from ignitetf.launch.checks import check_data, check_spec
+    from ignitetf.launch.checks import check_spec
+    from ignitetf.launch.job import run_job
     from ignitetf.launch.output import Prefixed
-    from ignitetf.launch.signals import Requests
     from ignitetf.launch.spec import LaunchSpec, elastic_range
-    from ignitetf.launch.supervisor import Supervisor
 
-    if engine != "local":
-        raise ConfigError(f"--engine {engine} is not there yet", hint="--engine local")
     spec = LaunchSpec(
         script,
         tuple(arguments or ()),
@@ -95,21 +90,15 @@ def launch(
         start_timeout,
         end_timeout,
         grace,
+        engine,
         keras,
     )
+    # Once more with the cluster; a wrong name needs none.
     check_spec(spec)
+    # Standard output is for the record, if that is a document.
+    screen = Prefixed(sys.stderr if output != "table" else sys.stdout, sys.stderr)
     with connect() as client:
-        check_data(spec, client)
-        job = "x"
-        screen = Prefixed(sys.stderr if output == "json" else sys.stdout, sys.stderr)
-        with Requests(lambda: False) as requests:
-            outcome = Supervisor(
-                spec,
-                client.settings,
-                job,
-                f"igfs:///jobs/{job}",
-                show=lambda w, stream, line: screen.write(w.role.number, w.role.name, stream, line),
-                note=note,
-            ).run(requests)
-    print(outcome, file=sys.stderr)
-    raise typer.Exit(outcome.code)
+        job = run_job(spec, client, show=screen.write, note=note)
+    if output != "table":
+        show(job.to_json(), output)
+    raise typer.Exit(job.exit_code or 0)

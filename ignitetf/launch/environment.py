@@ -11,6 +11,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, Final
 
+from ignitetf.launch.engine import Place
 from ignitetf.launch.roles import Role, cluster_environment
 from ignitetf.launch.spec import LaunchSpec
 from ignitetf.settings import Settings
@@ -47,8 +48,7 @@ def connection_environment(settings: Settings) -> dict[str, str]:
 def worker_environments(
     spec: LaunchSpec,
     settings: Settings,
-    job: str,
-    directory: str,
+    place: Place,
     roles: Sequence[Role],
     ports: Sequence[int],
 ) -> list[dict[str, str]]:
@@ -57,15 +57,18 @@ def worker_environments(
     Args:
         spec: What is launched.
         settings: How workers connect.
-        job: Id of the job.
-        directory: Where the job may keep checkpoints.
+        place: Where the job belongs.
         roles: All members of the group.
         ports: A port for each, and one for the coordinator of JAX.
     """
     dropped = {*_RESOLVED, *_VARIABLES.values(), "TF_CONFIG"}
     common = {name: value for name, value in os.environ.items() if name not in dropped}
     common |= connection_environment(settings)
-    common |= {"IGNITETF_JOB": job, "IGNITETF_JOB_DIR": directory, "IGNITETF_KERAS": spec.keras}
+    common |= {
+        "IGNITETF_JOB": place.job,
+        "IGNITETF_JOB_DIR": place.directory,
+        "IGNITETF_KERAS": spec.keras,
+    }
     if spec.data is not None:
         common["IGNITE_DATASET_CACHE_NAME"] = spec.data
     if spec.keras == "legacy":

@@ -9,57 +9,29 @@ let go together: the chief last, since the others need it until they are gone.
 from __future__ import annotations
 
 import contextlib
+import platform
 import selectors
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final, Literal, Protocol
+from dataclasses import dataclass
+from typing import Final, Literal
 
 from ignitetf.errors import ConfigError
+from ignitetf.jobs.record import WorkerState, WorkerStatus
+from ignitetf.launch.engine import Control, Outcome, Show
 from ignitetf.launch.ports import HeldPorts
 from ignitetf.launch.process import WorkerProcess, worker_command
 from ignitetf.launch.roles import Role
 from ignitetf.launch.spec import LaunchSpec
 
-__all__ = ["Control", "Group", "Outcome"]
+__all__ = ["Group"]
 
 _STEP_S: Final = 0.1
 _LOOK_S: Final = 0.5
 _KILLED_S: Final = 10.0
 # What follows the end of a script: threads, atexit functions, the end of the interpreter.
 _DRAIN_S: Final = 1.0
-
-
-class Control(Protocol):
-    """What may end a group from outside; asked ten times a second."""
-
-    @property
-    def stopping(self) -> bool:
-        """Whether the group shall end."""
-
-    @property
-    def hurry(self) -> bool:
-        """Whether it shall end without grace."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How an attempt ended.
-
-    Attributes:
-        kind: All scripts ended well; or one failed; or somebody asked for the end.
-        code: Exit code of the first failure, else of the chief; 128 + number for a signal.
-        reason: What failed, in words; empty if nothing did.
-        lost: Workers that had failed when the group was ended.
-        codes: Exit codes by number of the process; negative for signals.
-    """
-
-    kind: Literal["ended", "failed", "stopped"]
-    code: int = 0
-    reason: str = ""
-    lost: int = 0
-    codes: Mapping[int, int | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -79,7 +51,7 @@ class Group:
         roles: The members.
         environments: The environment of each.
         ports: A port for each of them, and one for the coordinator of JAX.
-        show: Takes each line of output: worker, "stdout" or "stderr", line.
+        show: Takes each line of output.
 
     Attributes:
         workers: The processes.
@@ -91,15 +63,16 @@ class Group:
         roles: Sequence[Role],
         environments: Sequence[Mapping[str, str]],
         ports: HeldPorts,
-        show: Callable[[WorkerProcess, str, str], None],
+        show: Show,
     ) -> None:
         self.workers: list[WorkerProcess] = []
         self._spec = spec
         self._ports = ports
         self._show = show
         self._selector = selectors.DefaultSelector()
-        self._begun = self._looked = time.monotonic()
+        self._begun = time.monotonic()
         self._first_arrival: float | None = None
+        self._tick: Callable[[], None] = lambda: None
         command = worker_command(spec.script, spec.arguments)
         ports.hand_over()
         try:
@@ -112,8 +85,9 @@ class Group:
             self.close(0)
             raise ConfigError(f"a worker cannot be started: {error}") from error
 
-    def run(self, control: Control) -> Outcome:
+    def run(self, control: Control, tick: Callable[[], None]) -> Outcome:
         """Watch the group until all is over; nothing of it is left then."""
+        self._tick = tick
         try:
             verdict = self._watch(control)
         finally:
@@ -121,6 +95,34 @@ class Group:
         codes = {worker.role.number: worker.code for worker in self.workers}
         lost = sum(worker.role.type == "worker" for worker in verdict.failed)
         return Outcome(verdict.kind, *_told(verdict), lost, codes)
+
+    @property
+    def all_started(self) -> bool:
+        """Whether no worker's start is waited for any more."""
+        return all(self._has_started(worker) for worker in self.workers)
+
+    def statuses(self, attempt: int) -> list[WorkerStatus]:
+        """Return how the workers are now."""
+        return [
+            WorkerStatus(
+                worker.role.number,
+                worker.role.name,
+                attempt,
+                platform.node(),
+                worker.pid,
+                self._state(worker),
+                None if worker.code is None else _shell_code(worker.code),
+                **worker.usage,
+            )
+            for worker in self.workers
+        ]
+
+    def _state(self, worker: WorkerProcess) -> WorkerState:
+        if worker.code is not None:
+            return "failed" if worker.code else "ended"
+        if worker.arrived:
+            return "waiting"
+        return "running" if worker.started else "starting"
 
     # Watching
 
@@ -144,10 +146,11 @@ class Group:
             worker.poll()
         if self._first_arrival is None and any(w.arrived for w in self.workers):
             self._first_arrival = time.monotonic()
+        self._tick()
 
     def _read(self, descriptor: int, worker: WorkerProcess) -> None:
         for stream, line in worker.read(descriptor):
-            self._show(worker, stream, line)
+            self._show(worker.role, stream, line)
         if descriptor not in worker.open_pipes:
             self._selector.unregister(descriptor)
 
@@ -163,11 +166,10 @@ class Group:
             reason = f"{_names(slow)} not ended {limit:g} s after the first worker was done"
             return _Verdict("failed", slow, reason)
         limit = self._spec.start_timeout_s
-        if not limit or len(self.workers) == 1 or now - self._looked < min(_LOOK_S, limit):
+        if not limit or now - self._begun < limit:
             return None
-        self._looked = now
         waiting = [w for w in self.workers if not self._has_started(w)]
-        if not waiting or now - self._begun < limit:
+        if not waiting:
             return None
         reason = (
             f"{_names(waiting)} not started within {limit:g} s: no connection to the group, and no"
@@ -176,11 +178,17 @@ class Group:
         return _Verdict("failed", waiting, reason)
 
     def _has_started(self, worker: WorkerProcess) -> bool:
-        if not worker.started and worker.code is None and not worker.arrived:
+        """Return whether nobody waits for this worker any more; of one alone nobody does."""
+        if worker.started or worker.arrived or worker.code is not None:
+            return True
+        if len(self.workers) == 1:
+            worker.started = True
+        elif time.monotonic() - worker.looked > _LOOK_S:
+            worker.looked = time.monotonic()
             *ports, coordinator = self._ports.numbers
             shared = [coordinator, *(ports if worker.role.type == "chief" else ())]
             worker.started = worker.is_connected(ports[worker.role.number], shared)
-        return worker.started or worker.arrived or worker.code is not None
+        return worker.started
 
     # The end
 
@@ -244,7 +252,11 @@ def _told(verdict: _Verdict) -> tuple[int, str]:
     worker = verdict.failed[0]
     code = 1 if worker.code is None else worker.code
     error = f": {worker.error}" if worker.error and code > 0 else ""
-    return (128 - code if code < 0 else code), f"{worker.role.name} {_ended(code)}{error}"
+    return _shell_code(code), f"{worker.role.name} {_ended(code)}{error}"
+
+
+def _shell_code(code: int) -> int:
+    return 128 - code if code < 0 else code
 
 
 def _names(workers: Iterable[WorkerProcess]) -> str:

@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator
 from typing import IO, Final
 
+from ignitetf.launch.roles import Role
+
 __all__ = ["Lines", "Prefixed"]
 
 _LONGEST: Final = 1 << 16
@@ -67,18 +69,17 @@ class Prefixed:
             name: stream.isatty() and not plain for name, stream in self._streams.items()
         }
 
-    def write(self, number: int, name: str, stream: str, line: str) -> None:
+    def write(self, role: Role, stream: str, line: str) -> None:
         """Write one line of a worker.
 
         Args:
-            number: Number of the worker, which decides the colour.
-            name: Name of the worker.
+            role: The worker.
             stream: "stdout" or "stderr".
             line: The line, without its end.
         """
-        prefix = f"[{name}]"
+        prefix = f"[{role.name}]"
         if self._coloured[stream]:
-            prefix = f"\033[{_COLOURS[number % len(_COLOURS)]}m{prefix}\033[0m"
+            prefix = f"\033[{_COLOURS[role.number % len(_COLOURS)]}m{prefix}\033[0m"
         target = self._streams[stream]
         target.write(f"{prefix} {line}\n")
         target.flush()

@@ -44,7 +44,8 @@ class WorkerProcess:
         pid: Process id, and id of its process group.
         code: Exit code; negative for a signal; None while it runs.
         arrived: Its script has ended well, and it waits for the others.
-        started: It listens, is connected, or has read; nothing waits for it any more.
+        started: It listens, is connected, or has read.
+        looked: When its connections were last looked at, by the monotonic clock.
         usage: What it last reported of its reading.
         error: The exception that ended its script, in a line; empty if there was none.
     """
@@ -54,6 +55,7 @@ class WorkerProcess:
         self.code: int | None = None
         self.arrived = False
         self.started = False
+        self.looked = 0.0
         self.usage: dict[str, Any] = {}
         self.error = ""
         life, self._life = os.pipe()
@@ -115,7 +117,7 @@ class WorkerProcess:
             self.arrived = self.arrived or report.get("arrived", False)
             self.error = report.get("error", self.error)
             self.usage = report.get("usage", self.usage)
-            self.started = self.started or bool(self.usage)
+            self.started = self.started or self.usage.get("rows", 0) > 0
 
     def poll(self) -> bool:
         """Return whether it has ended; what is left of its process group is then ended, too."""

@@ -36,6 +36,16 @@ class Requests:
         self._before: dict[int, Any] = {}
 
     @property
+    def signal(self) -> int:
+        """Number of the signal whose exit code a stopped job has."""
+        return int(signal.SIGTERM) if self.number is None else self.number
+
+    @property
+    def name(self) -> str:
+        """Name of that signal."""
+        return signal.Signals(self.signal).name
+
+    @property
     def stopping(self) -> bool:
         """Whether the job shall end."""
         return self.number is not None or self._asked()

@@ -33,6 +33,7 @@ class LaunchSpec:
         start_timeout_s: Limit for each worker to listen, connect or read; 0 for none.
         end_timeout_s: Limit from the first worker that is done to the last; 0 for none.
         grace_s: Time between the request to end and the end by force.
+        engine: What starts the processes.
         keras: What is done to Keras before the script imports it.
     """
 
@@ -46,6 +47,7 @@ class LaunchSpec:
     start_timeout_s: float = 120.0
     end_timeout_s: float = 3600.0
     grace_s: float = 10.0
+    engine: str = "local"
     keras: Keras = "repair"
 
 

@@ -10,8 +10,13 @@ from __future__ import annotations
 import os
 import sys
 from types import CodeType, ModuleType, TracebackType
+from typing import TYPE_CHECKING
 
+from ignitetf.launch.imports import after_import
 from ignitetf.launch.link import WorkerLink, start_guard
+
+if TYPE_CHECKING:
+    from ignitetf.launch.reading import ReadingReporter
 
 __all__ = ["main"]
 
@@ -23,10 +28,12 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         # The launcher shows whole lines, and a killed process loses none.
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    reporters: list[ReadingReporter] = []
+    after_import("ignitetf.read.usage", lambda: reporters.append(_reporter(link)))
     script = sys.argv[1]
     sys.argv = sys.argv[1:]
     if not getattr(sys.flags, "safe_path", False):
-        sys.path[0] = os.path.dirname(os.path.realpath(script))
+        sys.path[0] = os.path.dirname(os.path.realpath(script))  # noqa: PTH120
     try:
         _run(script)
     except SystemExit as end:
@@ -37,12 +44,20 @@ def main() -> None:
     except BaseException as error:
         _show(error, link)
         raise SystemExit(1) from None
+    for reporter in reporters:
+        reporter.report()
     link.wait_for_the_others()
+
+
+def _reporter(link: WorkerLink) -> ReadingReporter:
+    from ignitetf.launch.reading import ReadingReporter
+
+    return ReadingReporter(link)
 
 
 def _run(script: str) -> None:
     """Run a file as `__main__`."""
-    path = os.path.abspath(script)
+    path = os.path.abspath(script)  # noqa: PTH100
     module = ModuleType("__main__")
     module.__dict__.update(__file__=path, __builtins__=__builtins__, __cached__=None)
     sys.modules["__main__"] = module
@@ -58,7 +73,7 @@ def _show(error: BaseException, link: WorkerLink) -> None:
 
 
 def _compiled(path: str) -> CodeType:
-    with open(path, "rb") as file:
+    with open(path, "rb") as file:  # noqa: PTH123
         return compile(file.read(), path, "exec", dont_inherit=True)
 
 

@@ -1,0 +1,34 @@
+"""The engine of this machine: the workers are processes beside the launcher.
+
+spec -> **local** (ports, environment) -> group
+"""
+
+from __future__ import annotations
+
+from ignitetf.launch.engine import Place, Show
+from ignitetf.launch.environment import worker_environments
+from ignitetf.launch.group import Group
+from ignitetf.launch.ports import HeldPorts
+from ignitetf.launch.roles import roles_of
+from ignitetf.launch.spec import LaunchSpec
+from ignitetf.settings import Settings
+
+__all__ = ["LocalEngine"]
+
+
+class LocalEngine:
+    """Starts groups on this machine.
+
+    Args:
+        settings: How workers connect.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def begin(self, spec: LaunchSpec, place: Place, show: Show) -> Group:
+        """Start a group on ports that were free."""
+        roles = roles_of(spec.workers, spec.parameter_servers)
+        ports = HeldPorts(len(roles) + 1)
+        environments = worker_environments(spec, self._settings, place, roles, ports.numbers)
+        return Group(spec, roles, environments, ports, show)
