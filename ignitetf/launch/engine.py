@@ -23,15 +23,17 @@ Show = Callable[[Role, str, str], None]
 
 @dataclass(frozen=True)
 class Place:
-    """Where a job belongs.
+    """Which job an attempt belongs to.
 
     Attributes:
         job: Its id.
         directory: Where it may keep checkpoints.
+        attempt: Number of the attempt, from 1 on.
     """
 
     job: str
     directory: str
+    attempt: int = 1
 
 
 @dataclass(frozen=True)
@@ -80,12 +82,8 @@ class Attempt(Protocol):
     def all_started(self) -> bool:
         """Whether no worker's start is waited for any more."""
 
-    def statuses(self, attempt: int) -> list[WorkerStatus]:
-        """Return how the workers are now.
-
-        Args:
-            attempt: The number of this attempt.
-        """
+    def statuses(self) -> list[WorkerStatus]:
+        """Return how the workers are now."""
 
 
 class Engine(Protocol):

@@ -57,7 +57,7 @@ def worker_environments(
     Args:
         spec: What is launched.
         settings: How workers connect.
-        place: Where the job belongs.
+        place: Which job and attempt it is.
         roles: All members of the group.
         ports: A port for each, and one for the coordinator of JAX.
     """
@@ -67,6 +67,7 @@ def worker_environments(
     common |= {
         "IGNITETF_JOB": place.job,
         "IGNITETF_JOB_DIR": place.directory,
+        "IGNITETF_ATTEMPT": str(place.attempt),
         "IGNITETF_KERAS": spec.keras,
     }
     if spec.data is not None:

@@ -19,7 +19,7 @@ from typing import Final, Literal
 
 from ignitetf.errors import ConfigError
 from ignitetf.jobs.record import WorkerState, WorkerStatus
-from ignitetf.launch.engine import Control, Outcome, Show
+from ignitetf.launch.engine import Control, Outcome, Place, Show
 from ignitetf.launch.ports import HeldPorts
 from ignitetf.launch.process import WorkerProcess, worker_command
 from ignitetf.launch.roles import Role
@@ -48,6 +48,7 @@ class Group:
 
     Args:
         spec: What is launched.
+        place: Which job and attempt it is.
         roles: The members.
         environments: The environment of each.
         ports: A port for each of them, and one for the coordinator of JAX.
@@ -60,6 +61,7 @@ class Group:
     def __init__(
         self,
         spec: LaunchSpec,
+        place: Place,
         roles: Sequence[Role],
         environments: Sequence[Mapping[str, str]],
         ports: HeldPorts,
@@ -67,6 +69,7 @@ class Group:
     ) -> None:
         self.workers: list[WorkerProcess] = []
         self._spec = spec
+        self._place = place
         self._ports = ports
         self._show = show
         self._selector = selectors.DefaultSelector()
@@ -101,13 +104,13 @@ class Group:
         """Whether no worker's start is waited for any more."""
         return all(self._has_started(worker) for worker in self.workers)
 
-    def statuses(self, attempt: int) -> list[WorkerStatus]:
+    def statuses(self) -> list[WorkerStatus]:
         """Return how the workers are now."""
         return [
             WorkerStatus(
                 worker.role.number,
                 worker.role.name,
-                attempt,
+                self._place.attempt,
                 platform.node(),
                 worker.pid,
                 self._state(worker),

@@ -31,4 +31,4 @@ class LocalEngine:
         roles = roles_of(spec.workers, spec.parameter_servers)
         ports = HeldPorts(len(roles) + 1)
         environments = worker_environments(spec, self._settings, place, roles, ports.numbers)
-        return Group(spec, roles, environments, ports, show)
+        return Group(spec, place, roles, environments, ports, show)

@@ -90,6 +90,7 @@ class Supervisor:
 
     def _attempt(self, spec: LaunchSpec, requests: Requests) -> Outcome:
         self._number += 1
+        place = replace(self._place, attempt=self._number)
         self._recorder.change(state="starting", attempt=self._number, running=spec.workers)
         logs = LogWriter(self._settings, self._place.job, self._number)
 
@@ -98,9 +99,9 @@ class Supervisor:
             self._show(role, stream, line)
 
         try:
-            attempt = self._engine.begin(spec, self._place, show)
-            outcome = attempt.run(requests, _Ticks(attempt, self._number, self._recorder))
-            self._recorder.statuses(attempt.statuses(self._number))
+            attempt = self._engine.begin(spec, place, show)
+            outcome = attempt.run(requests, _Ticks(attempt, self._recorder))
+            self._recorder.statuses(attempt.statuses())
         finally:
             if not logs.close():
                 self._note("the last output of the workers could not be kept")
@@ -110,9 +111,8 @@ class Supervisor:
 class _Ticks:
     """Records how the workers of an attempt are, as often as the recorder writes."""
 
-    def __init__(self, attempt: Attempt, number: int, recorder: Recorder) -> None:
+    def __init__(self, attempt: Attempt, recorder: Recorder) -> None:
         self._attempt = attempt
-        self._number = number
         self._recorder = recorder
         self._next = 0.0
         self._running = False
@@ -121,7 +121,7 @@ class _Ticks:
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + BEAT_S
-        self._recorder.statuses(self._attempt.statuses(self._number))
+        self._recorder.statuses(self._attempt.statuses())
         if not self._running and self._attempt.all_started:
             self._running = True
             self._recorder.change(state="running")

@@ -59,7 +59,7 @@ def test_each_worker_learns_its_place_and_sees_its_script_alone(launches, typed_
     found = facts(out)
     assert code == 0
     assert sorted(found) == ["[worker 0]", "[worker 1]"]
-    for index, each in enumerate(found.values() and [found[n] for n in sorted(found)]):
+    for index, each in enumerate(found[name] for name in sorted(found)):
         config = json.loads(each["TF_CONFIG"])
         assert config["task"] == {"type": "worker", "index": index}
         assert len(set(config["cluster"]["worker"])) == 2
@@ -200,3 +200,117 @@ def test_what_cannot_work_is_told_in_a_line_before_anything_starts(
     assert (code, out) == (1, "")
     assert first.startswith("error: ") and reason in first
     assert all(line.startswith("hint: ") for line in hints)
+
+
+# Workers read in global steps, in lockstep as with a strategy; the chief keeps the position.
+EPOCHS = """
+from pathlib import Path
+from ignitetf import open_rows
+config = json.loads(os.environ["TF_CONFIG"]) if "TF_CONFIG" in os.environ else None
+count = len(config["cluster"]["worker"]) if config else 1
+attempt = os.environ["IGNITETF_ATTEMPT"]
+server = listen() if config else None
+at = Path("state.json")
+seen = json.loads(at.read_text()) if at.exists() else {"step": 0, "epoch": 0, "state": None}
+step, epoch, state = seen["step"], seen["epoch"], seen["state"]
+while epoch < 2:
+    rows = open_rows(order="global", global_batch=20, shuffle=3, epoch=epoch, **DATA)
+    batches = (rows.resume(state) if state else rows).batches()
+    for batch in batches:
+        mine = Path("keys", f"{epoch}-{step}", attempt)
+        mine.mkdir(parents=True, exist_ok=True)
+        (mine / f".{number}").write_text(json.dumps(batch["key"].tolist()))
+        (mine / f".{number}").rename(mine / f"{number}of{count}")
+        while len(list(mine.glob("*of*"))) < count: time.sleep(0.005)
+        step, state = step + 1, batches.state()
+        if number == 0:
+            Path("new").write_text(json.dumps({"step": step, "epoch": epoch, "state": state}))
+            Path("new").rename(at)
+        print("step", epoch, step)
+        time.sleep(PAUSE)
+    epoch, state, step = epoch + 1, None, 0
+"""
+
+
+def keys_of_epochs(folder):
+    """Keys of each epoch: of each step those of its last attempt that all workers took."""
+    found = {}
+    for step in (folder / "keys").iterdir():
+        epoch = step.name.partition("-")[0]
+        for attempt in sorted(step.iterdir(), key=lambda path: -int(path.name)):
+            files = list(attempt.glob("*of*"))
+            if len(files) == int(files[0].name.partition("of")[2]):
+                found.setdefault(epoch, [])
+                found[epoch] += sum((json.loads(file.read_text()) for file in files), [])
+                break
+    return {epoch: sorted(keys) for epoch, keys in found.items()}
+
+
+@pytest.mark.parametrize("elastic", [False, True], ids=["as many", "those that are left"])
+def test_killed_workers_cost_no_row_and_double_none(launches, typed_rows, elastic):
+    seed = int(os.environ.get("IGNITETF_FAULT_SEED", random.randrange(1 << 30)))
+    print("seed", seed)
+    chance = random.Random(seed)
+    body = EPOCHS.replace("**DATA", f"cache={typed_rows!r}").replace("PAUSE", "0.05")
+    script = launches.script(body)
+    how = ["-n", "3", "--elastic", "1:3"] if elastic else ["-n", "2", "--restarts", "2"]
+    process = launches.start(*how, "-o", "json", script)
+    begun = time.monotonic()
+    killed = []
+    try:
+        for _ in range(2):
+            before = len(killed)
+            while len(killed) == before and time.monotonic() - begun < 60:
+                lines_until(process, ["step"], "stderr")
+                time.sleep(chance.uniform(0, 0.5))
+                workers = launches.workers()
+                number = chance.choice(sorted(workers)) if workers else 0
+                if workers.get(number) not in (None, *killed):
+                    os.kill(workers[number], signal.SIGKILL)
+                    killed.append(workers[number])
+            lines_until(process, ["started again"], "stderr")
+        err = process.stderr.read()
+        record = json.loads(process.stdout.read())
+        assert process.wait(60) == 0, err
+    finally:
+        end(process)
+    launches.wait_gone()
+    assert (record["state"], record["attempt"]) == ("ended", 3)
+    assert record["running"] == (1 if elastic else 2)
+    assert keys_of_epochs(launches.folder) == {"0": list(range(330)), "1": list(range(330))}
+
+
+def test_a_job_is_recorded_with_its_output_until_it_ends(launches, client, typed_rows):
+    from ignitetf.fs.store import open_store
+    from ignitetf.jobs.logs import LogReader
+    from ignitetf.jobs.store import JobStore
+
+    body = "from ignitetf import open_rows\nserver = listen()\n"
+    body += "print(len(list(open_rows(os.environ['IGNITE_DATASET_CACHE_NAME']).batches(64))))\n"
+    body += "time.sleep(60 * number)\n"
+    script = launches.script(body)
+    process = launches.start("-n", "2", "--data", typed_rows, "--grace", "1", "-o", "json", script)
+    try:
+        begun = lines_until(process, ["[worker 0] 3", "[worker 1] 3"], "stderr")
+        job = begun[0].split()[1].rstrip(":")
+        store = JobStore(client)
+        until = time.monotonic() + 15
+        while time.monotonic() < until:
+            states = [status.state for status in store.workers(job)]
+            if store.get(job).state == "running" and states == ["waiting", "running"]:
+                break
+            time.sleep(0.1)
+        assert states == ["waiting", "running"]
+        store.request_stop(job, "somebody")
+        record = json.loads(process.communicate(timeout=30)[0])
+    finally:
+        end(process)
+    launches.wait_gone()
+    assert record["state"] == "stopped" and "somebody" in record["cause"]
+    assert process.returncode == record["exit_code"] == 128 + signal.SIGTERM
+    assert json.loads(json.dumps(store.get(job).to_json())) | {"seen": ""} == record
+    statuses = store.workers(job)
+    assert sum(status.rows for status in statuses) >= 330
+    assert sum(epoch["rows"] for status in statuses for epoch in status.epochs) == 330
+    kept = list(LogReader(open_store(client.settings), job).lines(rest=True))
+    assert [line for line in kept if line[2] == "3"] == [(1, f"worker {i}", "3") for i in (0, 1)]
