@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from ignitetf.cli.options import Connect, connected
-from ignitetf.cli.output import OutputOption, note, show
+from ignitetf.cli.output import NESTED, Output, OutputOption, note, show
 
 app = typer.Typer()
 
@@ -36,7 +36,12 @@ def launch(
         str | None,
         typer.Option(help="Data set that IgniteDataset reads.", metavar="NAME"),
     ] = None,
-    engine: Annotated[Engine, typer.Option(help="Where the workers run.")] = "local",
+    engine_name: Annotated[
+        Engine, typer.Option("--engine", help="Where the workers run.")
+    ] = "local",
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Return when the job has begun; it goes on.")
+    ] = False,
     restarts: Annotated[
         int, typer.Option(min=0, help="Start the group again after so many failures.", metavar="R")
     ] = 0,
@@ -75,7 +80,7 @@ def launch(
     Example: ignitetf launch -n 2 --restarts 2 train.py --epochs 10
     """
     from ignitetf.launch.checks import check_spec
-    from ignitetf.launch.job import run_job
+    from ignitetf.launch.job import check_launch, job_of, place_of, run_job
     from ignitetf.launch.output import Prefixed
     from ignitetf.launch.spec import LaunchSpec, elastic_range
 
@@ -90,15 +95,38 @@ def launch(
         start_timeout,
         end_timeout,
         grace,
-        engine,
+        engine_name,
         keras,
     )
-    # Once more with the cluster; a wrong name needs none.
+    # Before the cluster is asked: a wrong name needs none.
     check_spec(spec)
-    # Standard output is for the record, if that is a document.
-    screen = Prefixed(sys.stderr if output != "table" else sys.stdout, sys.stderr)
     with connect() as client:
-        job = run_job(spec, client, show=screen.write, note=note)
+        engine = check_launch(spec, client)
+        job = job_of(spec)
+        if dry_run:
+            show(_planned(engine.plan(spec, place_of(job)), output), output)
+            return
+        if detach:
+            from ignitetf.launch.background import run_in_background
+
+            job = run_in_background(spec, job, client)
+            note(f"'ignitetf attach {job.id}' looks at it, 'ignitetf stop {job.id}' ends it")
+            show(job.to_json() if output in NESTED else {"job": job.id}, output)
+            return
+        # Standard output is for the record, if that is a document.
+        screen = Prefixed(sys.stderr if output != "table" else sys.stdout, sys.stderr)
+        job = run_job(spec, job, client, show=screen.write, note=note)
     if output != "table":
         show(job.to_json(), output)
     raise typer.Exit(job.exit_code or 0)
+
+
+def _planned(workers: list[dict[str, Any]], output: Output) -> list[dict[str, Any]]:
+    """Return what would be started; where objects inside objects are not shown, a row each."""
+    if output in NESTED:
+        return workers
+    return [
+        {"worker": worker["worker"], "name": name, "value": value}
+        for worker in workers
+        for name, value in {"command": " ".join(worker["command"]), **worker["environment"]}.items()
+    ]

@@ -8,7 +8,7 @@ Secrets travel in the environment alone, which other users of the machine do not
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ignitetf.launch.engine import Place
@@ -16,7 +16,7 @@ from ignitetf.launch.roles import Role, cluster_environment
 from ignitetf.launch.spec import LaunchSpec
 from ignitetf.settings import Settings
 
-__all__ = ["connection_environment", "worker_environments"]
+__all__ = ["launcher_environment", "shown", "worker_environments"]
 
 _VARIABLES: Final = {
     "addresses": "IGNITETF_ADDRESS",
@@ -36,13 +36,20 @@ _VARIABLES: Final = {
 _RESOLVED: Final = ("IGNITETF_PASSWORD_FILE", "IGNITETF_KEY_PASSWORD_FILE", "IGNITETF_PROFILE")
 
 
-def connection_environment(settings: Settings) -> dict[str, str]:
+def _connection(settings: Settings) -> dict[str, str]:
     """Return the variables with which every connection has these settings."""
     found = {}
     for name, variable in _VARIABLES.items():
         if (value := getattr(settings, name)) is not None:
             found[variable] = _text(value)
     return found
+
+
+def launcher_environment(settings: Settings) -> dict[str, str]:
+    """Return the environment of this process, in which every connection has these settings."""
+    dropped = {*_RESOLVED, *_VARIABLES.values()}
+    kept = {name: value for name, value in os.environ.items() if name not in dropped}
+    return kept | _connection(settings)
 
 
 def worker_environments(
@@ -61,10 +68,7 @@ def worker_environments(
         roles: All members of the group.
         ports: A port for each, and one for the coordinator of JAX.
     """
-    dropped = {*_RESOLVED, *_VARIABLES.values(), "TF_CONFIG"}
-    common = {name: value for name, value in os.environ.items() if name not in dropped}
-    common |= connection_environment(settings)
-    common |= {
+    common = launcher_environment(settings) | {
         "IGNITETF_JOB": place.job,
         "IGNITETF_JOB_DIR": place.directory,
         "IGNITETF_ATTEMPT": str(place.attempt),
@@ -74,6 +78,8 @@ def worker_environments(
         common["IGNITE_DATASET_CACHE_NAME"] = spec.data
     if spec.keras == "legacy":
         common["TF_USE_LEGACY_KERAS"] = "1"
+    # Of a group around this process; that of a worker alone has none.
+    common.pop("TF_CONFIG", None)
     *own, coordinator = ports
     return [
         {
@@ -83,6 +89,15 @@ def worker_environments(
         }
         for role in roles
     ]
+
+
+def shown(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what this environment has beside that of this process, without secrets."""
+    return {
+        name: "(secret)" if name.endswith("PASSWORD") else value
+        for name, value in environment.items()
+        if os.environ.get(name) != value or name in _VARIABLES.values()
+    }
 
 
 def _text(value: Any) -> str:

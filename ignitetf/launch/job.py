@@ -24,7 +24,7 @@ from ignitetf.launch.supervisor import Supervisor
 from ignitetf.net.client import Client
 from ignitetf.settings import Settings
 
-__all__ = ["ENGINES", "job_of", "place_of", "run_job"]
+__all__ = ["ENGINES", "check_launch", "job_of", "place_of", "run_job"]
 
 # What starts the processes, by the name of the option.
 ENGINES: Final[dict[str, Callable[[Settings], Engine]]] = {"local": LocalEngine}
@@ -60,28 +60,38 @@ def place_of(job: Job) -> Place:
     return Place(job.id, f"igfs:///jobs/{job.id}")
 
 
-def run_job(spec: LaunchSpec, client: Client, *, show: Show, note: Callable[[str], None]) -> Job:
-    """Run a job to its end; nothing of it is left then.
-
-    Args:
-        spec: What is launched.
-        client: The cluster that has the data and the record.
-        show: Takes each line of output.
-        note: Takes messages for the user.
-
-    Returns:
-        The last record; its `exit_code` is that of the first failure, else of the chief.
+def check_launch(spec: LaunchSpec, client: Client) -> Engine:
+    """Return the engine of a launch.
 
     Raises:
         ConfigError: The script or the group cannot be run.
         CacheNotFound: There is no such data set.
     """
     if spec.engine not in ENGINES:
-        raise ConfigError(f"no engine {spec.engine!r}", hint=f"one of {', '.join(ENGINES)}")
+        raise ConfigError(
+            f"this version has no engine {spec.engine!r}", hint=f"--engine {' or '.join(ENGINES)}"
+        )
     check_spec(spec)
     check_data(spec, client)
+    return ENGINES[spec.engine](client.settings)
+
+
+def run_job(
+    spec: LaunchSpec, job: Job, client: Client, *, show: Show, note: Callable[[str], None]
+) -> Job:
+    """Run a job to its end; nothing of it is left then.
+
+    Args:
+        spec: What is launched, which `check_launch` has seen.
+        job: Its first record.
+        client: The cluster that has the data and the record.
+        show: Takes each line of output.
+        note: Takes messages for the user.
+
+    Returns:
+        The last record; its `exit_code` is that of the first failure, else of the chief.
+    """
     engine = ENGINES[spec.engine](client.settings)
-    job = job_of(spec)
     recorder = Recorder(JobStore(client), job, note)
     try:
         # Not before the record is there: until then Ctrl-C ends the command as any other.

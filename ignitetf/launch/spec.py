@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from ignitetf.errors import ConfigError
 
@@ -49,6 +49,14 @@ class LaunchSpec:
     grace_s: float = 10.0
     engine: str = "local"
     keras: Keras = "repair"
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> LaunchSpec:
+        """Return the spec that `dataclasses.asdict` made JSON of."""
+        for name in ("arguments", "elastic"):
+            if data[name] is not None:
+                data[name] = tuple(data[name])
+        return cls(**data)
 
 
 def elastic_range(text: str) -> tuple[int, int]:

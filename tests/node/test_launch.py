@@ -241,7 +241,8 @@ def keys_of_epochs(folder):
             files = list(attempt.glob("*of*"))
             if len(files) == int(files[0].name.partition("of")[2]):
                 found.setdefault(epoch, [])
-                found[epoch] += sum((json.loads(file.read_text()) for file in files), [])
+                for file in files:
+                    found[epoch] += json.loads(file.read_text())
                 break
     return {epoch: sorted(keys) for epoch, keys in found.items()}
 
