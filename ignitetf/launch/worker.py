@@ -61,7 +61,7 @@ def _run(script: str) -> None:
     module = ModuleType("__main__")
     module.__dict__.update(__file__=path, __builtins__=__builtins__, __cached__=None)
     sys.modules["__main__"] = module
-    exec(_compiled(path), module.__dict__)
+    exec(_compiled(path), module.__dict__)  # nosec B102
 
 
 def _show(error: BaseException, link: WorkerLink) -> None:
