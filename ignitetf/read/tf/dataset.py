@@ -230,9 +230,10 @@ class IgniteDataset(OwnDataset):
         else:
             pages = self._pages(Sharing.PAGE, _Cut(size, drop_remainder))
             dataset = rebatched(pages, size, drop_remainder)
-        dataset = dataset.with_options(page_options(sharded=rows.shard.count > 1))
+        sharded = rows.shard.count > 1
+        dataset = dataset.with_options(page_options(sharded=sharded))
         count = None if self._length is None else rows.batch_count(size, drop_remainder)
-        return Steps(counted(dataset, count))
+        return Steps(counted(dataset, count, sharded=sharded))
 
     def numpy(self) -> Iterator[dict[str, Any]]:
         """Yield the rows of the first epoch as NumPy columns; see `EpochRows.numpy`."""
@@ -301,8 +302,9 @@ class IgniteDataset(OwnDataset):
             dataset = self._leaves().flat_map(self._form.rows_of)
         else:
             dataset = self._pages(Sharing.TEXT).unbatch()
-        dataset = dataset.with_options(page_options(sharded=self._rows.shard.count > 1))
-        return counted(dataset, self._length)
+        sharded = self._rows.shard.count > 1
+        dataset = dataset.with_options(page_options(sharded=sharded))
+        return counted(dataset, self._length, sharded=sharded)
 
     def _pages(
         self, sharing: Sharing, cut: _Cut | None = None, rows: int | None = None

@@ -1,0 +1,23 @@
+"""The fault with which Keras 3 fails on several workers of TensorFlow, and where it is.
+
+**keras fault** -> tf/cluster (says what to do), train/keras_repair (repairs it)
+
+Keras takes the mean of a batch of which each worker holds a part. Nothing is imported here.
+"""
+
+from __future__ import annotations
+
+import inspect
+from types import ModuleType
+from typing import Final
+
+__all__ = ["TRAINER", "is_faulty"]
+
+TRAINER: Final = "keras.src.backend.tensorflow.trainer"
+
+
+def is_faulty(trainer: ModuleType) -> bool:
+    """Return whether this module of Keras has the fault; not if Keras or we have mended it."""
+    kind = getattr(trainer, "TensorFlowTrainer", None)
+    build = getattr(kind, "_maybe_symbolic_build", None)
+    return build is not None and "MEAN" in inspect.unwrap(build).__code__.co_consts
