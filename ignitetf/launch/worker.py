@@ -12,8 +12,8 @@ import sys
 from types import CodeType, ModuleType, TracebackType
 from typing import TYPE_CHECKING
 
-from ignitetf.launch.imports import after_import
 from ignitetf.launch.link import WorkerLink, start_guard
+from ignitetf.post_import import when_imported
 
 if TYPE_CHECKING:
     from ignitetf.launch.reading import ReadingReporter
@@ -29,7 +29,11 @@ def main() -> None:
         # The launcher shows whole lines, and a killed process loses none.
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     reporters: list[ReadingReporter] = []
-    after_import("ignitetf.read.usage", lambda: reporters.append(_reporter(link)))
+    when_imported("ignitetf.read.usage", lambda module: reporters.append(_reporter(link)))
+    if os.environ.get("IGNITETF_KERAS") == "repair" and "TF_CONFIG" in os.environ:
+        from ignitetf.train.keras_repair import repair_keras
+
+        repair_keras()
     script = sys.argv[1]
     sys.argv = sys.argv[1:]
     if not getattr(sys.flags, "safe_path", False):
