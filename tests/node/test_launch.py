@@ -11,6 +11,7 @@ import socket
 import time
 
 import pytest
+from helpers.launch_epochs import EPOCHS, keys_of_epochs
 from helpers.launches import Launches, end, lines_until
 
 pytestmark = pytest.mark.node
@@ -202,58 +203,12 @@ def test_what_cannot_work_is_told_in_a_line_before_anything_starts(
     assert all(line.startswith("hint: ") for line in hints)
 
 
-# Workers read in global steps, in lockstep as with a strategy; the chief keeps the position.
-EPOCHS = """
-from pathlib import Path
-from ignitetf import open_rows
-config = json.loads(os.environ["TF_CONFIG"]) if "TF_CONFIG" in os.environ else None
-count = len(config["cluster"]["worker"]) if config else 1
-attempt = os.environ["IGNITETF_ATTEMPT"]
-server = listen() if config else None
-at = Path("state.json")
-seen = json.loads(at.read_text()) if at.exists() else {"step": 0, "epoch": 0, "state": None}
-step, epoch, state = seen["step"], seen["epoch"], seen["state"]
-while epoch < 2:
-    rows = open_rows(order="global", global_batch=20, shuffle=3, epoch=epoch, **DATA)
-    batches = (rows.resume(state) if state else rows).batches()
-    for batch in batches:
-        mine = Path("keys", f"{epoch}-{step}", attempt)
-        mine.mkdir(parents=True, exist_ok=True)
-        (mine / f".{number}").write_text(json.dumps(batch["key"].tolist()))
-        (mine / f".{number}").rename(mine / f"{number}of{count}")
-        while len(list(mine.glob("*of*"))) < count: time.sleep(0.005)
-        step, state = step + 1, batches.state()
-        if number == 0:
-            Path("new").write_text(json.dumps({"step": step, "epoch": epoch, "state": state}))
-            Path("new").rename(at)
-        print("step", epoch, step)
-        time.sleep(PAUSE)
-    epoch, state, step = epoch + 1, None, 0
-"""
-
-
-def keys_of_epochs(folder):
-    """Keys of each epoch: of each step those of its last attempt that all workers took."""
-    found = {}
-    for step in (folder / "keys").iterdir():
-        epoch = step.name.partition("-")[0]
-        for attempt in sorted(step.iterdir(), key=lambda path: -int(path.name)):
-            files = list(attempt.glob("*of*"))
-            if len(files) == int(files[0].name.partition("of")[2]):
-                found.setdefault(epoch, [])
-                for file in files:
-                    found[epoch] += json.loads(file.read_text())
-                break
-    return {epoch: sorted(keys) for epoch, keys in found.items()}
-
-
 @pytest.mark.parametrize("elastic", [False, True], ids=["as many", "those that are left"])
 def test_killed_workers_cost_no_row_and_double_none(launches, typed_rows, elastic):
     seed = int(os.environ.get("IGNITETF_FAULT_SEED", random.randrange(1 << 30)))
     print("seed", seed)
     chance = random.Random(seed)
-    body = EPOCHS.replace("**DATA", f"cache={typed_rows!r}").replace("PAUSE", "0.05")
-    script = launches.script(body)
+    script = launches.script(EPOCHS.replace("DATA", typed_rows))
     how = ["-n", "3", "--elastic", "1:3"] if elastic else ["-n", "2", "--restarts", "2"]
     process = launches.start(*how, "-o", "json", script)
     begun = time.monotonic()
@@ -315,3 +270,39 @@ def test_a_job_is_recorded_with_its_output_until_it_ends(launches, client, typed
     assert sum(epoch["rows"] for status in statuses for epoch in status.epochs) == 330
     kept = list(LogReader(open_store(client.settings), job).lines(rest=True))
     assert [line for line in kept if line[2] == "3"] == [(1, f"worker {i}", "3") for i in (0, 1)]
+
+
+TRAINING = """
+import tensorflow as tf
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+@tf.function
+def step():
+    return strategy.reduce("SUM", strategy.run(lambda: tf.constant(1.0)), axis=None)
+again = os.environ["IGNITETF_ATTEMPT"] == "2"
+for number in range(20 if again else 1000):
+    total = float(step())
+    if number % 10 == 0: print("sum", total)
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.slow
+def test_tensorflow_is_started_again_at_once_on_ports_that_were_held(launches):
+    pytest.importorskip("tensorflow")
+    launches.environment |= {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}
+    script = launches.script(TRAINING)
+    process = launches.start("-n", "2", "--restarts", "1", "--grace", "1", "-o", "json", script)
+    try:
+        lines_until(process, ["[worker 0] sum 2.0", "[worker 1] sum 2.0"], "stderr")
+        os.kill(launches.workers()[0], signal.SIGKILL)
+        begun = time.monotonic()
+        lines_until(process, ["worker 0 was ended by SIGKILL; started again"], "stderr")
+        # The other one alone would notice after a quarter of a minute, and outlive SIGTERM.
+        assert time.monotonic() - begun < 8
+        out, err = process.communicate(timeout=120)
+    finally:
+        end(process)
+    launches.wait_gone()
+    assert process.returncode == 0, err[-3000:]
+    assert json.loads(out)["attempt"] == 2
+    assert "[worker 1] sum 2.0" in err
