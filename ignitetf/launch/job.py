@@ -73,7 +73,15 @@ def check_launch(spec: LaunchSpec, client: Client) -> Engine:
         )
     check_spec(spec)
     check_data(spec, client)
-    return ENGINES[spec.engine](client.settings)
+    return ENGINES[spec.engine](_with_all_nodes(client))
+
+
+def _with_all_nodes(client: Client) -> Settings:
+    """Return the client's settings with all nodes that it knows: the one given may go first."""
+    seeds = client.settings.addresses
+    others = (node.addresses[0] for node in client.nodes() if node.addresses)
+    known = dict.fromkeys((*seeds, *others))
+    return client.settings.replace(addresses=tuple(known))
 
 
 def run_job(
@@ -106,7 +114,10 @@ def run_job(
         raise
     finally:
         recorder.close()
-    note(f"job {job.id} {outcome.kind}{': ' + outcome.reason if outcome.reason else ''}")
+    how = outcome.reason if outcome.kind == "stopped" else outcome.kind
+    if outcome.kind == "failed":
+        how += f": {outcome.reason}"
+    note(f"job {job.id} {how}")
     return recorder.job
 
 

@@ -64,6 +64,7 @@ class Prefixed:
 
     def __init__(self, out: IO[str], err: IO[str]) -> None:
         self._streams = {"stdout": out, "stderr": err}
+        self._gone: list[IO[str]] = []
         plain = bool(os.environ.get("NO_COLOR"))
         self._coloured = {
             name: stream.isatty() and not plain for name, stream in self._streams.items()
@@ -76,13 +77,23 @@ class Prefixed:
             role: The worker.
             stream: "stdout" or "stderr".
             line: The line, without its end.
+
+        Raises:
+            OSError: Nobody reads the stream any more; raised for the first line only.
         """
         prefix = f"[{role.name}]"
         if self._coloured[stream]:
             prefix = f"\033[{_COLOURS[role.number % len(_COLOURS)]}m{prefix}\033[0m"
         target = self._streams[stream]
-        target.write(f"{prefix} {line}\n")
-        target.flush()
+        if target in self._gone:
+            return
+        try:
+            target.write(f"{prefix} {line}\n")
+            target.flush()
+        except OSError:
+            # Told once, so that what comes while the job ends does not disturb its end.
+            self._gone.append(target)
+            raise
 
 
 def _text(line: bytes) -> str:

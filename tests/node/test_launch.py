@@ -306,3 +306,24 @@ def test_tensorflow_is_started_again_at_once_on_ports_that_were_held(launches):
     assert process.returncode == 0, err[-3000:]
     assert json.loads(out)["attempt"] == 2
     assert "[worker 1] sum 2.0" in err
+
+
+def test_a_detached_job_goes_on_and_a_dry_run_starts_nothing(launches, client):
+    from ignitetf.jobs.store import JobStore
+
+    script = launches.script("time.sleep(1.5)\nopen('ended', 'w').close()\n")
+    code, out, _ = launches.run("-n", "2", "--dry-run", "-o", "json", script)
+    assert code == 0
+    assert [each["worker"] for each in json.loads(out)] == ["worker 0", "worker 1"]
+    assert all(each["command"][-1] == script for each in json.loads(out))
+    assert not (launches.folder / "ended").exists()
+
+    process = launches.start("--detach", "-o", "json", script)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    job = json.loads(out)["id"]
+    assert not (launches.folder / "ended").exists()
+    launches.wait_gone()
+    assert (launches.folder / "ended").exists()
+    record = JobStore(client).get(job)
+    assert (record.state, record.exit_code) == ("ended", 0)
