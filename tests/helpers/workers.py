@@ -1,5 +1,6 @@
 """Several workers of one program, told their places by TF_CONFIG and what JAX and Keras read."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -25,24 +26,27 @@ def environments(count):
 
 
 def run_workers(command, count=2, timeout=240, **environment):
-    """Run a program as so many workers; returns (stdout, stderr) of each after all have ended well."""
-    started = []
-    try:
-        for place in environments(count) if count > 1 else [{}]:
-            started.append(
-                subprocess.Popen(
-                    [sys.executable, *map(str, command)],
-                    env={**os.environ, **place, **environment},
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            )
+    """Run a program as so many workers; returns (stdout, stderr) of each after all ended well."""
+    places = environments(count) if count > 1 else [{}]
+    with contextlib.ExitStack() as stack:
+        started = [stack.enter_context(_started(command, {**environment, **p})) for p in places]
         found = [process.communicate(timeout=timeout) for process in started]
-        for process, (_, errors) in zip(started, found, strict=True):
-            assert process.returncode == 0, errors[-3000:]
-        return found
+    for process, (_, errors) in zip(started, found, strict=True):
+        assert process.returncode == 0, errors[-3000:]
+    return found
+
+
+@contextlib.contextmanager
+def _started(command, environment):
+    process = subprocess.Popen(
+        [sys.executable, *map(str, command)],
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
     finally:
-        for process in started:
-            process.kill()
-            process.wait()
+        process.kill()
+        process.wait()
