@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+import ignitetf
 from ignitetf.cli.options import Connect, connected
 from ignitetf.cli.output import NESTED, Output, OutputOption, note, show
+
+if TYPE_CHECKING:
+    from ignitetf.launch.spec import LaunchSpec
 
 app = typer.Typer()
 
@@ -68,8 +72,12 @@ def launch(
     keras: Annotated[
         Keras, typer.Option(help="Repair Keras 3 for several workers, take Keras 2, or neither.")
     ] = "repair",
+    image: Annotated[
+        str, typer.Option(help="Image of the pods, for Kubernetes.", metavar="NAME")
+    ] = f"ignitetf:{ignitetf.__version__}",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would run, and start nothing.")
+        bool,
+        typer.Option("--dry-run", help="Print what would run, and start nothing."),
     ] = False,
     output: OutputOption = "table",
 ) -> None:
@@ -100,6 +108,9 @@ def launch(
     )
     # Before the cluster is asked: a wrong name needs none.
     check_spec(spec)
+    if engine_name == "kubernetes" or (engine_name == "ray" and dry_run):
+        _print_manifests(spec, image, connect, dry_run)
+        return
     with connect() as client:
         engine = check_launch(spec, client)
         job = job_of(spec)
@@ -119,6 +130,27 @@ def launch(
     if output != "table":
         show(job.to_json(), output)
     raise typer.Exit(job.exit_code or 0)
+
+
+def _print_manifests(spec: LaunchSpec, image: str, connect: Connect, dry_run: bool) -> None:
+    """Print the objects that run the job in Kubernetes, which starts it itself."""
+    from ignitetf.errors import ConfigError
+    from ignitetf.jobs.store import new_id
+    from ignitetf.launch.kubernetes import SECRET, Target, indexed_job, ray_job, to_yaml
+
+    if not dry_run:
+        raise ConfigError(
+            "Kubernetes starts the pods itself",
+            hint="ignitetf launch --engine kubernetes --dry-run ... | kubectl apply -f -",
+        )
+    settings = connect.settings()
+    make = ray_job if spec.engine == "ray" else indexed_job
+    sys.stdout.write(to_yaml(make(spec, Target(new_id(spec.script), image, settings))))
+    if settings.tls or settings.username is not None:
+        note(
+            f"the pods take username, password, ca.pem, cert.pem, key.pem from the secret {SECRET!r}:"
+            f" kubectl create secret generic {SECRET} --from-literal ... --from-file ..."
+        )
 
 
 def _planned(workers: list[dict[str, Any]], output: Output) -> list[dict[str, Any]]:

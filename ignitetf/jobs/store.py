@@ -74,6 +74,10 @@ class JobStore:
         if not self._texts.add(job.id, json_text(job.to_json())):
             raise ConfigError(f"there is a job {job.id!r} already")
 
+    def put(self, job: Job) -> None:
+        """Record a job, in the place of one of the same id that was started before."""
+        self._texts.put(job.id, json_text(job.to_json()))
+
     def update(self, job: str, **changes: Any) -> Job:
         """Change fields of a job's record, and return the new one.
 
@@ -203,6 +207,10 @@ class JobStore:
     def arrive(self, job: str, attempt: int, worker: int) -> None:
         """Say that a worker has ended its script and waits for the others."""
         self._texts.put(f"{_end(job, attempt)}{worker}", utc_now())
+
+    def leave(self, job: str, attempt: int, worker: int) -> None:
+        """Take back what an earlier process of this worker said by `arrive`."""
+        self._texts.delete(f"{_end(job, attempt)}{worker}")
 
     def arrived(self, job: str, attempt: int, workers: Iterable[int]) -> set[int]:
         """Return which of these workers have ended their script in an attempt."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ignitetf.launch.engine import Place
-from ignitetf.launch.roles import Role, cluster_environment
+from ignitetf.launch.roles import ADDRESS, Role, cluster_environment
 from ignitetf.launch.spec import LaunchSpec
 from ignitetf.settings import Settings
 
@@ -80,7 +80,7 @@ def worker_environments(
         common["TF_USE_LEGACY_KERAS"] = "1"
     # Of a group around this process; that of a worker alone has none.
     common.pop("TF_CONFIG", None)
-    *own, coordinator = ports
+    *own, coordinator = (f"{ADDRESS}:{port}" for port in ports)
     return [
         {
             **common,

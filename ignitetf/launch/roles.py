@@ -53,7 +53,7 @@ def roles_of(workers: int, parameter_servers: int = 0) -> list[Role]:
 
 
 def cluster_environment(
-    roles: Sequence[Role], role: Role, ports: Sequence[int], coordinator: int
+    roles: Sequence[Role], role: Role, addresses: Sequence[str], coordinator: str
 ) -> dict[str, str]:
     """Return the variables from which TensorFlow, JAX and Keras learn their place in a group.
 
@@ -62,22 +62,22 @@ def cluster_environment(
     Args:
         roles: All roles.
         role: The one whose environment this is.
-        ports: A port for each role, in their order.
-        coordinator: One more port, for the coordinator of JAX.
+        addresses: `HOST:PORT` of each role, in their order.
+        coordinator: One more, for the coordinator of JAX.
     """
     if len(roles) == 1:
         return {}
     cluster: dict[str, list[str]] = {}
-    for member, port in zip(roles, ports, strict=True):
-        cluster.setdefault(member.type, []).append(f"{ADDRESS}:{port}")
+    for member, address in zip(roles, addresses, strict=True):
+        cluster.setdefault(member.type, []).append(address)
     task = {"type": role.type, "index": role.index}
-    address, count, number = f"{ADDRESS}:{coordinator}", str(len(roles)), str(role.number)
+    count, number = str(len(roles)), str(role.number)
     return {
         "TF_CONFIG": json.dumps({"cluster": cluster, "task": task}),
-        "JAX_COORDINATOR_ADDRESS": address,
+        "JAX_COORDINATOR_ADDRESS": coordinator,
         "JAX_NUM_PROCESSES": count,
         "JAX_PROCESS_ID": number,
-        "KERAS_DISTRIBUTION_JOB_ADDRESSES": address,
+        "KERAS_DISTRIBUTION_JOB_ADDRESSES": coordinator,
         "KERAS_DISTRIBUTION_NUM_PROCESSES": count,
         "KERAS_DISTRIBUTION_PROCESS_ID": number,
     }
