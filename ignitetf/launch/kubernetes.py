@@ -154,7 +154,16 @@ def to_yaml(manifests: list[Manifest]) -> str:
         import yaml
     except ImportError as error:
         raise MissingExtra.of("manifests need PyYAML", "kubernetes", error) from error
-    return str(yaml.safe_dump_all(manifests, sort_keys=False, explicit_start=True))
+
+    class Dumper(yaml.SafeDumper):  # type: ignore[misc]
+        """Writes a script as it is, line by line."""
+
+    def text(dumper: Any, value: str) -> Any:
+        style = "|" if "\n" in value else None
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+    Dumper.add_representer(str, text)
+    return str(yaml.dump_all(manifests, Dumper=Dumper, sort_keys=False, explicit_start=True))
 
 
 def _launch_options(spec: LaunchSpec) -> list[str]:
