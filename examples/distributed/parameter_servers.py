@@ -1,4 +1,4 @@
-"""Training with parameter servers: the chief hands out steps, the workers read and compute.
+"""Training with parameter servers: the chief reads rows and hands out steps, workers compute.
 
 Run `ignitetf node start` and `ignitetf load mnist` first. Then
 
@@ -38,7 +38,8 @@ with strategy.scope():
 
 def batches():
     """Make the pipeline of a worker: all rows, again and again, in an order of its own."""
-    # Whichever worker is free takes the next step, so there are no shards and no epochs.
+    # Whichever worker is free takes the next step, so there are no shards and no epochs. Python
+    # code in a pipeline, as here, runs in the chief: the rows go through it.
     rows = IgniteDataset("MNIST_TRAIN", as_supervised=True, shuffle=1, shard=(0, 1))
     return rows.batch(BATCH, drop_remainder=True).repeat()
 
