@@ -26,7 +26,18 @@ logs_app = typer.Typer(help="The output of a training job.")
 stop_app = typer.Typer(help="End a training job.")
 
 _RECENT = 20
-_COLUMNS = ("job", "state", "workers", "attempt", "created", "script", "data", "engine", "host")
+_COLUMNS = (
+    "job",
+    "state",
+    "workers",
+    "attempt",
+    "created",
+    "seen",
+    "script",
+    "data",
+    "engine",
+    "host",
+)
 _JobArgument = Annotated[
     str, typer.Argument(metavar="JOB", help="Its id, or how that begins.", show_default=False)
 ]
@@ -69,6 +80,7 @@ def _brief(job: Job) -> dict[str, Any]:
         "workers": workers,
         "attempt": job.attempt,
         "created": job.created,
+        "seen": job.seen,
         "script": " ".join((job.script, *job.args)),
         "data": job.data,
         "engine": job.engine,
@@ -181,9 +193,13 @@ def _write_json(look: Look) -> None:
         "state": look.job.state,
         "attempt": look.job.attempt,
         "workers": [worker.to_json() for worker in look.workers],
-        "lines": [{"attempt": a, "worker": w, "line": line} for a, w, line in look.lines],
+        "lines": [_line(*told) for told in look.lines],
     }
     print(json.dumps(event, ensure_ascii=False), flush=True)
+
+
+def _line(attempt: int, worker: str, line: str) -> dict[str, Any]:
+    return {"attempt": attempt, "worker": worker, "line": line}
 
 
 def _write_lines(look: Look) -> None:
@@ -227,8 +243,9 @@ def logs(
     follow_it: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the job ends.")
     ] = False,
+    output: OutputOption = "table",
 ) -> None:
-    """Print what the workers of a job wrote.
+    """Print what the workers of a job wrote; as JSON, an object a line.
 
     Example: ignitetf logs train-3f2a --worker 1
     """
@@ -245,9 +262,12 @@ def logs(
             looks = (look.lines for look in follow(jobs, reader, found.id))  # type: ignore[assignment]
         some = False
         for lines in looks:
-            for _, from_worker, line in lines:
+            for of_attempt, from_worker, line in lines:
                 some = True
-                print(line if name is not None else f"[{from_worker}] {line}")
+                if output in NESTED:
+                    print(json.dumps(_line(of_attempt, from_worker, line), ensure_ascii=False))
+                else:
+                    print(line if name is not None else f"[{from_worker}] {line}")
             sys.stdout.flush()
     if not some:
         note(f"{found.id}: no output of {name or 'any worker'} yet")
@@ -265,6 +285,7 @@ def stop(
     remove: Annotated[
         bool, typer.Option("--remove", help="Also forget it, with its output.")
     ] = False,
+    output: OutputOption = "table",
 ) -> None:
     """Ask the launcher of a job to end it, and wait until it has.
 
@@ -289,6 +310,8 @@ def stop(
             cause = found.cause or "its launcher went without a word"
             found = jobs.update(found.id, state="failed", cause=cause, ended=utc_now())
         note(_ending(found))
+        if output != "table":
+            show(found.to_json(), output)
         if remove:
             jobs.remove(found.id)
             with contextlib.suppress(FileNotFoundError):
@@ -299,4 +322,6 @@ def _ending(job: Job) -> str:
     told = f"{job.id}: {job.state}"
     if job.exit_code is not None:
         told += f", exit code {job.exit_code}"
+    if job.state == "dead" and job.seen:
+        told += f", last seen {job.seen}"
     return f"{told} ({job.cause})" if job.cause else told

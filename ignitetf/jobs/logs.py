@@ -34,12 +34,29 @@ _ATTEMPT: Final = re.compile(r"attempt-(\d+)")
 
 @dataclass
 class _Waiting:
-    """The lines of one worker that are not in the cluster yet."""
+    """The lines of one worker that are not in the cluster yet.
+
+    Attributes:
+        lines: Those that nobody is storing now.
+        nbytes: Size of all, with those that are being stored.
+        dropped: How many were dropped after the last one of `lines`.
+        writer: Where they go; None if that has to be opened.
+    """
 
     lines: list[bytes] = field(default_factory=list)
     nbytes: int = 0
     dropped: int = 0
     writer: FileWriter | None = None
+
+    def add(self, line: bytes) -> None:
+        self.lines.append(line)
+        self.nbytes += len(line)
+
+    def tell_dropped(self) -> None:
+        """Add a line that says how many were dropped in its place, if any were."""
+        if self.dropped:
+            self.add(b"[%d lines were dropped here: too many at once]\n" % self.dropped)
+            self.dropped = 0
 
 
 class LogWriter:
@@ -68,8 +85,8 @@ class LogWriter:
             if waiting.nbytes + len(data) > MOST_BYTES:
                 waiting.dropped += 1
                 return
-            waiting.lines.append(data)
-            waiting.nbytes += len(data)
+            waiting.tell_dropped()
+            waiting.add(data)
 
     def close(self, limit_s: float = 10.0) -> bool:
         """Publish what is left; return False if that took longer than `limit_s` and was given up."""
@@ -81,6 +98,7 @@ class LogWriter:
         while not self._ended.wait(_PUBLISH_S):
             self._publish()
         self._publish()
+        self._publish()  # how many lines were dropped after the last one
         for waiting in self._all():
             if waiting.writer is not None:
                 with contextlib.suppress(OSError, IgniteTFError):
@@ -100,12 +118,12 @@ class LogWriter:
 
     def _publish_worker(self, worker: str, waiting: _Waiting) -> None:
         with self._lock:
-            lines, dropped = waiting.lines, waiting.dropped
-            if not lines and not dropped:
-                return
-            waiting.lines, waiting.nbytes, waiting.dropped = [], 0, 0
-        if dropped:
-            lines = [*lines, b"[%d lines were dropped here: too many at once]\n" % dropped]
+            # After lines that wait, it is told once there is room again, so that it is told once.
+            if not waiting.lines:
+                waiting.tell_dropped()
+            lines, waiting.lines = waiting.lines, []
+        if not lines:
+            return
         try:
             if waiting.writer is None:
                 store = open_store(self._settings)
@@ -116,6 +134,8 @@ class LogWriter:
         except BaseException:
             self._keep(waiting, lines)
             raise
+        with self._lock:
+            waiting.nbytes -= sum(map(len, lines))
 
     def _keep(self, waiting: _Waiting, lines: list[bytes]) -> None:
         """Put lines back, since they may not have been stored; a reader may then see them twice."""
@@ -125,7 +145,6 @@ class LogWriter:
             waiting.writer = None
         with self._lock:
             waiting.lines = [*lines, *waiting.lines]
-            waiting.nbytes = sum(map(len, waiting.lines))
 
 
 class LogReader:

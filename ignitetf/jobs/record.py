@@ -68,6 +68,12 @@ class Job:
     cause: str = ""
     seen: str = ""
 
+    @property
+    def most_processes(self) -> int:
+        """How many processes it can have at a time: a chief beside workers and servers."""
+        workers = self.workers if self.elastic is None else max(self.workers, self.elastic[1])
+        return 1 + workers + self.ps
+
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object that `from_json` turns back into an equal job."""
         return asdict(self)

@@ -7,6 +7,7 @@ Its entries, by name:
 - `<job>`: the record (`Job`), changed by compare and replace.
 - `<job>#beat`: the launcher's sign of life, with a time to live. The cluster forgets it by its own
   clock, so whoever does not find it knows that the launcher has been silent for `ALIVE_S`.
+- `<job>#seen`: when it gave the last one, for people; that stays.
 - `<job>#worker-<i>`: the last status of a worker (`WorkerStatus`), of the latest attempt.
 - `<job>#worker-<i>#beat`: its sign of life.
 - `<job>#stop`: somebody wants the job to end; who.
@@ -133,7 +134,14 @@ class JobStore:
             return job
         # By its name: a scan may still find what has expired a moment ago.
         seen = self._texts.get(_beat(job.id))
-        return replace(job, state="dead") if seen is None else replace(job, seen=seen)
+        if seen is not None:
+            return replace(job, seen=seen)
+        # Launchers record the end before they fall silent, so it may be newer than `job`.
+        record = self._texts.get_json(job.id)
+        now = job if record is None else Job.from_json(record)
+        if now.state in ENDED:
+            return now
+        return replace(now, state="dead", seen=self._texts.get(_seen(job.id)) or "")
 
     def _missing(self, job: str, ids: Sequence[str] = ()) -> JobNotFound:
         near = difflib.get_close_matches(job, ids, 1)
@@ -144,7 +152,9 @@ class JobStore:
 
     def beat(self, job: str) -> None:
         """Say that the launcher lives; to be repeated every `BEAT_S`."""
-        self._texts.put(_beat(job), utc_now(), lives_s=ALIVE_S)
+        now = utc_now()
+        self._texts.put(_seen(job), now)
+        self._texts.put(_beat(job), now, lives_s=ALIVE_S)
 
     def end_beat(self, job: str) -> None:
         """Say that the launcher ends now."""
@@ -160,17 +170,18 @@ class JobStore:
             self._texts.put(_beat(entry), str(status.attempt), lives_s=ALIVE_S)
 
     def workers(self, job: str) -> list[WorkerStatus]:
-        """Return the last status of each worker that told one, in their order."""
-        start = _worker(job, "")
-        texts = self._texts.all()
-        return sorted(
-            (
-                WorkerStatus.from_json(self._texts.parse(name, text))
-                for name, text in texts.items()
-                if name.startswith(start) and name.count(_SEPARATOR) == 1
-            ),
-            key=lambda status: status.number,
-        )
+        """Return the last status of each worker that told one, in their order.
+
+        Raises:
+            JobNotFound: There is no such job.
+        """
+        record = self._texts.get_json(job)
+        if record is None:
+            raise self._missing(job)
+        # By their names: a scan would read what all jobs have left, twice a second in `attach`.
+        names = [_worker(job, number) for number in range(Job.from_json(record).most_processes)]
+        found = map(self._texts.get_json, names)
+        return [WorkerStatus.from_json(status) for status in found if status is not None]
 
     def living_workers(self, job: str, workers: Iterable[int]) -> set[int]:
         """Return which of these workers gave a sign of life within `ALIVE_S`."""
@@ -203,7 +214,11 @@ def _beat(name: str) -> str:
     return f"{name}{_SEPARATOR}beat"
 
 
-def _worker(job: str, number: int | str) -> str:
+def _seen(job: str) -> str:
+    return f"{job}{_SEPARATOR}seen"
+
+
+def _worker(job: str, number: int) -> str:
     return f"{job}{_SEPARATOR}worker-{number}"
 
 

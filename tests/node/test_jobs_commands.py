@@ -115,7 +115,10 @@ def test_a_job_is_seen_followed_and_stopped(address, client, launcher):
     only = run("logs", job, "--worker", "0", "--attempt", "1", address=address)[0].splitlines()
     assert only == seen
     assert run("attach", job, address=address, code=3)[0].count("[worker 0]") == len(seen)
-    run("stop", job, "--remove", address=address)
+    told = run("logs", job, "--output", "json", address=address)[0].splitlines()
+    assert {"attempt": 1, "worker": "worker 0", "line": seen[0]} in map(json.loads, told)
+    removed = json.loads(run("stop", job, "--remove", "--output", "json", address=address)[0])
+    assert (removed["id"], removed["state"], removed["exit_code"]) == (job, "stopped", 3)
     with pytest.raises(JobNotFound):
         JobStore(client).find(job)
     assert "no job" in run("describe", job, address=address, code=1)[1]
@@ -132,7 +135,11 @@ def test_a_killed_launcher_is_noticed_within_15_s(address, client, launcher):
         assert time.monotonic() - killed < 15
         time.sleep(0.5)
     out, err = attached.communicate(timeout=15)
-    assert attached.returncode == 1 and f"{job}: dead" in err and "[worker 1] step 0" in out
+    assert attached.returncode == 1 and "[worker 1] step 0" in out
+    last = JobStore(client).find(job).seen
+    assert (
+        last and f"{job}: dead, last seen {last}" in err and last in run("ps", address=address)[0]
+    )
     assert "silent" in run("describe", job, address=address)[0]
     assert "without a word" in run("stop", job, address=address)[1]
     assert JobStore(client).find(job).state == "failed"

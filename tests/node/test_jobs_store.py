@@ -103,6 +103,16 @@ def test_a_launcher_that_says_nothing_is_dead(store, monkeypatch):
     assert store.get(job.id).state == "failed"
 
 
+def test_every_process_of_a_group_is_listed_in_its_order(store):
+    job = store.add(workers=2, ps=2, elastic=(1, 12))
+    told = [WorkerStatus(number, name=str(number)) for number in range(1 + 12 + 2)]
+    for status in reversed(told):
+        store.beat_worker(job.id, status)
+    assert store.workers(job.id) == told
+    with pytest.raises(JobNotFound):
+        store.workers("nobody")
+
+
 def test_the_end_of_an_attempt_and_the_wish_to_stop(store):
     job = store.add()
     store.arrive(job.id, 1, 0)
