@@ -18,7 +18,7 @@ from ignitetf.errors import IgniteTFError
 from ignitetf.native import PARTS, NotBuilt, compiler
 from ignitetf.net.client import Client
 from ignitetf.node.java import find_java
-from ignitetf.train.keras_repair import TESTED
+from ignitetf.read.keras_fault import TESTED
 
 __all__ = ["combinations", "versions"]
 

@@ -18,7 +18,7 @@ pytest.importorskip("tensorflow")
 pytestmark = [pytest.mark.node, pytest.mark.slow]
 PROGRAM = Path(__file__).with_name("distributed_programs.py")
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "distributed"
-BATCH = 64
+BATCH = 128
 
 
 def needs(module, extra):

@@ -6,8 +6,8 @@ import sys
 import types
 
 from ignitetf.post_import import when_imported
-from ignitetf.read.keras_fault import TRAINER
-from ignitetf.train import keras_repair, repair_keras
+from ignitetf.read.keras_fault import TESTED, TRAINER
+from ignitetf.train import repair_keras
 
 
 def trainer_of(build):
@@ -40,7 +40,7 @@ def repaired(monkeypatch, capsys, build, version):
 
 
 def test_only_tested_versions_with_the_fault_are_repaired(monkeypatch, capsys):
-    tested = min(keras_repair.TESTED)
+    tested = min(TESTED)
     done, said = repaired(monkeypatch, capsys, faulty, tested)
     assert done and said.count("\n") == 1 and tested in said and "is repaired" in said
     assert repaired(monkeypatch, capsys, mended, tested) == (False, "")
