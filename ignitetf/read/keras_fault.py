@@ -11,7 +11,10 @@ import inspect
 from types import ModuleType
 from typing import Final
 
-__all__ = ["TRAINER", "is_faulty"]
+__all__ = ["TESTED", "TRAINER", "is_faulty"]
+
+# Versions of Keras with which the repair was tested: others may differ in what it replaces.
+TESTED: Final = frozenset({"3.15.1"})
 
 TRAINER: Final = "keras.src.backend.tensorflow.trainer"
 

@@ -15,15 +15,12 @@ import itertools
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any, Final
+from typing import Any
 
 from ignitetf.post_import import when_imported
-from ignitetf.read.keras_fault import TRAINER, is_faulty
+from ignitetf.read.keras_fault import TESTED, TRAINER, is_faulty
 
-__all__ = ["TESTED", "repair_keras"]
-
-# Others may differ in what is replaced, or have been mended.
-TESTED: Final = frozenset({"3.15.1"})
+__all__ = ["repair_keras"]
 
 
 def repair_keras() -> None:

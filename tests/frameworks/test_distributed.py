@@ -12,12 +12,13 @@ from helpers.workers import run_workers
 from ignitetf import open_rows
 from ignitetf.load.loader import load_dataset
 from ignitetf.load.sources import open_source
+from ignitetf.tables.removal import drop_cache
 
 pytest.importorskip("tensorflow")
 pytestmark = [pytest.mark.node, pytest.mark.slow]
 PROGRAM = Path(__file__).with_name("distributed_programs.py")
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "distributed"
-BATCH = 64
+BATCH = 128
 
 
 def needs(module, extra):
@@ -94,15 +95,13 @@ def test_keras_3_without_the_repair_says_what_to_do(address, mnist_parts):
 @pytest.fixture(scope="module")
 def mnist_by_name(client, mnist_dir):
     """The names that examples read, of fewer rows."""
-    from ignitetf.load.targets import drop_data_set
-
     names = {"MNIST_TRAIN": ("train", 1_500), "MNIST_TEST": ("test", 200)}
     for name, (split, limit) in names.items():
         source = open_source("mnist", str(mnist_dir), split=split)
         load_dataset(source, name, client=client, partitions=8, limit=limit, if_exists="replace")
     yield
     for name in names:
-        drop_data_set(client, name)
+        drop_cache(client, name)
 
 
 @pytest.mark.parametrize(
