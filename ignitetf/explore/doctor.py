@@ -67,7 +67,7 @@ def combinations() -> list[dict[str, Any]]:
     has_keras_3 = keras is not None and not keras.startswith("2.")
     repaired = "yes" if keras in TESTED else "untested"
     how = "ignitetf launch --keras repair, or ignitetf.train.repair_keras()"
-    known = [
+    known: list[tuple[str, str, str, dict[str, Any]]] = [
         ("TensorFlow, a loop of one's own", "yes", "", {"TensorFlow": tensorflow}),
         ("TensorFlow, Keras 3 fit, as it is", "no" if keras in TESTED else "untested", how,
          {"TensorFlow": tensorflow, "Keras 3": has_keras_3}),
