@@ -64,11 +64,12 @@ def test_keras_3_repaired(address, mnist_parts):
         wanted, batch = (some, 32) if uneven else (keys, BATCH)
         check_rows(one[name], other[name], wanted, batch=batch)
         assert one[name].get("iterations") in (None, len(one[name]["steps"])), name
-    # Here steps are those of one worker with the whole batch.
+    # Here steps are those of one worker with the whole batch, but for the last batch of each.
     rows = open_rows(mnist_parts[0], address, order="global", shuffle=5)
+    whole = len(keys) // 2 // BATCH * 2
     steps = zip(one["fit, by key"]["steps"], other["fit, by key"]["steps"], strict=True)
-    for batch, (here, there) in zip(rows.batches(BATCH, drop_remainder=True), steps, strict=False):
-        assert here + there == batch["key"].tolist()
+    wanted = [batch["key"].tolist() for batch in rows.batches(BATCH)]
+    assert [here + there for here, there in steps][:whole] == wanted[:whole]
     assert one["predicted"] == len(keys)
     # To the last bit.
     fit, loop = one["fit, whole batches"], one["loop, whole batches"]
