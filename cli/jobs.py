@@ -114,6 +114,14 @@ def describe(connect: Connect, job: _JobArgument, output: OutputOption = "table"
         show([_worker_row(worker, worker.number in living) for worker in workers], output)
 
 
+def _epoch(worker: WorkerStatus) -> str:
+    """Return the epoch that a worker reads, and how far it is in its part of that."""
+    if not worker.epochs:
+        return ""
+    last = worker.epochs[-1]
+    return f"{last['epoch']}, {last['rows']:,} rows"
+
+
 def _worker_row(worker: WorkerStatus, alive: bool) -> dict[str, Any]:
     gone = not alive and worker.state not in ("ended", "failed")
     return {
@@ -121,7 +129,7 @@ def _worker_row(worker: WorkerStatus, alive: bool) -> dict[str, Any]:
         "state": "silent" if gone else worker.state,
         "host": worker.host,
         "pid": worker.pid,
-        "steps": worker.steps,
+        "epoch": _epoch(worker),
         "rows": worker.rows,
         "rows/s": round(worker.rows_per_s),
         "wait": f"{worker.wait:.0%}",
@@ -214,13 +222,13 @@ def _table(look: Look) -> Any:
     job = look.job
     table = Table(box=None, pad_edge=False, title_justify="left")
     table.title = f"{job.id}: {job.state}, attempt {job.attempt}"
-    for name in ("worker", "state", "steps", "rows", "rows/s", "wait"):
+    for name in ("worker", "state", "epoch", "rows", "rows/s", "wait"):
         table.add_column(name, justify="left" if name in ("worker", "state") else "right")
     for worker in look.workers:
         table.add_row(
             worker.name,
             worker.state,
-            f"{worker.steps:,}",
+            _epoch(worker),
             f"{worker.rows:,}",
             f"{worker.rows_per_s:,.0f}",
             f"{worker.wait:.0%}",

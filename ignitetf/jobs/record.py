@@ -100,7 +100,6 @@ class WorkerStatus:
         pid: Its process.
         state: Where it is; `waiting` at the end for the others.
         exit_code: What its script ended with; None before that.
-        steps: Batches that it took from its data.
         rows: Rows that it took.
         rows_per_s: Rows a second since the heartbeat before.
         wait: Share of that time in which it waited for data, 0 to 1.
@@ -115,7 +114,6 @@ class WorkerStatus:
     pid: int = 0
     state: WorkerState = "starting"
     exit_code: int | None = None
-    steps: int = 0
     rows: int = 0
     rows_per_s: float = 0.0
     wait: float = 0.0

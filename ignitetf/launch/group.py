@@ -75,6 +75,7 @@ class Group:
         self._selector = selectors.DefaultSelector()
         self._begun = time.monotonic()
         self._first_arrival: float | None = None
+        self._let_go_of = False
         self._tick: Callable[[], None] = lambda: None
         command = worker_command(spec.script, spec.arguments)
         ports.hand_over()
@@ -122,7 +123,9 @@ class Group:
 
     def _state(self, worker: WorkerProcess) -> WorkerState:
         if worker.code is not None:
-            return "failed" if worker.code else "ended"
+            # Those that serve until the chief is done are ended by signals.
+            served = worker.role.serves and self._let_go_of
+            return "failed" if worker.code and not served else "ended"
         if worker.arrived:
             return "waiting"
         return "running" if worker.started else "starting"
@@ -210,6 +213,7 @@ class Group:
             return _Verdict("stopped")
         if failed := [w for w in self._trainers() if w.code != 0]:
             return _Verdict("failed", failed)
+        self._let_go_of = True
         return _Verdict("ended")
 
     def close(self, grace_s: float, control: Control | None = None) -> None:
