@@ -14,7 +14,7 @@ from typing import Final
 __all__ = ["TESTED", "TRAINER", "is_faulty"]
 
 # Versions of Keras with which the repair was tested: others may differ in what it replaces.
-TESTED: Final = frozenset({"3.12.1", "3.13.2", "3.14.1", "3.15.1"})
+TESTED: Final = frozenset({"3.13.2", "3.14.1", "3.15.1"})
 
 TRAINER: Final = "keras.src.backend.tensorflow.trainer"
 
