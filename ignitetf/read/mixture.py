@@ -18,6 +18,7 @@ from ignitetf.read.arguments import even_of, flag, seed_of, shard_of, step_rows
 from ignitetf.read.batches import batch_count, batch_parts
 from ignitetf.read.export import to_numpy
 from ignitetf.read.interleave import MOST_STEP
+from ignitetf.read.iteration import Batches, Epochs
 from ignitetf.read.key_order import KeyOrder
 from ignitetf.read.leaves import Dense, Node
 from ignitetf.read.mix_batches import read_mix, source_of
@@ -26,7 +27,7 @@ from ignitetf.read.mix_order import MixOrder, Share
 from ignitetf.read.mix_shares import rows_of
 from ignitetf.read.plan import Even, Position, Shard, whole_argument
 from ignitetf.read.reader import CacheReader
-from ignitetf.read.rows import Batches, EpochRows, Epochs
+from ignitetf.read.rows import EpochRows
 from ignitetf.read.state import mix_identity_of, mix_placed
 from ignitetf.read.usage import Epoch, counted
 from ignitetf.wire.schema import Batch

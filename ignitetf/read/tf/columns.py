@@ -12,8 +12,8 @@ from typing import Any
 import tensorflow as tf
 
 from ignitetf.errors import IgniteTFError
+from ignitetf.read.iteration import Batches
 from ignitetf.read.leaves import Dense, Node, Runs, Text
-from ignitetf.read.rows import Batches
 from ignitetf.read.tf.causes import for_tensorflow
 from ignitetf.read.tf.iteration import Steps
 from ignitetf.read.tf.tensors import counted, page_options
