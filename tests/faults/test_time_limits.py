@@ -57,7 +57,7 @@ def arguments(folder):
     sources = {
         "npz": folder / "a.npz", "csv": folder / "a.csv", "idx": folder / "a-idx1-ubyte",
         "folder": folder / "images", "parquet": folder / "a.parquet",
-        "tfrecord": folder / "a.tfrecord", "voc": folder / "voc", "table": folder / "t.sql",
+        "tfrecord": folder / "a.tfrecord", "voc": folder / "voc", "table": folder / "t.sql", "script": folder / "train.py",
     }  # fmt: skip
     return sources, {
         "demo": (),
@@ -96,6 +96,12 @@ def arguments(folder):
         "checkpoint pull": ("/a", str(folder / "pulled")),
         "checkpoint ls": ("/a",),
         "checkpoint prune": ("/a", "--keep", "1", "--yes"),
+        "launch": (str(sources["script"]),),
+        "ps": (),
+        "describe": ("J",),
+        "attach": ("J",),
+        "logs": ("J",),
+        "stop": ("J",),
         "bench read": (),
         "bench write": (),
         "bench fs": (),
@@ -103,8 +109,10 @@ def arguments(folder):
 
 
 # They share the code of the commands above; a source of theirs is no small file. `config` connects
-# to nothing, and `watch` is meant to outlast a cluster that is away.
-NOT_RUN = {"load mnist", "load voc", "load parquet", "load tfrecord", "config", "checkpoint watch"}
+# to nothing, `watch` is meant to outlast a cluster that is away, and for `doctor` that is a finding.
+NOT_RUN = {
+    "load mnist", "load voc", "load parquet", "load tfrecord", "config", "checkpoint watch", "doctor",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +122,7 @@ def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("limits")
     sources, words = arguments(folder)
     np.savez(sources["npz"], X=np.arange(10))
+    sources["script"].write_text("print(1)")
     sources["csv"].write_text("A,B\n1,2\n3,4\n")
     sources["idx"].write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 2, 5, 6]))
     sources["table"].write_text("CREATE TABLE T (ID BIGINT PRIMARY KEY, V BIGINT)")
@@ -143,7 +152,7 @@ def test_every_command_ends_in_time(kind, files, monkeypatch, tmp_path):
     for name in COMMANDS:
         limits = ("--timeout", str(LIMIT_S), "--idle-timeout", str(LIMIT_S))
         with Silent(kind) as peer:
-            words = [*name.split(), *files[name], "--address", peer.address, *limits]
+            words = [*name.split(), "--address", peer.address, *limits, *files[name]]
             run_in_time(peer, name, words)
 
 
