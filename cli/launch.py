@@ -112,10 +112,13 @@ def launch(
         _print_manifests(spec, image, connect, dry_run)
         return
     with connect() as client:
-        engine = check_launch(spec, client)
+        check_launch(spec, client)
         job = job_of(spec)
         if dry_run:
-            show(_planned(engine.plan(spec, place_of(job)), output), output)
+            from ignitetf.launch.local import LocalEngine
+
+            plan = LocalEngine(client.settings).plan(spec, place_of(job))
+            show(_planned(plan, output), output)
             return
         if detach:
             from ignitetf.launch.background import run_in_background

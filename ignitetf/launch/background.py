@@ -40,6 +40,14 @@ def run_in_background(spec: LaunchSpec, job: Job, client: Client) -> Job:
     Raises:
         ConfigError: The launcher ended before, or did not begin in time.
     """
+    if spec.engine == "ray":
+        from ignitetf.launch.ray_background import start_launcher
+
+        told_by_ray = start_launcher(spec, job, client.settings)
+        try:
+            return _record(job.id, client, told_by_ray)
+        except ConfigError as error:
+            raise error.at(line) if (line := told_by_ray()) else error from None
     log = private_directory(ignitetf_home() / "jobs") / f"{job.id}.log"
     argument = json.dumps({"spec": asdict(spec), "job": job.to_json()})
     process = launch(
@@ -59,7 +67,7 @@ def run_in_background(spec: LaunchSpec, job: Job, client: Client) -> Job:
         log.unlink()
 
 
-def _record(job: str, client: Client, poll: Callable[[], int | None]) -> Job:
+def _record(job: str, client: Client, poll: Callable[[], object | None]) -> Job:
     store, deadline = JobStore(client), time.monotonic() + _BEGIN_S
     while True:
         ended = poll() is not None

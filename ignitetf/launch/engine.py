@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from ignitetf.jobs.record import WorkerStatus
 from ignitetf.launch.roles import Role
@@ -88,9 +88,6 @@ class Attempt(Protocol):
 
 class Engine(Protocol):
     """Starts groups."""
-
-    def plan(self, spec: LaunchSpec, place: Place) -> list[dict[str, Any]]:
-        """Return what would be started, a record for each process, without secrets."""
 
     def begin(self, spec: LaunchSpec, place: Place, show: Show) -> Attempt:
         """Start a group.

@@ -16,7 +16,13 @@ from ignitetf.launch.roles import ADDRESS, Role, cluster_environment
 from ignitetf.launch.spec import LaunchSpec
 from ignitetf.settings import Settings
 
-__all__ = ["launcher_environment", "shown", "worker_environments"]
+__all__ = [
+    "connection_environment",
+    "job_environment",
+    "launcher_environment",
+    "shown",
+    "worker_environments",
+]
 
 _VARIABLES: Final = {
     "addresses": "IGNITETF_ADDRESS",
@@ -36,7 +42,7 @@ _VARIABLES: Final = {
 _RESOLVED: Final = ("IGNITETF_PASSWORD_FILE", "IGNITETF_KEY_PASSWORD_FILE", "IGNITETF_PROFILE")
 
 
-def _connection(settings: Settings) -> dict[str, str]:
+def connection_environment(settings: Settings) -> dict[str, str]:
     """Return the variables with which every connection has these settings."""
     found = {}
     for name, variable in _VARIABLES.items():
@@ -49,7 +55,28 @@ def launcher_environment(settings: Settings) -> dict[str, str]:
     """Return the environment of this process, in which every connection has these settings."""
     dropped = {*_RESOLVED, *_VARIABLES.values()}
     kept = {name: value for name, value in os.environ.items() if name not in dropped}
-    return kept | _connection(settings)
+    return kept | connection_environment(settings)
+
+
+def job_environment(spec: LaunchSpec, settings: Settings, place: Place) -> dict[str, str]:
+    """Return what is set for every worker of a job.
+
+    Args:
+        spec: What is launched.
+        settings: How workers connect.
+        place: Which job and attempt it is.
+    """
+    found = connection_environment(settings) | {
+        "IGNITETF_JOB": place.job,
+        "IGNITETF_JOB_DIR": place.directory,
+        "IGNITETF_ATTEMPT": str(place.attempt),
+        "IGNITETF_KERAS": spec.keras,
+    }
+    if spec.data is not None:
+        found["IGNITE_DATASET_CACHE_NAME"] = spec.data
+    if spec.keras == "legacy":
+        found["TF_USE_LEGACY_KERAS"] = "1"
+    return found
 
 
 def worker_environments(
@@ -68,16 +95,7 @@ def worker_environments(
         roles: All members of the group.
         ports: A port for each, and one for the coordinator of JAX.
     """
-    common = launcher_environment(settings) | {
-        "IGNITETF_JOB": place.job,
-        "IGNITETF_JOB_DIR": place.directory,
-        "IGNITETF_ATTEMPT": str(place.attempt),
-        "IGNITETF_KERAS": spec.keras,
-    }
-    if spec.data is not None:
-        common["IGNITE_DATASET_CACHE_NAME"] = spec.data
-    if spec.keras == "legacy":
-        common["TF_USE_LEGACY_KERAS"] = "1"
+    common = launcher_environment(settings) | job_environment(spec, settings, place)
     # Of a group around this process; that of a worker alone has none.
     common.pop("TF_CONFIG", None)
     *own, coordinator = (f"{ADDRESS}:{port}" for port in ports)

@@ -9,20 +9,18 @@ let go together: the chief last, since the others need it until they are gone.
 from __future__ import annotations
 
 import contextlib
-import platform
 import selectors
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from ignitetf.errors import ConfigError
 from ignitetf.jobs.record import WorkerState, WorkerStatus
 from ignitetf.launch.engine import Control, Outcome, Place, Show
-from ignitetf.launch.ports import HeldPorts
-from ignitetf.launch.process import WorkerProcess, worker_command
-from ignitetf.launch.roles import Role
+from ignitetf.launch.ports import Ports
+from ignitetf.launch.process import Worker
 from ignitetf.launch.spec import LaunchSpec
 
 __all__ = ["Group"]
@@ -39,7 +37,7 @@ class _Verdict:
     """Why a group is ended; with what exit codes shows only then."""
 
     kind: Literal["ended", "failed", "stopped"]
-    failed: Sequence[WorkerProcess] = ()
+    failed: Sequence[Worker] = ()
     reason: str = ""
 
 
@@ -49,8 +47,7 @@ class Group:
     Args:
         spec: What is launched.
         place: Which job and attempt it is.
-        roles: The members.
-        environments: The environment of each.
+        starts: Starts each member, the chief first.
         ports: A port for each of them, and one for the coordinator of JAX.
         show: Takes each line of output.
 
@@ -62,12 +59,11 @@ class Group:
         self,
         spec: LaunchSpec,
         place: Place,
-        roles: Sequence[Role],
-        environments: Sequence[Mapping[str, str]],
-        ports: HeldPorts,
+        starts: Sequence[Callable[[], Worker]],
+        ports: Ports,
         show: Show,
     ) -> None:
-        self.workers: list[WorkerProcess] = []
+        self.workers: list[Worker] = []
         self._spec = spec
         self._place = place
         self._ports = ports
@@ -77,11 +73,10 @@ class Group:
         self._first_arrival: float | None = None
         self._let_go_of = False
         self._tick: Callable[[], None] = lambda: None
-        command = worker_command(spec.script, spec.arguments)
         ports.hand_over()
         try:
-            for role, environment in zip(roles, environments, strict=True):
-                worker = WorkerProcess(role, command, environment)
+            for start in starts:
+                worker = start()
                 self.workers.append(worker)
                 for descriptor in worker.open_pipes:
                     self._selector.register(descriptor, selectors.EVENT_READ, worker)
@@ -112,7 +107,7 @@ class Group:
                 worker.role.number,
                 worker.role.name,
                 self._place.attempt,
-                platform.node(),
+                worker.host,
                 worker.pid,
                 self._state(worker),
                 None if worker.code is None else _shell_code(worker.code),
@@ -121,7 +116,7 @@ class Group:
             for worker in self.workers
         ]
 
-    def _state(self, worker: WorkerProcess) -> WorkerState:
+    def _state(self, worker: Worker) -> WorkerState:
         if worker.code is not None:
             # Those that serve until the chief is done are ended by signals.
             served = worker.role.serves and self._let_go_of
@@ -154,13 +149,13 @@ class Group:
             self._first_arrival = time.monotonic()
         self._tick()
 
-    def _read(self, descriptor: int, worker: WorkerProcess) -> None:
+    def _read(self, descriptor: int, worker: Worker) -> None:
         for stream, line in worker.read(descriptor):
             self._show(worker.role, stream, line)
         if descriptor not in worker.open_pipes:
             self._selector.unregister(descriptor)
 
-    def _trainers(self) -> list[WorkerProcess]:
+    def _trainers(self) -> list[Worker]:
         return [worker for worker in self.workers if not worker.role.serves]
 
     def _late(self) -> _Verdict | None:
@@ -183,7 +178,7 @@ class Group:
         )
         return _Verdict("failed", waiting, reason)
 
-    def _has_started(self, worker: WorkerProcess) -> bool:
+    def _has_started(self, worker: Worker) -> bool:
         """Return whether nobody waits for this worker any more; of one alone nobody does."""
         if worker.started or worker.arrived or worker.code is not None:
             return True
@@ -266,7 +261,7 @@ def _shell_code(code: int) -> int:
     return 128 - code if code < 0 else code
 
 
-def _names(workers: Iterable[WorkerProcess]) -> str:
+def _names(workers: Iterable[Worker]) -> str:
     names = [worker.role.name for worker in workers]
     return f"{', '.join(names)} {'has' if len(names) == 1 else 'have'}"
 

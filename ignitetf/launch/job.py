@@ -17,6 +17,7 @@ from ignitetf.jobs.store import JobStore, new_id, utc_now
 from ignitetf.launch.checks import check_data, check_spec
 from ignitetf.launch.engine import Engine, Place, Show
 from ignitetf.launch.local import LocalEngine
+from ignitetf.launch.ray_engine import RayEngine
 from ignitetf.launch.recorder import Recorder
 from ignitetf.launch.signals import Requests
 from ignitetf.launch.spec import LaunchSpec
@@ -27,7 +28,10 @@ from ignitetf.settings import Settings
 __all__ = ["ENGINES", "check_launch", "job_of", "place_of", "run_job"]
 
 # What starts the processes, by the name of the option.
-ENGINES: Final[dict[str, Callable[[Settings], Engine]]] = {"local": LocalEngine}
+ENGINES: Final[dict[str, Callable[[Settings], Engine]]] = {
+    "local": LocalEngine,
+    "ray": RayEngine,
+}
 
 
 def job_of(spec: LaunchSpec) -> Job:

@@ -5,13 +5,14 @@ spec -> **local** (ports, environment) -> group
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from ignitetf.launch.engine import Place, Show
 from ignitetf.launch.environment import shown, worker_environments
 from ignitetf.launch.group import Group
 from ignitetf.launch.ports import HeldPorts
-from ignitetf.launch.process import worker_command
+from ignitetf.launch.process import WorkerProcess, worker_command
 from ignitetf.launch.roles import roles_of
 from ignitetf.launch.spec import LaunchSpec
 from ignitetf.settings import Settings
@@ -46,4 +47,9 @@ class LocalEngine:
         roles = roles_of(spec.workers, spec.parameter_servers)
         ports = HeldPorts(len(roles) + 1)
         environments = worker_environments(spec, self._settings, place, roles, ports.numbers)
-        return Group(spec, place, roles, environments, ports, show)
+        command = worker_command(spec.script, spec.arguments)
+        starts = [
+            functools.partial(WorkerProcess, role, command, environment)
+            for role, environment in zip(roles, environments, strict=True)
+        ]
+        return Group(spec, place, starts, ports, show)

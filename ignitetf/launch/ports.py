@@ -11,21 +11,34 @@ from __future__ import annotations
 import contextlib
 import socket
 import sys
-from typing import Final
+from typing import Final, Protocol
 
 from ignitetf.errors import ConfigError
 from ignitetf.launch.roles import ADDRESS
 
-__all__ = ["HeldPorts"]
+__all__ = ["HeldPorts", "Ports"]
 
 _CAN_HOLD: Final = sys.platform == "linux"
 
 
+class Ports(Protocol):
+    """The ports of a group: one for each member, and one for the coordinator of JAX."""
+
+    numbers: list[int]
+
+    def hand_over(self) -> None:
+        """Let the processes that start now listen on the ports."""
+
+    def close(self) -> None:
+        """Let go of the ports."""
+
+
 class HeldPorts:
-    """Free ports of the loopback interface, which nobody else is given; close them in the end.
+    """Free ports of an interface, which nobody else is given; close them in the end.
 
     Args:
         count: How many.
+        address: The interface; loopback unless said otherwise.
 
     Attributes:
         numbers: The ports.
@@ -34,18 +47,18 @@ class HeldPorts:
         ConfigError: There are not so many.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, address: str = ADDRESS) -> None:
         self._sockets: list[socket.socket] = []
         try:
             for _ in range(count):
                 held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
                 self._sockets.append(held)
                 held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                held.bind((ADDRESS, 0))
+                held.bind((address, 0))
         except OSError as error:
             self.close()
             raise ConfigError(
-                f"no {count} free ports on {ADDRESS}: {error.strerror}",
+                f"no {count} free ports on {address}: {error.strerror}",
                 hint="end what uses them, or start fewer workers",
             ) from error
         self.numbers = [held.getsockname()[1] for held in self._sockets]

@@ -8,11 +8,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import psutil
 
@@ -20,7 +21,7 @@ from ignitetf.launch.link import VARIABLE
 from ignitetf.launch.output import Lines
 from ignitetf.launch.roles import Role
 
-__all__ = ["WorkerProcess", "worker_command"]
+__all__ = ["Worker", "WorkerProcess", "worker_command"]
 
 _READ: Final = 1 << 16
 _TOGETHER: Final = (psutil.CONN_LISTEN, psutil.CONN_ESTABLISHED)
@@ -29,6 +30,45 @@ _TOGETHER: Final = (psutil.CONN_LISTEN, psutil.CONN_ESTABLISHED)
 def worker_command(script: str, arguments: Sequence[str]) -> list[str]:
     """Return the command that runs a script as a worker."""
     return [sys.executable, "-m", "ignitetf.launch.worker", script, *arguments]
+
+
+class Worker(Protocol):
+    """One member of a group, on whatever machine; `WorkerProcess` says what its parts mean."""
+
+    role: Role
+    host: str
+    pid: int
+    code: int | None
+    arrived: bool
+    started: bool
+    looked: float
+    usage: dict[str, Any]
+    error: str
+
+    @property
+    def open_pipes(self) -> list[int]:
+        """Descriptors from which output may come; none where it comes otherwise."""
+
+    def read(self, descriptor: int) -> Iterator[tuple[str, str]]:
+        """Read what is there, and yield (stream, line)."""
+
+    def poll(self) -> bool:
+        """Return whether it has ended."""
+
+    def release(self) -> None:
+        """Let it end, after it has arrived."""
+
+    def terminate(self) -> None:
+        """Ask all its processes to end."""
+
+    def kill(self) -> None:
+        """End all its processes."""
+
+    def is_connected(self, port: int, shared: Collection[int]) -> bool:
+        """Return whether it listens on its port, or listens on or is connected to a shared one."""
+
+    def close(self) -> None:
+        """Let go of it."""
 
 
 class WorkerProcess:
@@ -41,6 +81,7 @@ class WorkerProcess:
 
     Attributes:
         role: As given.
+        host: Name of this machine.
         pid: Process id, and id of its process group.
         code: Exit code; negative for a signal; None while it runs.
         arrived: Its script has ended well, and it waits for the others.
@@ -52,6 +93,7 @@ class WorkerProcess:
 
     def __init__(self, role: Role, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self.role = role
+        self.host = platform.node()
         self.code: int | None = None
         self.arrived = False
         self.started = False
