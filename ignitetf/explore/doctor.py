@@ -30,7 +30,7 @@ _PACKAGES: Final = (
     ("JAX", ("jax",), "jax"),
     ("PyTorch", ("torch",), "torch"),
     ("Grain", ("grain",), "grain"),
-    ("Ray", ("ray",), None),
+    ("Ray", ("ray",), "ray"),
     ("pyignite", ("pyignite",), None),
     ("NumPy", ("numpy",), None),
     ("pyarrow", ("pyarrow",), "arrow"),
