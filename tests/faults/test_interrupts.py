@@ -12,16 +12,12 @@ import time
 
 import numpy as np
 import pytest
+from helpers.interruptible import PROGRAM
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(300)]
 if sys.platform == "win32":
     pytest.skip("POSIX signals", allow_module_level=True)
 
-# A test run in the background of a shell ignores Ctrl-C, and its children would inherit that.
-PROGRAM = (
-    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
-    "from ignitetf.cli.main import main; main()"
-)
 # The product's limit is 2 s; a loaded machine takes longer to start and end an interpreter.
 LIMIT_S = 15
 # Seconds before the signal. Most commands have an end of their own, which it must precede: where

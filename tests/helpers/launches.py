@@ -3,10 +3,11 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 
 import psutil
+
+from helpers.interruptible import COMMAND
 
 # A script listens on its port, as TensorFlow does, and says so.
 PRELUDE = """
@@ -45,7 +46,7 @@ class Launches:
 
     def start(self, *arguments, **more):
         return subprocess.Popen(
-            [sys.executable, "-m", "ignitetf", "launch", *map(str, arguments)],
+            [*COMMAND, "launch", *map(str, arguments)],
             env=self.environment,
             cwd=self.folder,
             stdout=subprocess.PIPE,

@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+from helpers.interruptible import COMMAND
 
 from ignitetf.errors import JobNotFound
 from ignitetf.fs.store import Store
@@ -50,7 +51,7 @@ with connect(sys.argv[1]) as client:
 
 def command(*words, address, **options):
     return subprocess.Popen(
-        [sys.executable, "-m", "ignitetf", *words, "--address", address],
+        [*COMMAND, *words, "--address", address],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
