@@ -16,6 +16,7 @@
     +-- WireError                          bytes that break the protocol
     +-- SchemaError (ValueError, TypeError) an entry does not have the types that are expected
     +-- DataChanged                        keys were added or removed while they were read
+    +-- JobNotFound (LookupError)          there is no such training job
     +-- LoadInterrupted                    a load stopped early; it can be resumed
     +-- DataSetBusy                        another load, or a command that removes it, is at work on it
     +-- NodeError                          the embedded node; carries the tail of its log
@@ -44,6 +45,7 @@ __all__ = [
     "DataChanged",
     "DataSetBusy",
     "IgniteTFError",
+    "JobNotFound",
     "LoadInterrupted",
     "MissingExtra",
     "NodeError",
@@ -203,6 +205,10 @@ class OutOfRange(IgniteTFError, IndexError):
 
 class KeyNotFound(IgniteTFError, KeyError):
     """A key that the cache does not have was asked for."""
+
+
+class JobNotFound(IgniteTFError, LookupError):
+    """There is no such training job."""
 
 
 class LoadInterrupted(IgniteTFError):

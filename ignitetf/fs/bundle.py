@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from functools import cache
 from typing import Final
+
+from ignitetf.crc import masked_crc32c
 
 __all__ = ["Damaged", "data_sizes", "has_magic", "wire_fields"]
 
 _MAGIC: Final = struct.pack("<Q", 0xDB4775248B80FB57)
 _FOOTER_BYTES: Final = 48
 _TRAILER_BYTES: Final = 5  # compression type (1), CRC-32C (4)
-_CRC_MASK: Final = 0xA282EAD8
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _HEADER_SHARDS: Final = 1
 _ENTRY_SHARD, _ENTRY_OFFSET, _ENTRY_SIZE = 3, 4, 5
@@ -123,8 +123,7 @@ def _block(index: bytes, offset: int, size: int) -> bytes:
     if end + _TRAILER_BYTES > len(index):
         raise Damaged("is damaged: a block lies outside")
     kind, stored = struct.unpack_from("<BI", index, end)
-    rotated = (stored - _CRC_MASK) & 0xFFFFFFFF
-    if (rotated >> 17 | rotated << 15) & 0xFFFFFFFF != _crc32c(index[offset : end + 1]):
+    if stored != masked_crc32c(index[offset : end + 1]):
         raise Damaged("is damaged: a block does not match its checksum")
     if kind:
         raise Damaged("is compressed (TensorFlow 1.1 did that), which cannot be checked")
@@ -144,21 +143,3 @@ def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
         at += more
         yield key, block[at : at + size]
         at += size
-
-
-@cache
-def _crc32c_table() -> tuple[int, ...]:
-    table = []
-    for byte in range(256):
-        for _ in range(8):
-            byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
-        table.append(byte)
-    return tuple(table)
-
-
-def _crc32c(data: bytes) -> int:
-    """CRC-32C (Castagnoli), one byte at a time: an index is small."""
-    table, crc = _crc32c_table(), 0xFFFFFFFF
-    for byte in data:
-        crc = table[(crc ^ byte) & 0xFF] ^ crc >> 8
-    return crc ^ 0xFFFFFFFF

@@ -8,15 +8,14 @@ refused; `.weights.h5` files go through a local folder (the newest Keras does th
 from __future__ import annotations
 
 import functools
-import importlib.abc
-import importlib.machinery
 import json
-import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from ignitetf.post_import import when_imported
 
 __all__ = ["install"]
 
@@ -33,10 +32,8 @@ _MODULES = frozenset(
 
 def install() -> None:
     """Wrap the functions, now or as soon as their module is imported."""
-    for name in _MODULES & set(sys.modules):
-        _wrap(sys.modules[name])
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    for name in sorted(_MODULES):
+        when_imported(name, _wrap)
 
 
 def _wrap(module: ModuleType) -> None:
@@ -109,34 +106,3 @@ _WRAPPERS = {
     "save_weights_only": _through_a_file,
     "load_weights_only": _through_a_file,
 }
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    """Finds only the modules above, using the other finders, and wraps them after they execute."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """Return the spec of a module to wrap; None for any other."""
-        if fullname not in _MODULES:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
-        return spec
-
-
-class _Loader(importlib.abc.Loader):
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        created: ModuleType | None = self._loader.create_module(spec)
-        return created
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
-        _wrap(module)

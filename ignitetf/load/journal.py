@@ -17,8 +17,9 @@ import numpy as np
 from ignitetf.errors import SchemaError
 from ignitetf.load.sender import Totals
 from ignitetf.net.client import Client
-from ignitetf.tables.catalog import SEPARATOR, delete_entry, read_entry, write_entry
+from ignitetf.tables.catalog import SEPARATOR, catalog
 from ignitetf.tables.storage import Origin, Storage
+from ignitetf.tables.texts import json_text
 from ignitetf.wire.schema import Schema
 
 __all__ = ["Journal", "Mode", "drop_journal", "read_journal", "write_journal"]
@@ -122,18 +123,18 @@ class Journal:
 
 def read_journal(client: Client, name: str) -> Journal | None:
     """Return the journal of an unfinished load of this data set, or None."""
-    entry = read_entry(client, _entry_name(name))
+    entry = catalog(client).get_json(_entry_name(name))
     return None if entry is None else Journal.from_json(entry)
 
 
 def write_journal(client: Client, journal: Journal) -> None:
     """Store a journal, replacing an older one."""
-    write_entry(client, _entry_name(journal.name), journal.to_json())
+    catalog(client).put(_entry_name(journal.name), json_text(journal.to_json()))
 
 
 def drop_journal(client: Client, name: str) -> None:
     """Remove a journal if there is one."""
-    delete_entry(client, _entry_name(name))
+    catalog(client).delete(_entry_name(name))
 
 
 def _entry_name(name: str) -> str:

@@ -15,9 +15,10 @@ import contextlib
 import functools
 import logging
 import re
+import time
 import uuid
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from ignitetf.errors import CacheNotFound, ConfigError, IgniteTFError, SqlError, WireError
 from ignitetf.net.channel import Channel
@@ -35,9 +36,12 @@ from ignitetf.wire.requests import destroy_request, partitions_request, size_req
 __all__ = ["Client", "cache_id", "connect"]
 
 log = logging.getLogger(__name__)
+# With copies, the number was complete again 0.15 s after it had fallen.
+_SETTLES_S: Final = 2.0
+_POLL_S: Final = 0.05
 _PARTS = re.compile(r"\bparts=(\d+)")
 # Rows of an answer that is better not asked for page by page.
-_MANY = 1 << 14
+_MANY: Final = 1 << 14
 
 
 @functools.lru_cache(maxsize=256)
@@ -170,6 +174,16 @@ class Client(Pool):
         with _named(name):
             body = self.call(OpCode.CACHE_GET_SIZE, size_request(cache_id(name)))
         return read_long(body, f"the size of {name}")
+
+    def settled_size(self, name: str, expected: int) -> int:
+        """Return the number of entries, asked for again for a while if it is below `expected`.
+
+        For a moment after a node was lost, nobody counts the entries that were its own.
+        """
+        deadline = time.monotonic() + _SETTLES_S
+        while (size := self.cache_size(name)) < expected and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        return size
 
     def destroy_cache(self, name: str) -> None:
         """Remove a cache and its entries; raises CacheNotFound if there is none."""

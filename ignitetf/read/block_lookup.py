@@ -71,8 +71,9 @@ def read_blocks(
     pools = reader.window_pools
     pool = pools.pop() if pools else BufferPool(order.window_bytes)
     try:
-        size = reader.client.cache_size(reader.cache)
-        reader.changes.check_size(len(order.blocks.rows), size, "after the load")
+        blocks = len(order.blocks.rows)
+        size = reader.client.settled_size(reader.cache, blocks)
+        reader.changes.check_size(blocks, size, "after the load")
         yield from _Reading(reader, order, pool).batches(position, shard)
     except (DataChanged, PartitionLost) as error:
         found = with_lost_partitions(reader.client, reader.name, reader.cache, error)

@@ -195,4 +195,4 @@ def check_total(reader: CacheReader, keys: Keys) -> None:
     rows, when = len(keys), "when the keys were read"
     if reader.split is not None and reader.manifest is not None:
         rows, when = reader.manifest.rows, "when they were loaded"
-    reader.changes.check_size(rows, reader.client.cache_size(reader.cache), when)
+    reader.changes.check_size(rows, reader.client.settled_size(reader.cache, rows), when)

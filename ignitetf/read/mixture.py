@@ -299,6 +299,7 @@ class MixedRows:
             {**key, "val": value, "source": Dense(np.dtype(np.int64), ())},
             lambda: epochs.take().batches(batch_size, drop_remainder),
             rows.batch_count(batch_size, drop_remainder) if whole else None,
+            sharded=self.shard.count > 1,
         )
 
 

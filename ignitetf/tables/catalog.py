@@ -17,34 +17,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
-from ignitetf.errors import CacheNotFound, SchemaError, WireError
-from ignitetf.net.client import Client, cache_id
-from ignitetf.net.pyclient import translated
-from ignitetf.tables.spec import CacheSpec, ensure_caches
+from ignitetf.errors import SchemaError
+from ignitetf.net.client import Client
 from ignitetf.tables.splits import Division
 from ignitetf.tables.storage import Layout, LoadFacts
-from ignitetf.wire.answers import read_bool, read_sized
-from ignitetf.wire.codes import OpCode, TypeCode
-from ignitetf.wire.parameters import encode_string
-from ignitetf.wire.requests import cache_request
+from ignitetf.tables.texts import Texts, json_text
 from ignitetf.wire.schema import Schema
 
 __all__ = [
     "CATALOG_CACHE",
     "SEPARATOR",
     "Manifest",
-    "add_text",
-    "delete_entry",
+    "catalog",
     "drop_manifest",
-    "json_text",
-    "list_entries",
     "list_manifests",
-    "read_entry",
     "read_manifest",
-    "read_text",
-    "remove_text",
-    "replace_text",
-    "write_entry",
     "write_manifest",
 ]
 
@@ -129,114 +116,30 @@ class Manifest:
             raise SchemaError(f"not a manifest: {error!r}") from error
 
 
+def catalog(client: Client) -> Texts:
+    """Return the texts of the catalog."""
+    return Texts(client, CATALOG_CACHE)
+
+
 def read_manifest(client: Client, name: str) -> Manifest | None:
     """Return a data set's manifest, or None if there is none (as for other people's caches)."""
-    entry = read_entry(client, name)
+    entry = catalog(client).get_json(name)
     return None if entry is None else Manifest.from_json(entry)
 
 
 def write_manifest(client: Client, manifest: Manifest) -> None:
     """Store a manifest under its name, replacing any older one."""
-    write_entry(client, manifest.name, manifest.to_json())
+    catalog(client).put(manifest.name, json_text(manifest.to_json()))
 
 
 def drop_manifest(client: Client, name: str) -> None:
     """Remove a data set's manifest and journal, if they exist."""
-    delete_entry(client, name)
-    delete_entry(client, name + SEPARATOR + "journal")
+    catalog(client).delete(name)
+    catalog(client).delete(name + SEPARATOR + "journal")
 
 
 def list_manifests(client: Client) -> list[Manifest]:
     """Return the manifests of all data sets, sorted by name."""
-    found = list_entries(client)
+    found = catalog(client).all()
     names = sorted(name for name in found if SEPARATOR not in name)
     return [Manifest.from_json(json.loads(found[name])) for name in names]
-
-
-def list_entries(client: Client) -> dict[str, str]:
-    """Return all texts of the catalog by name."""
-    try:
-        with translated(), client.cache(CATALOG_CACHE).scan(page_size=256) as cursor:
-            return dict(cursor)
-    except CacheNotFound:
-        return {}
-
-
-def read_entry(client: Client, name: str) -> dict[str, Any] | None:
-    """Return the JSON object stored in the catalog under a name, or None."""
-    if (text := read_text(client, name)) is None:
-        return None
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise SchemaError(f"{CATALOG_CACHE}: the entry {name!r} is no JSON") from error
-    if not isinstance(found, dict):
-        raise SchemaError(f"{CATALOG_CACHE}: the entry {name!r} is no JSON object")
-    return found
-
-
-def read_text(client: Client, name: str) -> str | None:
-    """Return the text stored in the catalog under a name, unparsed, or None."""
-    try:
-        body = client.call(OpCode.CACHE_GET, _request(name))
-    except CacheNotFound:
-        return None
-    code, text = read_sized(body, f"{CATALOG_CACHE}, entry {name!r}")
-    if code is TypeCode.NULL:
-        return None
-    if code is not TypeCode.STRING:
-        raise WireError(f"{CATALOG_CACHE}: the entry {name!r} is no text")
-    try:
-        return bytes(text).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise SchemaError(f"{CATALOG_CACHE}: the entry {name!r} is no JSON") from error
-
-
-def write_entry(client: Client, name: str, entry: Mapping[str, Any]) -> None:
-    """Store a JSON object in the catalog under a name, creating the catalog if needed."""
-    _put(client, OpCode.CACHE_PUT, _request(name, json_text(entry)))
-
-
-def json_text(entry: Mapping[str, Any]) -> str:
-    """Format a JSON object the way the catalog stores it."""
-    return json.dumps(entry, ensure_ascii=False, separators=(",", ":"))
-
-
-def add_text(client: Client, name: str, text: str) -> bool:
-    """Store a text unless the name has one already, in which case return False."""
-    body = _put(client, OpCode.CACHE_PUT_IF_ABSENT, _request(name, text))
-    return read_bool(body, CATALOG_CACHE)
-
-
-def replace_text(client: Client, name: str, old: str, new: str) -> bool:
-    """Replace exactly the text `old`; return False if the name has another text or none."""
-    body = _put(client, OpCode.CACHE_REPLACE_IF_EQUALS, _request(name, old, new))
-    return read_bool(body, CATALOG_CACHE)
-
-
-def remove_text(client: Client, name: str, text: str, *, timeout_s: float | None = None) -> bool:
-    """Remove exactly this text; return False if the name has another text or none."""
-    request = _request(name, text)
-    body = client.call(OpCode.CACHE_REMOVE_IF_EQUALS, request, timeout_s=timeout_s)
-    return read_bool(body, CATALOG_CACHE)
-
-
-def delete_entry(client: Client, name: str) -> None:
-    """Remove an entry of the catalog if it exists."""
-    try:
-        client.call(OpCode.CACHE_REMOVE_KEY, _request(name))
-    except CacheNotFound:
-        return
-
-
-def _put(client: Client, op: OpCode, request: bytes) -> memoryview:
-    """Send a request that stores something, creating the catalog if needed."""
-    try:
-        return client.call(op, request)
-    except CacheNotFound:
-        ensure_caches(client, CacheSpec(CATALOG_CACHE, mode="REPLICATED"))
-        return client.call(op, request)
-
-
-def _request(*texts: str) -> bytes:
-    return cache_request(cache_id(CATALOG_CACHE), *map(encode_string, texts))

@@ -34,15 +34,9 @@ from ignitetf.errors import DataSetBusy, IgniteTFError
 from ignitetf.net.client import Client
 from ignitetf.net.failures import is_full
 from ignitetf.owner import has_ended, machine, started
-from ignitetf.tables.catalog import (
-    SEPARATOR,
-    add_text,
-    json_text,
-    read_text,
-    remove_text,
-    replace_text,
-)
+from ignitetf.tables.catalog import SEPARATOR, catalog
 from ignitetf.tables.room import memory_full
+from ignitetf.tables.texts import json_text
 
 __all__ = ["Lease", "is_held"]
 
@@ -65,7 +59,7 @@ def _entry_name(name: str) -> str:
 
 def is_held(client: Client, name: str) -> bool:
     """Return whether this data set has a lease, whether or not its holder is alive."""
-    return read_text(client, _entry_name(name)) is not None
+    return catalog(client).get(_entry_name(name)) is not None
 
 
 @dataclass(frozen=True)
@@ -178,7 +172,7 @@ class Lease:
         full = isinstance(error, IgniteTFError) and is_full(error)
         if not (self.if_room and full and memory_full(self.client)):
             return False
-        found = read_text(self.client, _entry_name(self.name))
+        found = catalog(self.client).get(_entry_name(self.name))
         if found is not None and not Holder.from_text(found).has_ended:
             raise self._busy(found) from error
         return True
@@ -188,7 +182,7 @@ class Lease:
         since = 0.0
         while not self._add():
             began = _now()
-            found = read_text(self.client, _entry_name(self.name))
+            found = catalog(self.client).get(_entry_name(self.name))
             if found is None:
                 continue
             if seen is None:
@@ -229,11 +223,11 @@ class Lease:
 
     def _remove(self, limit_s: float) -> None:
         entry = _entry_name(self.name)
-        if not remove_text(self.client, entry, self._text, timeout_s=limit_s):
+        if not catalog(self.client).remove(entry, self._text, timeout_s=limit_s):
             # A renewal whose answer was lost may have stored a newer text.
-            found = read_text(self.client, entry)
+            found = catalog(self.client).get(entry)
             if found is not None and self._is_mine(found):
-                remove_text(self.client, entry, found, timeout_s=limit_s)
+                catalog(self.client).remove(entry, found, timeout_s=limit_s)
 
     def _renew_often(self) -> None:
         while not self._ended.wait(RENEWED_S):
@@ -251,11 +245,11 @@ class Lease:
         if self._replace(self._text):
             return
         # The stored text may come from an earlier renewal whose answer was lost.
-        found = read_text(self.client, _entry_name(self.name))
+        found = catalog(self.client).get(_entry_name(self.name))
         if found is not None and self._is_mine(found):
             if self._replace(found):
                 return
-            found = read_text(self.client, _entry_name(self.name))
+            found = catalog(self.client).get(_entry_name(self.name))
         self._lost = self._taken(found)
         raise self._lost
 
@@ -264,12 +258,12 @@ class Lease:
 
     def _add(self) -> bool:
         began, text = _now(), self._next()
-        done = add_text(self.client, _entry_name(self.name), text)
+        done = catalog(self.client).add(_entry_name(self.name), text)
         return self._confirm(done, began, text)
 
     def _replace(self, old: str) -> bool:
         began, text = _now(), self._next()
-        done = replace_text(self.client, _entry_name(self.name), old, text)
+        done = catalog(self.client).replace(_entry_name(self.name), old, text)
         return self._confirm(done, began, text)
 
     def _confirm(self, done: bool, began: float, text: str) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from ignitetf.errors import CacheNotFound, SqlError
 from ignitetf.net.client import Client, cache_id
 from ignitetf.sql import statement
-from ignitetf.tables.catalog import SEPARATOR, drop_manifest, list_entries, read_entry
+from ignitetf.tables.catalog import SEPARATOR, catalog, drop_manifest
 from ignitetf.tables.describe import find_table, resolve
 from ignitetf.tables.lease import Lease
 from ignitetf.tables.storage import Storage
@@ -126,7 +126,7 @@ def _held(client: Client, name: str) -> Iterator[tuple[str, str]]:
 
 def _data_set(client: Client, cache: str) -> str:
     """Name of the data set stored in or being loaded into this cache; else the cache's name."""
-    for name, text in list_entries(client).items():
+    for name, text in catalog(client).all().items():
         if not name.endswith(f"{SEPARATOR}lease"):
             held = json.loads(text).get("cache")
             if cache in (held, index_table(held or "")):
@@ -137,8 +137,8 @@ def _data_set(client: Client, cache: str) -> str:
 def _caches(client: Client, data_set: str) -> set[str]:
     """The caches of a data set, including those of a load that was stopped."""
     names = {data_set}
-    if (manifest := read_entry(client, data_set)) is not None:
+    if (manifest := catalog(client).get_json(data_set)) is not None:
         names |= {manifest.get("cache") or data_set, manifest.get("index") or data_set}
-    if (journal := read_entry(client, f"{data_set}{SEPARATOR}journal")) is not None:
+    if (journal := catalog(client).get_json(f"{data_set}{SEPARATOR}journal")) is not None:
         names |= set(caches_of(journal["cache"], Storage.from_json(journal["options"])))
     return names

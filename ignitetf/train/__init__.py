@@ -8,16 +8,29 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ignitetf.train.backup import BackupAndRestore
     from ignitetf.train.checkpoint import BackgroundCheckpoint
+    from ignitetf.train.keras_repair import repair_keras
+    from ignitetf.train.parallel import DataParallel, data_parallel
     from ignitetf.train.pydataset import PyDataset
     from ignitetf.train.resident import device_resident
 
-__all__ = ["BackgroundCheckpoint", "BackupAndRestore", "PyDataset", "device_resident"]
+__all__ = [
+    "BackgroundCheckpoint",
+    "BackupAndRestore",
+    "DataParallel",
+    "PyDataset",
+    "data_parallel",
+    "device_resident",
+    "repair_keras",
+]
 
 _PLACES = {
     "BackgroundCheckpoint": "checkpoint",
     "BackupAndRestore": "backup",
+    "DataParallel": "parallel",
     "PyDataset": "pydataset",
+    "data_parallel": "parallel",
     "device_resident": "resident",
+    "repair_keras": "keras_repair",
 }
 
 

@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from ignitetf.errors import ConfigError
 from ignitetf.read.batches import batch_count
+from ignitetf.read.tf.cluster import in_cluster
 from ignitetf.read.tf.dataset import IgniteDataset
 from ignitetf.read.tf.iteration import Steps
 from ignitetf.train.checkpoint import BackgroundCheckpoint, variables_of
@@ -95,6 +96,11 @@ class BackupAndRestore(BackgroundCheckpoint):
             raise ConfigError(
                 "the number of rows is not known, or it is the rest of an epoch",
                 hint="not with where=, nulls='drop' or what resume() gave; the backup resumes",
+            )
+        if rows.shard.count > 1 and in_cluster():
+            raise ConfigError(
+                "a strategy over several workers divides batches, which a backup counts whole",
+                hint="take checkpoints of a loop of your own, with dataset.state()",
             )
         self.batch_size = int(batch_size)
         self._dataset = dataset

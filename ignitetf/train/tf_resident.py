@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ignitetf.errors import ConfigError
 from ignitetf.read.plan import Position
 from ignitetf.read.tf.dataset import IgniteDataset
-from ignitetf.read.tf.tensors import rebatched
+from ignitetf.read.tf.tensors import counted, rebatched
 from ignitetf.train.row_numbers import RowNumbers, check_size
 from ignitetf.wire.buffers import BufferPool
 
@@ -94,4 +94,5 @@ class DeviceResident(tf.data.Dataset):  # type: ignore[misc]
         options = tf.data.Options()
         policy = tf.data.experimental.AutoShardPolicy.OFF
         options.experimental_distribute.auto_shard_policy = policy
-        return batches.apply(tf.data.experimental.assert_cardinality(count)).with_options(options)
+        batches = batches.with_options(options)
+        return counted(batches, count, sharded=numbers.rows.shard.count > 1)

@@ -46,6 +46,7 @@ __all__ = [
 
 _CACHE: Final = struct.Struct("<ib")  # cache id, flags
 _CACHE_IN_TRANSACTION: Final = struct.Struct("<ibi")  # cache id, flags, transaction id
+_CACHE_WITH_EXPIRY: Final = struct.Struct("<ibqqq")  # ..., after creation, update, access (ms)
 _COUNT: Final = struct.Struct("<i")
 _BATCH: Final = struct.Struct("<ibi")  # cache id, flags, number of keys or entries
 _SCAN: Final = struct.Struct("<ibbii?")  # cache id, flags, no filter, page size, partition, local
@@ -53,6 +54,8 @@ _STREAMER_START: Final = struct.Struct("<ibiibi")
 _STREAMER_DATA: Final = struct.Struct("<qbi")  # streamer id, flags, number of entries
 
 _IN_TRANSACTION: Final = 2
+_WITH_EXPIRY: Final = 4
+_UNCHANGED: Final = -2
 _ALL_PARTITIONS: Final = -1
 _STATEMENT_SELECT: Final = 1
 _PESSIMISTIC: Final = 1
@@ -63,7 +66,9 @@ _JAVA: Final = 0
 # Caches
 
 
-def cache_request(cache: int, *objects: bytes, transaction: int | None = None) -> bytes:
+def cache_request(
+    cache: int, *objects: bytes, transaction: int | None = None, lives_ms: int | None = None
+) -> bytes:
     """Return the body of an operation on a cache (CACHE_CLEAR) or on one of its keys.
 
     Args:
@@ -72,7 +77,11 @@ def cache_request(cache: int, *objects: bytes, transaction: int | None = None) -
             CACHE_PUT_IF_ABSENT, CACHE_REMOVE_IF_EQUALS) or by the old and the new value
             (CACHE_REPLACE_IF_EQUALS).
         transaction: Id of the transaction that it belongs to.
+        lives_ms: Time to live of the value from now on; None for ever. Not in a transaction.
     """
+    if lives_ms is not None:
+        head = _CACHE_WITH_EXPIRY.pack(cache, _WITH_EXPIRY, lives_ms, lives_ms, _UNCHANGED)
+        return b"".join((head, *objects))
     return b"".join((_cache_head(cache, transaction), *objects))
 
 

@@ -6,6 +6,7 @@ IGNITETF_FAULT_SEED chooses the nodes and the moments.
 
 import os
 import random
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -54,10 +55,10 @@ class Cluster:
         self.node = type(self.node).start(self.name)
         self.settle()
 
-    def settle(self, nodes=3):
+    def settle(self, nodes=3, **options):
         """Wait until so many nodes are left and every partition has its copies."""
         with connect(self.addresses) as client:
-            settle(client, nodes)
+            settle(client, nodes, **options)
 
 
 @pytest.fixture(scope="module")
@@ -84,53 +85,73 @@ def undisturbed(cluster):
     return report.sequence
 
 
-def with_kills(cluster, kills, rng, table=TABLE, **options):
-    """An epoch during which nodes are killed, each after the one before has its data again."""
-    moments = sorted(rng.sample(range(ROWS), kills))
-    rows, back, killed = 0, None, 0
+class Kills:
+    """Kills nodes while epochs are read, each after the one before has its data again.
 
-    def progress(count, nbytes):
-        nonlocal rows, back, killed
-        rows += count
-        while moments and rows >= moments[0]:
-            moments.pop(0)
-            if back is not None:
-                back.result(150)
-            number = rng.randrange(3)
-            cluster.kill(number)
-            killed += 1
-            back = pool.submit(come_back, rng.uniform(0.0, 6.0))
+    Args:
+        cluster: The nodes.
+        kills: How many are killed.
+        rows: Rows of all epochs together. Kills come in the first two thirds, while all are read.
+        rng: Chooses nodes and moments.
+    """
 
-    def come_back(after):
+    def __init__(self, cluster, kills, rows, rng):
+        self.cluster, self.kills, self.rng, self.killed = cluster, kills, rng, 0
+        self._moments = sorted(rng.sample(range(rows * 2 // 3), kills))
+        self._rows, self._back = 0, None
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(1)
+
+    def progress(self, count, nbytes):
+        with self._lock:
+            self._rows += count
+            while self._moments and self._rows >= self._moments[0]:
+                self._moments.pop(0)
+                self.wait()
+                self.cluster.kill(self.rng.randrange(3))
+                self.killed += 1
+                self._back = self._pool.submit(self._come_back, self.rng.uniform(0.0, 6.0))
+
+    def wait(self):
+        if self._back is not None:
+            self._back.result(150)
+
+    def _come_back(self, after):
         time.sleep(after)
-        cluster.bring_back()
+        self.cluster.bring_back()
 
-    with ThreadPoolExecutor(1) as pool, connect(cluster.addresses) as client:
-        report = verify_epoch(client, table, on_progress=progress, **options)
-        back.result(150)
-    assert killed == kills
-    return report
+    def during(self, *epochs):
+        """Verify epochs side by side, each `(table, options)`; return their reports."""
+
+        def verified(epoch):
+            table, options = epoch
+            with connect(self.cluster.addresses) as client:
+                return verify_epoch(client, table, on_progress=self.progress, **options)
+
+        with ThreadPoolExecutor(len(epochs)) as pool, self._pool:
+            reports = list(pool.map(verified, epochs))
+            self.wait()
+        assert self.killed == self.kills
+        return reports
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.soak)])
-def test_killed_nodes_cost_no_row(cluster, undisturbed, kills):
-    rng = random.Random(SEED)
-    report = with_kills(cluster, kills, rng, readers=2, **OPTIONS)
-    assert report.ok and report.rows == ROWS, report
-    assert report.sequence == undisturbed
-
-
-@pytest.mark.parametrize("table", [TABLE, BLOCKS])
-@pytest.mark.parametrize("shards", [1, pytest.param(4, marks=pytest.mark.soak)])
-def test_killed_nodes_cost_no_row_by_key(cluster, shards, table):
-    """GET_ALL from three owners, of which two die in turn: the same sequence as without."""
-    options = {"order": "global", "seed": 7, "shards": shards, "window_bytes": 4 << 20}
+@pytest.mark.parametrize(
+    ("kills", "shards"), [(3, 1), *(pytest.param(20, n, marks=pytest.mark.soak) for n in (1, 4))]
+)
+def test_killed_nodes_cost_no_row(cluster, undisturbed, kills, shards):
+    """In scans, and by GET_ALL from three owners, of rows and of blocks: the same sequences."""
+    by_key = {"order": "global", "seed": 7, "shards": shards, "window_bytes": 4 << 20}
+    epochs = [(TABLE, {"readers": 2, **OPTIONS}), (TABLE, by_key), (BLOCKS, by_key)]
     with connect(cluster.addresses) as client:
-        undisturbed = verify_epoch(client, table, **options)
-    assert undisturbed.ok and undisturbed.rows == ROWS
-    report = with_kills(cluster, 2, random.Random(SEED), table, **options)
-    assert report.ok and report.rows == ROWS, report
-    assert report.sequence == undisturbed.sequence
+        expected = [undisturbed]
+        for table, options in epochs[1:]:
+            report = verify_epoch(client, table, **options)
+            assert report.ok and report.rows == ROWS
+            expected.append(report.sequence)
+    reports = Kills(cluster, kills, len(epochs) * ROWS, random.Random(SEED)).during(*epochs)
+    for report, sequence in zip(reports, expected, strict=True):
+        assert report.ok and report.rows == ROWS, report
+        assert report.sequence == sequence
 
 
 def test_a_connection_goes_to_the_node_that_was_asked_for(cluster):
@@ -149,6 +170,7 @@ def test_readers_and_nodes_do_not_change_the_order(cluster, undisturbed):
             report = verify_epoch(client, TABLE, readers=readers, **OPTIONS)
             assert report.ok and report.sequence == undisturbed
     # Three nodes, two, one; and three again.
+    cluster.settle(exact=True)
     for number in (2, 1):
         cluster.kill(number)
         cluster.settle(number)

@@ -1,6 +1,7 @@
 """Trainings with Keras, each in a process of its own: the backend is chosen when it is imported."""
 
 import json
+import random
 import sys
 
 import numpy as np
@@ -23,7 +24,8 @@ def fit(train, test, address):
 
     found = []
     for options in ({}, {"workers": 3}, {"workers": 2, "use_multiprocessing": True}):
-        keras.utils.set_random_seed(7)
+        # `keras.utils.set_random_seed` imports TensorFlow where it is installed.
+        random.seed(7)
         model = keras.Sequential(
             [
                 keras.Input((28, 28, 1)),

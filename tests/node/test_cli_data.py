@@ -241,3 +241,22 @@ def test_prompt_completes_names_of_tables_and_columns(address, numbers):
         assert "NEWCOMER" in shell.words
     finally:
         shell.close()
+
+
+def test_doctor_says_what_is_here_and_what_is_missing(cli: Cli, monkeypatch) -> None:
+    from ignitetf.explore import doctor
+    from ignitetf.node.jars import IGNITE_VERSION
+
+    packages = (("Keras", ("no-such-package",), "keras"), ("NumPy", ("numpy",), None))
+    monkeypatch.setattr(doctor, "_PACKAGES", packages)
+    for address, reachable in ((None, True), ("127.0.0.1:1", False)):
+        where = () if address is None else ("--address", address)
+        found = json.loads(done(cli("doctor", "--output", "json", *where)).stdout)
+        rows = {row["name"]: row for row in found["versions"]}
+        assert rows["Keras"]["version"] is None and "ignitetf[keras]" in rows["Keras"]["hint"]
+        assert rows["NumPy"]["version"] and rows["Python"]["version"]
+        node = rows["Ignite"]
+        assert (node["version"] or "").startswith(IGNITE_VERSION) == reachable
+        assert reachable or ("127.0.0.1:1" in node["note"] and node["hint"])
+        assert {row["works"] for row in found["combinations"]} <= {"yes", "no", "untested"}
+    assert "repaired" in done(cli("doctor")).stdout

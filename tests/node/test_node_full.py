@@ -155,7 +155,7 @@ def test_what_makes_room_needs_none(node, client, foreign, filled, monkeypatch):
     def no_room(*_):
         raise ServerError("no", server_message="Failed to update keys (retry update if possible).")
 
-    monkeypatch.setattr("ignitetf.tables.lease.add_text", no_room)
+    monkeypatch.setattr("ignitetf.tables.texts.Texts.add", no_room)
     with pytest.raises(DataSetBusy):
         drop_cache(client, "OURS")
     assert client.cache_size("OURS") == 10

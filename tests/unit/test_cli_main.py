@@ -5,10 +5,8 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 import types
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -89,14 +87,15 @@ def test_import_and_help_load_nothing_heavy():
     assert python(code).splitlines()[-1] == "[]"
 
 
-def test_help_takes_less_than_300_ms():
-    command = Path(sys.executable).with_name("ignitetf")
-    best = 1e9
-    for _ in range(5):
-        start = time.perf_counter()
-        subprocess.run([command, "--help"], stdout=subprocess.DEVNULL, check=True)
-        best = min(best, time.perf_counter() - start)
-    assert best < 0.3
+def test_help_imports_few_modules():
+    """What makes it slow, without a clock: 151 modules in November 2026, NumPy alone has 150."""
+    code = (
+        "import sys; from ignitetf.cli.main import app\n"
+        "try: app(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print(len(sys.modules))"
+    )
+    assert int(python(code).splitlines()[-1]) < 220
 
 
 @pytest.mark.parametrize(

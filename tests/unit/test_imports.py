@@ -19,13 +19,14 @@ FOLDERS = {
 # From the ground up. A module imports from its own group and from the layers below it, never from
 # another group of its own layer. The first word of a group's module below `ignitetf` is looked up.
 LAYERS = (
-    ({"crc", "errors", "native", "owner", "partitions"},),
+    ({"crc", "errors", "native", "owner", "partitions", "post_import"},),
     ({"home", "local", "settings"}, {"sql"}, {"wire"}),
     ({"net"},),
     ({"node"},),
     ({"tables"},),
     ({"fs"}, {"load"}, {"read"}),
-    ({"bench"}, {"explore"}, {"grain"}, {"torch"}, {"train"}),
+    ({"bench"}, {"explore"}, {"grain"}, {"jobs"}, {"torch"}, {"train"}),
+    ({"launch"},),
     ({"cli", "__main__"},),
 )
 

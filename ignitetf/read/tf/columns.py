@@ -24,13 +24,16 @@ __all__ = ["dataset_of"]
 Structure = Node | Mapping[str, "Structure"]
 
 
-def dataset_of(structure: Structure, begin: Callable[[], Batches], count: int | None) -> Steps:
+def dataset_of(
+    structure: Structure, begin: Callable[[], Batches], count: int | None, *, sharded: bool
+) -> Steps:
     """Return a dataset of batches; an iteration in Python raises ignitetf's own errors.
 
     Args:
         structure: The nodes of the columns of a batch.
         begin: Called for each iteration.
         count: Batches of every iteration; None if that is unknown.
+        sharded: Whether they are the batches of one of several workers.
     """
 
     def generate() -> Iterator[Any]:
@@ -42,7 +45,8 @@ def dataset_of(structure: Structure, begin: Callable[[], Batches], count: int | 
             raise for_tensorflow(error) from None
 
     dataset = tf.data.Dataset.from_generator(generate, output_signature=_spec(structure))
-    return Steps(counted(dataset.with_options(page_options(sharded=True)), count))
+    dataset = dataset.with_options(page_options(sharded=True))
+    return Steps(counted(dataset, count, sharded=sharded))
 
 
 def _spec(structure: Structure) -> Any:

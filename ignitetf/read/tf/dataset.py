@@ -29,6 +29,7 @@ from ignitetf.read.nulls import NullPolicy
 from ignitetf.read.plan import WINDOW_BYTES, Even, OrderName, whole_argument
 from ignitetf.read.rows import EpochRows, Epochs, open_rows
 from ignitetf.read.tf.causes import for_tensorflow
+from ignitetf.read.tf.cluster import in_cluster
 from ignitetf.read.tf.iteration import OwnDataset, Steps
 from ignitetf.read.tf.substr import Sharing
 from ignitetf.read.tf.tensors import Form, counted, page_options, rebatched
@@ -216,23 +217,41 @@ class IgniteDataset(OwnDataset):
     ) -> tf.data.Dataset:
         """Return batches of consecutive elements, cut from whole pages.
 
+        Under a strategy over several workers, `batch_size` is the number of rows of a global step,
+        of which each worker trains its share; see docs/distributed.md.
+
         Arrays of varying length become `tf.RaggedTensor`. `num_parallel_calls` and `deterministic`
         are accepted and ignored.
         """
         size = whole_argument("batch_size", batch_size, 1)
-        form, rows = self._form, self._rows.in_batches(size)
+        slice_rows = self._slice_rows(size)
+        form, rows = self._form, self._rows.in_batches(slice_rows)
         uneven = isinstance(rows.order, StepOrder) and rows.order.is_uneven(rows.shard)
         if form.has_runs or uneven or size * rows.reader.entry_bytes >= _LARGE_BATCH_BYTES:
             # Ragged batches cannot be cut in TensorFlow, and large ones are cheaper to pack at once
             # than to copy again.
             static = size if drop_remainder and not uneven else None
-            dataset = self._pages(Sharing.PAGE, _Cut(size, drop_remainder, exact=True), static)
+            dataset = self._pages(
+                Sharing.PAGE, _Cut(size, slice_rows, drop_remainder, exact=True), static
+            )
         else:
-            pages = self._pages(Sharing.PAGE, _Cut(size, drop_remainder))
+            pages = self._pages(Sharing.PAGE, _Cut(size, slice_rows, drop_remainder))
             dataset = rebatched(pages, size, drop_remainder)
-        dataset = dataset.with_options(page_options(sharded=rows.shard.count > 1))
+        sharded = rows.shard.count > 1
+        dataset = dataset.with_options(page_options(sharded=sharded))
         count = None if self._length is None else rows.batch_count(size, drop_remainder)
-        return Steps(counted(dataset, count))
+        return Steps(counted(dataset, count, sharded=sharded))
+
+    def _slice_rows(self, batch_size: int) -> int:
+        """Return the rows that this worker has of a global step, by keys.
+
+        A strategy divides each batch by the workers, and trains the parts in as many steps. So a
+        batch is made of the slices of these steps, which then have the rows that one worker's have.
+        """
+        count = self._rows.shard.count
+        if count == 1 or batch_size % count or not in_cluster():
+            return batch_size
+        return batch_size // count
 
     def numpy(self) -> Iterator[dict[str, Any]]:
         """Yield the rows of the first epoch as NumPy columns; see `EpochRows.numpy`."""
@@ -301,8 +320,9 @@ class IgniteDataset(OwnDataset):
             dataset = self._leaves().flat_map(self._form.rows_of)
         else:
             dataset = self._pages(Sharing.TEXT).unbatch()
-        dataset = dataset.with_options(page_options(sharded=self._rows.shard.count > 1))
-        return counted(dataset, self._length)
+        sharded = self._rows.shard.count > 1
+        dataset = dataset.with_options(page_options(sharded=sharded))
+        return counted(dataset, self._length, sharded=sharded)
 
     def _pages(
         self, sharing: Sharing, cut: _Cut | None = None, rows: int | None = None
@@ -352,6 +372,7 @@ class _Cut:
     """How batches are cut: here, if `exact`, else by TensorFlow out of whole pages."""
 
     batch_size: int
+    slice_rows: int
     drop_remainder: bool
     exact: bool = False
 
@@ -361,7 +382,7 @@ def _chunks(
 ) -> Generator[list[Batch], None, None]:
     """Return what is packed at once: a batch if these are cut here, else about a page."""
     if cut is not None:
-        rows = rows.in_batches(cut.batch_size)
+        rows = rows.in_batches(cut.slice_rows)
         if cut.exact:
             return rows.batch_parts(cut.batch_size, cut.drop_remainder)
     return join_batches(rows.column_batches(), piece_rows, drop_remainder=False)

@@ -24,6 +24,7 @@ from ignitetf.read.leaves import (
     TextStore,
 )
 from ignitetf.read.rows import EpochRows
+from ignitetf.read.tf.cluster import in_cluster
 from ignitetf.read.tf.substr import Sharing, substr_op
 from ignitetf.read.window import ALIGNED_ROWS
 from ignitetf.wire.buffers import BufferPool
@@ -163,9 +164,14 @@ def _assemble(node: Node, leaves: Iterator[tf.Tensor], substr: _Substr | None) -
     return {name: _assemble(inner, leaves, substr) for name, inner in node.fields}
 
 
-def counted(dataset: tf.data.Dataset, count: int | None) -> tf.data.Dataset:
-    """Return the dataset with its cardinality set, if that is known."""
-    if count is None:
+def counted(dataset: tf.data.Dataset, count: int | None, *, sharded: bool) -> tf.data.Dataset:
+    """Return the dataset with its cardinality set, if that is known.
+
+    Not for one of several shards in a process of a TensorFlow cluster. There a strategy divides each
+    batch, and Keras would take the number of steps from before: so many steps train a part of the
+    rows.
+    """
+    if count is None or (sharded and in_cluster()):
         return dataset
     return dataset.apply(tf.data.experimental.assert_cardinality(count))
 

@@ -1,0 +1,335 @@
+"""`ignitetf ps`, `describe`, `attach`, `logs` and `stop`: training jobs, from any machine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ignitetf.cli.options import Connect, connected
+from ignitetf.cli.output import NESTED, OutputOption, note, show
+
+if TYPE_CHECKING:
+    from ignitetf.fs.store import Store
+    from ignitetf.jobs.follow import Look
+    from ignitetf.jobs.record import Job, WorkerStatus
+    from ignitetf.net.client import Client
+
+ps_app = typer.Typer(help="Training jobs.")
+describe_app = typer.Typer(help="A training job and its workers.")
+attach_app = typer.Typer(help="Output and progress of a training job, live.")
+logs_app = typer.Typer(help="The output of a training job.")
+stop_app = typer.Typer(help="End a training job.")
+
+_RECENT = 20
+_COLUMNS = (
+    "job",
+    "state",
+    "workers",
+    "attempt",
+    "created",
+    "seen",
+    "script",
+    "data",
+    "engine",
+    "host",
+)
+_JobArgument = Annotated[
+    str, typer.Argument(metavar="JOB", help="Its id, or how that begins.", show_default=False)
+]
+
+
+@ps_app.command("ps")
+@connected
+def ps(
+    connect: Connect,
+    all_jobs: Annotated[
+        bool, typer.Option("--all", "-a", help=f"All, not the last {_RECENT} and those that run.")
+    ] = False,
+    output: OutputOption = "table",
+) -> None:
+    """List training jobs, the newest first. `dead`: the launcher went without a word.
+
+    Example: ignitetf ps
+    """
+    from ignitetf.jobs.record import ENDED
+    from ignitetf.jobs.store import JobStore
+
+    with connect() as client:
+        found = JobStore(client).jobs()
+    shown = [j for n, j in enumerate(found) if all_jobs or n < _RECENT or j.state not in ENDED]
+    if output in NESTED:
+        show([job.to_json() for job in shown], output, columns=_fields(shown))
+    else:
+        show([_brief(job) for job in shown], output, columns=_COLUMNS)
+
+
+def _fields(jobs: list[Job]) -> list[str] | None:
+    return None if jobs else ["id"]
+
+
+def _brief(job: Job) -> dict[str, Any]:
+    workers = f"{job.workers}" + (f" + {job.ps} ps" if job.ps else "")
+    return {
+        "job": job.id,
+        "state": job.state,
+        "workers": workers,
+        "attempt": job.attempt,
+        "created": job.created,
+        "seen": job.seen,
+        "script": " ".join((job.script, *job.args)),
+        "data": job.data,
+        "engine": job.engine,
+        "host": job.host,
+    }
+
+
+@describe_app.command("describe")
+@connected
+def describe(connect: Connect, job: _JobArgument, output: OutputOption = "table") -> None:
+    """Print the record of a job, and of each worker: rows/s, wait for data, what it read.
+
+    Example: ignitetf describe train-3f2a --output json
+    """
+    from ignitetf.jobs.record import log_folder
+    from ignitetf.jobs.store import JobStore
+
+    with connect() as client:
+        store = JobStore(client)
+        found = store.find(job)
+        workers = store.workers(found.id)
+        living = store.living_workers(found.id, (worker.number for worker in workers))
+    record = {**found.to_json(), "logs": log_folder(found.id)}
+    if output in NESTED:
+        told = [{**w.to_json(), "alive": w.number in living} for w in workers]
+        show({**record, "workers_now": told}, output)
+        return
+    show(record, output)
+    if workers and output == "table":
+        print()
+        show([_worker_row(worker, worker.number in living) for worker in workers], output)
+
+
+def _epoch(worker: WorkerStatus) -> str:
+    """Return the epoch that a worker reads, and how far it is in its part of that."""
+    if not worker.epochs:
+        return ""
+    last = worker.epochs[-1]
+    return f"{last['epoch']}, {last['rows']:,} rows"
+
+
+def _worker_row(worker: WorkerStatus, alive: bool) -> dict[str, Any]:
+    gone = not alive and worker.state not in ("ended", "failed")
+    return {
+        "worker": worker.name,
+        "state": "silent" if gone else worker.state,
+        "host": worker.host,
+        "pid": worker.pid,
+        "epoch": _epoch(worker),
+        "rows": worker.rows,
+        "rows/s": round(worker.rows_per_s),
+        "wait": f"{worker.wait:.0%}",
+        "from": ", ".join(f"{place} {size / 1e6:,.1f} MB" for place, size in worker.places.items()),
+        "exit": worker.exit_code,
+    }
+
+
+@attach_app.command("attach")
+@connected
+def attach(connect: Connect, job: _JobArgument, output: OutputOption = "table") -> None:
+    """Follow a job to its end, and end with its exit code; Ctrl-C leaves it running.
+
+    Example: ignitetf attach train-3f2a
+    """
+    from ignitetf.jobs.follow import exit_code_of, follow
+    from ignitetf.jobs.logs import LogReader
+
+    last = None
+    with _opened(connect) as (client, store):
+        jobs, found = _found(client, job)
+        with _screen(output) as write:
+            for last in follow(jobs, LogReader(store, found.id), found.id):
+                write(last)
+    assert last is not None
+    note(_ending(last.job))
+    raise typer.Exit(exit_code_of(last.job))
+
+
+@contextlib.contextmanager
+def _opened(connect: Connect) -> Iterator[tuple[Client, Store]]:
+    from ignitetf.fs.store import Store
+
+    with connect() as client:
+        yield client, Store(client)
+
+
+def _found(client: Client, job: str) -> tuple[Any, Job]:
+    from ignitetf.jobs.store import JobStore
+
+    jobs = JobStore(client)
+    return jobs, jobs.find(job)
+
+
+@contextlib.contextmanager
+def _screen(output: str) -> Iterator[Callable[[Look], None]]:
+    """Yield what shows a look: JSON lines, lines, or lines above a table of the workers."""
+    if output in NESTED:
+        yield _write_json
+    elif not sys.stdout.isatty():
+        yield _write_lines
+    else:
+        from rich.console import Console
+        from rich.live import Live
+
+        console = Console(highlight=False)
+        with Live(console=console, transient=True, refresh_per_second=4) as live:
+
+            def write(look: Look) -> None:
+                for _, worker, line in look.lines:
+                    console.print(f"[{worker}] {line}", markup=False, soft_wrap=True)
+                live.update(_table(look))
+
+            yield write
+
+
+def _write_json(look: Look) -> None:
+    event = {
+        "state": look.job.state,
+        "attempt": look.job.attempt,
+        "workers": [worker.to_json() for worker in look.workers],
+        "lines": [_line(*told) for told in look.lines],
+    }
+    print(json.dumps(event, ensure_ascii=False), flush=True)
+
+
+def _line(attempt: int, worker: str, line: str) -> dict[str, Any]:
+    return {"attempt": attempt, "worker": worker, "line": line}
+
+
+def _write_lines(look: Look) -> None:
+    for _, worker, line in look.lines:
+        print(f"[{worker}] {line}")
+    sys.stdout.flush()
+
+
+def _table(look: Look) -> Any:
+    from rich.table import Table
+
+    job = look.job
+    table = Table(box=None, pad_edge=False, title_justify="left")
+    table.title = f"{job.id}: {job.state}, attempt {job.attempt}"
+    for name in ("worker", "state", "epoch", "rows", "rows/s", "wait"):
+        table.add_column(name, justify="left" if name in ("worker", "state") else "right")
+    for worker in look.workers:
+        table.add_row(
+            worker.name,
+            worker.state,
+            _epoch(worker),
+            f"{worker.rows:,}",
+            f"{worker.rows_per_s:,.0f}",
+            f"{worker.wait:.0%}",
+        )
+    return table
+
+
+@logs_app.command("logs")
+@connected
+def logs(
+    connect: Connect,
+    job: _JobArgument,
+    worker: Annotated[
+        str | None,
+        typer.Option("--worker", "-w", metavar="I", help="Only this one: 0, 'ps 0', chief."),
+    ] = None,
+    attempt: Annotated[
+        int | None, typer.Option(min=1, metavar="K", help="Only this start of the group.")
+    ] = None,
+    follow_it: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the job ends.")
+    ] = False,
+    output: OutputOption = "table",
+) -> None:
+    """Print what the workers of a job wrote; as JSON, an object a line.
+
+    Example: ignitetf logs train-3f2a --worker 1
+    """
+    from ignitetf.jobs.follow import follow
+    from ignitetf.jobs.logs import LogReader
+
+    name = f"worker {worker}" if worker is not None and worker.isdigit() else worker
+    with _opened(connect) as (client, store):
+        jobs, found = _found(client, job)
+        reader = LogReader(store, found.id, name, attempt)
+        if not follow_it:
+            looks = [list(reader.lines(rest=True))]
+        else:
+            looks = (look.lines for look in follow(jobs, reader, found.id))  # type: ignore[assignment]
+        some = False
+        for lines in looks:
+            for of_attempt, from_worker, line in lines:
+                some = True
+                if output in NESTED:
+                    print(json.dumps(_line(of_attempt, from_worker, line), ensure_ascii=False))
+                else:
+                    print(line if name is not None else f"[{from_worker}] {line}")
+            sys.stdout.flush()
+    if not some:
+        note(f"{found.id}: no output of {name or 'any worker'} yet")
+
+
+@stop_app.command("stop")
+@connected
+def stop(
+    connect: Connect,
+    job: _JobArgument,
+    wait: Annotated[
+        float,
+        typer.Option("--wait", min=0, help="How long to wait for its end.", metavar="SECONDS"),
+    ] = 60.0,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Also forget it, with its output.")
+    ] = False,
+    output: OutputOption = "table",
+) -> None:
+    """Ask the launcher of a job to end it, and wait until it has.
+
+    Example: ignitetf stop train-3f2a
+    """
+    from ignitetf.errors import RequestTimeout
+    from ignitetf.jobs.follow import wait_for_end
+    from ignitetf.jobs.record import ENDED
+    from ignitetf.jobs.store import user_and_host, utc_now
+
+    with _opened(connect) as (client, store):
+        jobs, found = _found(client, job)
+        if found.state not in ENDED:
+            jobs.request_stop(found.id, user_and_host())
+            found = wait_for_end(jobs, found.id, wait)
+        if found.state not in ENDED:
+            raise RequestTimeout(
+                f"{found.id} is still {found.state} after {wait:g} s",
+                hint="it ends when its workers do; see 'ignitetf describe'",
+            )
+        if found.state == "dead":
+            cause = found.cause or "its launcher went without a word"
+            found = jobs.update(found.id, state="failed", cause=cause, ended=utc_now())
+        note(_ending(found))
+        if output != "table":
+            show(found.to_json(), output)
+        if remove:
+            jobs.remove(found.id)
+            with contextlib.suppress(FileNotFoundError):
+                store.remove_directory(f"/jobs/{found.id}", recursive=True)
+
+
+def _ending(job: Job) -> str:
+    told = f"{job.id}: {job.state}"
+    if job.exit_code is not None:
+        told += f", exit code {job.exit_code}"
+    if job.state == "dead" and job.seen:
+        told += f", last seen {job.seen}"
+    return f"{told} ({job.cause})" if job.cause else told

@@ -1,0 +1,164 @@
+"""`ignitetf launch`: an unchanged script as one or several workers."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+import ignitetf
+from ignitetf.cli.options import Connect, connected
+from ignitetf.cli.output import NESTED, Output, OutputOption, note, show
+
+if TYPE_CHECKING:
+    from ignitetf.launch.spec import LaunchSpec
+
+app = typer.Typer()
+
+Engine = Literal["local", "ray", "kubernetes"]
+Keras = Literal["as-is", "repair", "legacy"]
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+@connected
+def launch(
+    connect: Connect,
+    script: Annotated[str, typer.Argument(help="The script.", show_default=False)],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ARGS]...", help="Its arguments.", show_default=False),
+    ] = None,
+    workers: Annotated[int, typer.Option("--workers", "-n", min=1, help="Workers.")] = 1,
+    parameter_servers: Annotated[
+        int,
+        typer.Option(
+            "--ps", min=0, help="Parameter servers; with them there is also a chief.", metavar="K"
+        ),
+    ] = 0,
+    data: Annotated[
+        str | None,
+        typer.Option(help="Data set that IgniteDataset reads.", metavar="NAME"),
+    ] = None,
+    engine_name: Annotated[
+        Engine, typer.Option("--engine", help="Where the workers run.")
+    ] = "local",
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Return when the job has begun; it goes on.")
+    ] = False,
+    restarts: Annotated[
+        int, typer.Option(min=0, help="Start the group again after so many failures.", metavar="R")
+    ] = 0,
+    elastic: Annotated[
+        str | None,
+        typer.Option(help="Start it again with the workers that are left.", metavar="MIN:MAX"),
+    ] = None,
+    start_timeout: Annotated[
+        float,
+        typer.Option(min=0, help="Limit for each worker to start; 0 for none.", metavar="SECONDS"),
+    ] = 120.0,
+    end_timeout: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            help="Limit from the first worker done to the last; 0 for none.",
+            metavar="SECONDS",
+        ),
+    ] = 3600.0,
+    grace: Annotated[
+        float,
+        typer.Option(min=0, help="Time to end in before it is forced.", metavar="SECONDS"),
+    ] = 10.0,
+    keras: Annotated[
+        Keras, typer.Option(help="Repair Keras 3 for several workers, take Keras 2, or neither.")
+    ] = "repair",
+    image: Annotated[
+        str, typer.Option(help="Image of the pods, for Kubernetes.", metavar="NAME")
+    ] = f"ignitetf:{ignitetf.__version__}",
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Print what would run, and start nothing."),
+    ] = False,
+    output: OutputOption = "table",
+) -> None:
+    """Run a script as one or several workers, each with its place in the group and in the data.
+
+    Options of the script come after its name.
+
+    Example: ignitetf launch -n 2 --restarts 2 train.py --epochs 10
+    """
+    from ignitetf.launch.checks import check_spec
+    from ignitetf.launch.job import check_launch, job_of, place_of, run_job
+    from ignitetf.launch.output import Prefixed
+    from ignitetf.launch.spec import LaunchSpec, elastic_range
+
+    spec = LaunchSpec(
+        script,
+        tuple(arguments or ()),
+        workers,
+        parameter_servers,
+        data,
+        restarts,
+        None if elastic is None else elastic_range(elastic),
+        start_timeout,
+        end_timeout,
+        grace,
+        engine_name,
+        keras,
+    )
+    # Before the cluster is asked: a wrong name needs none.
+    check_spec(spec)
+    if engine_name == "kubernetes" or (engine_name == "ray" and dry_run):
+        _print_manifests(spec, image, connect, dry_run)
+        return
+    with connect() as client:
+        engine = check_launch(spec, client)
+        job = job_of(spec)
+        if dry_run:
+            show(_planned(engine.plan(spec, place_of(job)), output), output)
+            return
+        if detach:
+            from ignitetf.launch.background import run_in_background
+
+            job = run_in_background(spec, job, client)
+            note(f"'ignitetf attach {job.id}' looks at it, 'ignitetf stop {job.id}' ends it")
+            show(job.to_json() if output in NESTED else {"job": job.id}, output)
+            return
+        # Standard output is for the record, if that is a document.
+        screen = Prefixed(sys.stderr if output != "table" else sys.stdout, sys.stderr)
+        job = run_job(spec, job, client, show=screen.write, note=note)
+    if output != "table":
+        show(job.to_json(), output)
+    raise typer.Exit(job.exit_code or 0)
+
+
+def _print_manifests(spec: LaunchSpec, image: str, connect: Connect, dry_run: bool) -> None:
+    """Print the objects that run the job in Kubernetes, which starts it itself."""
+    from ignitetf.errors import ConfigError
+    from ignitetf.jobs.store import new_id
+    from ignitetf.launch.kubernetes import SECRET, Target, indexed_job, ray_job, to_yaml
+
+    if not dry_run:
+        raise ConfigError(
+            "Kubernetes starts the pods itself",
+            hint="ignitetf launch --engine kubernetes --dry-run ... | kubectl apply -f -",
+        )
+    settings = connect.settings()
+    make = ray_job if spec.engine == "ray" else indexed_job
+    sys.stdout.write(to_yaml(make(spec, Target(new_id(spec.script), image, settings))))
+    if settings.tls or settings.username is not None:
+        note(
+            f"the pods take username, password, ca.pem, cert.pem, key.pem from the secret {SECRET!r}:"
+            f" kubectl create secret generic {SECRET} --from-literal ... --from-file ..."
+        )
+
+
+def _planned(workers: list[dict[str, Any]], output: Output) -> list[dict[str, Any]]:
+    """Return what would be started; where objects inside objects are not shown, a row each."""
+    if output in NESTED:
+        return workers
+    return [
+        {"worker": worker["worker"], "name": name, "value": value}
+        for worker in workers
+        for name, value in {"command": " ".join(worker["command"]), **worker["environment"]}.items()
+    ]

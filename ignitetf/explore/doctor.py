@@ -1,0 +1,144 @@
+"""What is installed here, and which combinations of it train on several workers.
+
+metadata of packages, Java, node -> **doctor** -> cli
+
+Nothing heavy is imported and nothing is trained: what works is known from tests of these versions.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+import ignitetf
+from ignitetf.errors import IgniteTFError
+from ignitetf.native import PARTS, NotBuilt, compiler
+from ignitetf.net.client import Client
+from ignitetf.node.java import find_java
+from ignitetf.read.keras_fault import TESTED
+
+__all__ = ["combinations", "versions"]
+
+# Packages by the names under which they are distributed, and the extra that brings them.
+_PACKAGES: Final = (
+    ("TensorFlow", ("tensorflow", "tensorflow-cpu"), "tensorflow-cpu"),
+    ("Keras", ("keras",), "keras"),
+    ("tf_keras", ("tf-keras",), "legacy"),
+    ("JAX", ("jax",), "jax"),
+    ("PyTorch", ("torch",), "torch"),
+    ("Grain", ("grain",), "grain"),
+    ("Ray", ("ray",), None),
+    ("pyignite", ("pyignite",), None),
+    ("NumPy", ("numpy",), None),
+    ("pyarrow", ("pyarrow",), "arrow"),
+)
+# With these releases the tests of several workers have run.
+_TESTED: Final = {"TensorFlow": "2.21", "tf_keras": "2.21", "JAX": "0.10"}
+
+
+def versions(connect: Callable[[], Client]) -> list[dict[str, Any]]:
+    """Return what is here: `name`, `version` (None if it is missing), `note`, `hint`.
+
+    Args:
+        connect: Opens a client; an error is what the row of the node says.
+    """
+    rows = [
+        _row("ignitetf", ignitetf.__version__),
+        _row("Python", platform.python_version(), platform.platform()),
+        *(_package(name, names, extra) for name, names, extra in _PACKAGES),
+        _java(),
+        _compiler(),
+        _node(connect),
+    ]
+    return rows
+
+
+def combinations() -> list[dict[str, Any]]:
+    """Return what trains on several workers: `combination`, `works` (yes, no, untested), `note`.
+
+    A combination of which a part is missing does not work, and `note` says which.
+    """
+    tensorflow = _installed("tensorflow", "tensorflow-cpu")
+    keras, legacy, jax = _installed("keras"), _installed("tf-keras"), _installed("jax")
+    torch = _installed("torch")
+    has_keras_3 = keras is not None and not keras.startswith("2.")
+    repaired = "yes" if keras in TESTED else "untested"
+    how = "ignitetf launch --keras repair, or ignitetf.train.repair_keras()"
+    known: list[tuple[str, str, str, dict[str, Any]]] = [
+        ("TensorFlow, a loop of one's own", "yes", "", {"TensorFlow": tensorflow}),
+        ("TensorFlow, Keras 3 fit, as it is", "no" if keras in TESTED else "untested", how,
+         {"TensorFlow": tensorflow, "Keras 3": has_keras_3}),
+        ("TensorFlow, Keras 3 fit, repaired", repaired, f"tested: {', '.join(sorted(TESTED))}",
+         {"TensorFlow": tensorflow, "Keras 3": has_keras_3}),
+        ("TensorFlow, tf_keras fit", "yes", "TF_USE_LEGACY_KERAS=1",
+         {"TensorFlow": tensorflow, "tf_keras": legacy}),
+        ("JAX, Keras 3 fit", "yes", "KERAS_BACKEND=jax, ignitetf.train.data_parallel()",
+         {"JAX": jax, "Keras 3": has_keras_3, "TensorFlow": tensorflow}),
+        ("PyTorch, ignitetf.torch", "yes", "ranks of torch.distributed", {"PyTorch": torch}),
+    ]  # fmt: skip
+    return [_combination(*each) for each in known]
+
+
+def _combination(name: str, works: str, note: str, needs: dict[str, Any]) -> dict[str, Any]:
+    missing = [part for part, found in needs.items() if not found]
+    if missing:
+        return {"combination": name, "works": "no", "note": f"missing: {', '.join(missing)}"}
+    for part, found in needs.items():
+        tested = _TESTED.get(part)
+        if works == "yes" and tested is not None and not str(found).startswith(f"{tested}."):
+            return {"combination": name, "works": "untested", "note": f"tested: {part} {tested}"}
+    return {"combination": name, "works": works, "note": note}
+
+
+def _row(name: str, found: str | None, note: str = "", hint: str = "") -> dict[str, Any]:
+    return {"name": name, "version": found, "note": note, "hint": hint}
+
+
+def _installed(*names: str) -> str | None:
+    """Return the version of the first of these distributions that is installed."""
+    for name in names:
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return None
+
+
+def _package(name: str, names: tuple[str, ...], extra: str | None) -> dict[str, Any]:
+    found = _installed(*names)
+    if found is not None:
+        return _row(name, found)
+    return _row(name, None, "missing", f"pip install 'ignitetf[{extra}]'" if extra else "")
+
+
+def _java() -> dict[str, Any]:
+    try:
+        found = find_java()
+    except IgniteTFError as error:
+        return _row("Java", None, str(error), error.hint or "")
+    return _row("Java", str(found.major), found.origin)
+
+
+def _compiler() -> dict[str, Any]:
+    """Return whether the parts in C came with the installation, or what would build them."""
+    folder = Path(ignitetf.__file__).parent
+    parts = [folder / part for part in PARTS]
+    if all(part.with_suffix(".so").exists() for part in parts):
+        return _row("parts in C", ignitetf.__version__, "built with the installation")
+    try:
+        return _row("parts in C", ignitetf.__version__, f"built by {' '.join(compiler())}")
+    except NotBuilt as error:
+        return _row("parts in C", None, str(error), error.hint or "")
+
+
+def _node(connect: Callable[[], Client]) -> dict[str, Any]:
+    try:
+        with connect() as client:
+            count = len(client.nodes())
+            (found,) = client.sql("SELECT VERSION FROM SYS.NODES LIMIT 1").fetchall()
+    except IgniteTFError as error:
+        return _row("Ignite", None, str(error), error.hint or "ignitetf node start")
+    return _row("Ignite", str(found[0]), f"{count} node{'s' if count > 1 else ''} reachable")

@@ -1,0 +1,232 @@
+"""The output of a job's workers in `igfs://`, written while it runs and read from anywhere.
+
+launcher: lines -> **logs** -> `igfs:///jobs/<job>/logs/attempt-<k>/<worker>.log` -> logs, attach
+
+Lines wait in memory, at most `MOST_BYTES` a worker, and are published about once a second by a
+thread of their own, so that a slow or absent cluster never holds up a worker. What does not fit is
+dropped, and the log says how many lines that were.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from ignitetf.errors import IgniteTFError
+from ignitetf.fs.files import FileWriter
+from ignitetf.fs.path import path_of_url
+from ignitetf.fs.records import Entry
+from ignitetf.fs.store import Store, open_store
+from ignitetf.jobs.record import log_folder
+from ignitetf.settings import Settings
+
+__all__ = ["LogReader", "LogWriter"]
+
+MOST_BYTES: Final = 1 << 20
+_PUBLISH_S: Final = 1.0
+_READ_BYTES: Final = 1 << 20
+_ATTEMPT: Final = re.compile(r"attempt-(\d+)")
+
+
+@dataclass
+class _Waiting:
+    """The lines of one worker that are not in the cluster yet.
+
+    Attributes:
+        lines: Those that nobody is storing now.
+        nbytes: Size of all, with those that are being stored.
+        dropped: How many were dropped after the last one of `lines`.
+        writer: Where they go; None if that has to be opened.
+    """
+
+    lines: list[bytes] = field(default_factory=list)
+    nbytes: int = 0
+    dropped: int = 0
+    writer: FileWriter | None = None
+
+    def add(self, line: bytes) -> None:
+        self.lines.append(line)
+        self.nbytes += len(line)
+
+    def tell_dropped(self) -> None:
+        """Add a line that says how many were dropped in its place, if any were."""
+        if self.dropped:
+            self.add(b"[%d lines were dropped here: too many at once]\n" % self.dropped)
+            self.dropped = 0
+
+
+class LogWriter:
+    """Keeps the output of the workers of one attempt.
+
+    Args:
+        settings: Where the cluster is.
+        job: Id of the job.
+        attempt: Number of the attempt.
+    """
+
+    def __init__(self, settings: Settings, job: str, attempt: int) -> None:
+        self._settings = settings
+        self._folder = f"{path_of_url(log_folder(job))}/attempt-{attempt}"
+        self._waiting: dict[str, _Waiting] = {}
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._publish_often, name="logs", daemon=True)
+        self._thread.start()
+
+    def write(self, worker: str, line: str) -> None:
+        """Keep a line of a worker; returns at once."""
+        data = line.encode("utf-8", "replace") + b"\n"
+        with self._lock:
+            waiting = self._waiting.setdefault(worker, _Waiting())
+            if waiting.nbytes + len(data) > MOST_BYTES:
+                waiting.dropped += 1
+                return
+            waiting.tell_dropped()
+            waiting.add(data)
+
+    def close(self, limit_s: float = 10.0) -> bool:
+        """Publish what is left; return False if that took longer than `limit_s` and was given up."""
+        self._ended.set()
+        self._thread.join(limit_s)
+        return not self._thread.is_alive()
+
+    def _publish_often(self) -> None:
+        while not self._ended.wait(_PUBLISH_S):
+            self._publish()
+        self._publish()
+        self._publish()  # how many lines were dropped after the last one
+        for waiting in self._all():
+            if waiting.writer is not None:
+                with contextlib.suppress(OSError, IgniteTFError):
+                    waiting.writer.close()
+
+    def _all(self) -> list[_Waiting]:
+        with self._lock:
+            return list(self._waiting.values())
+
+    def _publish(self) -> None:
+        with self._lock:
+            waiting = dict(self._waiting)
+        for worker, one in waiting.items():
+            # The cluster is away: the lines wait for the next turn.
+            with contextlib.suppress(OSError, IgniteTFError):
+                self._publish_worker(worker, one)
+
+    def _publish_worker(self, worker: str, waiting: _Waiting) -> None:
+        with self._lock:
+            # After lines that wait, it is told once there is room again, so that it is told once.
+            if not waiting.lines:
+                waiting.tell_dropped()
+            lines, waiting.lines = waiting.lines, []
+        if not lines:
+            return
+        try:
+            if waiting.writer is None:
+                store = open_store(self._settings)
+                path = f"{self._folder}/{_file_name(worker)}"
+                waiting.writer = store.open_write(path, "a")
+            waiting.writer.write(memoryview(b"".join(lines)))
+            waiting.writer.publish()
+        except BaseException:
+            self._keep(waiting, lines)
+            raise
+        with self._lock:
+            waiting.nbytes -= sum(map(len, lines))
+
+    def _keep(self, waiting: _Waiting, lines: list[bytes]) -> None:
+        """Put lines back, since they may not have been stored; a reader may then see them twice."""
+        if waiting.writer is not None:
+            with contextlib.suppress(OSError, IgniteTFError):
+                waiting.writer.discard()
+            waiting.writer = None
+        with self._lock:
+            waiting.lines = [*lines, *waiting.lines]
+
+
+class LogReader:
+    """Reads the output of a job's workers, each line once; to be asked again for what is new.
+
+    Args:
+        store: The file system.
+        job: Id of the job.
+        worker: Only this worker ("worker 0"), or all.
+        attempt: Only this attempt, or all.
+    """
+
+    def __init__(
+        self, store: Store, job: str, worker: str | None = None, attempt: int | None = None
+    ) -> None:
+        self._store = store
+        self._folder = path_of_url(log_folder(job))
+        self._worker = worker
+        self._attempt = attempt
+        self._read: dict[str, int] = {}
+
+    def lines(self, *, rest: bool = False) -> Iterator[tuple[int, str, str]]:
+        """Yield attempt, worker and text of the lines that are new, worker by worker.
+
+        Args:
+            rest: Also a last line that has no end yet.
+        """
+        for attempt, worker, path, size in self._files():
+            begin = self._read.get(path, 0)
+            if size <= begin:
+                continue
+            for line, end in self._new_lines(path, begin, size, rest):
+                self._read[path] = end
+                yield attempt, worker, line
+
+    def attempts(self) -> list[int]:
+        """Return the numbers of the attempts that have output, ascending."""
+        found = (_ATTEMPT.fullmatch(name) for name, entry in self._list(self._folder))
+        return sorted(int(match[1]) for match in found if match)
+
+    def _files(self) -> Iterator[tuple[int, str, str, int]]:
+        for attempt in self.attempts() if self._attempt is None else [self._attempt]:
+            folder = f"{self._folder}/attempt-{attempt}"
+            for name, entry in sorted(self._list(folder), key=lambda found: _sorted_name(found[0])):
+                worker = _worker_name(name)
+                if self._worker in (None, worker):
+                    yield attempt, worker, f"{folder}/{name}", entry.size
+
+    def _list(self, folder: str) -> list[tuple[str, Entry]]:
+        try:
+            return self._store.list(folder)
+        except FileNotFoundError:
+            return []
+
+    def _new_lines(self, path: str, begin: int, size: int, rest: bool) -> Iterator[tuple[str, int]]:
+        reader = self._store.open_read(path)
+        try:
+            kept = b""
+            while begin < size:
+                data = reader.read(begin, min(_READ_BYTES, size - begin))
+                if not data:
+                    break
+                at = begin - len(kept)
+                begin += len(data)
+                *lines, kept = (kept + data).split(b"\n")
+                for line in lines:
+                    at += len(line) + 1
+                    yield line.decode("utf-8", "replace"), at
+            if kept and rest:
+                yield kept.decode("utf-8", "replace"), begin
+        finally:
+            reader.close()
+
+
+def _file_name(worker: str) -> str:
+    return worker.replace(" ", "-") + ".log"
+
+
+def _worker_name(file: str) -> str:
+    return file.removesuffix(".log").replace("-", " ")
+
+
+def _sorted_name(file: str) -> tuple[str, int]:
+    kind, _, number = _worker_name(file).partition(" ")
+    return kind, int(number) if number.isdigit() else -1

@@ -1,0 +1,243 @@
+"""`JobStore`: the jobs of a cluster, kept in the cache `IGNITETF_JOBS`.
+
+launcher, workers -> record -> **store** -> ps, describe, attach, stop
+
+Its entries, by name:
+
+- `<job>`: the record (`Job`), changed by compare and replace.
+- `<job>#beat`: the launcher's sign of life, with a time to live. The cluster forgets it by its own
+  clock, so whoever does not find it knows that the launcher has been silent for `ALIVE_S`.
+- `<job>#seen`: when it gave the last one, for people; that stays.
+- `<job>#worker-<i>`: the last status of a worker (`WorkerStatus`), of the latest attempt.
+- `<job>#worker-<i>#beat`: its sign of life.
+- `<job>#stop`: somebody wants the job to end; who.
+- `<job>#end-<attempt>-<i>`: a worker has ended its script and waits for the others.
+"""
+
+from __future__ import annotations
+
+import datetime
+import difflib
+import getpass
+import os
+import platform
+import re
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from ignitetf.errors import ConfigError, JobNotFound
+from ignitetf.jobs.record import ENDED, Job, WorkerStatus
+from ignitetf.net.client import Client
+from ignitetf.tables.texts import Texts, json_text
+
+__all__ = ["ALIVE_S", "BEAT_S", "JOBS_CACHE", "JobStore", "new_id", "user_and_host", "utc_now"]
+
+JOBS_CACHE: Final = "IGNITETF_JOBS"
+BEAT_S: Final = 1.0
+ALIVE_S: Final = 10.0
+_SEPARATOR: Final = "#"
+
+
+def utc_now() -> str:
+    """Return the time as ISO 8601 in UTC, to the second."""
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+
+
+def new_id(script: str) -> str:
+    """Return an id for a new job: the script's name, shortened, and four random characters."""
+    name = re.sub(r"[^a-z0-9]+", "-", Path(script).stem.lower()).strip("-")[:24].rstrip("-")
+    return f"{name or 'job'}-{secrets.token_hex(2)}"
+
+
+class JobStore:
+    """The jobs of a cluster.
+
+    Args:
+        client: The connection.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._texts = Texts(client, JOBS_CACHE)
+
+    # The record
+
+    def create(self, job: Job) -> None:
+        """Record a new job.
+
+        Raises:
+            ConfigError: There is a job of this id.
+        """
+        self.beat(job.id)
+        if not self._texts.add(job.id, json_text(job.to_json())):
+            raise ConfigError(f"there is a job {job.id!r} already")
+
+    def put(self, job: Job) -> None:
+        """Record a job, in the place of one of the same id that was started before."""
+        self._texts.put(job.id, json_text(job.to_json()))
+
+    def update(self, job: str, **changes: Any) -> Job:
+        """Change fields of a job's record, and return the new one.
+
+        Raises:
+            JobNotFound: There is none.
+        """
+        while True:
+            text = self._texts.get(job)
+            if text is None:
+                raise self._missing(job)
+            found = Job.from_json(self._texts.parse(job, text))
+            changed = replace(found, **changes)
+            if self._texts.replace(job, text, json_text(changed.to_json())):
+                return changed
+
+    def get(self, job: str) -> Job:
+        """Return a job by its id, as it is now: `dead` if its launcher went without a word.
+
+        Raises:
+            JobNotFound: There is none.
+        """
+        found = self._texts.get_json(job)
+        if found is None:
+            raise self._missing(job)
+        return self._as_it_is(Job.from_json(found))
+
+    def find(self, start: str) -> Job:
+        """Return a job by its id, or by the start of one if no other has it.
+
+        Raises:
+            JobNotFound: There is none, or several.
+        """
+        ids = [job.id for job in self.jobs()]
+        found = [start] if start in ids else [job for job in ids if job.startswith(start)]
+        if len(found) == 1:
+            return self.get(found[0])
+        if found:
+            raise JobNotFound(f"{start!r} can be {', '.join(found[:5])}")
+        raise self._missing(start, ids)
+
+    def jobs(self) -> list[Job]:
+        """Return all jobs, the newest first."""
+        jobs = [
+            self._as_it_is(Job.from_json(self._texts.parse(name, text)))
+            for name, text in self._texts.all().items()
+            if _SEPARATOR not in name
+        ]
+        return sorted(jobs, key=lambda job: (job.created, job.id), reverse=True)
+
+    def remove(self, job: str) -> None:
+        """Forget a job; what it wrote to `igfs://` stays."""
+        for name in self._texts.all():
+            if name.split(_SEPARATOR)[0] == job:
+                self._texts.delete(name)
+
+    def _as_it_is(self, job: Job) -> Job:
+        if job.state in ENDED:
+            return job
+        # By its name: a scan may still find what has expired a moment ago.
+        seen = self._texts.get(_beat(job.id))
+        if seen is not None:
+            return replace(job, seen=seen)
+        # Launchers record the end before they fall silent, so it may be newer than `job`.
+        record = self._texts.get_json(job.id)
+        now = job if record is None else Job.from_json(record)
+        if now.state in ENDED:
+            return now
+        return replace(now, state="dead", seen=self._texts.get(_seen(job.id)) or "")
+
+    def _missing(self, job: str, ids: Sequence[str] = ()) -> JobNotFound:
+        near = difflib.get_close_matches(job, ids, 1)
+        hint = f"did you mean {near[0]!r}?" if near else "see 'ignitetf ps --all'"
+        return JobNotFound(f"there is no job {job!r}", hint=hint)
+
+    # Signs of life
+
+    def beat(self, job: str) -> None:
+        """Say that the launcher lives; to be repeated every `BEAT_S`."""
+        now = utc_now()
+        self._texts.put(_seen(job), now)
+        self._texts.put(_beat(job), now, lives_s=ALIVE_S)
+
+    def end_beat(self, job: str) -> None:
+        """Say that the launcher ends now."""
+        self._texts.delete(_beat(job))
+
+    def beat_worker(self, job: str, status: WorkerStatus) -> None:
+        """Record how a worker is, and that it lives; to be repeated every `BEAT_S`."""
+        entry = _worker(job, status.number)
+        self._texts.put(entry, json_text(status.to_json()))
+        if status.state in ("ended", "failed"):
+            self._texts.delete(_beat(entry))
+        else:
+            self._texts.put(_beat(entry), str(status.attempt), lives_s=ALIVE_S)
+
+    def workers(self, job: str) -> list[WorkerStatus]:
+        """Return the last status of each worker that told one, in their order.
+
+        Raises:
+            JobNotFound: There is no such job.
+        """
+        record = self._texts.get_json(job)
+        if record is None:
+            raise self._missing(job)
+        # By their names: a scan would read what all jobs have left, twice a second in `attach`.
+        names = [_worker(job, number) for number in range(Job.from_json(record).most_processes)]
+        found = map(self._texts.get_json, names)
+        return [WorkerStatus.from_json(status) for status in found if status is not None]
+
+    def living_workers(self, job: str, workers: Iterable[int]) -> set[int]:
+        """Return which of these workers gave a sign of life within `ALIVE_S`."""
+        beats = {number: _beat(_worker(job, number)) for number in workers}
+        return {number for number, beat in beats.items() if self._texts.get(beat) is not None}
+
+    # What others ask for
+
+    def request_stop(self, job: str, by: str) -> None:
+        """Ask the launcher to end a job."""
+        self._texts.add(f"{job}{_SEPARATOR}stop", by)
+
+    def stop_requested(self, job: str) -> str | None:
+        """Return who asked for the end of a job, or None."""
+        return self._texts.get(f"{job}{_SEPARATOR}stop")
+
+    # The end of an attempt
+
+    def arrive(self, job: str, attempt: int, worker: int) -> None:
+        """Say that a worker has ended its script and waits for the others."""
+        self._texts.put(f"{_end(job, attempt)}{worker}", utc_now())
+
+    def leave(self, job: str, attempt: int, worker: int) -> None:
+        """Take back what an earlier process of this worker said by `arrive`."""
+        self._texts.delete(f"{_end(job, attempt)}{worker}")
+
+    def arrived(self, job: str, attempt: int, workers: Iterable[int]) -> set[int]:
+        """Return which of these workers have ended their script in an attempt."""
+        start = _end(job, attempt)
+        return {number for number in workers if self._texts.get(f"{start}{number}") is not None}
+
+
+def _beat(name: str) -> str:
+    return f"{name}{_SEPARATOR}beat"
+
+
+def _seen(job: str) -> str:
+    return f"{job}{_SEPARATOR}seen"
+
+
+def _worker(job: str, number: int) -> str:
+    return f"{job}{_SEPARATOR}worker-{number}"
+
+
+def _end(job: str, attempt: int) -> str:
+    return f"{job}{_SEPARATOR}end-{attempt}-"
+
+
+def user_and_host() -> str:
+    """Return who this process is, for the records that people read."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):
+        user = str(os.getuid())
+    return f"{user}@{platform.node()}"

@@ -1,0 +1,91 @@
+"""A launcher that goes on when the command that started it has ended.
+
+spec, settings -> **background** -> process -> record
+
+`python -m ignitetf.launch.background` is that process. The settings are in its environment, since
+they may have secrets; the rest is its argument.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Final
+
+from ignitetf.errors import ConfigError, IgniteTFError, JobNotFound
+from ignitetf.home import ignitetf_home
+from ignitetf.jobs.record import Job
+from ignitetf.jobs.store import JobStore
+from ignitetf.launch.environment import launcher_environment
+from ignitetf.launch.job import run_job
+from ignitetf.launch.roles import Role
+from ignitetf.launch.spec import LaunchSpec
+from ignitetf.local.process import launch, private_directory
+from ignitetf.net.client import Client, connect
+
+__all__ = ["main", "run_in_background"]
+
+_BEGIN_S: Final = 60.0
+_POLL_S: Final = 0.1
+
+
+def run_in_background(spec: LaunchSpec, job: Job, client: Client) -> Job:
+    """Start a launcher for a job, and return its record once it is there.
+
+    Raises:
+        ConfigError: The launcher ended before, or did not begin in time.
+    """
+    log = private_directory(ignitetf_home() / "jobs") / f"{job.id}.log"
+    argument = json.dumps({"spec": asdict(spec), "job": job.to_json()})
+    process = launch(
+        [sys.executable, "-m", "ignitetf.launch.background", argument],
+        directory=Path.cwd(),
+        log=log,
+        environment=launcher_environment(client.settings),
+    )
+    try:
+        return _record(job.id, client, process.poll)
+    except ConfigError as error:
+        process.kill()
+        process.wait()
+        told = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        raise error.at(told[-1]) if told else error from None
+    finally:
+        log.unlink()
+
+
+def _record(job: str, client: Client, poll: Callable[[], int | None]) -> Job:
+    store, deadline = JobStore(client), time.monotonic() + _BEGIN_S
+    while True:
+        ended = poll() is not None
+        try:
+            return store.get(job)
+        except JobNotFound:
+            if ended or time.monotonic() > deadline:
+                raise ConfigError(f"the launcher of job {job} did not begin") from None
+        time.sleep(_POLL_S)
+
+
+def main() -> None:
+    """Run the job of the argument."""
+    given = json.loads(sys.argv[1])
+    spec = LaunchSpec.from_json(given["spec"])
+    job = replace(Job.from_json(given["job"]), pid=os.getpid())
+    with connect() as client:
+        run_job(spec, job, client, show=_nowhere, note=print)
+
+
+def _nowhere(role: Role, stream: str, line: str) -> None:
+    """Show nothing: the output is kept in the cluster."""
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except IgniteTFError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,279 @@
+"""The processes of one attempt: started together, watched, and ended together.
+
+spec, environments -> **group** (process) -> outcome
+
+The first process that fails ends the group. The scripts that end well wait for each other, and are
+let go together: the chief last, since the others need it until they are gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import selectors
+import signal
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from ignitetf.errors import ConfigError
+from ignitetf.jobs.record import WorkerState, WorkerStatus
+from ignitetf.launch.engine import Control, Outcome, Place, Show
+from ignitetf.launch.ports import HeldPorts
+from ignitetf.launch.process import WorkerProcess, worker_command
+from ignitetf.launch.roles import Role
+from ignitetf.launch.spec import LaunchSpec
+
+__all__ = ["Group"]
+
+_STEP_S: Final = 0.1
+_LOOK_S: Final = 0.5
+_KILLED_S: Final = 10.0
+# What follows the end of a script: threads, atexit functions, the end of the interpreter.
+_DRAIN_S: Final = 1.0
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    """Why a group is ended; with what exit codes shows only then."""
+
+    kind: Literal["ended", "failed", "stopped"]
+    failed: Sequence[WorkerProcess] = ()
+    reason: str = ""
+
+
+class Group:
+    """The processes of one attempt.
+
+    Args:
+        spec: What is launched.
+        place: Which job and attempt it is.
+        roles: The members.
+        environments: The environment of each.
+        ports: A port for each of them, and one for the coordinator of JAX.
+        show: Takes each line of output.
+
+    Attributes:
+        workers: The processes.
+    """
+
+    def __init__(
+        self,
+        spec: LaunchSpec,
+        place: Place,
+        roles: Sequence[Role],
+        environments: Sequence[Mapping[str, str]],
+        ports: HeldPorts,
+        show: Show,
+    ) -> None:
+        self.workers: list[WorkerProcess] = []
+        self._spec = spec
+        self._place = place
+        self._ports = ports
+        self._show = show
+        self._selector = selectors.DefaultSelector()
+        self._begun = time.monotonic()
+        self._first_arrival: float | None = None
+        self._let_go_of = False
+        self._tick: Callable[[], None] = lambda: None
+        command = worker_command(spec.script, spec.arguments)
+        ports.hand_over()
+        try:
+            for role, environment in zip(roles, environments, strict=True):
+                worker = WorkerProcess(role, command, environment)
+                self.workers.append(worker)
+                for descriptor in worker.open_pipes:
+                    self._selector.register(descriptor, selectors.EVENT_READ, worker)
+        except OSError as error:
+            self.close(0)
+            raise ConfigError(f"a worker cannot be started: {error}") from error
+
+    def run(self, control: Control, tick: Callable[[], None]) -> Outcome:
+        """Watch the group until all is over; nothing of it is left then."""
+        self._tick = tick
+        try:
+            verdict = self._watch(control)
+        finally:
+            self.close(self._spec.grace_s, control)
+        codes = {worker.role.number: worker.code for worker in self.workers}
+        lost = sum(worker.role.type == "worker" for worker in verdict.failed)
+        return Outcome(verdict.kind, *_told(verdict), lost, codes)
+
+    @property
+    def all_started(self) -> bool:
+        """Whether no worker's start is waited for any more."""
+        return all(self._has_started(worker) for worker in self.workers)
+
+    def statuses(self) -> list[WorkerStatus]:
+        """Return how the workers are now."""
+        return [
+            WorkerStatus(
+                worker.role.number,
+                worker.role.name,
+                self._place.attempt,
+                platform.node(),
+                worker.pid,
+                self._state(worker),
+                None if worker.code is None else _shell_code(worker.code),
+                **worker.usage,
+            )
+            for worker in self.workers
+        ]
+
+    def _state(self, worker: WorkerProcess) -> WorkerState:
+        if worker.code is not None:
+            # Those that serve until the chief is done are ended by signals.
+            served = worker.role.serves and self._let_go_of
+            return "failed" if worker.code and not served else "ended"
+        if worker.arrived:
+            return "waiting"
+        return "running" if worker.started else "starting"
+
+    # Watching
+
+    def _watch(self, control: Control) -> _Verdict:
+        while True:
+            self._step()
+            if failed := [worker for worker in self.workers if worker.code]:
+                return _Verdict("failed", failed)
+            if control.stopping:
+                return _Verdict("stopped")
+            if all(w.arrived or w.code == 0 for w in self._trainers()):
+                return self._let_go(control)
+            if late := self._late():
+                return late
+
+    def _step(self) -> None:
+        """Wait a little, show what came, and see who has ended."""
+        for key, _ in self._selector.select(_STEP_S):
+            self._read(key.fd, key.data)
+        for worker in self.workers:
+            worker.poll()
+        if self._first_arrival is None and any(w.arrived for w in self.workers):
+            self._first_arrival = time.monotonic()
+        self._tick()
+
+    def _read(self, descriptor: int, worker: WorkerProcess) -> None:
+        for stream, line in worker.read(descriptor):
+            self._show(worker.role, stream, line)
+        if descriptor not in worker.open_pipes:
+            self._selector.unregister(descriptor)
+
+    def _trainers(self) -> list[WorkerProcess]:
+        return [worker for worker in self.workers if not worker.role.serves]
+
+    def _late(self) -> _Verdict | None:
+        """Return the failure of the workers that have exceeded a limit, if any has."""
+        now = time.monotonic()
+        limit = self._spec.end_timeout_s
+        if limit and self._first_arrival is not None and now - self._first_arrival > limit:
+            slow = [w for w in self._trainers() if not w.arrived and w.code is None]
+            reason = f"{_names(slow)} not ended {limit:g} s after the first worker was done"
+            return _Verdict("failed", slow, reason)
+        limit = self._spec.start_timeout_s
+        if not limit or now - self._begun < limit:
+            return None
+        waiting = [w for w in self.workers if not self._has_started(w)]
+        if not waiting:
+            return None
+        reason = (
+            f"{_names(waiting)} not started within {limit:g} s: no connection to the group, and no"
+            " row read"
+        )
+        return _Verdict("failed", waiting, reason)
+
+    def _has_started(self, worker: WorkerProcess) -> bool:
+        """Return whether nobody waits for this worker any more; of one alone nobody does."""
+        if worker.started or worker.arrived or worker.code is not None:
+            return True
+        if len(self.workers) == 1:
+            worker.started = True
+        elif time.monotonic() - worker.looked > _LOOK_S:
+            worker.looked = time.monotonic()
+            *ports, coordinator = self._ports.numbers
+            shared = [coordinator, *(ports if worker.role.type == "chief" else ())]
+            worker.started = worker.is_connected(ports[worker.role.number], shared)
+        return worker.started
+
+    # The end
+
+    def _let_go(self, control: Control) -> _Verdict:
+        """End the group after all scripts have ended well."""
+        chief, *others = self._trainers()
+        for some in (others, [chief]):
+            for worker in some:
+                worker.release()
+            begun = time.monotonic()
+            while any(w.code is None for w in some) and not control.stopping:
+                self._step()
+                if self._spec.end_timeout_s and time.monotonic() - begun > self._spec.end_timeout_s:
+                    break
+        if control.stopping:
+            return _Verdict("stopped")
+        if failed := [w for w in self._trainers() if w.code != 0]:
+            return _Verdict("failed", failed)
+        self._let_go_of = True
+        return _Verdict("ended")
+
+    def close(self, grace_s: float, control: Control | None = None) -> None:
+        """End what still runs: by request, and after `grace_s` by force."""
+        try:
+            self._end(grace_s, control)
+        finally:
+            for worker in self.workers:
+                worker.kill()
+            self._ports.close()
+            self._drain()
+
+    def _end(self, grace_s: float, control: Control | None) -> None:
+        deadline = time.monotonic() + grace_s
+        for worker in self.workers:
+            if not worker.poll():
+                worker.terminate()
+        while any(w.code is None for w in self.workers) and time.monotonic() < deadline:
+            if control is not None and control.hurry:
+                break
+            self._step()
+        deadline = time.monotonic() + _KILLED_S
+        while any(w.code is None for w in self.workers) and time.monotonic() < deadline:
+            for worker in self.workers:
+                worker.kill()
+            self._step()
+
+    def _drain(self) -> None:
+        """Show what is left in the pipes, which a process in a session of its own may keep open."""
+        deadline = time.monotonic() + _DRAIN_S
+        while self._selector.get_map() and time.monotonic() < deadline:
+            for key, _ in self._selector.select(_STEP_S):
+                self._read(key.fd, key.data)
+        self._selector.close()
+        for worker in self.workers:
+            worker.close()
+
+
+def _told(verdict: _Verdict) -> tuple[int, str]:
+    """Return exit code and reason."""
+    if verdict.reason or not verdict.failed:
+        return (1 if verdict.reason else 0), verdict.reason
+    worker = verdict.failed[0]
+    code = 1 if worker.code is None else worker.code
+    error = f": {worker.error}" if worker.error and code > 0 else ""
+    return _shell_code(code), f"{worker.role.name} {_ended(code)}{error}"
+
+
+def _shell_code(code: int) -> int:
+    return 128 - code if code < 0 else code
+
+
+def _names(workers: Iterable[WorkerProcess]) -> str:
+    names = [worker.role.name for worker in workers]
+    return f"{', '.join(names)} {'has' if len(names) == 1 else 'have'}"
+
+
+def _ended(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    with contextlib.suppress(ValueError):
+        return f"was ended by {signal.Signals(-code).name}"
+    return f"was ended by signal {-code}"

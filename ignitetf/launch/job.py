@@ -1,0 +1,127 @@
+"""A job from its first record to its last.
+
+spec, client -> **job** (supervisor, recorder) -> record
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import platform
+from collections.abc import Callable
+from typing import Final
+
+from ignitetf.errors import ConfigError
+from ignitetf.jobs.record import Job
+from ignitetf.jobs.store import JobStore, new_id, utc_now
+from ignitetf.launch.checks import check_data, check_spec
+from ignitetf.launch.engine import Engine, Place, Show
+from ignitetf.launch.local import LocalEngine
+from ignitetf.launch.recorder import Recorder
+from ignitetf.launch.signals import Requests
+from ignitetf.launch.spec import LaunchSpec
+from ignitetf.launch.supervisor import Supervisor
+from ignitetf.net.client import Client
+from ignitetf.settings import Settings
+
+__all__ = ["ENGINES", "check_launch", "job_of", "place_of", "run_job"]
+
+# What starts the processes, by the name of the option.
+ENGINES: Final[dict[str, Callable[[Settings], Engine]]] = {"local": LocalEngine}
+
+
+def job_of(spec: LaunchSpec) -> Job:
+    """Return the first record of a new job."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):
+        user = str(os.getuid())
+    return Job(
+        id=new_id(spec.script),
+        script=spec.script,
+        args=spec.arguments,
+        workers=spec.workers,
+        ps=spec.parameter_servers,
+        data=spec.data,
+        engine=spec.engine,
+        restarts=spec.restarts,
+        elastic=spec.elastic,
+        keras=spec.keras,
+        host=platform.node(),
+        pid=os.getpid(),
+        user=user,
+        created=utc_now(),
+        running=spec.workers,
+    )
+
+
+def place_of(job: Job) -> Place:
+    """Return where a job belongs."""
+    return Place(job.id, f"igfs:///jobs/{job.id}")
+
+
+def check_launch(spec: LaunchSpec, client: Client) -> Engine:
+    """Return the engine of a launch.
+
+    Raises:
+        ConfigError: The script or the group cannot be run.
+        CacheNotFound: There is no such data set.
+    """
+    if spec.engine not in ENGINES:
+        raise ConfigError(
+            f"this version has no engine {spec.engine!r}", hint=f"--engine {' or '.join(ENGINES)}"
+        )
+    check_spec(spec)
+    check_data(spec, client)
+    return ENGINES[spec.engine](_with_all_nodes(client))
+
+
+def _with_all_nodes(client: Client) -> Settings:
+    """Return the client's settings with all nodes that it knows: the one given may go first."""
+    seeds = client.settings.addresses
+    others = (node.addresses[0] for node in client.nodes() if node.addresses)
+    known = dict.fromkeys((*seeds, *others))
+    return client.settings.replace(addresses=tuple(known))
+
+
+def run_job(
+    spec: LaunchSpec, job: Job, client: Client, *, show: Show, note: Callable[[str], None]
+) -> Job:
+    """Run a job to its end; nothing of it is left then.
+
+    Args:
+        spec: What is launched, which `check_launch` has seen.
+        job: Its first record.
+        client: The cluster that has the data and the record.
+        show: Takes each line of output.
+        note: Takes messages for the user.
+
+    Returns:
+        The last record; its `exit_code` is that of the first failure, else of the chief.
+    """
+    engine = ENGINES[spec.engine](client.settings)
+    recorder = Recorder(JobStore(client), job, note)
+    try:
+        # Not before the record is there: until then Ctrl-C ends the command as any other.
+        with Requests(lambda: recorder.stop_by is not None) as requests:
+            note(f"job {job.id}: {_group(spec)}; 'ignitetf attach {job.id}' looks at it")
+            supervisor = Supervisor(
+                spec, engine, client.settings, place_of(job), recorder, show=show, note=note
+            )
+            outcome = supervisor.run(requests)
+    except BaseException as error:
+        recorder.change(state="failed", exit_code=1, cause=str(error), ended=utc_now())
+        raise
+    finally:
+        recorder.close()
+    how = outcome.reason if outcome.kind == "stopped" else outcome.kind
+    if outcome.kind == "failed":
+        how += f": {outcome.reason}"
+    note(f"job {job.id} {how}")
+    return recorder.job
+
+
+def _group(spec: LaunchSpec) -> str:
+    workers = f"{spec.workers} worker{'s' if spec.workers > 1 else ''}"
+    servers = spec.parameter_servers
+    return workers if not servers else f"{workers}, a chief, parameter servers: {servers}"

@@ -1,0 +1,73 @@
+"""What a worker's process and its launcher tell each other: three pipes.
+
+- `life`: nothing is ever sent. When the launcher closes it or dies, a guard ends all processes of
+  the worker.
+- `orders`: the launcher sends one byte when the worker may end.
+- `reports`: the worker sends JSON objects, one in a line.
+
+The guard is a process of the worker's group but no child of the script, so it neither depends on
+what the script does, nor does the script see it. It is forked before anything starts a thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from typing import Any, Final
+
+__all__ = ["VARIABLE", "WorkerLink", "start_guard"]
+
+# Descriptors of the worker's ends, separated by commas: life, orders, reports.
+VARIABLE: Final = "IGNITETF_LAUNCH_PIPES"
+_IGNORED: Final = ("SIGINT", "SIGTERM", "SIGHUP")
+
+
+class WorkerLink:
+    """The worker's end; takes the variable out of the environment."""
+
+    def __init__(self) -> None:
+        self.life, self._orders, self._reports = map(int, os.environ.pop(VARIABLE).split(","))
+        for descriptor in (self.life, self._orders, self._reports):
+            os.set_inheritable(descriptor, False)
+
+    def report(self, **facts: Any) -> None:
+        """Send facts to the launcher; does nothing if it is gone."""
+        with contextlib.suppress(OSError):
+            os.write(self._reports, json.dumps(facts).encode() + b"\n")
+
+    def wait_for_the_others(self) -> None:
+        """Tell that the script has ended, and wait until the launcher lets the process end.
+
+        The launcher limits the time; if it dies, the guard ends this process.
+        """
+        self.report(arrived=True)
+        with contextlib.suppress(OSError):
+            os.read(self._orders, 1)
+
+
+def start_guard(life: int) -> None:
+    """Fork the guard of this process group; it ends the group when `life` comes to its end."""
+    if (child := os.fork()) != 0:
+        os.waitpid(child, 0)
+        os.close(life)
+        return
+    # Forked once more, so that the script has no child that it did not start.
+    if os.fork() == 0:
+        _guard(life)
+    os._exit(0)
+
+
+def _guard(life: int) -> None:
+    for name in _IGNORED:
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    # The output of the worker must end when the worker does.
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in range(3):
+        os.dup2(nothing, descriptor)
+    os.closerange(3, life)
+    os.closerange(life + 1, max(nothing, life) + 64)
+    with contextlib.suppress(OSError):
+        os.read(life, 1)
+    os.killpg(0, signal.SIGKILL)

@@ -1,0 +1,248 @@
+"""`python -m ignitetf.launch.pod SCRIPT [ARGS...]`: one member of a group that no launcher started.
+
+index of the pod -> **pod** (worker process) -> record, output, exit code
+
+Kubernetes starts the members and ends them; each finds its place by its index. What a launcher
+does for all of them, each does here for its own: output to `igfs://`, signs of life, and at the end
+the wait for the others, who meet in the job's record. The first member keeps that record.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ignitetf.errors import ConfigError, ConnectError, IgniteTFError
+from ignitetf.jobs.logs import LogWriter
+from ignitetf.jobs.record import Job, WorkerStatus
+from ignitetf.jobs.store import BEAT_S, JobStore, utc_now
+from ignitetf.launch.process import WorkerProcess, worker_command
+from ignitetf.launch.roles import Role, cluster_environment, roles_of
+from ignitetf.launch.signals import Requests
+from ignitetf.net.client import Client, connect
+
+__all__ = ["main"]
+
+_NAMES_S: Final = 300.0
+_GRACE_S: Final = 20.0  # Kubernetes forces the end after 30 s
+_STEP_S: Final = 0.1
+_ATTEMPT: Final = 1
+
+
+@dataclass(frozen=True)
+class _Member:
+    """This pod's place in the group, from its environment.
+
+    Attributes:
+        job: Id of the job.
+        addresses: `HOST:PORT` of each member.
+        coordinator: The same for the coordinator of JAX.
+        roles: All roles.
+        role: The one of this pod.
+    """
+
+    job: str
+    addresses: tuple[str, ...]
+    coordinator: str
+    roles: tuple[Role, ...]
+    role: Role
+
+    @classmethod
+    def of_environment(cls) -> _Member:
+        try:
+            addresses = tuple(os.environ["IGNITETF_GROUP"].split(","))
+            servers = int(os.environ["IGNITETF_PARAMETER_SERVERS"])
+            coordinator, job = os.environ["IGNITETF_COORDINATOR"], os.environ["IGNITETF_JOB"]
+            number = int(os.environ["JOB_COMPLETION_INDEX"])
+            workers = len(addresses) - servers - (1 if servers else 0)
+            roles = tuple(roles_of(workers, servers))
+            return cls(job, addresses, coordinator, roles, roles[number])
+        except (KeyError, ValueError, IndexError) as error:
+            raise ConfigError(
+                f"no member of a group: {error!r}",
+                hint="'ignitetf launch --engine kubernetes --dry-run' writes the environment",
+            ) from error
+
+    @property
+    def trainers(self) -> list[int]:
+        """Numbers of the members whose scripts come to an end by themselves."""
+        return [role.number for role in self.roles if not role.serves]
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment of the script."""
+        return {
+            **os.environ,
+            **cluster_environment(self.roles, self.role, self.addresses, self.coordinator),
+            "IGNITETF_WORKER": str(self.role.number),
+            "IGNITETF_ATTEMPT": str(_ATTEMPT),
+        }
+
+
+def main() -> None:
+    """Run the script as this pod's member of the group, and end with its exit code."""
+    try:
+        member = _Member.of_environment()
+        _wait_for_names(member.addresses)
+        with connect() as client, Requests(lambda: False) as requests:
+            code = _Pod(member, client, requests).run(sys.argv[1], sys.argv[2:])
+    except IgniteTFError as error:
+        print(f"error: {error.message}\nhint: {error.hint}", file=sys.stderr)
+        code = 1
+    raise SystemExit(128 - code if code < 0 else code)
+
+
+def _wait_for_names(addresses: Sequence[str]) -> None:
+    """Wait until the names of all members are known, which is when their pods have been placed."""
+    until = time.monotonic() + _NAMES_S
+    for address in addresses:
+        host = address.rpartition(":")[0]
+        while True:
+            try:
+                socket.getaddrinfo(host, None)
+                break
+            except OSError as error:
+                if time.monotonic() > until:
+                    raise ConnectError(
+                        f"{host} is not known after {_NAMES_S:g} s: {error}",
+                        hint="are there resources for all pods? see 'kubectl describe job'",
+                    ) from error
+                time.sleep(1.0)
+
+
+class _Pod:
+    """The script of one member, from its start to its end."""
+
+    def __init__(self, member: _Member, client: Client, requests: Requests) -> None:
+        self._member = member
+        self._requests = requests
+        self._store = JobStore(client)
+        self._logs = LogWriter(client.settings, member.job, _ATTEMPT)
+        self._beaten = 0.0
+
+    def run(self, script: str, arguments: Sequence[str]) -> int:
+        """Run the script; return its exit code."""
+        member = self._member
+        self._store.leave(member.job, _ATTEMPT, member.role.number)
+        if member.role.number == 0:
+            self._record(script, arguments)
+        worker = WorkerProcess(member.role, worker_command(script, arguments), member.environment())
+        try:
+            code = self._watch(worker)
+        finally:
+            worker.kill()
+            self._show(worker)
+            self._logs.close()
+            worker.close()
+        self._tell(worker)
+        if member.role.number == 0:
+            self._record_end(code)
+        return code
+
+    def _watch(self, worker: WorkerProcess) -> int:
+        arrived, asked = False, 0.0
+        while not worker.poll():
+            self._show(worker)
+            self._tell_often(worker)
+            if self._requests.stopping:
+                self._end(worker)
+            elif worker.arrived and not arrived:
+                self._store.arrive(self._member.job, _ATTEMPT, self._member.role.number)
+                arrived = True
+            elif arrived and time.monotonic() - asked > BEAT_S:
+                asked = time.monotonic()
+                if self._may_end():
+                    worker.release()
+            time.sleep(_STEP_S)
+        return 0 if worker.code is None else worker.code
+
+    def _may_end(self) -> bool:
+        """Whether all have arrived; the first member, whom the others need, ends last."""
+        member = self._member
+        trainers = member.trainers
+        if len(self._store.arrived(member.job, _ATTEMPT, trainers)) < len(trainers):
+            return False
+        if member.role.number != 0:
+            return True
+        others = set(trainers) - {0}
+        return not self._store.living_workers(member.job, others)
+
+    def _end(self, worker: WorkerProcess) -> None:
+        worker.terminate()
+        until = time.monotonic() + _GRACE_S
+        while not worker.poll() and time.monotonic() < until and not self._requests.hurry:
+            self._show(worker)
+            time.sleep(_STEP_S)
+        worker.kill()
+
+    def _show(self, worker: WorkerProcess) -> None:
+        for descriptor in worker.open_pipes:
+            for stream, line in worker.read(descriptor):
+                print(line, file=sys.stderr if stream == "stderr" else sys.stdout, flush=True)
+                self._logs.write(self._member.role.name, line)
+
+    # The record
+
+    def _record(self, script: str, arguments: Sequence[str]) -> None:
+        member = self._member
+        servers = sum(role.type == "ps" for role in member.roles)
+        job = Job(
+            id=member.job,
+            script=script,
+            args=tuple(arguments),
+            workers=sum(role.type == "worker" for role in member.roles),
+            ps=servers,
+            data=os.environ.get("IGNITE_DATASET_CACHE_NAME"),
+            engine="kubernetes",
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            created=utc_now(),
+            state="running",
+        )
+        self._store.beat(member.job)
+        self._store.put(job)
+
+    def _record_end(self, code: int) -> None:
+        state = "stopped" if self._requests.stopping else "failed" if code else "ended"
+        exit_code = 128 - code if code < 0 else code
+        self._store.update(self._member.job, state=state, exit_code=exit_code, ended=utc_now())
+        self._store.end_beat(self._member.job)
+
+    def _tell_often(self, worker: WorkerProcess) -> None:
+        if time.monotonic() - self._beaten < BEAT_S:
+            return
+        self._beaten = time.monotonic()
+        self._tell(worker)
+        if self._member.role.number == 0:
+            self._store.beat(self._member.job)
+
+    def _tell(self, worker: WorkerProcess) -> None:
+        if worker.code is not None:
+            state = "failed" if worker.code else "ended"
+        else:
+            state = "waiting" if worker.arrived else "running"
+        self._store.beat_worker(
+            self._member.job,
+            WorkerStatus(
+                worker.role.number,
+                worker.role.name,
+                _ATTEMPT,
+                socket.gethostname(),
+                worker.pid,
+                state,  # type: ignore[arg-type]
+                None
+                if worker.code is None
+                else 128 - worker.code
+                if worker.code < 0
+                else worker.code,
+                **worker.usage,
+            ),
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""One worker: its process and the processes it starts, its output, its reports.
+
+role, command, environment -> **process** -> lines, reports, exit code
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import psutil
+
+from ignitetf.launch.link import VARIABLE
+from ignitetf.launch.output import Lines
+from ignitetf.launch.roles import Role
+
+__all__ = ["WorkerProcess", "worker_command"]
+
+_READ: Final = 1 << 16
+_TOGETHER: Final = (psutil.CONN_LISTEN, psutil.CONN_ESTABLISHED)
+
+
+def worker_command(script: str, arguments: Sequence[str]) -> list[str]:
+    """Return the command that runs a script as a worker."""
+    return [sys.executable, "-m", "ignitetf.launch.worker", script, *arguments]
+
+
+class WorkerProcess:
+    """A worker in a process group of its own, which ends when this process does.
+
+    Args:
+        role: Which worker.
+        command: Program and arguments.
+        environment: Its entire environment.
+
+    Attributes:
+        role: As given.
+        pid: Process id, and id of its process group.
+        code: Exit code; negative for a signal; None while it runs.
+        arrived: Its script has ended well, and it waits for the others.
+        started: It listens, is connected, or has read.
+        looked: When its connections were last looked at, by the monotonic clock.
+        usage: What it last reported of its reading.
+        error: The exception that ended its script, in a line; empty if there was none.
+    """
+
+    def __init__(self, role: Role, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        self.role = role
+        self.code: int | None = None
+        self.arrived = False
+        self.started = False
+        self.looked = 0.0
+        self.usage: dict[str, Any] = {}
+        self.error = ""
+        life, self._life = os.pipe()
+        orders, self._orders = os.pipe()
+        self._reports, reports = os.pipe()
+        theirs = (life, orders, reports)
+        try:
+            self._process = subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={**environment, VARIABLE: ",".join(map(str, theirs))},
+                start_new_session=True,
+                pass_fds=theirs,
+            )
+        except BaseException:
+            for descriptor in (self._life, self._orders, self._reports):
+                os.close(descriptor)
+            raise
+        finally:
+            for descriptor in theirs:
+                os.close(descriptor)
+        self.pid = self._process.pid
+        assert self._process.stdout is not None and self._process.stderr is not None
+        self._pipes: dict[int, tuple[str, Lines]] = {
+            self._process.stdout.fileno(): ("stdout", Lines()),
+            self._process.stderr.fileno(): ("stderr", Lines()),
+            self._reports: ("reports", Lines()),
+        }
+        for descriptor in self._pipes:
+            os.set_blocking(descriptor, False)
+
+    @property
+    def open_pipes(self) -> list[int]:
+        """Descriptors from which something may still come."""
+        return list(self._pipes)
+
+    def read(self, descriptor: int) -> Iterator[tuple[str, str]]:
+        """Read what is there, and yield (stream, line); reports are taken in."""
+        stream, lines = self._pipes[descriptor]
+        try:
+            data = os.read(descriptor, _READ)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            del self._pipes[descriptor]
+        for line in lines.feed(data) if data else lines.end():
+            if stream == "reports":
+                self._take(line)
+            else:
+                yield stream, line
+
+    def _take(self, line: str) -> None:
+        with contextlib.suppress(ValueError):  # cut off by a kill
+            report = json.loads(line)
+            self.arrived = self.arrived or report.get("arrived", False)
+            self.error = report.get("error", self.error)
+            self.usage = report.get("usage", self.usage)
+            self.started = self.started or self.usage.get("rows", 0) > 0
+
+    def poll(self) -> bool:
+        """Return whether it has ended; what is left of its process group is then ended, too."""
+        if self.code is not None:
+            return True
+        # Until it is collected, its number, which is the group's, is nobody else's.
+        if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            return False
+        self._signal(signal.SIGKILL)
+        self.code = self._process.wait()
+        return True
+
+    def release(self) -> None:
+        """Let it end, after it has arrived."""
+        with contextlib.suppress(OSError):
+            os.write(self._orders, b".")
+
+    def terminate(self) -> None:
+        """Ask all its processes to end."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End all its processes, those in sessions of their own as well."""
+        if self.code is not None:
+            return
+        with contextlib.suppress(psutil.Error):
+            for child in psutil.Process(self.pid).children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    child.kill()
+        self._signal(signal.SIGKILL)
+
+    def is_connected(self, port: int, shared: Collection[int]) -> bool:
+        """Return whether it listens on its port, or listens on or is connected to a shared one."""
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(self.pid)
+            for member in (process, *process.children(recursive=True)):
+                for found in _connections(member):
+                    if found.status == psutil.CONN_LISTEN and found.laddr.port == port:
+                        return True
+                    ends = {end.port for end in (found.laddr, found.raddr) if end}
+                    if found.status in _TOGETHER and not ends.isdisjoint(shared):
+                        return True
+        return False
+
+    def close(self) -> None:
+        """Let go of all pipes; whatever still runs is ended by its guard."""
+        for descriptor in (self._life, self._orders, self._reports):
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+        for stream in (self._process.stdout, self._process.stderr):
+            if stream is not None:
+                stream.close()
+        self._pipes = {}
+
+    def _signal(self, number: int) -> None:
+        if self.code is None:
+            with contextlib.suppress(OSError):
+                os.killpg(self.pid, number)
+
+
+def _connections(process: psutil.Process) -> list[Any]:
+    """Return the TCP sockets of a process; psutil 6 gave the method another name."""
+    listed = getattr(process, "net_connections", None) or process.connections
+    return list(listed(kind="tcp"))

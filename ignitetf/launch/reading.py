@@ -1,0 +1,61 @@
+"""What a worker has read so far, reported to its launcher every second.
+
+ignitetf.read.usage -> **reading** (thread) -> link -> status of the worker
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import asdict
+from typing import Any, Final
+
+from ignitetf.launch.link import WorkerLink
+from ignitetf.read.usage import Snapshot, snapshot
+
+__all__ = ["ReadingReporter"]
+
+_EVERY_S: Final = 1.0
+
+
+class ReadingReporter:
+    """Reports until the process ends.
+
+    Args:
+        link: The link to the launcher.
+    """
+
+    def __init__(self, link: WorkerLink) -> None:
+        self._link = link
+        self._lock = threading.Lock()
+        self._before, self._at = Snapshot(), time.monotonic()
+        threading.Thread(target=self._run, name="ignitetf-usage", daemon=True).start()
+
+    def report(self) -> None:
+        """Report what has been read, and how fast since the report before."""
+        with self._lock:
+            now, at = snapshot(), time.monotonic()
+            seconds = max(at - self._at, 1e-9)
+            usage = _facts(now)
+            usage["rows_per_s"] = round((now.rows - self._before.rows) / seconds, 1)
+            waited = (now.wait_s - self._before.wait_s) / seconds
+            usage["wait"] = round(min(1.0, max(0.0, waited)), 3)
+            self._before, self._at = now, at
+            self._link.report(usage=usage)
+
+    def _run(self) -> None:
+        while True:
+            self.report()
+            time.sleep(_EVERY_S)
+
+
+def _facts(now: Snapshot) -> dict[str, Any]:
+    """Return the totals under the names that the status of a worker has for them."""
+    return {
+        "rows": now.rows,
+        "places": {place: amount.nbytes for place, amount in now.places.items()},
+        "epochs": [
+            {**asdict(one.of), "rows": one.rows, "checksum": one.checksum, "ended": one.ended}
+            for one in now.iterations
+        ],
+    }

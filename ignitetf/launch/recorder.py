@@ -1,0 +1,107 @@
+"""Keeps a job's record in the cluster up to date, beside the group and without delaying it.
+
+supervisor -> **recorder** (thread) -> ignitetf.jobs.store
+
+What changes is noted here and written by a thread of its own, since a cluster that loses a node
+may answer late. Nothing of the job depends on it: if the cluster does not answer, it is tried again
+each second, and the job goes on.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, Final
+
+from ignitetf.errors import IgniteTFError
+from ignitetf.jobs.record import Job, WorkerStatus
+from ignitetf.jobs.store import BEAT_S, JobStore
+
+__all__ = ["Recorder"]
+
+# How long the end of a job is tried to be recorded.
+_LAST_S: Final = 15.0
+
+
+class Recorder:
+    """Records a new job, and gives its signs of life until it is closed.
+
+    Args:
+        store: The jobs of the cluster.
+        job: The new job.
+        note: Takes messages for the user.
+
+    Attributes:
+        job: The job with all changes, whether or not the cluster has them yet.
+        stop_by: Who asked for the end of the job; None if nobody did.
+    """
+
+    def __init__(self, store: JobStore, job: Job, note: Callable[[str], None]) -> None:
+        self.stop_by: str | None = None
+        self._store = store
+        self.job = job
+        self._note = note
+        self._lock = threading.Lock()
+        self._changes: dict[str, Any] = {}
+        self._statuses: dict[int, WorkerStatus] = {}
+        self._silent = False
+        self._wake = threading.Event()
+        self._closing: float | None = None
+        store.create(job)
+        self._thread = threading.Thread(target=self._run, name="ignitetf-job", daemon=True)
+        self._thread.start()
+
+    def change(self, **changes: Any) -> None:
+        """Record that fields of the job have changed."""
+        with self._lock:
+            self._changes |= changes
+            self.job = replace(self.job, **changes)
+        self._wake.set()
+
+    def statuses(self, statuses: Iterable[WorkerStatus]) -> None:
+        """Record how the workers are; what was recorded of the same numbers is replaced."""
+        with self._lock:
+            self._statuses |= {status.number: status for status in statuses}
+
+    def close(self) -> None:
+        """Write what is left, and give no more signs of life."""
+        self._closing = time.monotonic() + _LAST_S
+        self._wake.set()
+        self._thread.join(_LAST_S + 2 * BEAT_S)
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait(BEAT_S)
+            self._wake.clear()
+            closing = self._closing
+            written = self._write(closing is not None)
+            if closing is not None and (written or time.monotonic() > closing):
+                return
+
+    def _write(self, last: bool) -> bool:
+        """Write all that is noted; return whether the cluster took it."""
+        with self._lock:
+            changes, self._changes = self._changes, {}
+            statuses, self._statuses = self._statuses, {}
+        try:
+            for status in statuses.values():
+                self._store.beat_worker(self.job.id, status)
+            if changes:
+                self._store.update(self.job.id, **changes)
+            if last:
+                self._store.end_beat(self.job.id)
+            else:
+                self._store.beat(self.job.id)
+                self.stop_by = self._store.stop_requested(self.job.id) or self.stop_by
+        except (IgniteTFError, OSError) as error:
+            with self._lock:
+                self._changes = changes | self._changes
+                self._statuses = statuses | self._statuses
+            if not self._silent:
+                self._note(f"the job cannot be recorded now: {error}")
+            self._silent = True
+            return False
+        self._silent = False
+        return True

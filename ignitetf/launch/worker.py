@@ -1,0 +1,92 @@
+"""`python -m ignitetf.launch.worker SCRIPT [ARGS...]`: runs a script as one process of a group.
+
+The script sees what it would see by hand: its arguments, its folder first among those of modules,
+itself as `__main__`, and in a traceback no frame but its own. When it has ended well, the process
+waits until all others have, since TensorFlow aborts those that still need one that is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import CodeType, ModuleType, TracebackType
+from typing import TYPE_CHECKING
+
+from ignitetf.launch.link import WorkerLink, start_guard
+from ignitetf.post_import import when_imported
+
+if TYPE_CHECKING:
+    from ignitetf.launch.reading import ReadingReporter
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the script; never returns normally if it fails."""
+    link = WorkerLink()
+    start_guard(link.life)
+    for stream in (sys.stdout, sys.stderr):
+        # The launcher shows whole lines, and a killed process loses none.
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    reporters: list[ReadingReporter] = []
+    when_imported("ignitetf.read.usage", lambda module: reporters.append(_reporter(link)))
+    if os.environ.get("IGNITETF_KERAS") == "repair" and "TF_CONFIG" in os.environ:
+        from ignitetf.train.keras_repair import repair_keras
+
+        repair_keras()
+    script = sys.argv[1]
+    sys.argv = sys.argv[1:]
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = os.path.dirname(os.path.realpath(script))  # noqa: PTH120
+    try:
+        _run(script)
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            if isinstance(end.code, str):
+                link.report(error=" ".join(end.code.split()))
+            raise
+    except BaseException as error:
+        _show(error, link)
+        raise SystemExit(1) from None
+    for reporter in reporters:
+        reporter.report()
+    link.wait_for_the_others()
+
+
+def _reporter(link: WorkerLink) -> ReadingReporter:
+    from ignitetf.launch.reading import ReadingReporter
+
+    return ReadingReporter(link)
+
+
+def _run(script: str) -> None:
+    """Run a file as `__main__`."""
+    path = os.path.abspath(script)  # noqa: PTH100
+    module = ModuleType("__main__")
+    module.__dict__.update(__file__=path, __builtins__=__builtins__, __cached__=None)
+    sys.modules["__main__"] = module
+    exec(_compiled(path), module.__dict__)  # nosec B102
+
+
+def _show(error: BaseException, link: WorkerLink) -> None:
+    """Report an exception as Python does, and to the launcher in a line."""
+    trace = _from_script(error.__traceback__)
+    sys.excepthook(type(error), error.with_traceback(trace), trace)
+    text = str(error).strip().partition("\n")[0]
+    link.report(error=f"{type(error).__name__}: {text}" if text else type(error).__name__)
+
+
+def _compiled(path: str) -> CodeType:
+    with open(path, "rb") as file:  # noqa: PTH123
+        return compile(file.read(), path, "exec", dont_inherit=True)
+
+
+def _from_script(trace: TracebackType | None) -> TracebackType | None:
+    """Return the part of a traceback that begins in the script."""
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    return trace
+
+
+if __name__ == "__main__":
+    main()

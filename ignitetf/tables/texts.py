@@ -1,0 +1,125 @@
+"""`Texts`: texts by name in a replicated cache, with the atomic steps that leases and records need.
+
+spec -> **texts** -> catalog, job records
+
+A text may have a time to live, after which the cluster forgets it by its own clock. What a process
+renews this way is there as long as the process is alive, whatever the clocks of other machines say.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ignitetf.errors import CacheNotFound, SchemaError, WireError
+from ignitetf.net.client import Client, cache_id
+from ignitetf.net.pyclient import translated
+from ignitetf.tables.spec import CacheSpec, ensure_caches
+from ignitetf.wire.answers import read_bool, read_sized
+from ignitetf.wire.codes import OpCode, TypeCode
+from ignitetf.wire.parameters import encode_string
+from ignitetf.wire.requests import cache_request
+
+__all__ = ["Texts", "json_text"]
+
+
+def json_text(entry: Mapping[str, Any]) -> str:
+    """Format a JSON object the way it is stored."""
+    return json.dumps(entry, ensure_ascii=False, separators=(",", ":"))
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The texts of one cache, which is created by the first that is stored.
+
+    Attributes:
+        client: The connection.
+        cache: Name of the cache.
+    """
+
+    client: Client
+    cache: str
+
+    def get(self, name: str) -> str | None:
+        """Return the text of a name, unparsed, or None."""
+        try:
+            body = self.client.call(OpCode.CACHE_GET, self._request(name))
+        except CacheNotFound:
+            return None
+        code, text = read_sized(body, f"{self.cache}, entry {name!r}")
+        if code is TypeCode.NULL:
+            return None
+        if code is not TypeCode.STRING:
+            raise WireError(f"{self.cache}: the entry {name!r} is no text")
+        try:
+            return bytes(text).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise SchemaError(f"{self.cache}: the entry {name!r} is no JSON") from error
+
+    def get_json(self, name: str) -> dict[str, Any] | None:
+        """Return the JSON object of a name, or None."""
+        text = self.get(name)
+        return None if text is None else self.parse(name, text)
+
+    def parse(self, name: str, text: str) -> dict[str, Any]:
+        """Return the JSON object that is the text of a name.
+
+        Raises:
+            SchemaError: It is none.
+        """
+        try:
+            found = json.loads(text)
+        except ValueError as error:
+            raise SchemaError(f"{self.cache}: the entry {name!r} is no JSON") from error
+        if not isinstance(found, dict):
+            raise SchemaError(f"{self.cache}: the entry {name!r} is no JSON object")
+        return found
+
+    def all(self) -> dict[str, str]:
+        """Return all texts by name."""
+        try:
+            with translated(), self.client.cache(self.cache).scan(page_size=256) as cursor:
+                return dict(cursor)
+        except CacheNotFound:
+            return {}
+
+    def put(self, name: str, text: str, *, lives_s: float | None = None) -> None:
+        """Store a text, for `lives_s` seconds or for good."""
+        self._put(OpCode.CACHE_PUT, self._request(name, text, lives_s=lives_s))
+
+    def add(self, name: str, text: str) -> bool:
+        """Store a text unless the name has one already, in which case return False."""
+        body = self._put(OpCode.CACHE_PUT_IF_ABSENT, self._request(name, text))
+        return read_bool(body, self.cache)
+
+    def replace(self, name: str, old: str, new: str) -> bool:
+        """Replace exactly the text `old`; return False if the name has another text or none."""
+        body = self._put(OpCode.CACHE_REPLACE_IF_EQUALS, self._request(name, old, new))
+        return read_bool(body, self.cache)
+
+    def remove(self, name: str, text: str, *, timeout_s: float | None = None) -> bool:
+        """Remove exactly this text; return False if the name has another text or none."""
+        request = self._request(name, text)
+        body = self.client.call(OpCode.CACHE_REMOVE_IF_EQUALS, request, timeout_s=timeout_s)
+        return read_bool(body, self.cache)
+
+    def delete(self, name: str) -> None:
+        """Remove a text if it exists."""
+        try:
+            self.client.call(OpCode.CACHE_REMOVE_KEY, self._request(name))
+        except CacheNotFound:
+            return
+
+    def _put(self, op: OpCode, request: bytes) -> memoryview:
+        """Send a request that stores something, creating the cache if needed."""
+        try:
+            return self.client.call(op, request)
+        except CacheNotFound:
+            ensure_caches(self.client, CacheSpec(self.cache, mode="REPLICATED"))
+            return self.client.call(op, request)
+
+    def _request(self, *texts: str, lives_s: float | None = None) -> bytes:
+        lives_ms = None if lives_s is None else round(lives_s * 1000)
+        return cache_request(cache_id(self.cache), *map(encode_string, texts), lives_ms=lives_ms)
