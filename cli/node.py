@@ -52,6 +52,12 @@ def start(
             metavar="N", help="A partition count for caches beside 1, 2, 4 ... 1024; repeatable."
         ),
     ] = None,
+    data_center: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Where the members stand: one name, or one for each; repeatable."
+        ),
+    ] = None,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Limit for the start.")] = 120,
     jars: Annotated[
         Path | None,
@@ -75,6 +81,7 @@ def start(
             secure=secure or None,
             template_partitions=template_partitions or (),
             timeout_s=timeout,
+            data_center=data_center,
             jars=jars,
             note=note,
             progress=progress,

@@ -92,6 +92,8 @@ class Settings:
             further 64 KiB of it.
         idle_timeout_s: Limit in seconds for an operation without progress; within it, lost
             connections are replaced and requests refused by a changing cluster are repeated.
+        data_center: Where this process runs. Of several copies of a partition, one on its own host
+            is read, else one on a node whose attribute `data_center` is the same, else any.
         profile: Name of the profile these settings were read from, if any.
     """
 
@@ -107,6 +109,7 @@ class Settings:
     connect_timeout_s: float = 5.0
     request_timeout_s: float = 30.0
     idle_timeout_s: float = 60.0
+    data_center: str | None = None
     profile: str | None = None
     origin: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
@@ -245,6 +248,7 @@ def _from_environment() -> dict[str, Any]:
         "connect_timeout_s": "IGNITETF_CONNECT_TIMEOUT",
         "request_timeout_s": "IGNITETF_REQUEST_TIMEOUT",
         "idle_timeout_s": "IGNITETF_IDLE_TIMEOUT",
+        "data_center": "IGNITETF_DATA_CENTER",
         "profile": "IGNITETF_PROFILE",
     }
     return {k: os.environ[v] for k, v in names.items() if os.environ.get(v)}

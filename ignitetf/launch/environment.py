@@ -37,6 +37,7 @@ _VARIABLES: Final = {
     "connect_timeout_s": "IGNITETF_CONNECT_TIMEOUT",
     "request_timeout_s": "IGNITETF_REQUEST_TIMEOUT",
     "idle_timeout_s": "IGNITETF_IDLE_TIMEOUT",
+    "data_center": "IGNITETF_DATA_CENTER",
 }
 # All is resolved: these would be looked at once more, perhaps in another folder.
 _RESOLVED: Final = ("IGNITETF_PASSWORD_FILE", "IGNITETF_KEY_PASSWORD_FILE", "IGNITETF_PROFILE")

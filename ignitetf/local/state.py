@@ -47,6 +47,7 @@ class NodeOptions:
     persist: bool
     template_partitions: tuple[int, ...]
     secure: bool = False
+    data_center: tuple[str, ...] = ()  # of each member; empty for none
 
 
 @dataclass(frozen=True)
@@ -183,6 +184,7 @@ def write_store(name: str, store: Store | None) -> None:
 def _from_json(data: dict[str, Any]) -> NodeState:
     options = dict(data["options"])
     options["template_partitions"] = tuple(options["template_partitions"])
+    options["data_center"] = tuple(options.get("data_center", ()))
     members = tuple(
         Member(**{**member, "process": ProcessId(**member["process"])})
         for member in data["members"]

@@ -13,16 +13,21 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import re
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from ignitetf.errors import CacheNotFound, ConfigError, SqlError, WireError
+from ignitetf.errors import CacheNotFound, ConfigError, IgniteTFError, SqlError, WireError
+from ignitetf.net.channel import Channel
+from ignitetf.net.places import DATA_CENTER, Place, Source, place_of
 from ignitetf.net.pool import Pool
 from ignitetf.net.redirect import run
 from ignitetf.net.sql_result import SqlResult, execute
 from ignitetf.settings import Settings
+from ignitetf.sql import statement
 from ignitetf.wire.answers import damaged, read_long
 from ignitetf.wire.cluster import PartitionMap, read_cache_names, read_partition_map
 from ignitetf.wire.codes import OpCode, java_hash
@@ -30,10 +35,13 @@ from ignitetf.wire.requests import destroy_request, partitions_request, size_req
 
 __all__ = ["Client", "cache_id", "connect"]
 
+log = logging.getLogger(__name__)
 # With copies, the number was complete again 0.15 s after it had fallen.
 _SETTLES_S: Final = 2.0
 _POLL_S: Final = 0.05
 _PARTS = re.compile(r"\bparts=(\d+)")
+# Rows of an answer that is better not asked for page by page.
+_MANY: Final = 1 << 14
 
 
 @functools.lru_cache(maxsize=256)
@@ -209,6 +217,45 @@ class Client(Pool):
             hint="its affinity function is a custom one",
             cache=name,
         )
+
+    # How near the nodes are
+
+    @functools.cached_property
+    def _places(self) -> dict[uuid.UUID, Place]:
+        return {}
+
+    def place(self, node: uuid.UUID) -> Place:
+        """Return how near a node is; asks the cluster for data centers only if ours is known."""
+        if (known := self._places.get(node)) is not None:
+            return known
+        own, centers = self.settings.data_center, dict[uuid.UUID, str]()
+        try:
+            nodes = {node, *(each.node_id for each in self.nodes())}
+            centers = {} if own is None else self._data_centers()
+        except IgniteTFError as error:
+            log.warning("it is not known how near the nodes are: %s", error)
+            nodes = {node}
+        for each in nodes:
+            self._places[each] = place_of(self.addresses_of(each), centers.get(each), own)
+        return self._places[node]
+
+    def _data_centers(self) -> dict[uuid.UUID, str]:
+        return dict(self.sql(statement("data_centers"), (DATA_CENTER,)).fetchall())
+
+    def source_of(self, channel: Channel) -> Source:
+        """Return the node that a connection leads to, and how near it is."""
+        node = channel.node_id
+        if node is None:  # a cluster that is too old to tell
+            return Source(channel.address, "elsewhere")
+        return Source(channel.address, self.place(node))
+
+    def copies(self, name: str) -> list[tuple[int, uuid.UUID]]:
+        """Return the partitions of a cache and the nodes with a whole copy of each.
+
+        Raises:
+            SqlError: The cluster does not answer SQL, or not this user.
+        """
+        return self.sql(statement("copies"), (name,), page_size=_MANY).fetchall()
 
 
 @contextlib.contextmanager

@@ -23,7 +23,6 @@ import pyignite
 from ignitetf.errors import ConnectError, IgniteTFError, RequestTimeout, ServerError
 from ignitetf.local.ended import ended_at
 from ignitetf.net.channel import Channel
-from ignitetf.net.places import Place, Source, on_own_host
 from ignitetf.net.probe import explained
 from ignitetf.net.pyclient import PyClient
 from ignitetf.net.retry import is_retryable
@@ -74,7 +73,6 @@ class Pool:
         self._idle: dict[str, list[Channel]] = {}
         self._address_of: dict[uuid.UUID, str] = {}
         self._addresses: dict[uuid.UUID, tuple[str, ...]] = {}
-        self._places: dict[uuid.UUID, Place] = {}
         self._closed = False
         # Closes idle connections when it fires.
         self._resting: threading.Timer | None = None
@@ -251,21 +249,9 @@ class Pool:
                 self._addresses[node.node_id] = node.addresses
         return found
 
-    def place(self, node: uuid.UUID) -> Place:
-        """Return how near a node is."""
-        if (known := self._places.get(node)) is None:
-            addresses = self._addresses.get(node, ())
-            known = "host" if on_own_host(addresses) else "elsewhere"
-            if addresses:
-                self._places[node] = known
-        return known
-
-    def source_of(self, channel: Channel) -> Source:
-        """Return the node that a connection leads to, and how near it is."""
-        node = channel.node_id
-        if node is None:  # a cluster that is too old to tell
-            return Source(channel.address, "elsewhere")
-        return Source(channel.address, self.place(node))
+    def addresses_of(self, node: uuid.UUID) -> tuple[str, ...]:
+        """Return the addresses of a node as `nodes` found them last; empty if it did not."""
+        return self._addresses.get(node, ())
 
 
 def _of_ended_node(

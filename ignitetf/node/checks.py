@@ -42,6 +42,7 @@ def check_same(
     """Raise NodeError if the options differ from those of the running node."""
     running = asdict(state.options)
     running["memory"] = running["memory_bytes"]
+    running["data-center"] = running["data_center"]
     different = [
         f"--{option}"
         for option, value in given.items()

@@ -32,8 +32,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ignitetf.errors import ConfigError
+from ignitetf.net.places import DATA_CENTER
 from ignitetf.node.guard import PROVIDER, guard_beans
-from ignitetf.node.spring import Element, bean, document, item, prop, text_of, value
+from ignitetf.node.spring import Element, bean, document, entry, item, prop, text_of, value
 from ignitetf.partitions import MAX_PARTITIONS
 
 __all__ = [
@@ -75,6 +76,8 @@ class NodeConfig:
         partition_counts: Counts N that get a cache template `pN*`.
         tls: Stores for TLS with client certificates; None for plain connections.
         authentication: Whether clients must log in; needs `persist`.
+        data_center: Where it stands, as the node attribute `data_center`; None for nowhere in
+            particular.
     """
 
     name: str
@@ -89,6 +92,7 @@ class NodeConfig:
     partition_counts: tuple[int, ...] = DEFAULT_PARTITION_COUNTS
     tls: TlsStores | None = None
     authentication: bool = False
+    data_center: str | None = None
 
 
 def spring_xml(config: NodeConfig) -> str:
@@ -125,6 +129,7 @@ def _ignite(config: NodeConfig) -> Element:
         value("consistentId", config.name),
         value("workDirectory", config.work_directory),
         *([value("localHost", config.local_host)] if config.local_host else []),
+        *([_attributes(config.data_center)] if config.data_center else []),
         value("metricsLogFrequency", 0),
         value("peerClassLoadingEnabled", False),
         value("clusterStateOnStart", "ACTIVE"),
@@ -155,6 +160,11 @@ def _ignite(config: NodeConfig) -> Element:
     if config.tls:
         properties.append(prop("sslContextFactory", _ssl_factory(config.tls)))
     return bean("configuration.IgniteConfiguration", *properties)
+
+
+def _attributes(data_center: str) -> Element:
+    """Return the attributes of a node by which clients find the copies near to them."""
+    return prop("userAttributes", ("map", [entry(DATA_CENTER, data_center)]))
 
 
 def _failure_handler(config: NodeConfig) -> Element:

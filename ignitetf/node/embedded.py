@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
@@ -82,6 +83,7 @@ class Node:
         template_partitions: Sequence[int] = (),
         timeout_s: float = 120,
         *,
+        data_center: str | Sequence[str] | None = None,
         jars: str | Path | None = None,
         note: Note | None = None,
         progress: Progress | None = None,
@@ -98,6 +100,8 @@ class Node:
                 writes a profile with everything clients need; includes `persist`.
             template_partitions: Partition counts for cache templates, besides 1, 2, 4, ... 1024.
             timeout_s: Limit for the start, not counting the download of jars.
+            data_center: The node attribute `data_center`, by which clients find the copies near to
+                them: one for all members, or one for each.
             jars: Folder with the jars, for machines without a network.
             note: Called with messages for the user.
             progress: Called with the progress of a download: label, bytes done, total bytes.
@@ -109,6 +113,7 @@ class Node:
         """
         note = note or _silent
         options = _options(name, port, nodes, memory, persist, secure, template_partitions)
+        options = replace(options, data_center=_data_centers(data_center, options.nodes))
         with end_at_signals(), _locked(name, timeout_s):
             if (state := read_state(name)) is not None:
                 for member in state.members:
@@ -122,6 +127,7 @@ class Node:
                         "memory": memory and options.memory_bytes,
                         "persist": persist,
                         "secure": secure,
+                        "data-center": options.data_center or None,
                     }
                     check_same(state, given, template_partitions)
                     return cls(_completed(state, timeout_s, note), already_running=True)
@@ -271,6 +277,19 @@ def _options(
         secure=bool(secure),
         template_partitions=tuple(sorted(set(template_partitions))),
     )
+
+
+def _data_centers(given: str | Sequence[str] | None, members: int) -> tuple[str, ...]:
+    """Return the data center of each member; empty for none."""
+    names = (given,) if isinstance(given, str) else tuple(given or ())
+    if len(names) == 1:
+        names *= members
+    if len(names) not in (0, members) or not all(names):
+        raise ConfigError(
+            f"{len(names)} data centers for {members} members",
+            hint="give one name for all members, or one for each",
+        )
+    return names
 
 
 def _forget(state: NodeState) -> None:

@@ -12,7 +12,18 @@ from typing import Final
 
 from ignitetf.errors import ConfigError
 
-__all__ = ["Element", "bean", "document", "item", "literal", "masked", "prop", "text_of", "value"]
+__all__ = [
+    "Element",
+    "bean",
+    "document",
+    "entry",
+    "item",
+    "literal",
+    "masked",
+    "prop",
+    "text_of",
+    "value",
+]
 
 # (opening tag without brackets, children)
 Element = tuple[str, list["Element"]]
@@ -63,6 +74,11 @@ def value(name: str, value: str | int | bool) -> Element:
 def item(value: str) -> Element:
     """Return a text item of a list."""
     return (_TEXT + literal(value), [])
+
+
+def entry(key: str, value: str) -> Element:
+    """Return an entry of a map."""
+    return (f'entry key="{literal(key)}" value="{literal(value)}"', [])
 
 
 def literal(value: str | int | bool) -> str:

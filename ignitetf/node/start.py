@@ -197,6 +197,7 @@ class Launch:
                 partition_counts=counts,
                 tls=self._security.stores if self._security else None,
                 authentication=self._security is not None,
+                data_center=self.options.data_center[index] if self.options.data_center else None,
             )
             cache = self._cache
             if cache is not None and cache.write and index:

@@ -1,4 +1,4 @@
-"""Asks the nodes that own them for entries, by the numbers of their keys.
+"""Asks the nearest nodes that have them for entries, by the numbers of their keys.
 
 numbers -> **entries** -> fetch -> lookup, block lookup
 """
@@ -20,6 +20,7 @@ from ignitetf.net.retry import retry
 from ignitetf.read.changes import with_lost_partitions
 from ignitetf.read.fetch import Fetch, Received, Request
 from ignitetf.read.keys import Keys, Numbers
+from ignitetf.read.nearest import differ_in_distance, nearest_nodes
 from ignitetf.read.reader import CacheReader
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.frames import read_entries
@@ -30,7 +31,7 @@ __all__ = ["Entries"]
 # Of rows of 784 bytes 128 a request were best, of 1 MB one: a node answers requests in parallel.
 _REQUEST_BYTES: Final = 128 << 10
 _MOST_KEYS: Final = 2048
-# Each node has a connection and a thread; with more nodes, any of them answers.
+# Each node asked has a connection and a thread; with more nodes, any of them answers.
 _MOST_NODES: Final = 8
 
 
@@ -104,16 +105,21 @@ class Entries:
         return retry(client.settings, once)
 
     def _owners(self) -> tuple[NDArray[np.int64] | None, list[uuid.UUID | None]]:
-        """Return the node of each partition, as an index into the nodes, which come second."""
-        client = self._reader.client
-        nodes = [node.node_id for node in client.nodes()]
-        if not 2 <= len(nodes) <= _MOST_NODES:
+        """Return the node to ask for each partition, as an index into those asked."""
+        client, every = self._reader.client, range(self._reader.partition_count)
+        nodes = client.nodes()
+        many = len(nodes) > _MOST_NODES
+        if len(nodes) < 2 or (many and not differ_in_distance(client, nodes)):
             return None, [None]
-        owners = client.partition_map(self._reader.cache).owners
-        places = {node: place for place, node in enumerate(nodes)}
+        owners = nearest_nodes(client, self._reader.cache, nodes)
+        there = {node.node_id for node in nodes}
+        asked = sorted({node for p in every if (node := owners.get(p)) in there})
+        if not 1 <= len(asked) <= _MOST_NODES:
+            return None, [None]
+        places = {node: place for place, node in enumerate(asked)}
         # A partition without an owner goes to the first node, which says what is wrong with it.
-        of = [places.get(owners.get(p), 0) for p in range(self._reader.partition_count)]  # type: ignore[arg-type]
-        return np.array(of, np.int64), list(nodes)
+        of = [places.get(owners.get(p), 0) for p in every]  # type: ignore[arg-type]
+        return np.array(of, np.int64), list(asked)
 
     def _requests(
         self, numbers: Numbers, owners: NDArray[np.int64] | None, nodes: Sequence[uuid.UUID | None]

@@ -258,6 +258,7 @@ class _Link(threading.Thread):
         self._retry = retry
         self._backoff = Backoff(READ)
         self._channel: Channel | None = None
+        self._source: Source | None = None
         self._asked: dict[int, tuple[_Group, Request, float]] = {}
         self._asked_bytes = 0
         self._rate = 0.0  # bytes a second
@@ -316,6 +317,7 @@ class _Link(threading.Thread):
         try:
             if self._channel is None:
                 self._channel = self._client.acquire(self._node)
+                self._source = self._client.source_of(self._channel)
             bodies = [request.body for _, request in items]
             numbers = self._channel.send_all(OpCode.CACHE_GET_ALL, bodies)
         except BaseException:
@@ -365,9 +367,9 @@ class _Link(threading.Thread):
 
     def _part(self, group: _Group, nbytes: int) -> _Part:
         """Return this connection's part of a group, with room for so many more bytes."""
-        assert self._channel is not None
-        # Another node may have taken over: its part is one of its own.
-        source = self._client.source_of(self._channel)
+        source = self._source
+        assert source is not None
+        # Another node that has taken over has a part of its own.
         part = group.parts.get((self._node, source))
         if part is None:
             size = max(nbytes, int(_SPARE * group.nbytes * self._share))

@@ -21,8 +21,9 @@ import logging
 import os
 import threading
 import time
+import uuid
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final
@@ -33,6 +34,7 @@ from ignitetf.net.client import Client
 from ignitetf.net.places import Source
 from ignitetf.net.retry import READ, Backoff, is_retryable
 from ignitetf.read.cursor import Cursor, Times
+from ignitetf.read.nearest import nearest_nodes
 from ignitetf.read.usage import add_wait
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.frames import Page
@@ -115,26 +117,28 @@ def _as_received(partition: int, page: Page) -> Page:
 
 
 def assign_readers(
-    client: Client, cache: str, partitions: Sequence[int], readers: int
+    owners: Mapping[int, uuid.UUID], partitions: Sequence[int], readers: int
 ) -> list[list[int]]:
     """Return the indices into `partitions` that each reader takes, in ascending order.
 
-    Readers are distributed over the nodes that own the partitions, so that one connection stays
-    with one node.
+    Readers are distributed over the nodes that the partitions are read from, so that one connection
+    stays with one node.
     """
-    owners = {}
-    try:
-        owners = client.partition_map(cache).owners if len(client.nodes()) > 1 else {}
-    except IgniteTFError as error:
-        if not is_retryable(error):
-            raise
-        # A node just left: the readers find the owners themselves.
-        log.warning("%s: %s; the owners of its partitions are not known", cache, error)
     by_owner: dict[object, list[int]] = {}
     for index, partition in enumerate(partitions):
         by_owner.setdefault(owners.get(partition), []).append(index)
     share = max(1, readers // max(1, len(by_owner)))
     return [part for units in by_owner.values() for i in range(share) if (part := units[i::share])]
+
+
+def _owners(client: Client, query: Query) -> dict[int, uuid.UUID]:
+    """Return the node to read each partition from; empty if it makes no difference."""
+    nodes = client.nodes()
+    if len(nodes) < 2:
+        return {}
+    if query.op != OpCode.QUERY_SCAN:  # SQL by partition is always answered by the primary
+        return client.partition_map(query.name).owners
+    return nearest_nodes(client, query.name, nodes)
 
 
 def scan_units(
@@ -159,9 +163,18 @@ def scan_units(
     if not partitions:
         return
     query.times.began = time.monotonic()
-    shares = assign_readers(client, query.name, partitions, readers)
+    owners: dict[int, uuid.UUID] | None = None
+    try:
+        owners = _owners(client, query)
+    except IgniteTFError as error:
+        if not is_retryable(error):
+            raise
+        # A node just left: the readers find the owners themselves.
+        log.warning("%s: %s; the owners of its partitions are not known", query.name, error)
+    shares = assign_readers(owners or {}, partitions, readers)
+    policy = retry or RetryPolicy()
     streams = [
-        _Reader(client, query, [(i, partitions[i]) for i in share], retry or RetryPolicy())
+        _Reader(client, query, [(i, partitions[i]) for i in share], policy, owners)
         for share in shares
     ]
     reader_of = {i: stream for share, stream in zip(shares, streams, strict=True) for i in share}
@@ -202,7 +215,12 @@ class _Reader(threading.Thread):
     """One connection: receives the pages of its units in order into a bounded buffer."""
 
     def __init__(
-        self, client: Client, query: Query, units: list[tuple[int, int]], retry: RetryPolicy
+        self,
+        client: Client,
+        query: Query,
+        units: list[tuple[int, int]],
+        retry: RetryPolicy,
+        owners: dict[int, uuid.UUID] | None,
     ) -> None:
         super().__init__(name=f"ignitetf-read-{query.name}", daemon=True)
         self._client = client
@@ -211,6 +229,7 @@ class _Reader(threading.Thread):
         self._decode_taken = query.decoder()
         self._units = deque(units)
         self._retry = retry
+        self._owners = owners  # for the first connection
         self._ready = threading.Condition()
         self._buffer: deque[UnitPage | BaseException] = deque()
         self._buffered_bytes = 0
@@ -346,10 +365,13 @@ class _Reader(threading.Thread):
 
     def _connect(self) -> Channel:
         partition = self._units[0][1]
-        owner = None
-        if len(self._client.nodes()) > 1:
-            owner = self._client.partition_map(self._query.name).owner(partition)
-        return self._client.acquire(owner)
+        owners, self._owners = self._owners, None
+        if owners is None and self._backoff.failures > 1:
+            # Whoever was nearest failed again.
+            owners = self._client.partition_map(self._query.name).owners
+        elif owners is None:
+            owners = _owners(self._client, self._query)
+        return self._client.acquire(owners.get(partition))
 
     def _put(self, item: UnitPage) -> None:
         """Hand over a page, then wait until there is room for the next one."""

@@ -19,7 +19,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Generator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -53,12 +53,14 @@ class Amount:
     """What one node delivered.
 
     Attributes:
+        node: Its address; None for all nodes of a place.
         place: How near the node is: `host`, `data_center` or `elsewhere`.
         rows: Rows in the pages that the consumer took; those of a page are counted even where only
             some of them belong to the shard.
         nbytes: Bytes of these pages.
     """
 
+    node: str | None
     place: Place
     rows: int = 0
     nbytes: int = 0
@@ -113,23 +115,24 @@ class Snapshot:
         nbytes: Bytes of these pages.
         wait_s: Seconds in which consumers waited for a page. A thread that reads ahead, as that of
             `tf.data` or `to_device`, is such a consumer.
-        nodes: What each node delivered, by its address.
+        nodes: What each node delivered.
         iterations: The latest iterations, in the order in which they began.
     """
 
     rows: int = 0
     nbytes: int = 0
     wait_s: float = 0.0
-    nodes: dict[str, Amount] = field(default_factory=dict)
+    nodes: tuple[Amount, ...] = ()
     iterations: tuple[Iteration, ...] = ()
 
     @property
     def places(self) -> dict[Place, Amount]:
         """What the nodes of each place delivered together."""
         found: dict[Place, Amount] = {}
-        for one in self.nodes.values():
-            so_far = found.get(one.place, Amount(one.place))
-            found[one.place] = Amount(one.place, so_far.rows + one.rows, so_far.nbytes + one.nbytes)
+        for one in self.nodes:
+            so_far = found.get(one.place, Amount(None, one.place))
+            rows, nbytes = so_far.rows + one.rows, so_far.nbytes + one.nbytes
+            found[one.place] = Amount(None, one.place, rows, nbytes)
         return found
 
 
@@ -230,15 +233,6 @@ def snapshot() -> Snapshot:
     with counter.lock:
         sources = dict(counter.sources)
         wait_s, iterations = counter.wait_s, tuple(counter.iterations)
-    nodes: dict[str, Amount] = {}
-    for source, (rows, nbytes) in sources.items():
-        # A node that was started anew under its address may be elsewhere: the latest place counts.
-        before = nodes.get(source.node, Amount(source.place))
-        nodes[source.node] = Amount(source.place, before.rows + rows, before.nbytes + nbytes)
-    return Snapshot(
-        sum(one.rows for one in nodes.values()),
-        sum(one.nbytes for one in nodes.values()),
-        wait_s,
-        nodes,
-        iterations,
-    )
+    nodes = tuple(Amount(*source, *amount) for source, amount in sources.items())
+    rows, nbytes = sum(one.rows for one in nodes), sum(one.nbytes for one in nodes)
+    return Snapshot(rows, nbytes, wait_s, nodes, iterations)
