@@ -229,9 +229,15 @@ class Client(Pool):
         if (known := self._places.get(node)) is not None:
             return known
         own, centers = self.settings.data_center, dict[uuid.UUID, str]()
+        if own is None:
+            addresses = self.addresses_of(node)
+            found = place_of(addresses, None, None)
+            if addresses:
+                self._places[node] = found
+            return found
         try:
             nodes = {node, *(each.node_id for each in self.nodes())}
-            centers = {} if own is None else self._data_centers()
+            centers = self._data_centers()
         except IgniteTFError as error:
             log.warning("it is not known how near the nodes are: %s", error)
             nodes = {node}
