@@ -6,7 +6,6 @@ downloaded.
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -38,7 +37,6 @@ def run_demo(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
         `rows`, `test_accuracy`, `restored_accuracy`, `checkpoint`, `load_rows_per_s`,
         `read_rows_per_s`, `address`.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     with Client(settings) as client:
         reports = [
             load_dataset(
