@@ -8,6 +8,7 @@ import typer
 
 from ignitetf.cli.options import Connect, connected
 from ignitetf.cli.output import OutputOption, note, show
+from ignitetf.cli.quiet import quiet_tensorflow
 
 if TYPE_CHECKING:
     from ignitetf.settings import Settings
@@ -36,6 +37,7 @@ def demo(
         node = Node.start(port=port, note=note)
         note(f"node at {node.address}; 'ignitetf node stop' ends it")
         settings = connect.settings()
+    quiet_tensorflow()
     from ignitetf.train.demo import run_demo
 
     show(run_demo(settings, note), output)
