@@ -12,8 +12,6 @@ from collections.abc import Iterable
 from typing import Final, Literal
 
 from ignitetf.errors import CacheNotFound, IgniteTFError, ServerError
-from ignitetf.fs.path import parts, split_url
-from ignitetf.fs.records import ROOT_ID, Entry, entry_key, entry_range
 from ignitetf.net.errand import Errand
 from ignitetf.settings import Settings
 from ignitetf.sql import statement
@@ -88,6 +86,9 @@ def _jobs(errand: Errand) -> list[str]:
 
 def _files(errand: Errand, word: str) -> list[str]:
     """Return the entries of a directory that continue a path, directories with a slash."""
+    from ignitetf.fs.path import parts, split_url
+    from ignitetf.fs.records import ROOT_ID, Entry, entry_key, entry_range
+
     path = split_url(word)[1]
     folder, _, begun = path.rpartition("/")
     before = word[: len(word) - len(begun)] or "/"
