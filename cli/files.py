@@ -19,7 +19,7 @@ from typing import Any, Final
 from ignitetf.cli.output import QueryOutput, Rows, note, progress, show, unique
 from ignitetf.errors import MissingExtra, SchemaError
 
-__all__ = ["Counted", "Limited", "form_of", "write_file", "write_parquet"]
+__all__ = ["Counted", "Limited", "arrow_table", "form_of", "write_file", "write_parquet"]
 
 PARQUET_ROWS: Final = 8192  # rows per row group
 _COUNTED_ROWS: Final = 1024
@@ -123,6 +123,18 @@ def write_parquet(rows: Rows, path: Path) -> int:
     finally:
         if writer is not None:
             writer.close()
+
+
+def arrow_table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
+    """Return rows as an Arrow table, whose types are those of the values.
+
+    Raises:
+        SchemaError: A column has values of several types.
+    """
+    import pyarrow
+
+    columns = [[_arrow(row[i]) for row in rows] for i in range(len(names))]
+    return _arrow_table(pyarrow, unique(names), columns, None, 0)
 
 
 def _arrow_table(
