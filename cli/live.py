@@ -75,7 +75,8 @@ def _tables(errand: Errand) -> dict[str, str]:
     except ServerError:
         return {}
     pairs = pairs_at(body, 16, int_at(body, 12))
-    return {(table or b"").decode(): (cache or b"").decode() for table, cache in pairs}
+    found = {(table or b"").decode(): (cache or b"").decode() for table, cache in pairs}
+    return {table: cache for table, cache in found.items() if not cache.startswith(_OWN_CACHES)}
 
 
 def _jobs(errand: Errand) -> list[str]:
