@@ -21,7 +21,8 @@ from ignitetf.errors import MissingExtra, SchemaError
 
 __all__ = ["Counted", "Limited", "arrow_table", "form_of", "write_file", "write_parquet"]
 
-PARQUET_ROWS: Final = 8192  # rows per row group
+PARQUET_ROWS: Final = 8192  # rows per row group, as long as they have
+_GROUP_BYTES: Final = 8 << 20  # no more bytes of text and blobs than these
 _TYPED_GROUPS: Final = 16
 _COUNTED_ROWS: Final = 1024
 _FORMS: Final[dict[str, QueryOutput]] = {
@@ -118,18 +119,29 @@ def write_parquet(rows: Rows, path: Path) -> int:
                 writer = pyarrow.parquet.ParquetWriter(path, table.schema)
             writer.write_table(table, row_group_size=PARQUET_ROWS)
             total += len(group)
-            group = list(islice(source, PARQUET_ROWS))
+            group = _group(source)
         return total
     finally:
         if writer is not None:
             writer.close()
 
 
+def _group(source: Iterator[Any], bytes_left: int = _GROUP_BYTES) -> list[Any]:
+    """Return the next rows of a row group: so many, or fewer that are large."""
+    group: list[Any] = []
+    for row in islice(source, PARQUET_ROWS):
+        group.append(row)
+        bytes_left -= sum(len(value) for value in row if isinstance(value, (str, bytes)))
+        if bytes_left <= 0:
+            break
+    return group
+
+
 def _first_group(source: Iterator[Any], width: int) -> list[Any]:
     """Return the rows that tell the types: some groups more where a column begins with nulls."""
     group: list[Any] = []
     for _ in range(_TYPED_GROUPS):
-        more = list(islice(source, PARQUET_ROWS))
+        more = _group(source, _GROUP_BYTES // _TYPED_GROUPS if group else _GROUP_BYTES)
         group += more
         if not more or all(any(row[i] is not None for row in group) for i in range(width)):
             break
