@@ -13,6 +13,7 @@ from types import CodeType, ModuleType, TracebackType
 from typing import TYPE_CHECKING
 
 from ignitetf.launch.link import WorkerLink, start_guard
+from ignitetf.launch.steps import watch_optimizers
 from ignitetf.post_import import when_imported
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def main() -> None:
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     reporters: list[ReadingReporter] = []
     when_imported("ignitetf.read.usage", lambda module: reporters.append(_reporter(link)))
+    watch_optimizers()
     if os.environ.get("IGNITETF_KERAS") == "repair" and "TF_CONFIG" in os.environ:
         from ignitetf.train.keras_repair import repair_keras
 
@@ -49,7 +51,7 @@ def main() -> None:
         _show(error, link)
         raise SystemExit(1) from None
     for reporter in reporters:
-        reporter.report()
+        reporter.report(last=True)
     link.wait_for_the_others()
 
 
@@ -72,8 +74,21 @@ def _show(error: BaseException, link: WorkerLink) -> None:
     """Report an exception as Python does, and to the launcher in a line."""
     trace = _from_script(error.__traceback__)
     sys.excepthook(type(error), error.with_traceback(trace), trace)
-    text = str(error).strip().partition("\n")[0]
-    link.report(error=f"{type(error).__name__}: {text}" if text else type(error).__name__)
+    link.report(error=_in_a_line(error))
+
+
+def _in_a_line(error: BaseException) -> str:
+    """Return the kind of an exception and the line of its text that tells most."""
+    kind = type(error).__name__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return kind
+    told = lines[0]
+    if told.endswith(":"):
+        # TensorFlow begins with "in user code:" or "Graph execution error:", and ends with the
+        # cause, after which it may name the node and the operation.
+        told = next(line for line in reversed(lines) if not line.startswith(("[[", "[Op")))
+    return told if told.startswith(f"{kind}: ") else f"{kind}: {told}"
 
 
 def _compiled(path: str) -> CodeType:
