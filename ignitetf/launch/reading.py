@@ -30,15 +30,17 @@ class ReadingReporter:
         self._link = link
         self._lock = threading.Lock()
         self._before, self._at = Snapshot(), time.monotonic()
-        self._begin = self._at
+        self._begin, self._over = self._at, False
         threading.Thread(target=self._run, name="ignitetf-usage", daemon=True).start()
 
     def report(self, *, last: bool = False) -> None:
         """Report what has been read, and how fast since the report before; in all, if `last`."""
         with self._lock:
+            if self._over:
+                return
             now, at = snapshot(), time.monotonic()
             if last:
-                self._before, self._at = Snapshot(), self._begin
+                self._before, self._at, self._over = Snapshot(), self._begin, True
             seconds = max(at - self._at, 1e-9)
             usage = {"step": steps_made(), **_facts(now)}
             usage["rows_per_s"] = round((now.rows - self._before.rows) / seconds, 1)
@@ -48,7 +50,7 @@ class ReadingReporter:
             self._link.report(usage=usage)
 
     def _run(self) -> None:
-        while True:
+        while not self._over:
             self.report()
             time.sleep(_EVERY_S)
 

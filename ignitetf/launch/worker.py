@@ -2,7 +2,9 @@
 
 The script sees what it would see by hand: its arguments, its folder first among those of modules,
 itself as `__main__`, and in a traceback no frame but its own. When it has ended well, the process
-waits until all others have, since TensorFlow aborts those that still need one that is gone.
+waits until all others have, since TensorFlow aborts those that still need one that is gone. All
+leave JAX at the same time, which waits for everyone. The first worker, whom TensorFlow's others
+need, ends last.
 """
 
 from __future__ import annotations
@@ -52,7 +54,17 @@ def main() -> None:
         raise SystemExit(1) from None
     for reporter in reporters:
         reporter.report(last=True)
-    link.wait_for_the_others()
+    link.arrive()
+    _leave_jax()
+    if os.environ["IGNITETF_WORKER"] == "0":
+        link.wait()
+
+
+def _leave_jax() -> None:
+    """Leave the processes that the script has joined with JAX, if it has."""
+    jax = sys.modules.get("jax")
+    if jax is not None:
+        jax.distributed.shutdown()
 
 
 def _reporter(link: WorkerLink) -> ReadingReporter:
