@@ -40,7 +40,7 @@ def demo(
         node = Node.start(port=port, nodes=2, memory=_MEMORY, note=note)
         note(f"nodes at {', '.join(node.addresses)}; 'ignitetf node stop' ends them")
         settings = connect.settings()
-    from ignitetf.train.demo import run_demo
+    from ignitetf.demo import run_demo
 
     show(run_demo(settings, note, node), output)
 
