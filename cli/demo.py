@@ -8,6 +8,7 @@ import typer
 
 from ignitetf.cli.options import Connect, connected
 from ignitetf.cli.output import OutputOption, note, show
+from ignitetf.cli.quiet import quiet_tensorflow
 
 if TYPE_CHECKING:
     from ignitetf.settings import Settings
@@ -40,6 +41,7 @@ def demo(
         node = Node.start(port=port, nodes=2, memory=_MEMORY, note=note)
         note(f"nodes at {', '.join(node.addresses)}; 'ignitetf node stop' ends them")
         settings = connect.settings()
+    quiet_tensorflow()
     from ignitetf.demo import run_demo
 
     show(run_demo(settings, note, node), output)

@@ -57,7 +57,6 @@ def run_demo(settings: Settings, say: Callable[[str], None], node: Node | None) 
         `igfs://` does not work in TensorFlow here), `checkpoint`, `logs`, `load_rows_per_s`,
         `read_rows_per_s`, `address`.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     rows, rate = _load(settings, say, copies=0 if node is None else 1)
     say(_look(settings))
     training = _Training(settings, say)

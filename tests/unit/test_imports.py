@@ -20,7 +20,7 @@ FOLDERS = {
 # another group of its own layer. The first word of a group's module below `ignitetf` is looked up.
 LAYERS = (
     ({"crc", "errors", "native", "owner", "partitions", "post_import"},),
-    ({"home", "local", "settings"}, {"sql"}, {"wire"}),
+    ({"home", "local", "profiles", "settings"}, {"sql"}, {"wire"}),
     ({"net"},),
     ({"node"},),
     ({"tables"},),
