@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ignitetf.dbapi.errors import InterfaceError, NotSupportedError, ProgrammingError, pep_249
+from ignitetf.dbapi.errors import InterfaceError, ProgrammingError, pep_249
 from ignitetf.dbapi.results import Result, run_batch, run_statement
 from ignitetf.dbapi.values import Kind, Values, joined_arrow, joined_numpy
 from ignitetf.errors import MissingExtra
@@ -112,10 +112,6 @@ class Cursor:
     def _sent(self, operation: str) -> str:
         """Return the statement as the node took it."""
         return operation if self._result is None else self._result.statement
-
-    def callproc(self, procname: str, parameters: Sequence[Any] = ()) -> None:
-        """Not supported: Apache Ignite has no procedures."""
-        raise NotSupportedError("Apache Ignite has no stored procedures")
 
     def setinputsizes(self, sizes: Any) -> None:
         """Do nothing; PEP 249 allows that."""
