@@ -119,7 +119,7 @@ class Client(Pool):
             ConfigError: The parameters do not match the statement.
         """
         options = {"schema": schema, "page_size": page_size, "timeout_s": timeout_s}
-        return run(self._sql, self.cache_exists, statement, params, options)
+        return run(self._sql, self._sql, self.cache_exists, statement, params, options)
 
     def _sql(self, statement: str, params: Sequence[Any], **options: Any) -> SqlResult:
         """Run one SQL statement unchanged."""

@@ -25,7 +25,7 @@ LAYERS = (
     ({"node"},),
     ({"tables"},),
     ({"fs"}, {"load"}, {"read"}),
-    ({"bench"}, {"explore"}, {"grain"}, {"jobs"}, {"torch"}, {"train"}),
+    ({"bench"}, {"dbapi"}, {"explore"}, {"grain"}, {"jobs"}, {"torch"}, {"train"}),
     ({"demo"}, {"launch"}),
     ({"cli", "__main__"},),
 )
