@@ -26,7 +26,7 @@ LAYERS = (
     ({"tables"},),
     ({"fs"}, {"load"}, {"read"}),
     ({"bench"}, {"explore"}, {"grain"}, {"jobs"}, {"torch"}, {"train"}),
-    ({"launch"},),
+    ({"launch"}, {"ui"}),
     ({"cli", "__main__"},),
 )
 
