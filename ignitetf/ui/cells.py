@@ -82,7 +82,7 @@ def ago(when: str) -> str:
         then = then.replace(tzinfo=datetime.timezone.utc)
     seconds = (datetime.datetime.now(datetime.timezone.utc) - then).total_seconds()
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * length:
+        if seconds >= length:
             return f"{seconds // length:.0f} {unit} ago"
     return "just now" if seconds < 2 else f"{seconds:.0f} s ago"
 
@@ -90,7 +90,10 @@ def ago(when: str) -> str:
 def _array(value: np.ndarray[Any, Any]) -> str:
     if value.size > _ELEMENTS:
         return f"{value.dtype} {'×'.join(map(str, value.shape))}"
-    return _cut(np.array2string(value, separator=", ", precision=4).replace("\n", ""), _LONGEST)
+    shown = value.reshape(-1).tolist()
+    if value.dtype.kind == "f":
+        return f"[{', '.join(f'{one:.4g}' for one in shown)}]"
+    return _cut(f"[{', '.join(map(str, shown))}]", _LONGEST)
 
 
 def _cut(text: str, most: int) -> str:

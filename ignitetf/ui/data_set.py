@@ -10,6 +10,8 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+
 from ignitetf.errors import ConfigError, IgniteTFError, KeyNotFound
 from ignitetf.explore.head import value_at
 from ignitetf.explore.preview import picture_of
@@ -78,6 +80,11 @@ class DataSet:
         return _LABEL if _LABEL in names and not self.reader.schema[_LABEL].shape else None
 
     @property
+    def pixels(self) -> bool:
+        """Whether images are stored as pixels: few, so that they are shown as squares."""
+        return self.picture is not None and self.reader.schema[self.picture].dtype != BYTES
+
+    @property
     def has_boxes(self) -> bool:
         """Whether boxes can be drawn over the images, which are as they were in their files."""
         schema = self.reader.schema
@@ -135,7 +142,14 @@ def open_data_set(cluster: Cluster, name: str) -> DataSet:
 def record_of(data: DataSet, batch: Batch, index: int) -> dict[str, Any]:
     """Return one row as plain values, without its key."""
     fields = data.reader.schema.fields
-    return {f.name: value_at(f, batch.columns[f.name], index) for f in fields}
+    return {f.name: _shaped(f, value_at(f, batch.columns[f.name], index)) for f in fields}
+
+
+def _shaped(field: Field, value: Any) -> Any:
+    """Return an array whose length varies with its other dimensions, which it is stored without."""
+    if field.shape[:1] != (None,) or None in field.shape[1:] or not isinstance(value, np.ndarray):
+        return value
+    return value.reshape(-1, *field.shape[1:])
 
 
 def _open(reading: Client, client: Client, name: str, version: tuple[Any, ...]) -> DataSet:

@@ -76,7 +76,8 @@ def frame_of(data: DataSet, values: dict[str, Any]) -> Frame | None:
         return None
     labels = values.get("BOX_LABELS")
     boxes = []
-    for i, (left, top, right, bottom) in enumerate(values["BOXES"][:_MOST_BOXES].tolist()):
+    corners = values["BOXES"][:_MOST_BOXES].tolist()
+    for i, (left, top, right, bottom) in enumerate(corners):
         label = labels[i].item() if isinstance(labels, np.ndarray) and i < len(labels) else None
         shown = "" if label is None else data.class_name(label)
         number = label if isinstance(label, int) else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -10,7 +11,6 @@ from urllib.parse import urlencode
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.responses import HTMLResponse, Response
 
-import ignitetf
 from ignitetf.ui.cells import ago, bytes_text, cell, count_text, full_text
 from ignitetf.ui.files import time_of
 
@@ -33,6 +33,14 @@ def static_files() -> dict[str, tuple[bytes, str]]:
         for path in sorted((_HERE / "static").iterdir())
         if path.suffix in _TYPES
     }
+
+
+def _stamp() -> str:
+    """Return what the addresses of these files end with, so that a browser's copy is theirs."""
+    digest = hashlib.sha256()
+    for content, _ in static_files().values():
+        digest.update(content)
+    return digest.hexdigest()[:12]
 
 
 class Pages:
@@ -58,7 +66,7 @@ class Pages:
             "form_secret": form,
             "write": write,
             "place": place,
-            "version": ignitetf.__version__,
+            "stamp": _stamp(),
         }
         self._environment.filters |= {
             "ago": ago,

@@ -63,9 +63,9 @@ def only_statement(text: str) -> str:
 
 
 def reads_only(text: str) -> bool:
-    """Whether a statement is SELECT or EXPLAIN SELECT and locks nothing."""
+    """Whether a text is one SELECT or EXPLAIN SELECT, which locks nothing."""
     found = [t for t in tokens(text) if t.kind not in ("space", "comment")]
-    if any(t.kind in ("open", "param") for t in found):
+    if any(t.kind in ("open", "param") or t.text == ";" for t in found):
         return False
     words = [t.text.upper() if t.kind == "word" else t.text for t in found]
     if words[:1] == ["EXPLAIN"]:

@@ -78,10 +78,14 @@ def row(asked: Asked) -> Response:
     if found is None:
         raise KeyNotFound(f"{data.name}: there is no row {ref[1][:80]!r}", hint="it may be gone")
     fields = [(f, type_name(f), found.values[f.name]) for f in data.reader.schema.fields]
-    values = dict(
-        _common(data, "rows"), row=found, fields=fields, frame=frame_of(data, found.values)
+    return asked.pages.page(
+        "row.html",
+        **_common(data, "rows"),
+        row=found,
+        fields=fields,
+        frame=frame_of(data, found.values),
+        beside=_beside(data, found.key),
     )
-    return asked.pages.page("row.html", **values)
 
 
 def images(asked: Asked) -> Response:
@@ -173,6 +177,15 @@ def _caption(data: DataSet, values: dict[str, Any]) -> str:
     if data.label is None or values.get(data.label) is None:
         return ""
     return data.class_name(values[data.label])
+
+
+def _beside(data: DataSet, key: Any) -> list[tuple[str, int]]:
+    """Return name and key of the rows before and after one, where keys are 0, 1, 2 ..."""
+    dense = data.reader.own_keys
+    if dense is None or data.access is None or not isinstance(key, int):
+        return []
+    near = (("Previous", key - 1), ("Next", key + 1))
+    return [(name, other) for name, other in near if 0 <= other < dense]
 
 
 def _cell(parts: tuple[Part, ...], most: int | None) -> dict[str, Any]:
