@@ -20,7 +20,7 @@ _HERE: Final = Path(__file__).parent
 _TYPES: Final = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
-def href(path: str, **params: str | int | Sequence[str] | None) -> str:
+def href(path: str, /, **params: str | int | Sequence[str] | None) -> str:
     """Return an address of this server; a parameter that is None is left out, lists repeat one."""
     given = {name: value for name, value in params.items() if value is not None}
     return f"{path}?{urlencode(given, doseq=True)}" if given else path
