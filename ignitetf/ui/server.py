@@ -26,6 +26,7 @@ __all__ = ["PORT", "serve"]
 PORT: Final = 8765
 _HOST: Final = "127.0.0.1"
 _SHORTEST_TOKEN: Final = 16
+_MOST_CONNECTIONS: Final = 512
 # A page does not wait as long as a program may.
 _REQUEST_S: Final = 15.0
 _CONNECT_S: Final = 3.0
@@ -66,33 +67,53 @@ def serve(
         connect_timeout_s=min(settings.connect_timeout_s, _CONNECT_S),
     )
     cluster = Cluster(settings)
-    with contextlib.closing(cluster), cluster.client() as client:
-        client.nodes()
-    known = Secrets(token)
-    with contextlib.closing(cluster), _listening(port) as listener:
-        bound = listener.getsockname()[1]
-        app = make_app(cluster, known, bound, write=write)
-        config = uvicorn.Config(
-            app, log_config=None, access_log=False, server_header=False, proxy_headers=False,
-            ws="none", lifespan="off", timeout_keep_alive=30, timeout_graceful_shutdown=1,
-            http="h11", loop="asyncio",
-        )  # fmt: skip
-        # The browser finds the port open already: connections wait in its queue.
-        on_ready(f"http://{_HOST}:{bound}/?token={known.token}")
-        if browser:
-            url = f"http://{_HOST}:{bound}/?token={known.ticket()}"
-            threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
-        uvicorn.Server(config).run(sockets=[listener])
+    with contextlib.closing(cluster):
+        with cluster.client() as client:
+            client.nodes()
+        with _listening(port) as listener:
+            _serve(cluster, listener, Secrets(token), write, browser, on_ready)
+
+
+def _serve(
+    cluster: Cluster,
+    listener: socket.socket,
+    known: Secrets,
+    write: bool,
+    browser: bool,
+    on_ready: Callable[[str], None],
+) -> None:
+    port = listener.getsockname()[1]
+    config = uvicorn.Config(
+        make_app(cluster, known, port, write=write),
+        loop="asyncio",
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=_MOST_CONNECTIONS,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=1,
+    )
+    # The browser finds the port open already: connections wait in its queue.
+    on_ready(f"http://{_HOST}:{port}/?token={known.token}")
+    if browser:
+        url = f"http://{_HOST}:{port}/?token={known.ticket()}"
+        threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
+    uvicorn.Server(config).run(sockets=[listener])
 
 
 def _listening(port: int | None) -> socket.socket:
+    wanted = PORT if port is None else port
     try:
-        return _bound(PORT if port is None else port)
+        return _bound(wanted)
     except OSError as error:
         if port is None and error.errno == errno.EADDRINUSE:
             return _bound(0)
         raise ConfigError(
-            f"port {port}: {error.strerror}", hint="choose another one, or leave out --port"
+            f"port {wanted}: {error.strerror}", hint="choose another one, or leave out --port"
         ) from error
 
 
