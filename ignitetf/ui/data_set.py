@@ -27,10 +27,12 @@ from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.datatypes import INTEGERS
 from ignitetf.wire.schema import BYTES, Batch, Field
 
-__all__ = ["DataSet", "open_data_set", "record_of"]
+__all__ = ["TIMES", "DataSet", "open_data_set", "readable", "record_of"]
 
 # How long a cache without a manifest is taken for unchanged.
 _UNVERSIONED_S: Final = 10.0
+# Types that are read as numbers of these units since 1970.
+TIMES: Final = {TypeCode.DATE: "ms", TypeCode.TIMESTAMP: "ns"}
 _LABEL: Final = "LABEL"
 _BOXES: Final = ("WIDTH", "HEIGHT", "BOXES")
 
@@ -126,12 +128,17 @@ def open_data_set(cluster: Cluster, name: str) -> DataSet:
 
     Raises:
         CacheNotFound: There is none.
-        SchemaError: It cannot be read, or it is empty.
+        ConfigError: It is empty, and has no manifest.
+        SchemaError: It cannot be read.
     """
     with cluster.client() as client:
         manifest = read_manifest(client, name)
         if manifest is None:
             client.require_cache(name)
+            if client.cache_size(name) == 0:
+                raise ConfigError(
+                    f"cache {name!r} has no entries", hint="load rows into it, and look again"
+                )
             version: tuple[Any, ...] = (name, int(time.monotonic() / _UNVERSIONED_S))
         else:
             version = (name, manifest.version, manifest.options.load, manifest.created)
@@ -142,11 +149,14 @@ def open_data_set(cluster: Cluster, name: str) -> DataSet:
 def record_of(data: DataSet, batch: Batch, index: int) -> dict[str, Any]:
     """Return one row as plain values, without its key."""
     fields = data.reader.schema.fields
-    return {f.name: _shaped(f, value_at(f, batch.columns[f.name], index)) for f in fields}
+    return {f.name: readable(f, value_at(f, batch.columns[f.name], index)) for f in fields}
 
 
-def _shaped(field: Field, value: Any) -> Any:
-    """Return an array whose length varies with its other dimensions, which it is stored without."""
+def readable(field: Field, value: Any) -> Any:
+    """Return a time as text, and an array whose length varies with its other dimensions."""
+    if field.type in TIMES and isinstance(value, int):
+        text = str(np.datetime64(value, TIMES[field.type])).replace("T", " ").rstrip("0")
+        return text.removesuffix(".").removesuffix(" 00:00:00")
     if field.shape[:1] != (None,) or None in field.shape[1:] or not isinstance(value, np.ndarray):
         return value
     return value.reshape(-1, *field.shape[1:])

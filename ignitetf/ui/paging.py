@@ -28,7 +28,7 @@ __all__ = ["Page", "Row", "one_row", "page_rows", "read_page"]
 
 _PAGE_ROWS: Final = 50
 _PAGE_BYTES: Final = 8 << 20
-_SEARCH_S: Final = 0.2
+_SEARCH_S: Final = 0.12
 # Rows that one statement looks through, at first and at most.
 _STRETCH: Final = 20_000
 _LONGEST_STRETCH: Final = 160_000
@@ -167,26 +167,26 @@ def _by_partition(data: DataSet, after: str | None, filters: Sequence[Filter], c
     reader, page = data.reader, Page()
     first, offset = (0, 0) if after is None else _place(data, after)
     until = time.monotonic() + _SEARCH_S
-    for partition in range(first, reader.partition_count):
-        pages = reader.batches([partition])
-        with contextlib.closing(pages):
-            for item in pages:
-                if item.batch is None or item.first + len(item.batch) <= offset:
+    pages = reader.batches(list(range(first, reader.partition_count)))
+    with contextlib.closing(pages):
+        for item in pages:
+            begin = offset if item.unit == 0 else 0
+            if item.batch is None or item.first + len(item.batch) <= begin:
+                continue
+            partition = first + item.unit
+            for index in masked(filters, item.batch).tolist():
+                at = item.first + index
+                if at < begin:
                     continue
-                for index in masked(filters, item.batch).tolist():
-                    at = item.first + index
-                    if at < offset:
-                        continue
-                    if len(page.rows) == count:
-                        page.following = f"{partition}-{at}"
-                        return page
-                    ref = ("at", f"{partition}-{at}")
-                    page.rows.append(_row(data, item.batch, index, ref))
-                if filters and time.monotonic() > until:
-                    page.following = f"{partition}-{item.first + len(item.batch)}"
-                    page.partial = True
+                if len(page.rows) == count:
+                    page.following = f"{partition}-{at}"
                     return page
-        offset = 0
+                ref = ("at", f"{partition}-{at}")
+                page.rows.append(_row(data, item.batch, index, ref))
+            if filters and time.monotonic() > until:
+                page.following = f"{partition}-{item.first + len(item.batch)}"
+                page.partial = True
+                return page
     return page
 
 

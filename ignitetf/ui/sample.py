@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ignitetf.explore.stats import ColumnStats, batch_stats
 from ignitetf.read.permutation import Permutation
 from ignitetf.ui.cluster import Cluster
-from ignitetf.ui.data_set import DataSet
+from ignitetf.ui.data_set import TIMES, DataSet, readable
 from ignitetf.ui.filters import Filter, can_filter
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.concat import concat
@@ -99,6 +99,8 @@ def type_name(field: Field) -> str:
         name = "blob" if field.type is TypeCode.BYTE_ARRAY else "text"
     elif field.fields:
         name = "object"
+    elif field.type in TIMES:
+        name = field.type.name.lower()
     else:
         name = field.dtype.name
     shape = ", ".join("…" if n is None else str(n) for n in field.shape)
@@ -128,25 +130,27 @@ def _batches(data: DataSet) -> Iterator[Batch]:
         yield data.by_key(keys.tolist())
         return
     every = data.reader.partition_count
-    if data.rows > count:
-        # A small part of a large cache.
-        chosen = np.unique(np.linspace(0, every - 1, min(every, _PARTITIONS)).astype(int)).tolist()
-    else:
-        chosen = list(range(every))
-    left, each = count, math.ceil(count / len(chosen))
+    if data.rows <= count:
+        yield from _first(data, list(range(every)), count)
+        return
+    chosen = np.unique(np.linspace(0, every - 1, min(every, _PARTITIONS)).astype(int)).tolist()
     for partition in chosen:
-        taken = 0
-        pages = data.reader.batches([partition])
-        with contextlib.closing(pages):
-            for item in pages:
-                if item.batch is None:
-                    continue
-                part = item.batch[: min(left, each - taken)]
-                taken, left = taken + len(part), left - len(part)
-                if len(part):
-                    yield part
-                if taken >= each or left <= 0:
-                    break
+        yield from _first(data, [partition], math.ceil(count / len(chosen)))
+
+
+def _first(data: DataSet, partitions: list[int], count: int) -> Iterator[Batch]:
+    """Yield the first rows of some partitions."""
+    pages = data.reader.batches(partitions)
+    with contextlib.closing(pages):
+        for item in pages:
+            if item.batch is None:
+                continue
+            part = item.batch[:count]
+            count -= len(part)
+            if len(part):
+                yield part
+            if count <= 0:
+                break
 
 
 def _head(data: DataSet, field: Field, column: Column, stats: ColumnStats, rows: int) -> Head:
@@ -154,7 +158,8 @@ def _head(data: DataSet, field: Field, column: Column, stats: ColumnStats, rows:
     bars: Sequence[Bar] = ()
     caption = ""
     if stats.minimum is not None and stats.maximum is not None:
-        caption = _range(stats.minimum, stats.maximum)
+        low, high = (readable(field, found) for found in (stats.minimum, stats.maximum))
+        caption = _range(low, high)
         if field.dtype == BYTES:
             caption += " bytes"
     counted = stats.distinct is not None and not field.shape and field.dtype.kind != "f"
@@ -203,7 +208,8 @@ def _number_bars(field: Field, column: Column) -> list[Bar]:
         if links and count:
             below: Any = "le" if i == len(counts) - 1 and not whole else "lt"
             filters = (Filter(field, "ge", left).text, Filter(field, below, right).text)
-        shown = _range(left, right - 1) if whole else _range(left, right)
+        last = right - 1 if whole else right
+        shown = _range(readable(field, left), readable(field, last))
         bars.append(Bar(shown, count, float(count / counts.max()), filters))
     return bars
 
@@ -230,4 +236,6 @@ def _range(low: Any, high: Any) -> str:
 
 
 def _short(value: Any) -> str:
+    if isinstance(value, str):
+        return value
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"

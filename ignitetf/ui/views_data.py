@@ -15,7 +15,7 @@ from ignitetf.ui.filters import Filter, parse_filters
 from ignitetf.ui.paging import one_row, page_rows, read_page
 from ignitetf.ui.pictures import encoded_picture, frame_of
 from ignitetf.ui.sample import Bar, sample_of, type_name
-from ignitetf.ui.spread import Part, spread_of
+from ignitetf.ui.spread import Part, Spread, spread_of
 from ignitetf.wire.datatypes import INTEGERS
 
 __all__ = ["about", "data_sets", "image", "images", "partitions", "row", "rows"]
@@ -133,7 +133,8 @@ def partitions(asked: Asked) -> Response:
     """Where the rows are."""
     data, _ = _data_set(asked)
     with asked.cluster.client() as client:
-        spread = spread_of(client, data)
+        key = ("spread", data.version)
+        spread: Spread = asked.cluster.figures.get(key, lambda: spread_of(client, data))
     each = -(-len(spread.parts) // _CELLS) or 1
     cells = [
         _cell(spread.parts[i : i + each], spread.most) for i in range(0, len(spread.parts), each)
