@@ -69,7 +69,7 @@ def serve(
     cluster = Cluster(settings)
     with contextlib.closing(cluster):
         with cluster.client() as client:
-            client.nodes()
+            client.cache_names()
         with _listening(port) as listener:
             _serve(cluster, listener, Secrets(token), write, browser, on_ready)
 
