@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -32,7 +32,7 @@ __all__ = ["TIMES", "DataSet", "open_data_set", "readable", "record_of"]
 # How long a cache without a manifest is taken for unchanged.
 _UNVERSIONED_S: Final = 10.0
 # Types that are read as numbers of these units since 1970.
-TIMES: Final = {TypeCode.DATE: "ms", TypeCode.TIMESTAMP: "ns"}
+TIMES: Final[dict[TypeCode, Literal["ms", "ns"]]] = {TypeCode.DATE: "ms", TypeCode.TIMESTAMP: "ns"}
 _LABEL: Final = "LABEL"
 _BOXES: Final = ("WIDTH", "HEIGHT", "BOXES")
 

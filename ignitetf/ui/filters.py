@@ -58,7 +58,8 @@ class Filter:
     @property
     def shown(self) -> str:
         """The condition for people."""
-        return f"{self.field.name} {_SIGNS[self.op]} {_text(self.value)}"
+        value = f"{self.value:.6g}" if isinstance(self.value, float) else _text(self.value)
+        return f"{self.field.name} {_SIGNS[self.op]} {value}"
 
     def sql(self, columns: frozenset[str]) -> str:
         """Return the condition with a `?` for the value.

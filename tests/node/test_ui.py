@@ -21,6 +21,7 @@ from ignitetf.jobs.logs import LogWriter
 from ignitetf.jobs.record import Job, WorkerStatus
 from ignitetf.jobs.store import JobStore, utc_now
 from ignitetf.load.loader import load_dataset
+from ignitetf.tables.catalog import drop_manifest
 from ignitetf.ui.statements import reads_only
 
 pytestmark = pytest.mark.node
@@ -83,7 +84,10 @@ def names(client):
         load_dataset(rows, name, client=client, partitions=4, layout=layout, if_exists="replace")
     yield found
     for name in found.values():
-        client.destroy_cache(name)
+        client.sql(f'DROP TABLE IF EXISTS "{name}"').close()
+        drop_manifest(client, name)
+        if client.cache_exists(name):
+            client.destroy_cache(name)
 
 
 @pytest.fixture(scope="module")
