@@ -1,14 +1,23 @@
 """The command line: thin Typer commands, installed as `ignitetf.cli`."""
 
+import os
+
 __all__ = ["run"]
 
 
 def run() -> None:
     """Run the command line; never returns.
 
-    Ctrl-C while the commands are still being imported ends as it does later, without a traceback.
+    A shell that completes a name of the cluster is answered without the commands, which take longer
+    to import. Ctrl-C while those are still being imported ends as it does later, without a
+    traceback.
     """
     try:
+        if "_IGNITETF_COMPLETE" in os.environ:
+            from ignitetf.cli.complete import answer
+
+            if answer(os.environ):
+                return
         from ignitetf.cli.main import main
     except KeyboardInterrupt:
         raise SystemExit(130) from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -12,6 +11,7 @@ import typer
 from ignitetf.cli.group import UsageError
 from ignitetf.cli.options import Connect, connected
 from ignitetf.cli.output import Output, OutputOption, note, show
+from ignitetf.cli.quiet import quiet_tensorflow
 
 if TYPE_CHECKING:
     from ignitetf.bench.read import Rate
@@ -59,8 +59,7 @@ class WriteProfile(str, Enum):
 @app.callback()
 def bench() -> None:
     """Measure rates beside the limit of the machine."""
-    # TensorFlow reads this when it is imported; its messages would clutter the rates.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    quiet_tensorflow()
 
 
 @app.command()

@@ -14,7 +14,7 @@ from ignitetf.cli.options import (
     confirm,
     connected,
 )
-from ignitetf.cli.output import NESTED, OutputOption, note, show
+from ignitetf.cli.output import NESTED, OutputOption, say, show
 
 app = typer.Typer(help="Create, list, describe, clear and drop caches.", no_args_is_help=True)
 
@@ -100,7 +100,9 @@ def describe(connect: Connect, name: NameArgument, output: OutputOption = "table
 
 @app.command()
 @connected
-def clear(connect: Connect, name: NameArgument, yes: Yes = False) -> None:
+def clear(
+    connect: Connect, name: NameArgument, yes: Yes = False, output: OutputOption = "table"
+) -> None:
     """Remove all entries of a cache.
 
     Example: ignitetf cache clear SESSIONS --yes
@@ -110,9 +112,10 @@ def clear(connect: Connect, name: NameArgument, yes: Yes = False) -> None:
 
     with connect() as client:
         cache = resolve(client, name)
-        confirm(f"Remove all {client.cache_size(cache)} entries of {name}?", yes)
+        entries = client.cache_size(cache)
+        confirm(f"Remove all {entries} entries of {name}?", yes)
         clear_cache(client, cache)
-    note(f"cache {name} is empty")
+    say(f"cache {name} is empty", {"cache": cache, "removed_entries": entries}, output)
 
 
 @app.command()
@@ -124,6 +127,7 @@ def drop(
     if_exists: Annotated[
         bool, typer.Option("--if-exists", help="No error where there is none.")
     ] = False,
+    output: OutputOption = "table",
 ) -> None:
     """Remove a cache, its entries and its SQL table.
 
@@ -139,8 +143,9 @@ def drop(
         except CacheNotFound:
             if not if_exists:
                 raise
-            note(f"there is no cache {name}")
+            say(f"there is no cache {name}", {"cache": name, "removed_entries": None}, output)
             return
-        confirm(f"Remove {name} with its {client.cache_size(cache)} entries?", yes)
+        entries = client.cache_size(cache)
+        confirm(f"Remove {name} with its {entries} entries?", yes)
         drop_cache(client, cache)
-    note(f"cache {name} is gone")
+    say(f"cache {name} is gone", {"cache": cache, "removed_entries": entries}, output)

@@ -15,7 +15,7 @@ stats_app = typer.Typer(help="What the columns of a cache hold.")
 preview_app = typer.Typer(help="A contact sheet of a cache's images.")
 
 _SHOWN_ELEMENTS = 8
-_CacheArgument = Annotated[str, typer.Argument(help="Name of the cache or data set.")]
+_CacheArgument = Annotated[str, typer.Argument(help="Name of the cache, data set or table.")]
 
 
 @head_app.command("head")
@@ -37,7 +37,6 @@ def head(
 
     wanted = tuple(name.strip() for name in fields.split(",")) if fields else None
     with connect() as client:
-        client.require_cache(cache)
         rows = first_rows(client, cache, count, fields=wanted, on_left_out=_note_left_out)
     if output == "table":
         rows = [{name: _brief(value) for name, value in row.items()} for row in rows]
@@ -64,10 +63,8 @@ def stats(connect: Connect, cache: _CacheArgument, output: OutputOption = "table
     """
     from ignitetf.explore.stats import dataset_stats
 
-    with connect() as client:
-        client.require_cache(cache)
-        with progress(f"read {cache}", None) as advance:
-            found = dataset_stats(client, cache, on_progress=advance)
+    with connect() as client, progress(f"read {cache}", None) as advance:
+        found = dataset_stats(client, cache, on_progress=advance)
     if output in NESTED:
         show(found.as_dict(), output)
         return
@@ -117,7 +114,6 @@ def preview(
     if out is not None and out.suffix.lower() != ".png":
         raise ConfigError(f"{out}: the sheet is a PNG", hint="name a file that ends in .png")
     with connect() as client:
-        client.require_cache(cache)
         sheet = contact_sheet(client, cache, field=field, count=count, columns=columns, size=size)
     if out is None:
         typer.echo(half_blocks(sheet.image, min(shutil.get_terminal_size().columns, 160)))

@@ -11,7 +11,6 @@ from typing import Annotated
 
 import typer
 
-import ignitetf
 from ignitetf.cli.group import LazyGroup, end_at_request
 
 __all__ = ["COMMANDS", "app", "main"]
@@ -19,6 +18,7 @@ __all__ = ["COMMANDS", "app", "main"]
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("ignitetf.cli.demo", "From nothing to a trained model, in one command."),
     "node": ("ignitetf.cli.node", "Start, stop and look at embedded nodes."),
+    "profile": ("ignitetf.cli.profile", "Named settings of connections: add, ls, rm."),
     "table": ("ignitetf.cli.table", "Create, list, describe and drop SQL tables."),
     "cache": ("ignitetf.cli.cache", "Create, list, describe, clear and drop caches."),
     "load": ("ignitetf.cli.load", "Load a data set into a cache."),
@@ -52,7 +52,10 @@ app = typer.Typer(name="ignitetf", cls=_Root, rich_markup_mode=None)
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"ignitetf {ignitetf.__version__}")
+        from ignitetf.explore.versions import versions
+
+        for name, found in versions().items():
+            typer.echo(f"{name} {found or 'not installed'}")
         raise typer.Exit
 
 
@@ -60,7 +63,7 @@ def _version(wanted: bool) -> None:
 def root(
     ctx: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print versions.")
     ] = False,
     debug: Annotated[
         bool, typer.Option("--debug", help="Show the traceback of an error; IGNITETF_DEBUG=1 too.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ignitetf.cli.output import OutputOption, note, show
+from ignitetf.cli.output import Output, OutputOption, note, say, show
 
 if TYPE_CHECKING:
     from ignitetf.node.jars import Progress
@@ -20,6 +22,8 @@ app = typer.Typer(help="Start, stop and look at embedded nodes.", no_args_is_hel
 
 user_app = typer.Typer(help="Users of a secured node.", no_args_is_help=True)
 app.add_typer(user_app, name="user")
+
+_LISTED = ("name", "state", "address", "nodes", "persist", "secure", "started")
 
 NameOption = Annotated[str, typer.Option("--name", metavar="NAME", help="Name of the node.")]
 
@@ -88,8 +92,8 @@ def start(
         )
     if node.already_running:
         note(f"node {name!r} already runs")
-    if secure and name != "default":
-        note(f"connect with --profile {name}")
+    if name != "default":
+        note(f"connect with --node {name}")
     show(node.status().as_dict(), output)
 
 
@@ -100,6 +104,7 @@ def stop(
     timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="Time to end by itself before it is killed.")
     ] = 60,
+    output: OutputOption = "table",
 ) -> None:
     """Stop a node; data that are not kept on disk are lost.
 
@@ -111,8 +116,11 @@ def stop(
     names = node_names() if all_nodes else [name]
     if not names:
         note("no node runs")
-    for each in names:
-        stop_node(each, timeout_s=timeout, note=note)
+    stopped = [
+        {"name": each, "stopped": stop_node(each, timeout_s=timeout, note=note)} for each in names
+    ]
+    if output != "table":
+        show(stopped, output, columns=("name", "stopped"))
 
 
 @app.command()
@@ -133,6 +141,18 @@ def status(
         show(node_status(name).as_dict(), output)
 
 
+@app.command("ls")
+def list_(output: OutputOption = "table") -> None:
+    """List the nodes of this machine that run or keep data; --node NAME connects to one.
+
+    Example: ignitetf node ls
+    """
+    from ignitetf.local.state import kept_nodes
+    from ignitetf.node.status import node_status
+
+    show([node_status(name).as_dict() for name in kept_nodes()], output, columns=_LISTED)
+
+
 @app.command()
 def logs(
     name: NameOption = "default",
@@ -141,8 +161,9 @@ def logs(
         bool, typer.Option("--follow", "-f", help="Go on with each new line, until Ctrl-C.")
     ] = False,
     member: Annotated[int, typer.Option(min=1, help="Which member to follow, counted from 1.")] = 1,
+    output: OutputOption = "table",
 ) -> None:
-    """Print the last lines of a node's logs, even if it has ended.
+    """Print the last lines of a node's logs, even if it has ended; as JSON, an object a line.
 
     Example: ignitetf node logs -n 100 --follow
     """
@@ -154,12 +175,22 @@ def logs(
     if follow:
         chosen = directories[min(member, len(directories)) - 1]
         for line in follow_file(main_log(chosen), lines):
-            print(line, flush=True)
+            _print_line(chosen.name, line, output)
     for directory in directories:
-        if len(directories) > 1:
+        if len(directories) > 1 and output == "table":
             note(f"== {directory.name}")
         for line in last_lines(main_log(directory), lines):
-            print(line)
+            _print_line(directory.name, line, output)
+
+
+def _print_line(member: str, line: str, output: Output) -> None:
+    """Print a line of a log as it is, or with its member for programs, while it is read."""
+    if output == "json":
+        line = json.dumps({"member": member, "line": line}, ensure_ascii=False)
+    elif output == "csv":
+        csv.writer(sys.stdout, lineterminator="\n").writerow((member, line))
+        return
+    print(line, flush=True)
 
 
 @app.command()
@@ -201,6 +232,7 @@ def user_add(
     user: UserArgument,
     name: NameOption = "default",
     password_file: PasswordFileOption = None,
+    output: OutputOption = "table",
 ) -> None:
     """Add a user who may log in to a running secured node.
 
@@ -208,7 +240,7 @@ def user_add(
     """
     security, addresses = _security(name)
     security.add_user(addresses, user, _new_password(user, password_file))
-    note(f"user {user!r} was added to node {name!r}")
+    say(f"user {user!r} was added to node {name!r}", {"user": user, "node": name}, output)
 
 
 @user_app.command("password")
@@ -216,6 +248,7 @@ def user_password(
     user: UserArgument,
     name: NameOption = "default",
     password_file: PasswordFileOption = None,
+    output: OutputOption = "table",
 ) -> None:
     """Change the password of a user of a running secured node.
 
@@ -223,18 +256,20 @@ def user_password(
     """
     security, addresses = _security(name)
     security.change_password(addresses, user, _new_password(user, password_file))
-    note(f"user {user!r} of node {name!r} has a new password")
+    say(f"user {user!r} of node {name!r} has a new password", {"user": user, "node": name}, output)
 
 
 @user_app.command("drop")
-def user_drop(user: UserArgument, name: NameOption = "default") -> None:
+def user_drop(
+    user: UserArgument, name: NameOption = "default", output: OutputOption = "table"
+) -> None:
     """Remove a user of a running secured node.
 
     Example: ignitetf node user drop reader
     """
     security, addresses = _security(name)
     security.drop_user(addresses, user)
-    note(f"user {user!r} was removed from node {name!r}")
+    say(f"user {user!r} was removed from node {name!r}", {"user": user, "node": name}, output)
 
 
 def _security(name: str) -> tuple[Security, tuple[str, ...]]:

@@ -50,15 +50,16 @@ class Connect:
         """Return the settings in force; prompts for a password whose option has no value."""
         from ignitetf.settings import Settings
 
-        return Settings.resolve(**self._given())
+        return Settings.resolve(**self.given())
 
     def __call__(self) -> Client:
         """Return a connected client; close it, or use it as a context manager."""
         from ignitetf.net.client import connect
 
-        return connect(**self._given())
+        return connect(**self.given())
 
-    def _given(self) -> dict[str, Any]:
+    def given(self) -> dict[str, Any]:
+        """Return the settings that are given as options; asks for passwords without a value."""
         given = dict(self._options)
         for option, setting in _LIMITS.items():
             if (limit := given.pop(option, None)) is not None:
@@ -83,6 +84,7 @@ def _option(flag: str, kind: Any, help: str, **more: Any) -> Parameter:
 
 _CONNECTION = (
     _option("--address", str, "Nodes, HOST:PORT[,HOST:PORT].", metavar="ADDRESS"),
+    _option("--node", str, "Embedded node of this machine, by its name.", metavar="NAME"),
     _option("--username", str, "User name.", metavar="NAME"),
     _option(
         "--password-file",

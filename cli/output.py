@@ -10,23 +10,23 @@ mapping. JSON and CSV are for programs and contain values in these forms:
     null                    null (in CSV: nothing)
     NaN, infinity           the strings "NaN", "Infinity", "-Infinity"
 
-Tables are for people: instead of bytes they show how many there are.
+Tables are for people: instead of bytes they show how many there are, and of floats the digits that
+they surely have (`tables`).
 """
 
 from __future__ import annotations
 
-import base64
-import datetime
-import decimal
 import json
-import math
+import shutil
 import sys
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO, Annotated, Any, Final, Literal, Protocol, runtime_checkable
 
 import typer
+
+from ignitetf.cli.tables import record_lines, table_lines
+from ignitetf.cli.values import jsonable, text
 
 __all__ = [
     "NESTED",
@@ -35,15 +35,15 @@ __all__ = [
     "QueryOutput",
     "Rows",
     "as_rows",
-    "jsonable",
     "note",
     "progress",
+    "say",
     "show",
-    "text",
+    "terminal_width",
     "unique",
 ]
 
-PIPED_WIDTH = 1_000_000  # keeps lines of a table unbroken unless it goes to a terminal
+_PLAIN: Final = frozenset({int, str})
 
 
 # Format of the data a command prints.
@@ -82,7 +82,8 @@ def show(
 ) -> None:
     """Print rows or one record.
 
-    JSON and CSV are written while the rows are read; a table needs all of them first.
+    JSON and CSV are written while the rows are read, and so is a table in a terminal; elsewhere it
+    needs all of them first, for the widths of its columns.
 
     Args:
         data: Rows, or a mapping for one record.
@@ -98,7 +99,7 @@ def show(
         elif output == "csv":
             _write_csv(list(record), [list(record.values())], out)
         else:
-            _write_record(record, out)
+            _write_lines(record_lines(record, terminal_width(out)), out)
         return
     names, rows = as_rows(data, columns)
     if output == "json":
@@ -106,7 +107,21 @@ def show(
     elif output == "csv":
         _write_csv(names, rows, out)
     else:
-        _write_table(names, rows, out)
+        _write_lines(table_lines(names, rows, terminal_width(out)), out)
+
+
+def say(message: str, record: Mapping[str, Any], output: Output) -> None:
+    """Tell what a command did: a message to people, a record to programs.
+
+    Args:
+        message: The message, for stderr.
+        record: The same as facts, for stdout.
+        output: Format of the output; the message is for tables.
+    """
+    if output == "table":
+        note(message)
+    else:
+        show(record, output)
 
 
 def as_rows(
@@ -132,41 +147,9 @@ def unique(names: Sequence[str]) -> list[str]:
     return out
 
 
-def jsonable(value: Any) -> Any:
-    """Convert a value to what JSON can hold; see the module docstring."""
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else _not_finite(value)
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return base64.b64encode(value).decode("ascii")
-    if isinstance(value, (decimal.Decimal, uuid.UUID)):
-        return str(value)
-    if isinstance(value, (datetime.date, datetime.time)):
-        return value.isoformat()
-    if isinstance(value, datetime.timedelta):
-        return (datetime.datetime.min + value).time().isoformat()
-    if isinstance(value, Mapping):
-        return {str(k): jsonable(v) for k, v in value.items()}
-    if hasattr(value, "tolist"):  # NumPy
-        return jsonable(value.tolist())
-    if hasattr(value, "schema") and hasattr(value, "type_name"):  # pyignite's binary object
-        return {name: jsonable(getattr(value, name)) for name in value.schema}
-    if isinstance(value, Iterable):
-        return [jsonable(v) for v in value]
-    return str(value)
-
-
-def text(value: Any, *, brief: bool = False) -> str:
-    """Convert a value to text for CSV, or with `brief` for a table."""
-    if value is None:
-        return "NULL" if brief else ""
-    if brief and isinstance(value, (bytes, bytearray, memoryview)):
-        return f"<{len(value)} bytes>"
-    plain = jsonable(value)
-    if isinstance(plain, str):
-        return plain
-    return json.dumps(plain, ensure_ascii=False)
+def terminal_width(out: IO[str]) -> int | None:
+    """Return the width of the terminal that this goes to; None if it is none."""
+    return max(1, shutil.get_terminal_size().columns) if out.isatty() else None
 
 
 def note(message: str) -> None:
@@ -201,6 +184,7 @@ def progress(
         TimeRemainingColumn(compact=True),
         console=Console(stderr=True),
         transient=True,
+        redirect_stdout=False,  # what is there are data, for a file or a pipe
     )
     with bar:
         task = bar.add_task(label, total=total_rows, rate="")
@@ -223,12 +207,6 @@ def progress(
         yield advance
 
 
-def _not_finite(value: float) -> str:
-    if math.isnan(value):
-        return "NaN"
-    return "Infinity" if value > 0 else "-Infinity"
-
-
 def _write_json(names: Sequence[str], rows: Iterable[Sequence[Any]], out: IO[str]) -> None:
     out.write("[")
     separator = "\n"
@@ -244,51 +222,9 @@ def _write_csv(names: Sequence[str], rows: Iterable[Sequence[Any]], out: IO[str]
 
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(names)
-    for row in rows:
-        writer.writerow([text(value) for value in row])
+    # Most values are numbers and texts, which need no conversion.
+    writer.writerows([v if type(v) in _PLAIN else text(v) for v in row] for row in rows)
 
 
-def _write_table(names: Sequence[str], rows: Iterable[Sequence[Any]], out: IO[str]) -> None:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    cells = list(rows)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for index, name in enumerate(names):
-        numeric = any(row[index] is not None for row in cells) and all(
-            row[index] is None or _is_number(row[index]) for row in cells
-        )
-        right = "right" if numeric else "left"
-        table.add_column(Text(name), justify=right, overflow="fold")  # type: ignore[arg-type]
-    for row in cells:
-        table.add_row(*(Text(text(value, brief=True)) for value in row))
-    _print(table, out)
-
-
-def _write_record(record: Mapping[str, Any], out: IO[str]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table.grid(padding=(0, 2))
-    for name, value in record.items():
-        table.add_row(Text(name), Text(text(value, brief=True)))
-    _print(table, out)
-
-
-def _print(table: Any, out: IO[str]) -> None:
-    from rich.console import Console
-
-    terminal = out.isatty()
-    console = Console(file=out, no_color=not terminal, width=None if terminal else PIPED_WIDTH)
-    if terminal:
-        console.print(table)
-        return
-    # Rich pads each line to the table's width, which is useless in a file.
-    with console.capture() as captured:
-        console.print(table)
-    out.writelines(line.rstrip() + "\n" for line in captured.get().splitlines())
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float, decimal.Decimal)) and not isinstance(value, bool)
+def _write_lines(lines: Iterable[str], out: IO[str]) -> None:
+    out.writelines(f"{line}\n" for line in lines)

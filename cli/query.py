@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import math
-import os
 import sys
-import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
-from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from ignitetf.cli.files import Counted, Limited, form_of, write_file
 from ignitetf.cli.group import UsageError
 from ignitetf.cli.options import Connect, connected
-from ignitetf.cli.output import NESTED, Output, QueryOutput, Rows, note, show, unique
-from ignitetf.errors import ConfigError, MissingExtra, SchemaError, SqlError
+from ignitetf.cli.output import NESTED, Output, QueryOutput, Rows, note, progress, show
+from ignitetf.errors import ConfigError, SqlError
 
 if TYPE_CHECKING:
+    from ignitetf.net.client import Client
     from ignitetf.net.sql_result import SqlResult
 
 app = typer.Typer()
 
-PARQUET_ROWS = 8192  # rows per row group
 _LONG = range(-(1 << 63), 1 << 63)
 _CHANGES = ("INSERT", "MERGE", "UPDATE", "DELETE")
 
@@ -43,11 +39,19 @@ def query(
         Path | None, typer.Option("--file", "-f", help="File with statements that ';' separates.")
     ] = None,
     output: Annotated[
-        QueryOutput, typer.Option("--output", "-o", help="Form of the rows; bytes are base64.")
-    ] = "table",
+        QueryOutput | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Form of the rows; bytes are base64.  [default: by the suffix of --to, else table]",
+        ),
+    ] = None,
     to: Annotated[
         Path | None,
-        typer.Option("--to", help="File to write instead of stdout; parquet needs one."),
+        typer.Option(
+            "--to",
+            help="File to write instead of stdout: .csv, .json, .parquet, or else a table.",
+        ),
     ] = None,
     param: Annotated[
         list[str] | None,
@@ -73,7 +77,8 @@ def query(
     """
     if sql is not None and file is not None:
         raise UsageError("give the statement or --file, not both")
-    if output == "parquet" and to is None:
+    form = form_of(to, output)
+    if form == "parquet" and to is None:
         raise UsageError("parquet is no text: give --to FILE")
     if sql is None and file is None and sys.stdin.isatty() and sys.stdout.isatty():
         from ignitetf.cli.prompt import run
@@ -84,12 +89,9 @@ def query(
 
     statements = list(split(sql if sql is not None else _read(file)))
     values = [literal(text) for text in param or ()]
-    _check(statements, values, output)
+    _check(statements, values, form)
     with connect() as client:
-        _run(
-            partial(client.sql, timeout_s=statement_timeout),
-            statements, values, output, to, max_rows,
-        )  # fmt: skip
+        _run(client, statements, values, form, to, max_rows, statement_timeout)
 
 
 def literal(text: str) -> Any:
@@ -137,19 +139,21 @@ def _check(statements: Sequence[str], values: Sequence[Any], output: QueryOutput
 
 
 def _run(
-    sql: Callable[[str, Sequence[Any]], SqlResult],
+    client: Client,
     statements: Sequence[str],
     values: Sequence[Any],
     output: QueryOutput,
     to: Path | None,
     max_rows: int | None,
+    timeout_s: float | None,
 ) -> None:
     from ignitetf.sql.tokens import first_word, is_query
+    from ignitetf.tables.suggest import sql_with_suggestions
 
     changed: int | None = None
     for number, text in enumerate(statements, 1):
         try:
-            with sql(text, values) as result:
+            with sql_with_suggestions(client, text, values, timeout_s=timeout_s) as result:
                 if result.update_count is None:
                     print_rows(result, output, to, max_rows)
                 else:
@@ -172,21 +176,6 @@ def _run(
         note("done")
 
 
-class Limited:
-    """The first rows of a result; prints a note if there are more."""
-
-    def __init__(self, rows: Rows, limit: int) -> None:
-        """Take at most `limit` rows."""
-        self.columns = rows.columns
-        self._rows = iter(rows)
-        self._limit = limit
-
-    def __iter__(self) -> Iterator[Any]:
-        yield from islice(self._rows, self._limit)
-        if next(self._rows, None) is not None:
-            note(f"stopped after {self._limit} rows, there are more")
-
-
 def print_rows(
     result: SqlResult | Rows,
     output: QueryOutput,
@@ -195,86 +184,12 @@ def print_rows(
 ) -> None:
     """Print the rows, or write them to the file `to`, which appears only once it is complete."""
     rows: Rows = result if max_rows is None else Limited(result, max_rows)
-    if to is None:
-        assert output != "parquet"  # refused before the statement runs
+    if to is not None:
+        write_file(rows, to, output)
+        return
+    assert output != "parquet"  # refused before the statement runs
+    if sys.stdout.isatty():
         show(rows, output)
         return
-    part = to.with_name(f".{to.name}.{os.getpid()}.part")
-    try:
-        if output == "parquet":
-            write_parquet(rows, part)
-        else:
-            with part.open("w", encoding="utf-8", newline="") as file:
-                show(rows, output, file=file)
-        part.replace(to)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def write_parquet(rows: Rows, path: Path) -> int:
-    """Write the rows to a Parquet file, one row group at a time, and return their number.
-
-    The first row group determines the types; a column without values in it becomes text.
-
-    Raises:
-        MissingExtra: pyarrow is not installed.
-        SchemaError: Later rows have values of other types.
-    """
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise MissingExtra.of("parquet output needs pyarrow", "query", error) from error
-    names = unique(rows.columns)
-    source = iter(rows)
-    writer: Any = None
-    total = 0
-    try:
-        while True:
-            group = list(islice(source, PARQUET_ROWS))
-            if not group and writer is not None:
-                return total
-            columns = [[_arrow(row[i]) for row in group] for i in range(len(names))]
-            schema = None if writer is None else writer.schema
-            table = _arrow_table(pyarrow, names, columns, schema, total)
-            if writer is None:
-                writer = pyarrow.parquet.ParquetWriter(path, table.schema)
-            writer.write_table(table)
-            total += len(group)
-            if len(group) < PARQUET_ROWS:
-                return total
-    finally:
-        if writer is not None:
-            writer.close()
-
-
-def _arrow_table(
-    pyarrow: Any, names: Sequence[str], columns: Sequence[list[Any]], schema: Any, start: int
-) -> Any:
-    arrays = []
-    for index, name in enumerate(names):
-        try:
-            if schema is not None:
-                arrays.append(pyarrow.array(columns[index], schema.field(index).type))
-                continue
-            array = pyarrow.array(columns[index])
-        except (pyarrow.ArrowException, TypeError, ValueError, OverflowError) as error:
-            raise SchemaError(
-                f"column {name}: row {start} or one after it has a value of another type",
-                hint="CAST the column in the statement",
-            ) from error
-        kind = array.type
-        if pyarrow.types.is_null(kind):
-            kind = pyarrow.string()
-        elif pyarrow.types.is_decimal(kind):
-            kind = pyarrow.decimal128(38, max(kind.scale, 0))
-        arrays.append(array if kind == array.type else array.cast(kind))
-    return pyarrow.table(arrays, names=list(names))
-
-
-def _arrow(value: Any) -> Any:
-    if isinstance(value, uuid.UUID):
-        return str(value)
-    if isinstance(value, datetime.timedelta):
-        return (datetime.datetime.min + value).time()
-    return value
+    with progress("query") as advance:
+        show(Counted(rows, advance), output)

@@ -54,6 +54,7 @@ def split(
     """
     from ignitetf.errors import ConfigError
     from ignitetf.read import divide
+    from ignitetf.tables.describe import data_name
 
     makes = bool(parts) or folds is not None
     if makes + (remove is not None) + recount > 1 or (parts and folds is not None):
@@ -65,6 +66,7 @@ def split(
         raise ConfigError("--by, --seed and --force without splits to make", hint="train=0.8 ...")
     fractions = _fractions(parts) if parts else None
     with connect() as client:
+        name = data_name(client, name).name
         if makes:
             rows = divide.make_splits(
                 client, name, fractions, folds=folds, seed=seed, by=by, force=force

@@ -16,7 +16,7 @@ from ignitetf.cli.options import (
     confirm,
     connected,
 )
-from ignitetf.cli.output import NESTED, OutputOption, note, show
+from ignitetf.cli.output import NESTED, OutputOption, note, say, show
 from ignitetf.errors import ConfigError
 
 app = typer.Typer(help="Create, list, describe and drop SQL tables.", no_args_is_help=True)
@@ -97,7 +97,9 @@ def describe(connect: Connect, name: NameArgument, output: OutputOption = "table
 
 @app.command()
 @connected
-def drop(connect: Connect, name: NameArgument, yes: Yes = False) -> None:
+def drop(
+    connect: Connect, name: NameArgument, yes: Yes = False, output: OutputOption = "table"
+) -> None:
     """Remove a table, its rows and its cache.
 
     Example: ignitetf table drop MNIST_TRAIN --yes
@@ -107,9 +109,10 @@ def drop(connect: Connect, name: NameArgument, yes: Yes = False) -> None:
 
     with connect() as client:
         table = find_table(client, name)
-        confirm(f"Remove {table['table']} with its {client.cache_size(table['cache'])} rows?", yes)
+        rows = client.cache_size(table["cache"])
+        confirm(f"Remove {table['table']} with its {rows} rows?", yes)
         drop_table(client, name)
-    note(f"table {table['table']} is gone")
+    say(f"table {table['table']} is gone", {"table": table["table"], "removed_rows": rows}, output)
 
 
 def _statements(source: str) -> tuple[str, str]:

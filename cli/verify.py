@@ -60,9 +60,10 @@ def verify(
         return
     from ignitetf.explore.verify import verify as run
     from ignitetf.tables.catalog import read_manifest
+    from ignitetf.tables.describe import data_name
 
     with connect() as client:
-        client.require_cache(cache)
+        cache = data_name(client, cache).name
         manifest = read_manifest(client, cache)
         opened = _open(source, kind, manifest) if source else None
         with progress(f"verify {cache}", None if manifest is None else manifest.rows) as advance:
@@ -88,11 +89,12 @@ def _verify_epoch(
     from ignitetf.errors import ConfigError
     from ignitetf.explore.epoch import verify_epoch
     from ignitetf.read.arguments import order_name
+    from ignitetf.tables.describe import data_name
 
     if source:
         raise ConfigError("--epoch compares with no source", hint="run verify twice")
     with connect() as client:
-        client.require_cache(cache)
+        cache = data_name(client, cache).name
         with progress(f"verify epoch {number} of {cache}", None) as advance:
             report = verify_epoch(
                 client, cache, order=order_name(order), seed=seed, epoch=number, shards=shards,

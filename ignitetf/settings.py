@@ -6,24 +6,23 @@ commands that only print help stay fast. Secrets never appear in `repr` or `publ
 
 from __future__ import annotations
 
+import difflib
 import ipaddress
-import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from ignitetf.errors import ConfigError
-from ignitetf.home import ignitetf_home
-from ignitetf.local.state import running_addresses
+from ignitetf.local.state import read_state, running_addresses, running_nodes
+from ignitetf.profiles import profile_path, read_profile
 
 __all__ = [
     "DEFAULT_ADDRESS",
     "Settings",
     "is_loopback",
     "limits_of_environment",
-    "profile_path",
     "split_address",
 ]
 
@@ -33,13 +32,6 @@ _SECRETS = frozenset({"password", "key_password"})
 _FILES = ("ca", "cert", "key")
 # Longer than any sensible wait; sockets do not accept arbitrarily large limits.
 _LONGEST_S = 1e7
-
-
-def profile_path(name: str) -> Path:
-    """Return a profile's file, a JSON object whose keys are the names of the settings."""
-    if not name or any(c in name for c in "/\\") or name.startswith("."):
-        raise ConfigError(f"profile name {name!r} is not a plain name")
-    return ignitetf_home() / "profiles" / f"{name}.json"
 
 
 def limits_of_environment() -> dict[str, Any]:
@@ -119,7 +111,8 @@ class Settings:
 
         Args:
             **given: The attributes of this class, and also `address` (a comma-separated list or a
-                sequence) for `addresses`, `password_file` and `key_password_file`.
+                sequence) for `addresses`, `node` (the name of an embedded node that runs here),
+                `password_file` and `key_password_file`.
 
         Raises:
             ConfigError: A value is unusable, or the requested profile does not exist.
@@ -128,13 +121,15 @@ class Settings:
         values: dict[str, Any] = {}
         origin: dict[str, str] = {}
         environment = _from_environment()
-        name = given.get("profile") or environment.get("profile")
+        # A node that is named by itself has nothing to do with another cluster's profile.
+        named = "node" in given
+        name = given.get("profile") or (None if named else environment.get("profile"))
         layers: list[tuple[str, Mapping[str, Any]]] = [
             ("argument", given),
             ("environment", environment),
-            (f"profile {name or 'default'}", _from_profile(name)),
+            (f"profile {name or 'default'}", {} if named and not name else _from_profile(name)),
         ]
-        for place, layer in layers:
+        for place, layer in _with_nodes(layers):
             for key, value in _normal(layer).items():
                 if key not in values:
                     values[key], origin[key] = value, place
@@ -235,6 +230,7 @@ def _text(name: str, value: Any) -> str:
 def _from_environment() -> dict[str, Any]:
     names = {
         "address": "IGNITETF_ADDRESS",
+        "node": "IGNITETF_NODE",
         "username": "IGNITETF_USERNAME",
         "password": "IGNITETF_PASSWORD",
         "password_file": "IGNITETF_PASSWORD_FILE",
@@ -255,20 +251,41 @@ def _from_environment() -> dict[str, Any]:
 
 
 def _from_profile(name: str | None) -> dict[str, Any]:
-    path = profile_path(name or "default")
-    if not path.is_file():
-        if name is None:
-            return {}
-        raise ConfigError(f"no profile {name!r}", hint=f"a profile is a JSON file, here {path}")
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"profile {path}: {error}") from error
-    if not isinstance(data, dict):
-        raise ConfigError(f"profile {path}: not a JSON object")
-    if name is not None:
-        data.setdefault("profile", name)
-    return data
+    """Return the settings of a profile, or of the one called `default`, if there is one."""
+    if name is None:
+        return read_profile("default") if profile_path("default").is_file() else {}
+    return {"profile": name, **read_profile(name)}
+
+
+def _with_nodes(
+    layers: Iterable[tuple[str, Mapping[str, Any]]],
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the layers, each followed by what the embedded node that it names makes of it."""
+    found = False  # whether a layer before has said where to connect
+    for place, layer in layers:
+        yield place, {name: value for name, value in layer.items() if name != "node"}
+        addressed = bool({"address", "addresses"} & layer.keys())
+        node = layer.get("node")
+        if node is not None and addressed:
+            raise ConfigError(f"{place}: a node and an address, one of them is enough")
+        if node is not None and not found:
+            yield f"node {node}", _of_node(_text("node", node))
+        found = found or addressed or node is not None
+
+
+def _of_node(name: str) -> Mapping[str, Any]:
+    """Return the settings that connect with a running embedded node."""
+    state = read_state(name)
+    addresses = running_addresses(name)
+    if state is None or not addresses:
+        running = [each for each in running_nodes() if each != name]
+        near = difflib.get_close_matches(name, running, 1)
+        hint = f"'ignitetf node start --name {name}' starts it"
+        if running:
+            hint = f"did you mean {near[0]}?" if near else f"these run: {', '.join(running)}"
+        raise ConfigError(f"node {name!r} does not run", hint=hint)
+    # A secured node has a profile with all that its clients need.
+    return read_profile(name) if state.options.secure else {"addresses": addresses}
 
 
 def _expanded(path: str) -> Path:

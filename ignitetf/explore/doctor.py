@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
 import ignitetf
 from ignitetf.errors import IgniteTFError
+from ignitetf.explore.versions import installed
 from ignitetf.native import PARTS, NotBuilt, compiler
 from ignitetf.net.client import Client
 from ignitetf.node.java import find_java
@@ -61,9 +61,9 @@ def combinations() -> list[dict[str, Any]]:
 
     A combination of which a part is missing does not work, and `note` says which.
     """
-    tensorflow = _installed("tensorflow", "tensorflow-cpu")
-    keras, legacy, jax = _installed("keras"), _installed("tf-keras"), _installed("jax")
-    torch = _installed("torch")
+    tensorflow = installed("tensorflow", "tensorflow-cpu")
+    keras, legacy, jax = installed("keras"), installed("tf-keras"), installed("jax")
+    torch = installed("torch")
     has_keras_3 = keras is not None and not keras.startswith("2.")
     repaired = "yes" if keras in TESTED else "untested"
     how = "ignitetf launch --keras repair, or ignitetf.train.repair_keras()"
@@ -97,18 +97,8 @@ def _row(name: str, found: str | None, note: str = "", hint: str = "") -> dict[s
     return {"name": name, "version": found, "note": note, "hint": hint}
 
 
-def _installed(*names: str) -> str | None:
-    """Return the version of the first of these distributions that is installed."""
-    for name in names:
-        try:
-            return version(name)
-        except PackageNotFoundError:
-            continue
-    return None
-
-
 def _package(name: str, names: tuple[str, ...], extra: str | None) -> dict[str, Any]:
-    found = _installed(*names)
+    found = installed(*names)
     if found is not None:
         return _row(name, found)
     return _row(name, None, "missing", f"pip install 'ignitetf[{extra}]'" if extra else "")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -21,6 +21,15 @@ from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
 __all__ = ["first_rows", "value_at"]
 
 _PAGE_ENTRIES = 256
+# What the integers of a time are.
+_TIMES: Final = {
+    TypeCode.DATE: "M8[ms]",
+    TypeCode.DATE_ARRAY: "M8[ms]",
+    TypeCode.TIMESTAMP: "M8[ns]",
+    TypeCode.TIMESTAMP_ARRAY: "M8[ns]",
+    TypeCode.TIME: "m8[ms]",
+    TypeCode.TIME_ARRAY: "m8[ms]",
+}
 
 
 def first_rows(
@@ -42,7 +51,8 @@ def first_rows(
 
     Returns:
         One mapping per record: `key`, then the fields; strings as text, blobs as `bytes`, arrays as
-        NumPy arrays, nulls as None.
+        NumPy arrays, nulls as None; times as Python's own values, or as NumPy's where only those
+        hold their nanoseconds or year.
     """
     options = ReadOptions(
         fields=fields, raw_nulls=True, page_size=max(1, min(count, _PAGE_ENTRIES))
@@ -88,13 +98,27 @@ def value_at(field: Field, column: Column, index: int) -> Any:
     if column.starts is None or column.lengths is None:
         assert isinstance(values, np.ndarray)
         value = values[index]
-        return value.item() if value.ndim == 0 else value
+        return _readable(field, value)
     first, length = int(column.starts[index]), int(column.lengths[index])
     if isinstance(values, Column):
         element = field.fields[0] if field.fields else Field(field.name, TypeCode.STRING, BYTES)
         return [value_at(element, values, i) for i in range(first, first + length)]
     run = values[first : first + length]
     if field.dtype != BYTES:
-        return run
+        return _readable(field, run)
     blob = run.tobytes()
     return blob if field.type == TypeCode.BYTE_ARRAY else blob.decode("utf-8", "replace")
+
+
+def _readable(field: Field, value: Any) -> Any:
+    """Return a number as Python's own, a time as such, and arrays as they are."""
+    if (kind := _TIMES.get(field.type)) is not None and value.dtype.kind == "i":
+        value = value.astype(kind)
+    if value.ndim:
+        return value
+    found = value.item()
+    if value.dtype.kind in "mM" and isinstance(found, int):  # nanoseconds, or a year beyond 9999
+        short = value.astype(f"{value.dtype.kind}8[us]")
+        found = short.item()
+        return value if short != value or isinstance(found, int) else found
+    return found

@@ -6,6 +6,7 @@ cache -> first records -> **pictures with their labels** -> PNG or terminal
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,6 +18,7 @@ from ignitetf.errors import SchemaError
 from ignitetf.explore.head import first_rows
 from ignitetf.net.client import Client
 from ignitetf.tables.catalog import read_manifest
+from ignitetf.tables.describe import data_name
 
 __all__ = ["Sheet", "contact_sheet", "half_blocks", "picture_of"]
 
@@ -26,6 +28,7 @@ _GAP: Final = 4
 _BACKGROUND: Final = (250, 250, 250)
 _INK: Final = (40, 40, 40)
 _BROKEN: Final = (200, 60, 60)
+_SHADES: Final = " ░▒▓█"
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ def contact_sheet(
     if not rows:
         raise SchemaError(f"{cache}: there is no image to show, the cache is empty", cache=cache)
     name = _image_field(cache, rows[0], field)
-    manifest = read_manifest(client, cache)
+    manifest = read_manifest(client, data_name(client, cache).name)
     classes = manifest.class_names if manifest is not None else ()
     columns = max(1, min(columns, len(rows)))
     tile = size + _GAP, size + _GAP + _CAPTION_HEIGHT
@@ -96,8 +99,15 @@ def contact_sheet(
 
 
 def half_blocks(image: Image.Image, width: int) -> str:
-    """Draw an image as terminal text of `width` columns: two pixels a character, 24-bit colours."""
+    """Draw an image as terminal text of `width` columns: two pixels a character, 24-bit colours.
+
+    With `NO_COLOR` in the environment it is drawn in shades, one pixel a character.
+    """
     height = max(2, round(image.height * width / image.width) // 2 * 2)
+    if os.environ.get("NO_COLOR"):
+        gray = np.asarray(image.convert("L").resize((width, height // 2)))
+        rows = (gray.astype(int) * len(_SHADES) // 256).tolist()
+        return "\n".join("".join(_SHADES[shade] for shade in row) for row in rows)
     pixels = np.asarray(image.convert("RGB").resize((width, height)))
     lines = []
     for top, bottom in zip(pixels[0::2], pixels[1::2], strict=True):

@@ -14,6 +14,7 @@ from ignitetf.errors import ConfigError
 from ignitetf.launch.spec import LaunchSpec
 from ignitetf.net.client import Client
 from ignitetf.tables.catalog import read_manifest
+from ignitetf.tables.describe import data_name
 
 __all__ = ["check_data", "check_spec"]
 
@@ -43,10 +44,9 @@ def check_data(spec: LaunchSpec, client: Client) -> None:
     """Raise an error unless the data set exists and has a row for each worker."""
     if spec.data is None:
         return
-    manifest = read_manifest(client, spec.data)
-    if manifest is None:
-        client.require_cache(spec.data)
-    rows = client.cache_size(spec.data) if manifest is None else manifest.rows
+    name = data_name(client, spec.data).name
+    manifest = read_manifest(client, name)
+    rows = client.cache_size(name) if manifest is None else manifest.rows
     if rows < spec.workers:
         raise ConfigError(
             f"{spec.data} has {rows} rows for {spec.workers} workers",

@@ -10,6 +10,7 @@ from collections import Counter
 from ignitetf.net.client import Client
 from ignitetf.settings import Settings
 from ignitetf.tables.catalog import read_manifest
+from ignitetf.tables.describe import data_name
 
 __all__ = ["owners_of"]
 
@@ -27,8 +28,9 @@ def owners_of(settings: Settings, data: str | None, workers: int) -> list[str | 
     if data is None:
         return [None] * workers
     with Client(settings) as client:
-        manifest = read_manifest(client, data)
-        owners = client.partition_map(manifest.cache if manifest is not None else data).owners
+        name = data_name(client, data).name
+        manifest = read_manifest(client, name)
+        owners = client.partition_map(manifest.cache if manifest is not None else name).owners
         addresses = {node.node_id: node.addresses for node in client.nodes()}
     # The largest remainder: each worker goes where most partitions are left for one.
     partitions = Counter(owners.values())

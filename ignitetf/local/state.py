@@ -23,11 +23,13 @@ __all__ = [
     "NodeState",
     "Store",
     "all_states",
+    "kept_nodes",
     "node_directory",
     "read_state",
     "read_store",
     "remove_state",
     "running_addresses",
+    "running_nodes",
     "write_state",
     "write_store",
 ]
@@ -161,6 +163,18 @@ def running_addresses(name: str = "default") -> tuple[str, ...]:
     """Return the addresses of the running embedded node; empty if it does not run."""
     state = read_state(name)
     return () if state is None or state.phase != "running" else state.addresses
+
+
+def running_nodes() -> list[str]:
+    """Return the names of the embedded nodes that run, sorted."""
+    return [state.name for state in all_states() if state.phase == "running" and state.alive]
+
+
+def kept_nodes() -> list[str]:
+    """Return the names of the embedded nodes that run or have data on disk, sorted."""
+    folders = (ignitetf_home() / "nodes").glob("*/")
+    names = (folder.name for folder in folders if _NAME.fullmatch(folder.name))
+    return sorted(name for name in names if read_state(name) or read_store(name))
 
 
 def read_store(name: str) -> Store | None:

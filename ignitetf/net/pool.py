@@ -22,11 +22,12 @@ import pyignite
 
 from ignitetf.errors import ConnectError, IgniteTFError, RequestTimeout, ServerError
 from ignitetf.local.ended import ended_at
+from ignitetf.local.state import running_nodes
 from ignitetf.net.channel import Channel
 from ignitetf.net.probe import explained
 from ignitetf.net.pyclient import PyClient
 from ignitetf.net.retry import is_retryable
-from ignitetf.settings import Settings, is_loopback
+from ignitetf.settings import DEFAULT_ADDRESS, Settings, is_loopback
 from ignitetf.wire.answers import damaged
 from ignitetf.wire.cluster import NodeEndpoint, read_endpoints
 from ignitetf.wire.codes import Feature, OpCode
@@ -86,7 +87,7 @@ class Pool:
             with self.channel():
                 pass
         except ConnectError as error:
-            if (found := explained(error, settings)) is error:
+            if (found := _with_other_nodes(explained(error, settings), settings)) is error:
                 raise
             raise found from error
 
@@ -252,6 +253,15 @@ class Pool:
     def addresses_of(self, node: uuid.UUID) -> tuple[str, ...]:
         """Return the addresses of a node as `nodes` found them last; empty if it did not."""
         return self._addresses.get(node, ())
+
+
+def _with_other_nodes(error: ConnectError, settings: Settings) -> ConnectError:
+    """Name the embedded nodes that run here in an error of an address that nobody chose."""
+    if "addresses" in settings.origin or settings.addresses != (DEFAULT_ADDRESS,):
+        return error
+    if not (running := running_nodes()):
+        return error
+    return error.hinted(f"connect with --node {' or --node '.join(running)}")
 
 
 def _of_ended_node(

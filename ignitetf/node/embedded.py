@@ -7,6 +7,7 @@ from starting or stopping the same node at once.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -32,6 +33,7 @@ from ignitetf.local.state import (
     read_state,
     read_store,
     remove_state,
+    running_nodes,
 )
 from ignitetf.node.checks import check_disk, check_same, check_store
 from ignitetf.node.jars import Progress, ensure_jars
@@ -150,9 +152,7 @@ class Node:
         """Return the running node of this name; raises NodeError if it does not run."""
         state = read_state(name)
         if state is None or state.phase != "running" or not state.alive:
-            raise NodeError(
-                f"node {name!r} does not run", hint="start it with 'ignitetf node start'"
-            )
+            raise NodeError(f"node {name!r} does not run", hint=_others(name))
         return cls(state, already_running=True)
 
     @property
@@ -232,7 +232,7 @@ def stop_node(name: str = "default", *, timeout_s: float = 60, note: Note | None
     """
     note = note or _silent
     if read_state(name) is None and not node_directory(name).exists():
-        note(f"node {name!r} does not run")
+        note(f"node {name!r} does not run\nhint: {_others(name)}")
         return False
     with _locked(name, timeout_s):
         state = read_state(name)
@@ -350,6 +350,17 @@ def _locked(name: str, timeout_s: float) -> Iterator[None]:
             f"node {name!r} is being started or stopped by another process for {timeout_s:g} s",
             hint="wait for it, or give more time",
         ) from error
+
+
+def _others(name: str) -> str:
+    """Return the hint for a node that does not run: others that do, or how to start it."""
+    running = running_nodes()
+    near = difflib.get_close_matches(name, running, 1)
+    if near:
+        return f"did you mean --name {near[0]}?"
+    if running:
+        return f"these run: {', '.join(running)} (ignitetf node ls)"
+    return f"start it with 'ignitetf node start{'' if name == 'default' else f' --name {name}'}'"
 
 
 def _silent(line: str) -> None:

@@ -2,7 +2,7 @@
 
 `IGNITETF_HOME/nodes/NAME/secure/` holds certificates and passwords, readable only by their owner.
 While the node runs, every command can find them through `IGNITETF_HOME/profiles/NAME.json`. The
-profile of the node `default` is used automatically, others with `--profile NAME`.
+profile of the node `default` is used automatically, others with `--profile NAME` or `--node NAME`.
 
 Ignite gives a new cluster the user `ignite`, with a publicly known password; only this user can
 add and drop users. The first start changes the password, and adds the user `ignitetf` for the
@@ -26,7 +26,8 @@ from ignitetf.errors import AuthenticationError, ConfigError, IgniteTFError, Nod
 from ignitetf.local.process import private_directory, write_private
 from ignitetf.node.certificates import CertificateFiles, expires_soon, make_certificates
 from ignitetf.node.config import TlsStores
-from ignitetf.settings import Settings, limits_of_environment, profile_path
+from ignitetf.profiles import profile_path
+from ignitetf.settings import Settings, limits_of_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -38,6 +38,7 @@ from ignitetf.read.scan import Query, RetryPolicy, scan_units
 from ignitetf.read.splits import find_split
 from ignitetf.read.usage import add_read
 from ignitetf.tables.catalog import Manifest, read_manifest
+from ignitetf.tables.describe import data_name
 from ignitetf.wire.blocks import BlockDecoder
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.columns import decode_column
@@ -83,9 +84,14 @@ class CacheReader:
         """Determine what the cache holds."""
         options.check()
         self.client = client
+        self.manifest: Manifest | None = read_manifest(client, name)
+        if self.manifest is None and not client.cache_exists(name):
+            # Only then it may be the SQL name of a table whose cache has another one.
+            name, table = data_name(client, name)
+            self.manifest = read_manifest(client, name)
+            options = replace(options, table=options.table or table)
         self.name = name
         self.options = options
-        self.manifest: Manifest | None = read_manifest(client, name)
         self.cache = name if self.manifest is None else self.manifest.cache
         client.require_cache(self.cache)
         self._check_version()

@@ -7,15 +7,16 @@ entries of the cache.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ignitetf.errors import CacheNotFound, ConfigError, SchemaError, SqlError
 from ignitetf.net.binary_types import with_types
 from ignitetf.net.client import Client, cache_id
 from ignitetf.sql import statement
-from ignitetf.tables.catalog import Manifest, list_manifests
+from ignitetf.sql.tokens import tokens
+from ignitetf.tables.catalog import Manifest, list_manifests, read_manifest
+from ignitetf.tables.names import nearest
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.datatypes import DATA_TYPES
 from ignitetf.wire.evidence import Evidence, observe_page
@@ -25,7 +26,16 @@ from ignitetf.wire.requests import cursor_request, scan_request
 from ignitetf.wire.schema import BYTES, Field, Schema
 from ignitetf.wire.types import TypeRegistry
 
-__all__ = ["describe", "find_table", "list_caches", "list_tables", "manifest_of", "resolve"]
+__all__ = [
+    "DataName",
+    "data_name",
+    "describe",
+    "find_table",
+    "list_caches",
+    "list_tables",
+    "manifest_of",
+    "resolve",
+]
 
 _SAMPLE: Final = 4  # entries inspected if nothing else names the fields
 
@@ -61,32 +71,87 @@ def find_table(client: Client, name: str) -> dict[str, Any]:
 
     Raises:
         CacheNotFound: There is none; the hint suggests similar names.
+        ConfigError: Tables of several schemas have this name.
     """
     tables = _tables(client)
-    for wanted in (name, name.upper()):
-        for table in tables:
-            if wanted in (table["table"], f"{table['schema']}.{table['table']}"):
-                return table
-    for table in tables:
-        if table["base_table"] in (name, name.upper()):
-            return table
-    near = difflib.get_close_matches(name.upper(), [t["table"] for t in tables], 3)
-    found = f"did you mean {' or '.join(near)}?" if near else "'ignitetf table ls' lists the tables"
-    raise CacheNotFound(f"no table {name!r}", hint=found, cache=name)
+    if (found := _spelled(tables, name)) is not None:
+        return found
+    near = nearest(name, (table["table"] for table in tables))
+    hint = f"did you mean {' or '.join(near)}?" if near else "'ignitetf table ls' lists the tables"
+    raise CacheNotFound(f"no table {name!r}", hint=hint, cache=name)
+
+
+def _spelled(tables: Sequence[dict[str, Any]], name: str) -> dict[str, Any] | None:
+    """Return the table of this name; None if there is none, an error if there are several."""
+    words = [token.identifier for token in tokens(name) if token.identifier is not None]
+    for wanted in dict.fromkeys((name, name.upper(), ".".join(words))):
+        for column in ("table", "base_table"):
+            found = [t for t in tables if wanted in (t[column], f"{t['schema']}.{t[column]}")]
+            if len(found) > 1:
+                full = ", ".join(f"{t['schema']}.{t[column]} (cache {t['cache']})" for t in found)
+                raise ConfigError(
+                    f"{name!r} is the name of {len(found)} tables: {full}",
+                    hint="write the schema, or the name of the cache",
+                )
+            if found:
+                return found[0]
+    return None
+
+
+class DataName(NamedTuple):
+    """What readers take for a name.
+
+    Attributes:
+        name: The data set or cache.
+        table: The SQL table, if it is one of several of that cache.
+    """
+
+    name: str
+    table: str | None = None
+
+
+def data_name(client: Client, name: str) -> DataName:
+    """Return the data set or cache that a name stands for: that itself, or one by its SQL name.
+
+    Raises:
+        CacheNotFound: There is none; the hint suggests similar names.
+        ConfigError: Tables of several schemas have this name.
+    """
+    if client.cache_exists(name) or read_manifest(client, name) is not None:
+        return DataName(name)
+    table = _by_table(client, name)
+    held = (table["cache"], table["base_table"])
+    for manifest in list_manifests(client):
+        if manifest.cache in held or (manifest.index is not None and manifest.index in held):
+            return DataName(manifest.name)
+    if len(_tables(client, table["cache"])) < 2:
+        return DataName(table["cache"])
+    return DataName(table["cache"], f'"{table["schema"]}"."{table["base_table"]}"')
+
+
+def _by_table(client: Client, name: str) -> dict[str, Any]:
+    """Return the table of this name; raises CacheNotFound for a name that no cache has either."""
+    tables = _tables(client)
+    if (found := _spelled(tables, name)) is not None:
+        return found
+    near = nearest(name, {*client.cache_names(), *(table["table"] for table in tables)})
+    hint = f"did you mean {' or '.join(near)}?" if near else "'ignitetf cache ls' lists the caches"
+    raise CacheNotFound(f"no cache {name!r}", hint=hint, cache=name)
 
 
 def resolve(client: Client, name: str) -> str:
-    """Return the cache of this name, or the one that holds the data set of this name.
+    """Return the cache of this name, or the one that holds the data set or SQL table of this name.
 
     Raises:
-        CacheNotFound: There is neither; the hint suggests similar names.
+        CacheNotFound: There is none; the hint suggests similar names.
+        ConfigError: Tables of several schemas have this name.
     """
-    if not client.cache_exists(name):
-        for manifest in list_manifests(client):
-            if manifest.name == name and client.cache_exists(manifest.cache):
-                return manifest.cache
-        client.require_cache(name)
-    return name
+    if client.cache_exists(name):
+        return name
+    for manifest in list_manifests(client):
+        if manifest.name == name and client.cache_exists(manifest.cache):
+            return manifest.cache
+    return str(_by_table(client, name)["cache"])
 
 
 def manifest_of(client: Client, cache: str) -> Manifest | None:

@@ -7,10 +7,9 @@ codes), `BinaryUtils` (flags), `ClientStatus` (status codes), `ClientBitmaskFeat
 from __future__ import annotations
 
 import functools
+import struct
 from collections.abc import Iterable
 from enum import IntEnum, IntFlag
-
-import numpy as np
 
 __all__ = [
     "BinaryFlag",
@@ -187,8 +186,8 @@ def java_hash_lower(text: str) -> int:
 
 
 def _units(text: str) -> list[int]:
-    units: list[int] = np.frombuffer(text.encode("utf-16-le", "surrogatepass"), "<u2").tolist()
-    return units
+    data = text.encode("utf-16-le", "surrogatepass")
+    return list(struct.unpack(f"<{len(data) // 2}H", data))
 
 
 def _lower(unit: int) -> int:

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ignitetf.errors import WireError
 from ignitetf.wire.codes import OpCode
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = [
     "COUNTED_HEAD_BYTES",
@@ -184,6 +185,8 @@ def count_in_head(head: memoryview, at: int) -> int:
 
 def read_entries(body: memoryview) -> Page:
     """Read the entries in the answer to CACHE_GET_ALL: int32 count, entries in any order."""
+    import numpy as np  # not for a handshake
+
     count = _int32(body, 0)
     if not 0 <= count <= len(body) - 4:
         raise WireError(f"answer of {len(body)} bytes cannot hold {count} entries")
@@ -192,6 +195,8 @@ def read_entries(body: memoryview) -> Page:
 
 def read_page(body: memoryview) -> Page:
     """Read the page in an answer: int32 count, entries, bool more."""
+    import numpy as np  # not for a handshake
+
     count = _int32(body, 0)
     if len(body) < 5:
         raise WireError(f"page of {len(body)} bytes is cut")

@@ -13,16 +13,18 @@ from __future__ import annotations
 
 import datetime as dt
 import struct
+import sys
 import uuid
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from decimal import Decimal
-from typing import Any, Final
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Final
 
 from ignitetf.errors import ConfigError
 from ignitetf.wire.codes import TypeCode
+
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = [
     "encode_bytes",
@@ -67,7 +69,7 @@ def parameter_list(params: Any, name: str = "params") -> tuple[Any, ...]:
 
 
 def _is_sequence(params: Any) -> bool:
-    return params.ndim == 1 if isinstance(params, np.ndarray) else isinstance(params, Iterable)
+    return params.ndim == 1 if hasattr(params, "ndim") else isinstance(params, Iterable)
 
 
 def encode_string(text: str) -> bytes:
@@ -101,7 +103,8 @@ def encode_parameter(value: Any) -> bytes:
     Raises:
         ConfigError: The type is not supported, or the value does not fit SQL's type for it.
     """
-    if isinstance(value, np.generic):
+    # Whoever has a value of NumPy has imported it; a handshake does not need it.
+    if (numpy := sys.modules.get("numpy")) is not None and isinstance(value, numpy.generic):
         return _numpy_scalar(value)
     if value is None:
         return struct.pack("<b", TypeCode.NULL)
@@ -154,6 +157,8 @@ def _moment(value: Any) -> bytes:
 
 
 def _numpy_scalar(value: np.generic) -> bytes:
+    import numpy as np
+
     if isinstance(value, np.datetime64):
         if np.isnat(value):
             raise _refused(value, "it is no moment", "pass None for NULL")

@@ -126,14 +126,15 @@ def test_query_forms(cli, numbers):
 def test_query_to_files(cli, numbers, tmp_path):
     statement = f"SELECT ID, V FROM {numbers} ORDER BY ID"
     path = tmp_path / "x.parquet"
-    done(cli("query", statement, "--output", "parquet", "--to", str(path)))
+    done(cli("query", statement, "--to", str(path)))
     assert pq.read_table(path).to_pydict() == {
         "ID": list(range(10)),
         "V": [i * i for i in range(10)],
     }
     path = tmp_path / "x.csv"
-    done(cli("query", statement, "--output", "csv", "--to", str(path)))
+    done(cli("query", statement, "--to", str(path)))
     assert len(path.read_text().splitlines()) == 11
+    assert path.read_text().startswith("ID,V\n0,0\n")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["x.csv", "x.parquet"]
 
 
@@ -164,6 +165,50 @@ def test_changes_are_told(cli, numbers):
     update = ("query", f"UPDATE {numbers} SET V = 0 WHERE ID < 4")
     assert done(cli(*update)).stderr == "4 rows changed\n"
     assert json.loads(done(cli(*update, "-o", "json")).stdout) == {"updated": 4}
+
+
+def test_tables_are_found_by_their_sql_names(cli, client, name):
+    """A table of other clients is in a cache SQL_SCHEMA_TABLE; the exact name of a cache wins."""
+    client.sql(f"CREATE TABLE {name} (ID INT PRIMARY KEY, V TIMESTAMP)").close()
+    client.sql(f"INSERT INTO {name} VALUES (1, '2024-02-29 01:02:03.5')").close()
+    cache = f"SQL_PUBLIC_{name}"
+    try:
+        for given in (name, name.lower(), f"PUBLIC.{name}", cache):
+            rows = json.loads(done(cli("head", given, "-o", "json")).stdout)
+            assert [row["V"] for row in rows] == ["2024-02-29T01:02:03.500000"]
+            stats = json.loads(done(cli("stats", given, "-o", "json")).stdout)
+            assert (stats["cache"], stats["rows"]) == (cache, 1)
+            found = json.loads(done(cli("cache", "describe", given, "-o", "json")).stdout)
+            assert (found["name"], found["table"]) == (cache, name)
+        assert f"did you mean {name}" in cli("head", f"{name}X").stderr
+        query = f"SELECT V FROM {name}"
+        assert done(cli("query", query, "-o", "csv")).stdout.split() == ["V", rows[0]["V"]]
+        client.sql(f'CREATE TABLE OTHERS (ID INT PRIMARY KEY, V INT) WITH "CACHE_NAME={name}"')
+        try:
+            # Now there is a cache of this name.
+            assert f"cache '{name}' is empty" in cli("head", name).stderr
+        finally:
+            client.sql("DROP TABLE OTHERS").close()
+        removed = json.loads(done(cli("cache", "drop", name.lower(), "-o", "json")).stdout)
+        assert removed == {"cache": cache, "removed_entries": 1}
+    finally:
+        client.sql(f"DROP TABLE IF EXISTS {name}").close()
+
+
+@pytest.mark.parametrize(
+    ("statement", "meant"),
+    [
+        ("SELECT * FROM {table}S", "{table}"),
+        ("SELECT VV FROM {table}", "V"),
+        ("SELECT N.I FROM {table} N", "ID"),
+        ("SELECT * FROM NODES", "SYS.NODES"),
+        ("UPDATE {table} SET VV = 1", "V"),
+    ],
+)
+def test_sql_errors_suggest_the_name_that_was_meant(cli, numbers, statement, meant):
+    result = cli("query", statement.format(table=numbers))
+    assert result.exit_code == 1
+    assert f"did you mean {meant.format(table=numbers)}" in result.stderr.splitlines()[1]
 
 
 @pytest.mark.parametrize(
@@ -224,25 +269,6 @@ def test_prompt(address, numbers, monkeypatch, tmp_path, capsys):
     assert "hidden-word" not in history.read_text()
 
 
-def test_prompt_completes_names_of_tables_and_columns(address, numbers):
-    from prompt_toolkit.completion import CompleteEvent
-    from prompt_toolkit.document import Document
-
-    from ignitetf.cli.prompt import _Shell, completer
-
-    shell = _Shell(Connect({"address": address}))
-    try:
-        for typed, whole in ((numbers[:-1].lower(), numbers), ("sel", "SELECT")):
-            document = Document(f"SELECT X FROM {typed}")
-            found = completer(shell).get_completions(document, CompleteEvent())
-            assert whole in [c.text for c in found]
-        assert {"ID", "V"} <= set(shell.words)
-        shell.handle(f"ALTER TABLE {numbers} ADD COLUMN (NEWCOMER INT);")
-        assert "NEWCOMER" in shell.words
-    finally:
-        shell.close()
-
-
 def test_doctor_says_what_is_here_and_what_is_missing(cli: Cli, monkeypatch) -> None:
     from ignitetf.explore import doctor
     from ignitetf.node.jars import IGNITE_VERSION
@@ -259,4 +285,36 @@ def test_doctor_says_what_is_here_and_what_is_missing(cli: Cli, monkeypatch) -> 
         assert (node["version"] or "").startswith(IGNITE_VERSION) == reachable
         assert reachable or ("127.0.0.1:1" in node["note"] and node["hint"])
         assert {row["works"] for row in found["combinations"]} <= {"yes", "no", "untested"}
+        states = {row["check"]: row["state"] for row in found["findings"]}
+        assert {states[name] for name in ("packages", "memory", "disk", "jars")} == {"ok"}
+        assert states.get("cluster") == (None if reachable else "error")
+        assert not reachable or states["clock"] == states["templates"] == "ok"
     assert "repaired" in done(cli("doctor")).stdout
+
+
+def test_doctor_finds_what_is_wrong(tmp_path, monkeypatch) -> None:
+    import datetime
+
+    import trustme
+
+    from ignitetf.errors import ConnectError
+    from ignitetf.explore import findings
+    from ignitetf.settings import Settings
+
+    def unreachable():
+        raise ConnectError("nobody there")
+
+    now = datetime.datetime.now(datetime.timezone.utc)
+    ended = trustme.CA().issue_cert("here", not_after=now - datetime.timedelta(days=1))
+    ended.cert_chain_pems[0].write_to_path(tmp_path / "ended.pem")
+    (tmp_path / "no.pem").write_text("no certificate")
+    monkeypatch.setattr(findings, "requires", lambda name: ["numpy<1.0", "pandas<1; extra == 'x'"])
+    monkeypatch.setattr(findings, "_LEAST_MEMORY", 1 << 60)
+    monkeypatch.setattr(findings, "_LEAST_DISK", 1 << 60)
+    settings = Settings(ca=str(tmp_path / "ended.pem"), cert=str(tmp_path / "no.pem"))
+    found = findings.findings(settings, unreachable)
+    wrong = [(row["check"], row["state"]) for row in found if row["state"] != "ok"]
+    assert ("memory", "warning") in wrong and ("disk", "warning") in wrong
+    assert wrong.count(("certificate", "error")) == 2 and wrong[-1] == ("cluster", "error")
+    needed = {row["note"].partition(" needs ")[2] for row in found if row["check"] == "packages"}
+    assert len(needed) == 1 and needed.pop().startswith("numpy<1.0, ")

@@ -21,7 +21,8 @@ from ignitetf.node.embedded import node_status, stop_node
 from ignitetf.node.jars import IGNITE_VERSION
 from ignitetf.node.ports import free_ports
 from ignitetf.node.security import Security
-from ignitetf.settings import Settings, profile_path
+from ignitetf.profiles import profile_path
+from ignitetf.settings import Settings
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(240)]
 

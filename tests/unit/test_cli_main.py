@@ -74,7 +74,17 @@ def test_root_without_arguments_is_its_help():
 def test_version():
     import ignitetf
 
-    assert run("--version").stdout == f"ignitetf {ignitetf.__version__}\n"
+    lines = run("--version").stdout.splitlines()
+    assert lines[0] == f"ignitetf {ignitetf.__version__}"
+    names = ("Python", "TensorFlow", "Keras", "NumPy", "pyignite", "pyarrow", "Java", "Ignite jars")
+    assert all(line.startswith(f"{name} ") for name, line in zip(names, lines[1:], strict=True))
+    code = (
+        "import sys; from ignitetf.cli.main import app\n"
+        "try: app(['--version'])\n"
+        "except SystemExit: pass\n"
+        f"print(sorted(set({HEAVY!r}) & set(sys.modules)))"
+    )
+    assert python(code).splitlines()[-1] == "[]"
 
 
 def test_import_and_help_load_nothing_heavy():

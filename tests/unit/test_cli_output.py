@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ignitetf.cli.output import Output, as_rows, jsonable, progress, show, text, unique
+from ignitetf.cli.output import Output, as_rows, progress, show, unique
+from ignitetf.cli.tables import CHUNK_ROWS, block_lines, record_lines, table_lines
+from ignitetf.cli.values import jsonable, text
 
 
 class Result:
@@ -49,6 +51,9 @@ VALUES = [
     ({"a": {"b": None}}, {"a": {"b": None}}),
     (np.float32(0.5), 0.5),
     (np.arange(3), [0, 1, 2]),
+    (np.datetime64("2024-02-29T01:02:03.004000000"), "2024-02-29T01:02:03.004000"),
+    (np.datetime64("2024-02-29T01:02:03.000000001"), "2024-02-29T01:02:03.000000001"),
+    (np.array(["2024-02-29", "NaT"], "M8[D]"), ["2024-02-29", None]),
     (True, True),
     (None, None),
 ]
@@ -126,6 +131,113 @@ def test_table_shows_markup_as_text_and_bytes_as_a_length():
     assert "NULL" in out
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def on_terminal(monkeypatch: pytest.MonkeyPatch, width: int, data: Any, **more: Any) -> list[str]:
+    monkeypatch.setenv("COLUMNS", str(width))
+    out = Terminal()
+    show(data, "table", file=out, **more)
+    return out.getvalue().splitlines()
+
+
+def wide_rows(columns: int = 25, rows: int = 3) -> list[dict[str, Any]]:
+    def value(row: int, column: int) -> Any:
+        plain = f"r{row}c{column}e"
+        return [plain, f"{plain}界界", 1000 * column + row, f"{plain}\t"][column % 4]
+
+    return [{f"COLUMN_{c}_": value(r, c) for c in range(columns)} for r in range(rows)]
+
+
+@pytest.mark.parametrize("width", [*range(1, 24), 40, 60, 80, 100, 137, 200, 400, 1000])
+def test_no_column_is_lost_or_cut_at_any_width(monkeypatch, width):
+    from rich.cells import cell_len
+
+    rows = wide_rows()
+    lines = on_terminal(monkeypatch, width, rows)
+    assert all(cell_len(line) <= max(width, 2) for line in lines)
+    shown = "".join("".join(lines).split())
+    for row in rows:
+        for name, value in row.items():
+            assert str(value).replace("\t", "\\t") in shown or width < 24
+            assert name in shown or width < 24
+    letters = "".join("".join(str(v) for v in row.values()) for row in rows)
+    assert all(shown.count(letter) >= letters.count(letter) for letter in set(letters) - {"\t"})
+    assert "…" not in shown
+
+
+@pytest.mark.parametrize("width", [60, 100, 200])
+def test_values_stand_below_the_names_of_their_columns(monkeypatch, width):
+    rows = [{f"C{c}_": f"r{r}c{c}." for c in range(25)} for r in range(3)]
+    lines = on_terminal(monkeypatch, width, rows)
+    head = ""
+    for line, after in zip(lines, [*lines[1:], ""], strict=True):
+        head = line if after.startswith("─") else head
+        for word in line.split():
+            if word.startswith("r"):
+                name = f"C{word.rpartition('c')[2].rstrip('.')}_"
+                assert head.split().count(name) == 1
+                assert f" {head} ".index(f" {name} ") == f" {line} ".index(f" {word} ")
+
+
+def test_columns_that_do_not_fit_are_grouped_by_what_names_the_rows(monkeypatch):
+    rows = [{"name": f"n{i}", **{f"column{c}": 10**12 + c for c in range(5)}} for i in range(2)]
+    lines = on_terminal(monkeypatch, 40, rows)
+    heads = [line.split() for line in lines if "column" in line]
+    assert heads == [
+        ["name", "column0", "column1"],
+        ["name", "column2", "column3"],
+        ["name", "column4"],
+    ]
+    # Names that are not unique do not tell the rows apart: they get numbers.
+    lines = on_terminal(monkeypatch, 40, [{**row, "name": "same"} for row in rows])
+    assert lines[0].split()[0] == "#"
+
+
+def test_many_groups_become_a_block_a_row(monkeypatch):
+    lines = on_terminal(monkeypatch, 30, wide_rows(rows=2))
+    assert [line.split()[1] for line in lines if line.startswith("──")] == ["1", "2"]
+    assert len(lines) == 2 * 26
+
+
+def test_long_texts_are_folded_and_numbers_never(monkeypatch):
+    lines = on_terminal(monkeypatch, 40, [{"text": "word" * 30, "n": 12345678}])
+    assert "12345678" in lines[2]
+    assert "".join(line.split()[0] for line in lines[2:]) == "word" * 30
+    (name, value), *rest = (line.split() for line in record_lines({"text": "word" * 30}, 40))
+    assert name == "text"
+    assert value + "".join(map("".join, rest)) == "word" * 30
+    assert list(block_lines(["a"], [(1,), (2,)], None))[1::2] == ["a  1", "a  2"]
+
+
+def test_a_terminal_shows_rows_while_they_are_read():
+    data = Result(["a", "b"], [(i, "x" * (i // 2000)) for i in range(5 * CHUNK_ROWS)])
+    ahead, shown = 0, []
+    for line in table_lines(data.columns, data, 80):
+        shown += [int(line.split()[0])] if line[:5].strip().isdigit() else []
+        ahead = max(ahead, data.read - len(shown))
+    assert ahead <= CHUNK_ROWS
+    assert shown == list(range(5 * CHUNK_ROWS))
+
+
+def test_floats_are_readable_in_tables_and_exact_for_programs():
+    single = float(np.float32(0.1))
+    rows = [{"d": 0.1 + 0.2, "s": single, "a": np.array([0.1], "f4"), "n": float("nan")}]
+    assert printed(rows, "table").splitlines()[2].split() == ["0.3", "0.1", "[0.1]", "NaN"]
+    assert printed(rows, "csv").splitlines()[1].split(",")[:2] == [repr(0.1 + 0.2), repr(single)]
+    assert json.loads(printed(rows, "json"))[0]["s"] == single
+    # A column with one double has doubles.
+    assert "0.100000001490116" in printed([{"a": single}, {"a": 0.3}], "table")
+
+
+def test_control_characters_do_not_reach_a_terminal():
+    out = printed([{"a\x1b": "\x1b[31mred\x9b", "b": "x\ty\r"}], "table")
+    assert "\x1b" not in out and "\x9b" not in out and "\t" not in out and "\r" not in out
+    assert "x\\ty\\r" in out
+
+
 def test_given_columns_decide_on_order_and_fill_gaps():
     assert printed([{"a": 1, "b": 2}], "csv", columns=["b", "c", "a"]) == "b,c,a\n2,,1\n"
     names, rows = as_rows([{"a": 1}], ["a"])
@@ -149,10 +261,6 @@ def test_progress_is_silent_without_a_terminal(capsys):
 
 
 def test_progress_on_a_terminal_shows_rates(monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")

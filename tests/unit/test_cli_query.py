@@ -7,20 +7,20 @@ import decimal
 import stat
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-from ignitetf.cli.prompt import history_file, is_complete
-from ignitetf.cli.query import (
-    PARQUET_ROWS,
-    Limited,
-    literal,
-    print_rows,
-    write_parquet,
-)
+from ignitetf.cli.completion import candidates
+from ignitetf.cli.files import PARQUET_ROWS, Limited, form_of, write_file, write_parquet
+from ignitetf.cli.prompt import history_file
+from ignitetf.cli.query import literal
+from ignitetf.cli.shell import is_complete, units
 from ignitetf.errors import SchemaError
+from ignitetf.sql.references import references
+from ignitetf.tables.names import SqlNames, SqlTable
 
 
 class Result:
@@ -68,6 +68,9 @@ def test_literals_of_param(text, value):
         ("SELECT 1;\nSELECT 2", False),
         ("SELECT 1;\nSELECT 2;", True),
         ("\\d", True),
+        ("quit", True),
+        ("EXIT;", True),
+        ("quitting", False),
         ("", True),
         (";", True),
     ],
@@ -133,7 +136,7 @@ def test_parquet_file_appears_only_when_complete(tmp_path):
     rows = [*[(1,)] * PARQUET_ROWS, ("text",)]
     path = tmp_path / "x.parquet"
     with pytest.raises(SchemaError, match="column a"):
-        print_rows(Result(["a"], rows), "parquet", path)
+        write_file(Result(["a"], rows), path, "parquet")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -142,3 +145,71 @@ def test_limit_tells_when_rows_were_left(capsys, limit, says):
     limited = Limited(Result(["a"], [(1,), (2,), (3,)]), limit)
     assert len(list(limited)) == min(limit, 3)
     assert ("there are more" in capsys.readouterr().err) is says
+
+
+def test_the_suffix_decides_on_the_form():
+    forms = {"a.csv": "csv", "a.JSON": "json", "a.parquet": "parquet", "a.txt": "table"}
+    assert {name: form_of(Path(name)) for name in forms} == forms
+    assert form_of(Path("a.csv"), "json") == "json"
+    assert form_of(None) == "table"
+
+
+def test_a_text_is_commands_by_line_and_statements_by_semicolon():
+    text = "\\x on\nSELECT 1;\n  \\d T\nSELECT ';\n\\no';\nSELECT 2; SELECT\n3;\nquit\nSELECT 4"
+    assert list(units(text)) == [
+        "\\x on", "SELECT 1", "\\d T", "SELECT ';\n\\no'", "SELECT 2", "SELECT\n3", "quit", "SELECT 4",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("SELECT * FROM City c, SYS.NODES WHERE x", [(None, "CITY", "C"), ("SYS", "NODES", None)]),
+        ('UPDATE "t" SET a = 1', [(None, "t", None)]),
+        ("INSERT INTO A SELECT 1 FROM B AS X JOIN C ON 1", "ABC"),
+        ("SELECT 1 FROM (SELECT 1 FROM A) Q -- FROM B", "A"),
+        ("SELECT ' FROM B' FROM", ""),
+    ],
+)
+def test_tables_that_a_statement_names(text, found):
+    if isinstance(found, str):
+        assert [one.table for one in references(text)] == list(found)
+    else:
+        assert references(text) == found
+
+
+NAMES = SqlNames(
+    {
+        SqlTable("PUBLIC", "CITY"): ("ID", "NAME", "Population"),
+        SqlTable("PUBLIC", "PERSON"): ("ID", "CITY_ID"),
+        SqlTable("PUBLIC", "mixed"): ("x",),
+        SqlTable("SYS", "NODES"): ("NODE_ID",),
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("typed", "first"),
+    [
+        ("SELECT * FROM ", ["CITY", "PERSON", '"mixed"', "SYS.NODES"]),
+        ("SELECT * FROM c", ["CITY"]),
+        ("SELECT * FROM CITY, p", ["PERSON"]),
+        ("SELECT * FROM CITY JOIN no", ["SYS.NODES"]),
+        ("SELECT * FROM SYS.", ["NODES"]),
+        ('SELECT * FROM "mi', ['"mixed"']),
+        ("UPDATE ", ["CITY"]),
+        ("INSERT INTO pe", ["PERSON"]),
+        ("SELECT | FROM CITY", ["ID", "NAME", '"Population"', "CITY"]),
+        ("SELECT p.| FROM PERSON p", ["ID", "CITY_ID"]),
+        ("SELECT n| FROM CITY", ["NAME", "not", "null"]),
+        ("SELECT * FROM CITY WHERE pop", ['"Population"']),
+        ("sel", ["select"]),
+        ("SELECT 'FROM ", []),
+        ("SELECT 1 -- FROM ", []),
+    ],
+)
+def test_completion_knows_the_context(typed, first):
+    before, _, after = typed.partition("|")
+    _, found = candidates(before, after, NAMES)
+    assert found[: len(first)] == first
+    assert bool(found) == bool(first)

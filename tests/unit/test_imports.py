@@ -20,13 +20,13 @@ FOLDERS = {
 # another group of its own layer. The first word of a group's module below `ignitetf` is looked up.
 LAYERS = (
     ({"crc", "errors", "native", "owner", "partitions", "post_import"},),
-    ({"home", "local", "settings"}, {"sql"}, {"wire"}),
+    ({"home", "local", "profiles", "settings"}, {"sql"}, {"wire"}),
     ({"net"},),
     ({"node"},),
     ({"tables"},),
     ({"fs"}, {"load"}, {"read"}),
     ({"bench"}, {"explore"}, {"grain"}, {"jobs"}, {"torch"}, {"train"}),
-    ({"launch"}, {"ui"}),
+    ({"demo"}, {"launch"}, {"ui"}),
     ({"cli", "__main__"},),
 )
 

@@ -17,7 +17,8 @@ from ignitetf.local.state import node_directory
 from ignitetf.net.tlsfiles import tls_context
 from ignitetf.node.certificates import CertificateFiles, expires_soon, make_certificates
 from ignitetf.node.security import Security
-from ignitetf.settings import Settings, profile_path
+from ignitetf.profiles import profile_path
+from ignitetf.settings import Settings
 
 
 @pytest.fixture(autouse=True)

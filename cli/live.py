@@ -1,0 +1,119 @@
+"""The names that a command takes and that only the cluster knows.
+
+errand -> **live** -> complete
+
+It imports nothing heavy: the names have to be there before the user notices.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from typing import Final, Literal
+
+from ignitetf.errors import CacheNotFound, IgniteTFError, ServerError
+from ignitetf.fs.path import parts, split_url
+from ignitetf.fs.records import ROOT_ID, Entry, entry_key, entry_range
+from ignitetf.net.errand import Errand
+from ignitetf.settings import Settings
+from ignitetf.sql import statement
+from ignitetf.wire.answers import int_at, pairs_at, read_sized
+from ignitetf.wire.cluster import read_cache_names
+from ignitetf.wire.codes import OpCode, TypeCode, java_hash
+from ignitetf.wire.parameters import encode_string
+from ignitetf.wire.requests import cache_request, scan_request, sql_request
+
+__all__ = ["Kind", "live_names"]
+
+# What is named: a data set or cache, a SQL table, a training job, a file.
+Kind = Literal["data", "table", "job", "file"]
+
+_MOST: Final = 1000
+_OWN_CACHES: Final = ("IGNITETF_", "IGFS_")
+_JOBS: Final = "IGNITETF_JOBS"
+_FILES: Final = "IGFS_META"
+
+
+def live_names(kind: Kind, word: str, settings: Settings) -> list[str]:
+    """Return the names of a kind that begin with a word, ignoring case.
+
+    Args:
+        kind: What is named.
+        word: What is typed of the name.
+        settings: How to connect.
+
+    Raises:
+        IgniteTFError: The cluster does not answer.
+    """
+    with Errand(settings) as errand, contextlib.suppress(CacheNotFound):
+        if kind == "file":
+            return _files(errand, word)
+        if kind == "job":
+            return _beginning(word, _jobs(errand))
+        tables = _tables(errand)
+        found = [name.removeprefix("PUBLIC.") for name in tables]
+        if kind == "data":
+            body = errand.call(OpCode.CACHE_GET_NAMES)
+            shown = {*tables.values()}
+            found += [
+                name
+                for name in read_cache_names(body)
+                if name not in shown and not name.startswith(_OWN_CACHES)
+            ]
+        return _beginning(word, found)
+    return []  # there are no jobs and no files yet
+
+
+def _beginning(word: str, names: Iterable[str]) -> list[str]:
+    """Return the names that begin with a word, ignoring case, sorted."""
+    return sorted({name for name in names if name.upper().startswith(word.upper())})
+
+
+def _tables(errand: Errand) -> dict[str, str]:
+    """Return the caches by the names of their tables; none for a user who may not ask."""
+    request = sql_request("PUBLIC", statement("sql_names"), (), _MOST)
+    try:
+        body = errand.call(OpCode.QUERY_SQL_FIELDS, request)
+    except ServerError:
+        return {}
+    pairs = pairs_at(body, 16, int_at(body, 12))
+    return {(table or b"").decode(): (cache or b"").decode() for table, cache in pairs}
+
+
+def _jobs(errand: Errand) -> list[str]:
+    body = errand.call(OpCode.QUERY_SCAN, scan_request(java_hash(_JOBS), _MOST))
+    keys = [(key or b"").decode() for key, _ in pairs_at(body, 12, int_at(body, 8))]
+    return [key for key in keys if "#" not in key]  # others belong to a job
+
+
+def _files(errand: Errand, word: str) -> list[str]:
+    """Return the entries of a directory that continue a path, directories with a slash."""
+    path = split_url(word)[1]
+    folder, _, begun = path.rpartition("/")
+    before = word[: len(word) - len(begun)] or "/"
+    parent = ROOT_ID
+    for name in parts(folder):
+        key = encode_string(entry_key(parent, name))
+        request = cache_request(java_hash(_FILES), key)
+        code, value = read_sized(errand.call(OpCode.CACHE_GET, request), _FILES)
+        entry = None if code is TypeCode.NULL else Entry.from_bytes(value)
+        if entry is None or entry.directory_id is None:
+            return []
+        parent = entry.directory_id
+    first, end = entry_key(parent, begun), entry_range(parent)[1]
+    request = sql_request(
+        _FILES,
+        f'SELECT K, V FROM "{_FILES}".ENTRY WHERE K >= ? AND K < ? LIMIT {_MOST}',  # nosec B608
+        (encode_string(first), encode_string(end)),
+        _MOST,
+    )
+    found = []
+    body = errand.call(OpCode.QUERY_SQL_FIELDS, request)
+    for own, record in pairs_at(body, 16, int_at(body, 12)):
+        name = (own or b"").decode().partition("/")[2]
+        if not name.startswith(begun):
+            break
+        with contextlib.suppress(IgniteTFError):
+            entry = Entry.from_bytes(record or b"")
+            found.append(f"{before}{name}{'/' if entry.is_directory else ''}")
+    return found

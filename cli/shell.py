@@ -1,0 +1,241 @@
+r"""What the prompt of `ignitetf query` does with a line: statements and commands, one after another.
+
+text -> units -> **shell** -> client; rows -> screen, pager or file
+
+A command begins with a backslash and ends with its line, a statement ends with `;`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ignitetf.cli.files import Counted, form_of, write_file
+from ignitetf.cli.options import Connect
+from ignitetf.cli.output import Rows, note, unique
+from ignitetf.cli.pager import Expanded, display
+from ignitetf.cli.waiting import waiting
+from ignitetf.errors import ConfigError, ConnectError, IgniteTFError, RequestTimeout
+from ignitetf.sql import split
+from ignitetf.sql.tokens import first_word, is_query
+from ignitetf.tables.names import SqlNames, sql_names
+from ignitetf.tables.suggest import sql_with_suggestions
+
+if TYPE_CHECKING:
+    from ignitetf.net.client import Client
+
+__all__ = ["Options", "Shell", "is_complete", "units"]
+
+LEAVING: Final = frozenset(("quit", "exit", "\\q"))
+HELP: Final = frozenset(("help", "?", "\\?"))
+_CHANGES_NAMES: Final = frozenset(("CREATE", "DROP", "ALTER"))
+_NAMES_S: Final = 3.0  # how long names are taken for the present ones
+_FIRST_ROWS: Final = 1000
+
+
+@dataclass
+class Options:
+    r"""What `\set` and the short commands set.
+
+    Attributes:
+        timeout: Limit for a statement in seconds; None for none.
+        timing: Whether the time of a statement is shown.
+        expanded: Whether a row is a block of lines.
+        pager: Whether long results go to a pager.
+    """
+
+    timeout: float | None = None
+    timing: bool = True
+    expanded: Expanded = "auto"
+    pager: bool = True
+
+
+def is_complete(text: str) -> bool:
+    """Whether Enter runs the text: it is empty, a command, or ends with `;` outside quotes."""
+    bare = text.strip()
+    if not bare or bare.startswith("\\") or bare.rstrip("; ").lower() in LEAVING | HELP:
+        return True
+    # If the last statement is still open, the marker becomes part of it and adds no statement.
+    return len(list(split(f"{text}\nx"))) > len(list(split(text)))
+
+
+def units(text: str) -> Iterator[str]:
+    """Split a text into commands, which are lines, and statements, without their semicolons."""
+    pending = ""
+    for line in text.splitlines(keepends=True):
+        if not pending.strip() and (line.lstrip().startswith("\\") or _is_word(line)):
+            yield line.strip()
+            continue
+        pending += line
+        if ";" in line and is_complete(pending):
+            yield from split(pending)
+            pending = ""
+    yield from split(pending)
+
+
+def _is_word(line: str) -> bool:
+    return line.strip().rstrip("; ").lower() in LEAVING | HELP
+
+
+class Shell:
+    """Runs what was typed, over a connection that is opened again if it is lost.
+
+    Attributes:
+        options: What the user has set.
+        last: The last statement, for the editor.
+        proposed: Text for the next prompt, as an editor left it.
+        target: File that the rows of the next query go to; None for the screen.
+    """
+
+    def __init__(self, connect: Connect, timeout_s: float | None = None) -> None:
+        """Connect."""
+        self.options = Options(timeout=timeout_s)
+        self.last = ""
+        self.proposed = ""
+        self.target: Path | None = None
+        self._written = False  # whether the target has rows already
+        self._connect = connect
+        self._client: Client | None = connect()
+        self._names = SqlNames()
+        self._names_at = -_NAMES_S
+
+    @property
+    def client(self) -> Client:
+        """The connection, opened again after it was lost."""
+        if self._client is None:
+            self._client = self._connect()
+        return self._client
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def names(self) -> SqlNames:
+        """Return the names of tables and columns, as they were a moment ago."""
+        if time.monotonic() - self._names_at >= _NAMES_S:
+            try:
+                self._names = sql_names(self.client)
+            except IgniteTFError:  # a server without these views still answers queries
+                return self._names
+            self._names_at = time.monotonic()
+        return self._names
+
+    def handle(self, text: str) -> bool:
+        """Run commands and statements and print errors; returns False if the user wants to leave."""
+        try:
+            return self.run(text)
+        except KeyboardInterrupt:
+            note("interrupted")
+            # The node ends a statement whose connection is gone.
+            self.close()
+        except IgniteTFError as error:
+            note(f"error: {error.message}" + (f"\nhint: {error.hint}" if error.hint else ""))
+            if isinstance(error, (ConnectError, RequestTimeout)):
+                self.close()
+        except OSError as error:
+            where = "" if error.filename is None else f"{error.filename}: "
+            note(f"error: {where}{error.strerror or error}")
+        return True
+
+    def run(self, text: str) -> bool:
+        """Run commands and statements up to the first error, which is raised."""
+        from ignitetf.cli.shell_commands import run_command
+
+        for one in units(text):
+            word = one.rstrip("; ").lower()
+            if word in LEAVING:
+                return False
+            if one.startswith("\\") or word in HELP:
+                if not run_command(self, one if one.startswith("\\") else "\\?"):
+                    return False
+            else:
+                self._statement(one)
+        return True
+
+    def write_to(self, target: Path | None) -> None:
+        """Send the rows of the next queries to a file, which is replaced, or to the screen."""
+        self.target, self._written = target, False
+
+    def show(self, rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:
+        """Show what a command found."""
+        found = [[row.get(name) for name in columns] for row in rows]
+        display(columns, found, expanded=self.options.expanded, paged=self.options.pager)
+        note(_counted(len(found)))
+
+    def _statement(self, text: str) -> None:
+        self.last = text
+        target = self.target if is_query(text) else None
+        if target is not None and form_of(target) != "table" and self._written:
+            raise ConfigError(
+                f"{target} holds the rows of one query",
+                hint="\\o FILE names another file, \\o alone means the screen",
+            )
+        begin = time.perf_counter()
+        with waiting("running"):
+            result = sql_with_suggestions(self.client, text, timeout_s=self.options.timeout)
+        seconds = time.perf_counter() - begin
+        with result:
+            if result.update_count is None:
+                told, more = self._rows(result, target)
+                seconds += more
+            elif first_word(text) in _CHANGES_NAMES:
+                told, self._names_at = "done", -_NAMES_S
+            else:
+                told = f"{_counted(result.update_count)} changed"
+        note(f"{told}, {seconds:.3f} s" if self.options.timing else told)
+
+    def _rows(self, result: Rows, target: Path | None) -> tuple[str, float]:
+        """Show or write the rows; returns how many there were, and the seconds they took."""
+        rows = _Timed(result)
+        if target is not None and form_of(target) != "table":
+            write_file(rows, target, form_of(target))
+            self._written = True
+            return f"{_counted(rows.count)} in {target}", rows.seconds
+        names, source = unique(rows.columns), iter(rows)
+        if target is not None:
+            self._append(names, source, target)
+            return f"{_counted(rows.count)} in {target}", rows.seconds
+        with waiting("reading"):
+            first = list(islice(source, _FIRST_ROWS))
+        everything = chain(first, source)
+        display(names, everything, expanded=self.options.expanded, paged=self.options.pager)
+        count = rows.count
+        left = next(everything, None) is not None
+        return f"the first {_counted(count)}" if left else _counted(count), rows.seconds
+
+    def _append(self, names: list[str], rows: Iterator[Any], target: Path) -> None:
+        from ignitetf.cli.tables import block_lines, table_lines
+
+        lines = block_lines if self.options.expanded == "on" else table_lines
+        with target.open("a" if self._written else "w", encoding="utf-8") as file:
+            self._written = True
+            file.writelines(f"{line}\n" for line in lines(names, rows, None))
+
+
+class _Timed(Counted):
+    """Rows that are counted, with the seconds it took to get them."""
+
+    def __init__(self, rows: Rows) -> None:
+        """Count these rows."""
+        super().__init__(rows)
+        self.seconds = 0.0
+
+    def __iter__(self) -> Iterator[Any]:
+        source = super().__iter__()
+        while True:
+            begin = time.perf_counter()
+            row = next(source, None)
+            self.seconds += time.perf_counter() - begin
+            if row is None:
+                return
+            yield row
+
+
+def _counted(count: int) -> str:
+    return f"{count:,} row{'' if count == 1 else 's'}"

@@ -1,0 +1,145 @@
+"""Values as text: exact for programs, short for people.
+
+value -> **values** -> tables, output
+
+For programs (`jsonable`, `text`) no digit is lost. For people (`brief`) floats are rounded to the
+digits that they surely have, and instead of bytes there is their number.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import decimal
+import json
+import math
+import struct
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+__all__ = ["brief", "is_number", "is_single", "jsonable", "text"]
+
+# A double has so many decimal digits surely; those after them are noise of binary fractions.
+_DIGITS: Final = 15
+_SINGLE_DIGITS: Final = range(6, 10)  # one of these tells any two single floats apart
+# Control characters would move the cursor of a terminal; a line feed begins a new line of a cell.
+_CONTROLS: Final = {
+    code: ascii(chr(code))[1:-1] for code in (*range(32), *range(127, 160)) if chr(code) != "\n"
+}
+
+
+def jsonable(value: Any) -> Any:
+    """Convert a value to what JSON can hold; see the docstring of `cli.output`."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else _not_finite(value)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, (decimal.Decimal, uuid.UUID)):
+        return str(value)
+    if isinstance(value, (datetime.date, datetime.time)):
+        return value.isoformat()
+    if isinstance(value, datetime.timedelta):
+        return _clock(value)
+    if isinstance(value, Mapping):
+        return {str(k): jsonable(v) for k, v in value.items()}
+    if (kind := getattr(value, "dtype", None)) is not None:  # NumPy
+        if kind.kind == "M":  # as Python's own values are limited to years and microseconds
+            return _times(value.astype(str).tolist())
+        if kind.kind == "m":
+            return jsonable(value.astype("m8[us]").tolist())
+        return jsonable(value.tolist())
+    if hasattr(value, "schema") and hasattr(value, "type_name"):  # pyignite's binary object
+        return {name: jsonable(getattr(value, name)) for name in value.schema}
+    if isinstance(value, Iterable):
+        return [jsonable(v) for v in value]
+    return str(value)
+
+
+def text(value: Any) -> str:
+    """Convert a value to text for CSV; nothing for a null."""
+    if value is None:
+        return ""
+    plain = jsonable(value)
+    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+
+
+def brief(value: Any, *, single: bool = False) -> str:
+    """Convert a value to text for a table.
+
+    Args:
+        value: The value.
+        single: Whether it is a float that was stored with single precision.
+    """
+    if value is None:
+        return "NULL"
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return f"<{len(value)} bytes>"
+    if (kind := getattr(value, "dtype", None)) is not None and kind.kind == "f":
+        single = kind.itemsize == 4
+    plain = _rounded(jsonable(value), single)
+    shown = plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+    return shown.translate(_CONTROLS)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a number, which a table aligns on the right."""
+    return isinstance(value, (int, float, decimal.Decimal)) and not isinstance(value, bool)
+
+
+def is_single(values: Sequence[float]) -> bool:
+    """Whether floats are those of single precision, such as a REAL column's.
+
+    The wire widens them, so that 0.1 arrives as 0.10000000149011612.
+    """
+    try:
+        return all(not math.isfinite(v) or _as_single(v) == v for v in values)
+    except OverflowError:
+        return False
+
+
+def _as_single(value: float) -> float:
+    return float(struct.unpack("f", struct.pack("f", value))[0])
+
+
+def _rounded(plain: Any, single: bool) -> Any:
+    if isinstance(plain, float):
+        if single:
+            for digits in _SINGLE_DIGITS:
+                short = float(f"{plain:.{digits}g}")
+                if _as_single(short) == plain:
+                    return short
+        return float(f"{plain:.{_DIGITS}g}")
+    if isinstance(plain, list):
+        return [_rounded(each, single) for each in plain]
+    if isinstance(plain, dict):
+        return {name: _rounded(each, single) for name, each in plain.items()}
+    return plain
+
+
+def _times(plain: Any) -> Any:
+    """Return ISO texts of NumPy without zeros at the end, None for NaT."""
+    if isinstance(plain, list):
+        return [_times(each) for each in plain]
+    if plain == "NaT":
+        return None
+    whole, point, fraction = plain.partition(".")
+    digits = fraction.rstrip("0")
+    if not digits:
+        return whole
+    # Microseconds, as in Python's texts, or nanoseconds where there are such.
+    return f"{whole}{point}{digits.ljust(6, '0')}"
+
+
+def _clock(value: datetime.timedelta) -> str:
+    if datetime.timedelta(0) <= value < datetime.timedelta(days=1):
+        return (datetime.datetime.min + value).time().isoformat()
+    return str(value)
+
+
+def _not_finite(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"

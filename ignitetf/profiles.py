@@ -1,0 +1,65 @@
+"""Profiles: named settings of connections, each a JSON file in ignitetf's folder.
+
+`IGNITETF_HOME/profiles/NAME.json` is a JSON object whose keys are the names of the settings. Only
+its owner can read it, since it may have a password.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ignitetf.errors import ConfigError
+from ignitetf.home import ignitetf_home
+from ignitetf.local.process import private_directory, write_private
+
+__all__ = ["profile_names", "profile_path", "read_profile", "remove_profile", "write_profile"]
+
+
+def profile_path(name: str) -> Path:
+    """Return a profile's file; raises ConfigError for a name that is no plain one."""
+    if not name or any(c in name for c in "/\\") or name.startswith("."):
+        raise ConfigError(f"profile name {name!r} is not a plain name")
+    return ignitetf_home() / "profiles" / f"{name}.json"
+
+
+def profile_names() -> list[str]:
+    """Return the names of all profiles, sorted."""
+    return sorted(path.stem for path in (ignitetf_home() / "profiles").glob("*.json"))
+
+
+def read_profile(name: str) -> dict[str, Any]:
+    """Return the settings in a profile.
+
+    Raises:
+        ConfigError: There is no such profile, or it is no JSON object.
+    """
+    path = profile_path(name)
+    if not path.is_file():
+        near = difflib.get_close_matches(name, profile_names(), 2)
+        hint = f"did you mean {' or '.join(near)}?" if near else "'ignitetf profile ls' lists them"
+        raise ConfigError(f"no profile {name!r}", hint=hint)
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"profile {path}: {error}") from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"profile {path}: not a JSON object")
+    return data
+
+
+def write_profile(name: str, values: Mapping[str, Any]) -> Path:
+    """Write a profile, in place of an older one of this name, and return its file."""
+    path = profile_path(name)
+    private_directory(path.parent)
+    write_private(path, json.dumps(dict(values), indent=1) + "\n")
+    return path
+
+
+def remove_profile(name: str) -> None:
+    """Remove a profile; raises ConfigError if there is none."""
+    read_profile(name)
+    profile_path(name).unlink(missing_ok=True)

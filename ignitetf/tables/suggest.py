@@ -1,0 +1,71 @@
+"""SQL whose errors suggest the table or the column that was meant.
+
+client, names -> **suggest** -> query, the prompt
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ignitetf.errors import IgniteTFError, SqlError
+from ignitetf.net.client import Client
+from ignitetf.net.sql_result import SqlResult
+from ignitetf.sql.references import references
+from ignitetf.tables.names import SqlNames, nearest, spelled, sql_names
+
+__all__ = ["sql_with_suggestions"]
+
+_MISSING: Final = re.compile(r'(Table|Column|Schema) "(.+?)" not found')
+
+
+def sql_with_suggestions(
+    client: Client, statement: str, params: Sequence[Any] = (), *, timeout_s: float | None = None
+) -> SqlResult:
+    """Run a statement as `Client.sql` does; an unknown name gets a hint with the nearest ones."""
+    try:
+        return client.sql(statement, params, timeout_s=timeout_s)
+    except SqlError as error:
+        if (hint := _suggestion(client, error.message, statement)) is None:
+            raise
+        raise error.hinted(hint) from error
+
+
+def _suggestion(client: Client, message: str, statement: str) -> str | None:
+    if (missing := _MISSING.search(message)) is None:
+        return None
+    try:
+        names = sql_names(client)
+    except IgniteTFError:  # the first error is what matters
+        return None
+    kind, name = missing.groups()
+    if kind == "Column":
+        near = _columns(names, name, statement)
+    elif kind == "Schema":
+        near = nearest(name, {table.schema for table in names.columns})
+    else:
+        near = _tables(names, name)
+    return f"did you mean {' or '.join(near)}?" if near else None
+
+
+def _tables(names: SqlNames, name: str) -> list[str]:
+    same = [t for t in names.tables if t.name.upper() == name.upper()]
+    if not same:
+        found = nearest(name, (table.name for table in names.tables))
+        same = [table for each in found for table in names.tables if table.name == each]
+    return [
+        spelled(table.name)
+        if table.schema == "PUBLIC"
+        else f"{spelled(table.schema)}.{spelled(table.name)}"
+        for table in same[:3]
+    ]
+
+
+def _columns(names: SqlNames, name: str, statement: str) -> list[str]:
+    alias, _, column = name.rpartition(".")
+    named = references(statement)
+    if alias:
+        named = [one for one in named if alias in (one.alias, one.table)] or named
+    known = [column for one in named for column in names.of(one)]
+    return [spelled(each) for each in nearest(column, known)]

@@ -1,0 +1,106 @@
+"""Completion of live names: what is completed, and that it is quick or silent."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+from helpers.command_tree import leaves
+from typer.main import get_command
+
+from ignitetf.cli.complete import ARGUMENTS, FLAGS, wanted
+from ignitetf.cli.main import app
+
+COMMANDS = dict(leaves(get_command(app)))
+
+
+def ask(*, home, shell="bash", line, **more):
+    words = line.split(" ")
+    environment = {
+        **{k: v for k, v in os.environ.items() if not k.startswith("IGNITETF_")},
+        "IGNITETF_HOME": str(home),
+        "_IGNITETF_COMPLETE": f"complete_{shell}",
+        "COMP_WORDS": "\n".join(words),
+        "COMP_CWORD": str(len(words) - 1),
+        "_TYPER_COMPLETE_ARGS": line,
+        **more,
+    }
+    command = [sys.executable, "-m", "ignitetf"]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+
+
+@pytest.mark.parametrize("path", ARGUMENTS, ids=" ".join)
+def test_the_commands_are_there_and_their_flags_are_known(path):
+    assert path in COMMANDS
+    for parameter in COMMANDS[path].params:
+        if getattr(parameter, "is_flag", False):
+            assert {*parameter.opts, *parameter.secondary_opts} <= FLAGS
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("head ", "data"),
+        ("head MNIST", "data"),
+        ("head MNIST ", None),
+        ("head -n 3 M", "data"),
+        ("head -n ", None),
+        ("head --fields=A M", "data"),
+        ("head --no", None),
+        ("split X train=0.5 ", None),
+        ("cache drop --yes ", "data"),
+        ("table describe ", "table"),
+        ("stop ", "job"),
+        ("fs cp -r igfs:///a ", "file"),
+        ("fs put here ", "file"),
+        ("fs put ", None),
+        ("launch --data ", "data"),
+        ("cache ls --node ", "node"),
+        ("node stop --name ", "node"),
+        ("profile rm ", "profile"),
+        ("query ", None),
+        ("", None),
+    ],
+)
+def test_what_a_word_names(line, kind):
+    *words, word = line.split(" ")
+    assert wanted(words, word) == kind
+
+
+def test_names_of_this_machine_in_every_shell(tmp_path):
+    folder = tmp_path / "profiles"
+    folder.mkdir()
+    for name in ("lab", "later", "other"):
+        (folder / f"{name}.json").write_text(json.dumps({"address": "h:1"}))
+    line = "ignitetf profile rm la"
+    assert ask(home=tmp_path, line=line).stdout.split() == ["lab", "later"]
+    found = ask(home=tmp_path, line=line, shell="zsh").stdout
+    assert found.startswith("_arguments ") and '"lab"' in found and '"later"' in found
+    action = {"_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    assert ask(home=tmp_path, line=line, shell="fish", **action).stdout.split() == ["lab", "later"]
+    action = {"_TYPER_COMPLETE_FISH_ACTION": "is-args"}
+    assert ask(home=tmp_path, line=line, shell="fish", **action).returncode == 0
+    assert ask(home=tmp_path, line="ignitetf profile rm x", shell="fish", **action).returncode == 1
+    # Typer completes the rest.
+    assert ask(home=tmp_path, line="ignitetf prof").stdout.split() == ["profile"]
+
+
+def test_a_cluster_that_is_silent_or_away_is_silence(tmp_path):
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        port = silent.getsockname()[1]
+        for address in (f"127.0.0.1:{port}", "127.0.0.1:1"):
+            line = f"ignitetf head --address {address} "
+            done = ask(home=tmp_path, line=line)
+            assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_it_imports_no_heavy_package():
+    code = "import sys, ignitetf.cli.complete, ignitetf.cli.live; print(*sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"numpy", "pyignite", "typer", "rich"} & set(out.stdout.split())

@@ -1,0 +1,108 @@
+"""Profiles and named nodes as sources of settings."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from ignitetf.cli.main import app
+from ignitetf.errors import ConfigError
+from ignitetf.local.process import identify
+from ignitetf.local.state import Member, NodeOptions, NodeState, node_directory, write_state
+from ignitetf.profiles import profile_path
+from ignitetf.settings import Settings
+
+
+@pytest.fixture(autouse=True)
+def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
+    for name in list(os.environ):
+        if name.startswith("IGNITETF_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("IGNITETF_HOME", str(tmp_path))
+    return tmp_path
+
+
+def run(*args: str, code: int = 0) -> Any:
+    result = CliRunner().invoke(app, list(args), prog_name="ignitetf")
+    assert result.exit_code == code, result.output
+    return result
+
+
+def running_node(name: str, port: int, *, secure: bool = False) -> None:
+    """Record a node whose process is this one."""
+    process = identify(os.getpid())
+    assert process is not None
+    member = Member("m1", str(node_directory(name)), process, port, port + 1, port + 2)
+    options = NodeOptions(port, 1, 1 << 20, persist=False, template_partitions=(), secure=secure)
+    state = NodeState(name, "2.17.0", "running", "now", "java", options, (member,), (port,))
+    node_directory(name).mkdir(parents=True)
+    write_state(state)
+
+
+def test_a_profile_from_add_to_rm(home, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("hidden-word\n")
+    add = ("profile", "add", "lab", "--address", "a:1,b:2", "--username", "u")
+    run(*add, "--password-file", str(secret))
+    assert stat.S_IMODE(profile_path("lab").stat().st_mode) == 0o600
+    settings = Settings.resolve(profile="lab")
+    assert settings.addresses == ("a:1", "b:2")
+    assert (settings.username, settings.password) == ("u", "hidden-word")
+    again = run(*add, "--password-file", str(secret), code=1)
+    assert "--force" in again.stderr
+    listed = run("profile", "ls", "--output", "json")
+    assert "hidden-word" not in listed.output
+    (row,) = json.loads(listed.stdout)
+    assert (row["profile"], row["connects_to"], row["password"]) == ("lab", "a:1,b:2", "file")
+    assert "did you mean lab?" in run("config", "--profile", "lap", code=1).stderr
+    assert json.loads(run("profile", "rm", "lab", "-o", "json").stdout)["profile"] == "lab"
+    run("profile", "rm", "lab", code=1)
+
+
+@pytest.mark.parametrize(
+    "args", [(), ("--profile", "x"), ("--address", "h:0"), ("--ca", "no-file")]
+)
+def test_a_profile_of_nothing_usable_is_refused(args):
+    result = CliRunner().invoke(app, ["profile", "add", "p", *args])
+    assert result.exit_code in (1, 2)
+    assert result.stderr.startswith("error: ")
+    assert not profile_path("p").exists()
+
+
+def test_a_named_node_is_where_to_connect(monkeypatch):
+    running_node("one", 4001)
+    running_node("two", 4002, secure=True)
+    profile_path("two").parent.mkdir(exist_ok=True)
+    profile_path("two").write_text(json.dumps({"addresses": ["127.0.0.1:4002"], "username": "u",
+                                               "password": "p", "tls": True}))  # fmt: skip
+    profile_path("default").write_text(json.dumps({"address": "elsewhere:1", "tls": True}))
+    one = Settings.resolve(node="one")
+    # The profile of another cluster has no say.
+    assert (one.addresses, one.tls, one.origin["addresses"]) == (
+        ("127.0.0.1:4001",), False, "node one",
+    )  # fmt: skip
+    two = Settings.resolve(node="two")
+    assert (two.addresses, two.username, two.tls) == (("127.0.0.1:4002",), "u", True)
+    monkeypatch.setenv("IGNITETF_NODE", "one")
+    assert Settings.resolve().addresses == ("127.0.0.1:4001",)
+    assert Settings.resolve(address="h:1").addresses == ("h:1",)
+    with pytest.raises(ConfigError, match="one of them"):
+        Settings.resolve(address="h:1", node="one")
+    with pytest.raises(ConfigError, match="does not run") as caught:
+        Settings.resolve(node="tow")
+    assert caught.value.hint == "did you mean two?"
+    run("profile", "add", "mine", "--node", "one")
+    monkeypatch.delenv("IGNITETF_NODE")
+    assert Settings.resolve(profile="mine").addresses == ("127.0.0.1:4001",)
+
+
+def test_errors_name_the_nodes_that_run():
+    running_node("other", 4003)
+    for command in (("cache", "ls"), ("node", "config")):
+        assert "other" in run(*command, code=1).stderr.splitlines()[1]
+    assert "did you mean --name other" in run("node", "stop", "--name", "othr").stderr
