@@ -81,6 +81,7 @@ def arguments(folder):
         "stats": ("C",),
         "preview": ("C", "--out", str(folder / "sheet.png")),
         "query": ("SELECT 1",),
+        "ui": ("--no-browser",),
         "fs ls": ("/",),
         "fs cat": ("/a",),
         "fs put": (str(sources["csv"]), "/a"),

@@ -26,7 +26,7 @@ LAYERS = (
     ({"tables"},),
     ({"fs"}, {"load"}, {"read"}),
     ({"bench"}, {"dbapi"}, {"explore"}, {"grain"}, {"jobs"}, {"torch"}, {"train"}),
-    ({"demo"}, {"launch"}),
+    ({"demo"}, {"launch"}, {"ui"}),
     ({"cli", "__main__"},),
 )
 
