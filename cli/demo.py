@@ -1,4 +1,4 @@
-"""`ignitetf demo`: from nothing to a trained model."""
+"""`ignitetf demo`: from nothing to a trained model, with a node lost on the way."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ignitetf.settings import Settings
 
 app = typer.Typer()
+_MEMORY = "512m"
 
 
 @app.command()
@@ -22,25 +23,28 @@ def demo(
     connect: Connect,
     output: OutputOption = "table",
     port: Annotated[
-        int, typer.Option(help="Port of the node, when one has to be started.")
+        int, typer.Option(help="First port of the nodes, when they have to be started.")
     ] = 10800,
 ) -> None:
-    """Start a node if none runs, load digits, train a small model, save and restore it.
+    """Load digits, look at them, train, lose a node, resume, save and restore: in a minute.
+
+    If no node runs here and none is named, two are started, one of which is killed during the
+    training. A node that was there already is left alone.
 
     Example: ignitetf demo --output json
     """
-    settings = connect.settings()
+    settings, node = connect.settings(), None
     if not settings.origin.get("addresses") and not _listens(settings):
         from ignitetf.node import Node
 
-        note("starting an Apache Ignite node (the first start fetches 21 MB of jars)")
-        node = Node.start(port=port, note=note)
-        note(f"node at {node.address}; 'ignitetf node stop' ends it")
+        note("starting two Apache Ignite nodes (the first start fetches 21 MB of jars)")
+        node = Node.start(port=port, nodes=2, memory=_MEMORY, note=note)
+        note(f"nodes at {', '.join(node.addresses)}; 'ignitetf node stop' ends them")
         settings = connect.settings()
     quiet_tensorflow()
-    from ignitetf.train.demo import run_demo
+    from ignitetf.demo import run_demo
 
-    show(run_demo(settings, note), output)
+    show(run_demo(settings, note, node), output)
 
 
 def _listens(settings: Settings) -> bool:

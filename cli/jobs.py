@@ -103,15 +103,20 @@ def describe(connect: Connect, job: _JobArgument, output: OutputOption = "table"
         found = store.find(job)
         workers = store.workers(found.id)
         living = store.living_workers(found.id, (worker.number for worker in workers))
+        earlier = [w for n in range(1, found.attempt) for w in store.workers(found.id, n)]
     record = {**found.to_json(), "logs": log_folder(found.id)}
     if output in NESTED:
         told = [{**w.to_json(), "alive": w.number in living} for w in workers]
-        show({**record, "workers_now": told}, output)
+        before = [worker.to_json() for worker in earlier]
+        show({**record, "workers_now": told, "workers_before": before}, output)
         return
     show(record, output)
     if workers and output == "table":
         print()
         show([_worker_row(worker, worker.number in living) for worker in workers], output)
+    if earlier and output == "table":
+        print("\nbefore it was started again:")
+        show([{"attempt": w.attempt, **_worker_row(w, alive=True)} for w in earlier], output)
 
 
 def _epoch(worker: WorkerStatus) -> str:
@@ -129,6 +134,7 @@ def _worker_row(worker: WorkerStatus, alive: bool) -> dict[str, Any]:
         "state": "silent" if gone else worker.state,
         "host": worker.host,
         "pid": worker.pid,
+        "step": worker.step,
         "epoch": _epoch(worker),
         "rows": worker.rows,
         "rows/s": round(worker.rows_per_s),
@@ -222,13 +228,14 @@ def _table(look: Look) -> Any:
     job = look.job
     table = Table(box=None, pad_edge=False, title_justify="left")
     table.title = f"{job.id}: {job.state}, attempt {job.attempt}"
-    for name in ("worker", "state", "epoch", "rows", "rows/s", "wait"):
+    for name in ("worker", "state", "step", "epoch", "rows", "rows/s", "wait"):
         side = "left" if name in ("worker", "state") else "right"
         table.add_column(name, justify=side, overflow="fold")  # type: ignore[arg-type]
     for worker in look.workers:
         table.add_row(
             worker.name,
             worker.state,
+            "" if worker.step is None else f"{worker.step:,}",
             _epoch(worker),
             f"{worker.rows:,}",
             f"{worker.rows_per_s:,.0f}",

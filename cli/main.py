@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "stats": ("ignitetf.cli.explore:stats_app", "What the columns and partitions of a cache hold."),
     "preview": ("ignitetf.cli.explore:preview_app", "A contact sheet of a cache's images."),
     "query": ("ignitetf.cli.query", "Run SQL: one statement, a file, or an interactive prompt."),
+    "ui": ("ignitetf.cli.ui", "Data sets, images, SQL, jobs, files and nodes in a web browser."),
     "ps": ("ignitetf.cli.jobs:ps_app", "List training jobs."),
     "describe": ("ignitetf.cli.jobs:describe_app", "A training job, its workers and their rates."),
     "attach": ("ignitetf.cli.jobs:attach_app", "Follow a training job to its end."),

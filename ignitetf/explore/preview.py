@@ -20,7 +20,7 @@ from ignitetf.net.client import Client
 from ignitetf.tables.catalog import read_manifest
 from ignitetf.tables.describe import data_name
 
-__all__ = ["Sheet", "contact_sheet", "half_blocks"]
+__all__ = ["Sheet", "contact_sheet", "half_blocks", "picture_of"]
 
 _LABEL: Final = "LABEL"
 _CAPTION_HEIGHT: Final = 14
@@ -85,7 +85,7 @@ def contact_sheet(
     for index, row in enumerate(rows):
         left = _GAP + index % columns * tile[0]
         top = _GAP + index // columns * tile[1]
-        picture = _picture(row[name])
+        picture = picture_of(row[name])
         if picture is None:
             undecodable += 1
             draw.line((left, top, left + size, top + size), _BROKEN, 2)
@@ -124,7 +124,7 @@ def _image_field(cache: str, row: dict[str, Any], wanted: str | None) -> str:
     if wanted is not None and wanted not in names:
         raise SchemaError(f"{cache} has no field {wanted!r}", hint=f"fields: {', '.join(names)}")
     for name in [wanted] if wanted is not None else names:
-        if _picture(row[name]) is not None:
+        if picture_of(row[name]) is not None:
             return name
     what = f"field {wanted!r} holds no image" if wanted else "no field holds images"
     raise SchemaError(
@@ -133,7 +133,7 @@ def _image_field(cache: str, row: dict[str, Any], wanted: str | None) -> str:
     )
 
 
-def _picture(value: Any) -> Image.Image | None:
+def picture_of(value: Any) -> Image.Image | None:
     """Return the image of a value; None if it is not an image."""
     if isinstance(value, bytes):
         try:

@@ -13,7 +13,7 @@ import contextlib
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -25,9 +25,9 @@ from ignitetf.net.client import Client
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
 from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.schema import BYTES, Batch, Column, Field
+from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
 
-__all__ = ["ColumnStats", "DatasetStats", "dataset_stats"]
+__all__ = ["ColumnStats", "DatasetStats", "batch_stats", "dataset_stats"]
 
 # Beyond this many distinct values, they are not counted individually.
 _MOST_VALUES: Final = 1000
@@ -124,8 +124,7 @@ def dataset_stats(
 
 
 def _stats_of(reader: CacheReader, on_progress: Callable[[int], None]) -> DatasetStats:
-    schema = reader.schema
-    seen = {"key": _Column(schema.key), **{f.name: _Column(f) for f in schema.fields}}
+    seen = _columns(reader.schema)
     found = DatasetStats(reader.name, "rows" if reader.block_rows == 1.0 else "blocks")
     if reader.manifest is not None:
         found.layout = reader.manifest.layout
@@ -143,6 +142,18 @@ def _stats_of(reader: CacheReader, on_progress: Callable[[int], None]) -> Datase
             on_progress(len(item.batch))
     found.columns = [column.stats(name) for name, column in seen.items()]
     return found
+
+
+def batch_stats(schema: Schema, batches: Iterable[Batch]) -> dict[str, ColumnStats]:
+    """Return what the columns of some rows hold, by name, `key` first."""
+    seen = _columns(schema)
+    for batch in batches:
+        _add(seen, batch)
+    return {name: column.stats(name) for name, column in seen.items()}
+
+
+def _columns(schema: Schema) -> dict[str, _Column]:
+    return {"key": _Column(schema.key), **{f.name: _Column(f) for f in schema.fields}}
 
 
 def _add(seen: dict[str, _Column], batch: Batch) -> None:

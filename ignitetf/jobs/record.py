@@ -100,8 +100,9 @@ class WorkerStatus:
         pid: Its process.
         state: Where it is; `waiting` at the end for the others.
         exit_code: What its script ended with; None before that.
+        step: Steps that its optimizer of Keras has made; None if it has none.
         rows: Rows that it took.
-        rows_per_s: Rows a second since the heartbeat before.
+        rows_per_s: Rows a second since the heartbeat before; in all, once it has ended.
         wait: Share of that time in which it waited for data, 0 to 1.
         places: Bytes by where they came from.
         epochs: For each epoch that it read: data set, epoch, shard, rows, sum of the keys' hashes.
@@ -114,6 +115,7 @@ class WorkerStatus:
     pid: int = 0
     state: WorkerState = "starting"
     exit_code: int | None = None
+    step: int | None = None
     rows: int = 0
     rows_per_s: float = 0.0
     wait: float = 0.0

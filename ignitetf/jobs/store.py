@@ -8,7 +8,7 @@ Its entries, by name:
 - `<job>#beat`: the launcher's sign of life, with a time to live. The cluster forgets it by its own
   clock, so whoever does not find it knows that the launcher has been silent for `ALIVE_S`.
 - `<job>#seen`: when it gave the last one, for people; that stays.
-- `<job>#worker-<i>`: the last status of a worker (`WorkerStatus`), of the latest attempt.
+- `<job>#worker-<attempt>-<i>`: the last status of a worker (`WorkerStatus`) in an attempt.
 - `<job>#worker-<i>#beat`: its sign of life.
 - `<job>#stop`: somebody wants the job to end; who.
 - `<job>#end-<attempt>-<i>`: a worker has ended its script and waits for the others.
@@ -166,15 +166,20 @@ class JobStore:
 
     def beat_worker(self, job: str, status: WorkerStatus) -> None:
         """Record how a worker is, and that it lives; to be repeated every `BEAT_S`."""
-        entry = _worker(job, status.number)
+        entry = _status(job, status.attempt, status.number)
         self._texts.put(entry, json_text(status.to_json()))
+        beat = _beat(_worker(job, status.number))
         if status.state in ("ended", "failed"):
-            self._texts.delete(_beat(entry))
+            self._texts.delete(beat)
         else:
-            self._texts.put(_beat(entry), str(status.attempt), lives_s=ALIVE_S)
+            self._texts.put(beat, str(status.attempt), lives_s=ALIVE_S)
 
-    def workers(self, job: str) -> list[WorkerStatus]:
-        """Return the last status of each worker that told one, in their order.
+    def workers(self, job: str, attempt: int | None = None) -> list[WorkerStatus]:
+        """Return the last status in an attempt of each worker that told one, in their order.
+
+        Args:
+            job: Its id.
+            attempt: Number of the attempt; None for the latest.
 
         Raises:
             JobNotFound: There is no such job.
@@ -182,8 +187,10 @@ class JobStore:
         record = self._texts.get_json(job)
         if record is None:
             raise self._missing(job)
+        of = Job.from_json(record)
+        wanted = of.attempt if attempt is None else attempt
         # By their names: a scan would read what all jobs have left, twice a second in `attach`.
-        names = [_worker(job, number) for number in range(Job.from_json(record).most_processes)]
+        names = [_status(job, wanted, number) for number in range(of.most_processes)]
         found = map(self._texts.get_json, names)
         return [WorkerStatus.from_json(status) for status in found if status is not None]
 
@@ -228,6 +235,10 @@ def _seen(job: str) -> str:
 
 def _worker(job: str, number: int) -> str:
     return f"{job}{_SEPARATOR}worker-{number}"
+
+
+def _status(job: str, attempt: int, number: int) -> str:
+    return f"{job}{_SEPARATOR}worker-{attempt}-{number}"
 
 
 def _end(job: str, attempt: int) -> str:

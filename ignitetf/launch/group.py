@@ -196,20 +196,24 @@ class Group:
     def _let_go(self, control: Control) -> _Verdict:
         """End the group after all scripts have ended well."""
         chief, *others = self._trainers()
-        for some in (others, [chief]):
-            for worker in some:
-                worker.release()
-            begun = time.monotonic()
-            while any(w.code is None for w in some) and not control.stopping:
-                self._step()
-                if self._spec.end_timeout_s and time.monotonic() - begun > self._spec.end_timeout_s:
-                    break
+        for worker in (chief, *others):
+            worker.release()
+        self._wait_for_end(others, control)
+        chief.release()
+        self._wait_for_end([chief], control)
         if control.stopping:
             return _Verdict("stopped")
         if failed := [w for w in self._trainers() if w.code != 0]:
             return _Verdict("failed", failed)
         self._let_go_of = True
         return _Verdict("ended")
+
+    def _wait_for_end(self, workers: list[Worker], control: Control) -> None:
+        begun, limit = time.monotonic(), self._spec.end_timeout_s
+        while any(worker.code is None for worker in workers) and not control.stopping:
+            self._step()
+            if limit and time.monotonic() - begun > limit:
+                return
 
     def close(self, grace_s: float, control: Control | None = None) -> None:
         """End what still runs: by request, and after `grace_s` by force."""

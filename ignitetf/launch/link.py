@@ -2,7 +2,8 @@
 
 - `life`: nothing is ever sent. When the launcher closes it or dies, a guard ends all processes of
   the worker.
-- `orders`: the launcher sends one byte when the worker may end.
+- `orders`: the launcher sends one byte when all have ended their scripts, and another one to the
+  first worker when the others are gone.
 - `reports`: the worker sends JSON objects, one in a line.
 
 The guard is a process of the worker's group but no child of the script, so it neither depends on
@@ -37,12 +38,16 @@ class WorkerLink:
         with contextlib.suppress(OSError):
             os.write(self._reports, json.dumps(facts).encode() + b"\n")
 
-    def wait_for_the_others(self) -> None:
-        """Tell that the script has ended, and wait until the launcher lets the process end.
+    def arrive(self) -> None:
+        """Tell that the script has ended, and wait until all have.
 
         The launcher limits the time; if it dies, the guard ends this process.
         """
         self.report(arrived=True)
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait for the launcher's next byte."""
         with contextlib.suppress(OSError):
             os.read(self._orders, 1)
 

@@ -124,7 +124,7 @@ class Member:
         return [found for descriptor in process.open_pipes for found in process.read(descriptor)]
 
     def release(self) -> None:
-        """Let the worker end, after it has arrived."""
+        """Send the worker what it waits for; see `WorkerProcess.release`."""
         if self._process is not None:
             self._process.release()
 

@@ -123,6 +123,7 @@ class _Pod:
         self._store = JobStore(client)
         self._logs = LogWriter(client.settings, member.job, _ATTEMPT)
         self._beaten = 0.0
+        self._all_arrived = False
 
     def run(self, script: str, arguments: Sequence[str]) -> int:
         """Run the script; return its exit code."""
@@ -155,21 +156,23 @@ class _Pod:
                 arrived = True
             elif arrived and time.monotonic() - asked > BEAT_S:
                 asked = time.monotonic()
-                if self._may_end():
-                    worker.release()
+                self._let_go(worker)
             time.sleep(_STEP_S)
         return 0 if worker.code is None else worker.code
 
-    def _may_end(self) -> bool:
-        """Whether all have arrived; the first member, whom the others need, ends last."""
+    def _let_go(self, worker: WorkerProcess) -> None:
+        """Tell the script when all have arrived; and the first member's when the others are gone."""
         member = self._member
         trainers = member.trainers
-        if len(self._store.arrived(member.job, _ATTEMPT, trainers)) < len(trainers):
-            return False
-        if member.role.number != 0:
-            return True
-        others = set(trainers) - {0}
-        return not self._store.living_workers(member.job, others)
+        if not self._all_arrived:
+            arrived = self._store.arrived(member.job, _ATTEMPT, trainers)
+            if len(arrived) == len(trainers):
+                self._all_arrived = True
+                worker.release()
+        if not self._all_arrived or member.role.number != 0:
+            return
+        if not self._store.living_workers(member.job, set(trainers) - {0}):
+            worker.release()
 
     def _end(self, worker: WorkerProcess) -> None:
         worker.terminate()

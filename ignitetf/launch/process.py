@@ -56,7 +56,7 @@ class Worker(Protocol):
         """Return whether it has ended."""
 
     def release(self) -> None:
-        """Let it end, after it has arrived."""
+        """Send what it waits for: all have arrived; to the first, the others are gone."""
 
     def terminate(self) -> None:
         """Ask all its processes to end."""
@@ -173,7 +173,7 @@ class WorkerProcess:
         return True
 
     def release(self) -> None:
-        """Let it end, after it has arrived."""
+        """Send what it waits for: all have arrived; to the first, the others are gone."""
         with contextlib.suppress(OSError):
             os.write(self._orders, b".")
 

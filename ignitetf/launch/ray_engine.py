@@ -237,7 +237,7 @@ class RemoteWorker:
         self.arrived, self.started, self.error = news.arrived, news.started, news.error
 
     def release(self) -> None:
-        """Let it end, after it has arrived."""
+        """Send what it waits for: all have arrived; to the first, the others are gone."""
         self._actor.release.remote()
 
     def terminate(self) -> None:

@@ -1,6 +1,6 @@
-"""What a worker has read so far, reported to its launcher every second.
+"""What a worker has read and trained so far, reported to its launcher every second.
 
-ignitetf.read.usage -> **reading** (thread) -> link -> status of the worker
+ignitetf.read.usage, steps -> **reading** (thread) -> link -> status of the worker
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from ignitetf.launch.link import WorkerLink
+from ignitetf.launch.steps import steps_made
 from ignitetf.read.usage import Snapshot, snapshot
 
 __all__ = ["ReadingReporter"]
@@ -29,14 +30,19 @@ class ReadingReporter:
         self._link = link
         self._lock = threading.Lock()
         self._before, self._at = Snapshot(), time.monotonic()
+        self._begin, self._over = self._at, False
         threading.Thread(target=self._run, name="ignitetf-usage", daemon=True).start()
 
-    def report(self) -> None:
-        """Report what has been read, and how fast since the report before."""
+    def report(self, *, last: bool = False) -> None:
+        """Report what has been read, and how fast since the report before; in all, if `last`."""
         with self._lock:
+            if self._over:
+                return
             now, at = snapshot(), time.monotonic()
+            if last:
+                self._before, self._at, self._over = Snapshot(), self._begin, True
             seconds = max(at - self._at, 1e-9)
-            usage = _facts(now)
+            usage = {"step": steps_made(), **_facts(now)}
             usage["rows_per_s"] = round((now.rows - self._before.rows) / seconds, 1)
             waited = (now.wait_s - self._before.wait_s) / seconds
             usage["wait"] = round(min(1.0, max(0.0, waited)), 3)
@@ -44,7 +50,7 @@ class ReadingReporter:
             self._link.report(usage=usage)
 
     def _run(self) -> None:
-        while True:
+        while not self._over:
             self.report()
             time.sleep(_EVERY_S)
 

@@ -45,7 +45,7 @@ class Recorder:
         self._note = note
         self._lock = threading.Lock()
         self._changes: dict[str, Any] = {}
-        self._statuses: dict[int, WorkerStatus] = {}
+        self._statuses: dict[tuple[int, int], WorkerStatus] = {}
         self._silent = False
         self._wake = threading.Event()
         self._closing: float | None = None
@@ -61,9 +61,9 @@ class Recorder:
         self._wake.set()
 
     def statuses(self, statuses: Iterable[WorkerStatus]) -> None:
-        """Record how the workers are; what was recorded of the same numbers is replaced."""
+        """Record how the workers are; what was recorded of them in this attempt is replaced."""
         with self._lock:
-            self._statuses |= {status.number: status for status in statuses}
+            self._statuses |= {(one.attempt, one.number): one for one in statuses}
 
     def close(self) -> None:
         """Write what is left, and give no more signs of life."""

@@ -2,7 +2,9 @@
 
 The script sees what it would see by hand: its arguments, its folder first among those of modules,
 itself as `__main__`, and in a traceback no frame but its own. When it has ended well, the process
-waits until all others have, since TensorFlow aborts those that still need one that is gone.
+waits until all others have, since TensorFlow aborts those that still need one that is gone. All
+leave JAX at the same time, which waits for everyone. The first worker, whom TensorFlow's others
+need, ends last.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from types import CodeType, ModuleType, TracebackType
 from typing import TYPE_CHECKING
 
 from ignitetf.launch.link import WorkerLink, start_guard
+from ignitetf.launch.steps import watch_optimizers
 from ignitetf.post_import import when_imported
 
 if TYPE_CHECKING:
@@ -30,6 +33,7 @@ def main() -> None:
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     reporters: list[ReadingReporter] = []
     when_imported("ignitetf.read.usage", lambda module: reporters.append(_reporter(link)))
+    watch_optimizers()
     if os.environ.get("IGNITETF_KERAS") == "repair" and "TF_CONFIG" in os.environ:
         from ignitetf.train.keras_repair import repair_keras
 
@@ -49,8 +53,18 @@ def main() -> None:
         _show(error, link)
         raise SystemExit(1) from None
     for reporter in reporters:
-        reporter.report()
-    link.wait_for_the_others()
+        reporter.report(last=True)
+    link.arrive()
+    _leave_jax()
+    if os.environ["IGNITETF_WORKER"] == "0":
+        link.wait()
+
+
+def _leave_jax() -> None:
+    """Leave the processes that the script has joined with JAX, if it has."""
+    jax = sys.modules.get("jax")
+    if jax is not None:
+        jax.distributed.shutdown()
 
 
 def _reporter(link: WorkerLink) -> ReadingReporter:
@@ -72,8 +86,21 @@ def _show(error: BaseException, link: WorkerLink) -> None:
     """Report an exception as Python does, and to the launcher in a line."""
     trace = _from_script(error.__traceback__)
     sys.excepthook(type(error), error.with_traceback(trace), trace)
-    text = str(error).strip().partition("\n")[0]
-    link.report(error=f"{type(error).__name__}: {text}" if text else type(error).__name__)
+    link.report(error=_in_a_line(error))
+
+
+def _in_a_line(error: BaseException) -> str:
+    """Return the kind of an exception and the line of its text that tells most."""
+    kind = type(error).__name__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return kind
+    told = lines[0]
+    if told.endswith(":"):
+        # TensorFlow begins with "in user code:" or "Graph execution error:", and ends with the
+        # cause, after which it may name the node and the operation.
+        told = next(line for line in reversed(lines) if not line.startswith(("[[", "[Op")))
+    return told if told.startswith(f"{kind}: ") else f"{kind}: {told}"
 
 
 def _compiled(path: str) -> CodeType:

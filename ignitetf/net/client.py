@@ -97,6 +97,7 @@ class Client(Pool):
         schema: str = "PUBLIC",
         page_size: int = 1024,
         timeout_s: float | None = None,
+        only_query: bool = False,
     ) -> SqlResult:
         """Run one SQL statement.
 
@@ -111,6 +112,7 @@ class Client(Pool):
             page_size: Rows fetched at once.
             timeout_s: Limit in seconds for the whole statement, including the reading of its rows,
                 after which the node cancels it. The first answer may take this long.
+            only_query: Let the node refuse what is no query, whatever its text looks like.
 
         Raises:
             SqlError: The node refused the statement, or cancelled it after `timeout_s`.
@@ -118,8 +120,13 @@ class Client(Pool):
                 statement that changes something may still be running.
             ConfigError: The parameters do not match the statement.
         """
-        options = {"schema": schema, "page_size": page_size, "timeout_s": timeout_s}
-        return run(self._sql, self.cache_exists, statement, params, options)
+        options = {
+            "schema": schema,
+            "page_size": page_size,
+            "timeout_s": timeout_s,
+            "only_query": only_query,
+        }
+        return run(self._sql, self._sql, self.cache_exists, statement, params, options)
 
     def _sql(self, statement: str, params: Sequence[Any], **options: Any) -> SqlResult:
         """Run one SQL statement unchanged."""

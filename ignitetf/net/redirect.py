@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from ignitetf.errors import SqlError
 from ignitetf.net.sql_result import SqlResult
 
 __all__ = ["run"]
+
+R = TypeVar("R")
 
 _NAME: Final = r'(?P<name>"[^"]+"|\w+)(?![\w.])'
 _WRITES: Final = re.compile(
@@ -36,16 +38,18 @@ _NO_COLUMN: Final = re.compile(r'Column "(?:[^"]+\.)?_(?:KEY|VAL)" not found')
 
 
 def run(
-    sql: Callable[..., SqlResult],
+    sql: Callable[..., R],
+    ask: Callable[..., SqlResult],
     is_cache: Callable[[str], bool],
     statement: str,
     params: Sequence[Any],
     options: Mapping[str, Any],
-) -> SqlResult:
+) -> R:
     """Run a statement, on the data set's table if it writes to a data set by its name.
 
     Args:
         sql: Runs a statement with parameters and options.
+        ask: Runs a statement of ours.
         is_cache: Whether a cache of the given name exists.
         statement: The statement.
         params: Values for its parameters.
@@ -57,11 +61,11 @@ def run(
     found = _WRITES.match(statement)
     if found is not None and found["if"] is not None:
         # With IF EXISTS the node would silently do nothing for the name of a view.
-        statement = _of_table(sql, statement) or statement
+        statement = _of_table(ask, statement) or statement
     try:
         return sql(statement, params, **options)
     except SqlError as error:
-        if (meant := _of_table(sql, statement)) is None:
+        if (meant := _of_table(ask, statement)) is None:
             if (hint := _hint(is_cache, error.message)) is not None:
                 raise error.hinted(hint) from error
             raise
@@ -84,7 +88,7 @@ def _hint(is_cache: Callable[[str], bool], message: str) -> str | None:
     )
 
 
-def _of_table(sql: Callable[..., SqlResult], statement: str) -> str | None:
+def _of_table(ask: Callable[..., SqlResult], statement: str) -> str | None:
     """Replace a data set's name by its table; None if the statement writes to no data set.
 
     Before a table is dropped, its view is dropped too.
@@ -94,10 +98,10 @@ def _of_table(sql: Callable[..., SqlResult], statement: str) -> str | None:
     name = found["name"]
     name = name[1:-1] if name.startswith('"') else name.upper()
     query = "SELECT SQL FROM SYS.VIEWS WHERE SCHEMA = 'PUBLIC' AND NAME = ?"
-    views = sql(query, (name,)).fetchall()
+    views = ask(query, (name,)).fetchall()
     shown = [view[1] for (text,) in views if (view := _VIEW.fullmatch(text))]
     if not shown:
         return None
     if found["drop"]:
-        sql(f'DROP VIEW IF EXISTS "{name}"', ()).close()
+        ask(f'DROP VIEW IF EXISTS "{name}"', ()).close()
     return f"{statement[: found.start('name')]}{shown[0]}{statement[found.end('name') :]}"

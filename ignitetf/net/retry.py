@@ -72,6 +72,7 @@ _UNSETTLED: Final = (
     "Failed to send",
     "rolled back",
     "Committing a transaction has produced",
+    "Failed to commit transaction",
     "Heuristic",
 )
 

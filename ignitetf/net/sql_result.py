@@ -24,6 +24,8 @@ __all__ = ["SqlResult", "execute"]
 # The node takes the limit as milliseconds in a Java int.
 _LONGEST_STATEMENT_S = ((1 << 31) - 1) // 1000
 _EPOCH = datetime.datetime(1970, 1, 1)
+# Kinds of statements in a request; the node refuses one that is of another kind.
+_ANY, _SELECT = 0, 1
 
 
 def execute(
@@ -34,6 +36,7 @@ def execute(
     schema: str = "PUBLIC",
     page_size: int = 1024,
     timeout_s: float | None = None,
+    only_query: bool = False,
 ) -> SqlResult:
     """Run one SQL statement; `Client.sql` says what the arguments are and which errors come."""
     values = parameter_list(params)
@@ -57,6 +60,7 @@ def execute(
             page_size=page_size,
             query_args=sql_arguments(values) or None,
             schema=schema,
+            statement_type=_SELECT if only_query else _ANY,
             include_field_names=True,
             lazy=True,
             timeout=milliseconds,

@@ -18,7 +18,7 @@ from ignitetf.sql import statement
 if TYPE_CHECKING:
     from ignitetf.net.client import Client
 
-__all__ = ["memory_full", "require_room"]
+__all__ = ["data_regions", "memory_full", "require_room"]
 
 _PAGE_BYTES: Final = 4096 + 24  # a page and Ignite's bookkeeping for it
 # Ignite leaves a few pages of a full data region free.
@@ -32,7 +32,7 @@ def memory_full(client: Client) -> ServerOverloaded | None:
 
     A failed update only reports its keys, so the reason has to be looked up.
     """
-    for region, (used, most) in _regions(client).items():
+    for region, (used, most) in data_regions(client).items():
         if used > _FULL * most > 0 and not _on_disk(client, region):
             return ServerOverloaded(
                 f"the node's memory is full: {used >> 20:,} of {most >> 20:,} MB of the data"
@@ -48,7 +48,7 @@ def require_room(client: Client, cache: str, partitions: int) -> None:
     The check assumes that this node takes all of them, as it may have to one day. A node without
     metrics is assumed to have room.
     """
-    used, most = _regions(client).get(_DEFAULT, (0, 0))
+    used, most = data_regions(client).get(_DEFAULT, (0, 0))
     pages = most // _PAGE_BYTES
     need = partitions * PAGES_PER_PARTITION
     reserve = max(RESERVE_PAGES, pages // RESERVE_PART)
@@ -63,8 +63,8 @@ def require_room(client: Client, cache: str, partitions: int) -> None:
     )
 
 
-def _regions(client: Client) -> dict[str, tuple[int, int]]:
-    """Used and maximum bytes of each data region of the connected node."""
+def data_regions(client: Client) -> dict[str, tuple[int, int]]:
+    """Return used and maximum bytes of each data region of the connected node."""
     sizes: dict[str, dict[str, int]] = {}
     with contextlib.suppress(IgniteTFError):
         for name, value in client.sql(statement("memory")).fetchall():

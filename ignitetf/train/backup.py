@@ -20,11 +20,11 @@ from typing import Any, Final, Literal
 import tensorflow as tf
 
 from ignitetf.errors import ConfigError
-from ignitetf.read.batches import batch_count
 from ignitetf.read.tf.cluster import in_cluster
 from ignitetf.read.tf.dataset import IgniteDataset
 from ignitetf.read.tf.iteration import Steps
 from ignitetf.train.checkpoint import BackgroundCheckpoint, variables_of
+from ignitetf.train.steps import StepRows
 
 __all__ = ["BackupAndRestore"]
 
@@ -48,15 +48,17 @@ class BackupAndRestore(BackgroundCheckpoint):
     optimizer, but neither the state of other callbacks nor TensorFlow's global random generators.
 
     With several workers the first one writes and all restore, so all must see the directory, as
-    with `igfs://`. The position is also valid for another number of workers.
+    with `igfs://`. The position is also valid for another number of workers. Under a strategy over
+    several workers a step trains a part of a batch, and `save_freq` counts these steps.
 
     Args:
         directory: Where to write, for this training only. Local, `igfs://`, or wherever TensorFlow
             writes.
         dataset: The data, with a known number of rows. Shuffle with its `shuffle` argument.
         batch_size: Rows in a batch.
-        save_freq: "epoch", or the number of batches between backups. A backup that is due while the
-            previous one is still being written waits for a later batch.
+        save_freq: "epoch", or the number of steps between backups. A backup that is due while the
+            previous one is still being written waits for a later step; under a strategy over
+            several workers, for the next one that is due.
         prepare: Takes the dataset of batches and returns the one to train on, with the same number
             of batches, such as `lambda batches: batches.map(augment).prefetch(2)`.
         drop_remainder: Leave out an incomplete last batch.
@@ -97,30 +99,31 @@ class BackupAndRestore(BackgroundCheckpoint):
                 "the number of rows is not known, or it is the rest of an epoch",
                 hint="not with where=, nulls='drop' or what resume() gave; the backup resumes",
             )
-        if rows.shard.count > 1 and in_cluster():
+        self._divided = rows.shard.count > 1 and in_cluster()
+        if self._divided and rows.order.even is None:
             raise ConfigError(
-                "a strategy over several workers divides batches, which a backup counts whole",
-                hint="take checkpoints of a loop of your own, with dataset.state()",
+                "under a strategy over several workers, all have to make the same number of steps",
+                hint="even='drop' or even='pad' gives them the same number of rows",
             )
-        self.batch_size = int(batch_size)
+        parts = rows.shard.count if self._divided else 1
+        self._step_rows = StepRows(int(batch_size), parts, drop_remainder)
         self._dataset = dataset
         # A resumed dataset has no fixed length, so `seek` can move it.
         self._source = dataset.resume(dataset.state(0))
         self._at = self._source.rows  # where the next iteration begins
         batches = self._source.batch(batch_size, drop_remainder=drop_remainder)
-        self._steps = batch_count(rows.length, self.batch_size, drop_remainder) or 0
+        self._steps = self._step_rows.count(rows.length)
         self.batches = _Counted(batches if prepare is None else prepare(batches), self._steps)
         self.resumed: dict[str, Any] | None = None
-        self._drop_remainder = drop_remainder
         self._delete = delete_checkpoint
         self._fit_epoch = 0
         self._pending: dict[str, Any] | None = None  # to continue from, when the epoch begins
         self._note: dict[str, Any] = {}  # of the backup that was restored
         self._metrics: list[Any] = []  # its sums, until they are added
-        self._first_batch = -1  # number that fit gave the first batch of this iteration
-        self._left = 0  # batches of this iteration, in all
-        self._done = 0  # those already trained
-        self._unsaved = 0  # batches since the latest backup
+        self._first_step = -1  # number that fit gave the first step of this iteration
+        self._left = 0  # steps of this iteration, in all
+        self._done = 0  # those already made
+        self._unsaved = 0  # steps since the latest backup
 
     # Called by Keras
 
@@ -129,6 +132,7 @@ class BackupAndRestore(BackgroundCheckpoint):
         self.barrier()  # of a fit ended by an exception
         self._check_fit()
         path = self.restore(self.model)
+        self._check_workers(path)
         self._pending = note = self._note if path is not None else None
         self.resumed = None if note is None else note["position"]
         if note is not None:
@@ -153,13 +157,13 @@ class BackupAndRestore(BackgroundCheckpoint):
         self._seek(pending["position"])
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Note the number from which `fit` counts batches."""
-        if self._first_batch < 0:
-            self._first_batch = batch
+        """Note the number from which `fit` counts steps."""
+        if self._first_step < 0:
+            self._first_step = batch
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Save after the given number of batches; end the rest of an interrupted epoch."""
-        done = batch + 1 - self._first_batch
+        """Save after the given number of steps; end the rest of an interrupted epoch."""
+        done = batch + 1 - self._first_step
         self._step += done - self._done
         self._unsaved += done - self._done
         self._done = done
@@ -167,11 +171,12 @@ class BackupAndRestore(BackgroundCheckpoint):
         if done >= self._left:
             if not self.model.stop_training:
                 self.model.stop_training = _END_OF_EPOCH
-        elif self._every and self._unsaved >= self._every:
+        elif self._every and self._unsaved >= self._every and not done % self._step_rows.parts:
+            # Between batches, so that the rest of the epoch is cut into the same ones.
             self.save()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Save if `save_freq` is "epoch", or if a backup was due at the last batch."""
+        """Save if `save_freq` is "epoch", or if a backup was due at the last step."""
         if self.model.stop_training is _END_OF_EPOCH:
             self.model.stop_training = False
         self._go_to(epoch + 1)
@@ -190,7 +195,16 @@ class BackupAndRestore(BackgroundCheckpoint):
     # Saving and restoring
 
     def save(self, *, wait: bool = False) -> bool:
-        """Back up now; returns False if the writer is busy or another worker does it."""
+        """Back up now; returns False if the writer is busy or another worker does it.
+
+        Under a strategy over several workers all of them call it after the same step.
+        """
+        if self._divided:
+            self._unsaved = 0  # whether this one is written or not, as the others cannot know
+            if not self._is_writer or (self.is_busy and not wait):
+                # To read a metric takes all workers.
+                self._values()
+                return False
         if not self._is_writer or not super().save(wait=wait):
             return False
         self._unsaved = 0
@@ -235,11 +249,11 @@ class BackupAndRestore(BackgroundCheckpoint):
     def _seek(self, position: dict[str, Any]) -> None:
         self._source.seek(position)
         self._at = self._source.rows.resume(position)
-        self._first_batch, self._done, self._left = -1, 0, self._batches_left()
+        self._first_step, self._done, self._left = -1, 0, self._steps_left()
 
-    def _batches_left(self) -> int:
-        """Return the batches of the epoch after the current position of the source."""
-        return batch_count(self._at.length, self.batch_size, self._drop_remainder) or 0
+    def _steps_left(self) -> int:
+        """Return the steps of the epoch after the current position of the source."""
+        return self._step_rows.count(self._at.length or 0)
 
     def _add_metrics(self) -> None:
         """Add the sums of the interrupted epoch, once the first batch has created the variables."""
@@ -249,7 +263,7 @@ class BackupAndRestore(BackgroundCheckpoint):
                 variable.assign(variable + value)
 
     def _noted(self) -> dict[str, Any]:
-        rows = min(self._done * self.batch_size, self._at.length or 0)
+        rows = self._step_rows.trained(self._done, self._at.length or 0)
         return {
             "fit_epoch": self._fit_epoch,
             "position": self._at.state(rows),
@@ -286,9 +300,28 @@ class BackupAndRestore(BackgroundCheckpoint):
             return
         raise ConfigError(
             f"fit makes {'an unknown number of' if steps is None else steps} steps in an epoch,"
-            f" the data are {self._steps} batches",
+            f" the data are {self._steps}",
             hint="give fit the callback's batches as they are, without steps_per_epoch",
         )
+
+    def _check_workers(self, path: str | None) -> None:
+        """Raise ConfigError unless all workers of a strategy have restored the same backup."""
+        if not self._divided:
+            return
+        strategy, workers = self.model.distribute_strategy, self._step_rows.parts
+        if strategy.num_replicas_in_sync != workers:
+            raise ConfigError(
+                f"{strategy.num_replicas_in_sync} replicas on {workers} workers",
+                hint="a backup needs one replica (one GPU) on each worker",
+            )
+        number = -1 if path is None else int(path.rpartition("-")[2])
+        numbers = strategy.run(lambda: tf.constant(number, tf.int64))
+        if int(strategy.reduce("SUM", numbers, axis=None)) != workers * number:
+            found = "no backup" if path is None else path
+            raise ConfigError(
+                f"{self.directory}: other workers found another backup than this one, {found}",
+                hint="all workers have to see the same directory, such as one in igfs://",
+            )
 
     def _let_fit_begin(self, note: dict[str, Any] | None) -> None:
         """Set the epoch that `fit` begins with; None keeps the one it was called with."""
@@ -297,7 +330,7 @@ class BackupAndRestore(BackgroundCheckpoint):
             return
         self.model._training_state = None
         if note is not None:
-            step = max(0, self._steps - self._batches_left())
+            step = max(0, self._steps - self._steps_left())
             self.model._training_state = _Counters(note["fit_epoch"], step)
 
 
@@ -315,7 +348,7 @@ class _Counted(Steps):
     """A dataset that reports a fixed number of elements, though an iteration may have fewer.
 
     `fit` takes the steps of all epochs from this number; otherwise it would take them from the
-    first epoch, which may be the rest of one.
+    first epoch, which may be the rest of one. A strategy that divides batches asks it as well.
     """
 
     def __init__(self, dataset: tf.data.Dataset, count: int) -> None:

@@ -109,7 +109,7 @@ class BackgroundCheckpoint(tf.keras.callbacks.Callback):  # type: ignore[misc]
         """
         self._raise()
         begin = time.perf_counter()
-        if self._work.full() and not wait:
+        if self.is_busy and not wait:
             self.skipped += 1
             return False
         # A copy on the host, because training goes on changing the model.
@@ -117,6 +117,11 @@ class BackgroundCheckpoint(tf.keras.callbacks.Callback):  # type: ignore[misc]
         self._last = self._step
         self.held_s += time.perf_counter() - begin
         return True
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a checkpoint is waiting to be written."""
+        return self._work.full()
 
     def barrier(self) -> None:
         """Wait until everything is stored; raises what failed, or TimeoutError after the limit."""

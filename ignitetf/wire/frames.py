@@ -39,6 +39,7 @@ __all__ = [
     "read_first_page",
     "read_first_sql_page",
     "read_length",
+    "read_named_sql_page",
     "read_page",
     "read_request_head",
     "request_head",
@@ -171,6 +172,21 @@ def read_first_sql_page(body: memoryview) -> tuple[int, int, Page]:
     if columns < 0:
         raise WireError(f"SQL answer with {columns} columns")
     return cursor, columns, read_page(body[12:])
+
+
+def read_named_sql_page(body: memoryview) -> tuple[int, list[str], Page]:
+    """Read the cursor id, column names and first page from an answer that has names."""
+    cursor, count = _int64(body, 0), _int32(body, 8)
+    at, names = 12, []
+    for _ in range(count):
+        # A string object: type code, int32 length, UTF-8.
+        length = _int32(body, at + 1)
+        end = at + 5 + length
+        if length < 0 or end > len(body):
+            raise WireError(f"SQL answer with a column name of {length} bytes")
+        names.append(bytes(body[at + 5 : end]).decode("utf-8", "replace"))
+        at = end
+    return cursor, names, read_page(body[at:])
 
 
 def cursor_in_head(head: memoryview) -> int | None:

@@ -57,6 +57,7 @@ _IN_TRANSACTION: Final = 2
 _WITH_EXPIRY: Final = 4
 _UNCHANGED: Final = -2
 _ALL_PARTITIONS: Final = -1
+_STATEMENT_ANY: Final = 0
 _STATEMENT_SELECT: Final = 1
 _PESSIMISTIC: Final = 1
 _REPEATABLE_READ: Final = 1
@@ -160,8 +161,9 @@ def sql_request(
     cache: int = 0,
     partitions: Sequence[int] | None = None,
     timeout_ms: int = 0,
+    any_statement: bool = False,
 ) -> bytes:
-    """Return the body of QUERY_SQL_FIELDS for a lazy SELECT.
+    """Return the body of QUERY_SQL_FIELDS for a lazy SELECT, or for any statement.
 
     Args:
         schema: SQL schema for unqualified names.
@@ -172,6 +174,7 @@ def sql_request(
         partitions: Partitions to read. Pass them only if both sides announced the feature
             QUERY_PARTITIONS_BATCH_SIZE; without it the server ignores them and returns all rows.
         timeout_ms: Milliseconds after which the node cancels the statement; 0 for never.
+        any_statement: Take any statement, and have the names of the columns in the answer.
     """
     parts = [
         _cache_head(cache, None),
@@ -180,10 +183,10 @@ def sql_request(
         encode_string(statement),
         struct.pack("<i", len(params)),
         *params,
-        struct.pack("<b", _STATEMENT_SELECT),
+        struct.pack("<b", _STATEMENT_ANY if any_statement else _STATEMENT_SELECT),
         # distributed joins, local, replicated only, enforce join order, collocated, lazy
         struct.pack("<6?", False, False, False, False, False, True),
-        struct.pack("<q?", timeout_ms, False),  # timeout, include field names
+        struct.pack("<q?", timeout_ms, any_statement),  # timeout, include field names
         struct.pack("<i", -1 if partitions is None else len(partitions)),
         struct.pack(f"<{len(partitions or ())}i", *(partitions or ())),
         struct.pack("<i", 1),  # update batch size

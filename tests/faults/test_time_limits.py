@@ -81,6 +81,7 @@ def arguments(folder):
         "stats": ("C",),
         "preview": ("C", "--out", str(folder / "sheet.png")),
         "query": ("SELECT 1",),
+        "ui": ("--no-browser",),
         "fs ls": ("/",),
         "fs cat": ("/a",),
         "fs put": (str(sources["csv"]), "/a"),
@@ -108,10 +109,11 @@ def arguments(folder):
     }
 
 
-# They share the code of the commands above; a source of theirs is no small file. `config` connects
+# They share the code of the commands above; a source of theirs is no small file. `config` and `profile` connect
 # to nothing, `watch` is meant to outlast a cluster that is away, and for `doctor` that is a finding.
 NOT_RUN = {
     "load mnist", "load voc", "load parquet", "load tfrecord", "config", "checkpoint watch", "doctor",
+    "profile add",
 }  # fmt: skip
 
 

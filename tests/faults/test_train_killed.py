@@ -12,8 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.launches import Launches
 from helpers.needs import needs_native_io
 
+from ignitetf.jobs.store import JobStore
 from ignitetf.load.loader import load_dataset
 
 pytest.importorskip("tensorflow")
@@ -124,3 +126,29 @@ def test_killed_with_the_backup_in_the_cluster(address, table, tmp_path, undistu
     assert training.run(kill_at=STEPS + 15) == 1
     assert training.run() > 5
     same(training, undisturbed)
+
+
+def test_two_workers_of_a_job_are_killed(address, client, table, tmp_path):
+    needs_native_io()
+    found = []
+    for name, kills in ("undisturbed", ""), ("killed", "1:20,0:50"):
+        folder = tmp_path / name
+        folder.mkdir()
+        launches = Launches(address, folder)
+        launches.environment |= {"ORDER": "global", "KILLS": kills, "TF_DETERMINISTIC_OPS": "1"}
+        directory = f"igfs:///backup{os.getpid()}{name}"
+        program = [PROGRAM, address, table, directory, "result{worker}.npz", 1]
+        options = ("-n", 2, "--restarts", 2, "-o", "json")
+        code, out, errors = launches.run(*options, *program, timeout=240)
+        assert code == 0, errors[-3000:]
+        assert errors.count("resumed {") == (2 if kills else 0)
+        jobs, job = JobStore(client), json.loads(out)["id"]
+        steps = [[w.step for w in jobs.workers(job, attempt)] for attempt in (1, 2, 3)]
+        found += [Training(*[""] * 3, folder / f"result{i}.npz", 1) for i in (0, 1)]
+    # Workers tell their steps each second; the last ones are those of a whole training.
+    assert steps[2] == [EPOCHS * -(-ROWS // BATCH)] * 2
+    assert len(steps[0]) == len(steps[1]) == 2
+    weights = [training.values()[1] for training in found]
+    for other in weights[1:]:
+        for key, array in weights[0].items():
+            assert other[key].tobytes() == array.tobytes(), key

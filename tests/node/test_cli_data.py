@@ -285,4 +285,36 @@ def test_doctor_says_what_is_here_and_what_is_missing(cli: Cli, monkeypatch) -> 
         assert (node["version"] or "").startswith(IGNITE_VERSION) == reachable
         assert reachable or ("127.0.0.1:1" in node["note"] and node["hint"])
         assert {row["works"] for row in found["combinations"]} <= {"yes", "no", "untested"}
+        states = {row["check"]: row["state"] for row in found["findings"]}
+        assert {states[name] for name in ("packages", "memory", "disk", "jars")} == {"ok"}
+        assert states.get("cluster") == (None if reachable else "error")
+        assert not reachable or states["clock"] == states["templates"] == "ok"
     assert "repaired" in done(cli("doctor")).stdout
+
+
+def test_doctor_finds_what_is_wrong(tmp_path, monkeypatch) -> None:
+    import datetime
+
+    import trustme
+
+    from ignitetf.errors import ConnectError
+    from ignitetf.explore import findings
+    from ignitetf.settings import Settings
+
+    def unreachable():
+        raise ConnectError("nobody there")
+
+    now = datetime.datetime.now(datetime.timezone.utc)
+    ended = trustme.CA().issue_cert("here", not_after=now - datetime.timedelta(days=1))
+    ended.cert_chain_pems[0].write_to_path(tmp_path / "ended.pem")
+    (tmp_path / "no.pem").write_text("no certificate")
+    monkeypatch.setattr(findings, "requires", lambda name: ["numpy<1.0", "pandas<1; extra == 'x'"])
+    monkeypatch.setattr(findings, "_LEAST_MEMORY", 1 << 60)
+    monkeypatch.setattr(findings, "_LEAST_DISK", 1 << 60)
+    settings = Settings(ca=str(tmp_path / "ended.pem"), cert=str(tmp_path / "no.pem"))
+    found = findings.findings(settings, unreachable)
+    wrong = [(row["check"], row["state"]) for row in found if row["state"] != "ok"]
+    assert ("memory", "warning") in wrong and ("disk", "warning") in wrong
+    assert wrong.count(("certificate", "error")) == 2 and wrong[-1] == ("cluster", "error")
+    needed = {row["note"].partition(" needs ")[2] for row in found if row["check"] == "packages"}
+    assert len(needed) == 1 and needed.pop().startswith("numpy<1.0, ")

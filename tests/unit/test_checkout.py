@@ -22,11 +22,16 @@ import ignitetf
 
 PROGRAM = """
 import json
+from pathlib import Path
 from ignitetf import load_dataset
 import ignitetf.cli.main, ignitetf.sql
 files = [ignitetf.__file__, ignitetf.cli.main.__file__, ignitetf.sql.__file__]
-print(json.dumps([files, ignitetf.sql.names(), ignitetf.sql.text_of("mnist")]))
+page = Path(ignitetf.__file__).parent / "ui"
+kept = sorted(path.name for path in page.glob("*/*") if path.suffix != ".pyc")
+print(json.dumps([files, ignitetf.sql.names(), ignitetf.sql.text_of("mnist"), kept]))
 """
+PAGE = ROOT / "ignitetf" / "ui"
+PAGE_FILES = sorted(path.name for path in PAGE.glob("*/*") if path.suffix != ".pyc")
 STATEMENTS = sorted(path.stem for path in (ROOT / "sql").glob("*.sql"))
 
 
@@ -82,9 +87,10 @@ def installation(request, checkout, tmp_path_factory):
 
 def check_whole(python, home, **where):
     """Package, commands and statements come from `home`, and the command line runs."""
-    files, names, text = json.loads(python.run("-c", PROGRAM, **where))
+    files, names, text, page = json.loads(python.run("-c", PROGRAM, **where))
     assert all(Path(file).is_relative_to(home) for file in files), files
     assert names == STATEMENTS
+    assert page == PAGE_FILES
     assert text == (ROOT / "sql" / "mnist.sql").read_text(encoding="utf-8")
     said = python.run("-m", "ignitetf", "--version", **where)
     assert said.splitlines()[0] == f"ignitetf {ignitetf.__version__}"

@@ -25,8 +25,8 @@ LAYERS = (
     ({"node"},),
     ({"tables"},),
     ({"fs"}, {"load"}, {"read"}),
-    ({"bench"}, {"explore"}, {"grain"}, {"jobs"}, {"torch"}, {"train"}),
-    ({"launch"},),
+    ({"bench"}, {"dbapi"}, {"explore"}, {"grain"}, {"jobs"}, {"torch"}, {"train"}),
+    ({"demo"}, {"launch"}, {"ui"}),
     ({"cli", "__main__"},),
 )
 

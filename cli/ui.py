@@ -1,0 +1,54 @@
+"""`ignitetf ui`: the cluster in a web browser."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ignitetf.cli.options import Connect, connected
+from ignitetf.cli.output import note
+
+app = typer.Typer()
+
+
+@app.command()
+@connected
+def ui(
+    connect: Connect,
+    port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="Port on this machine [default: 8765, or a free one]."),
+    ] = None,
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")
+    ] = True,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            envvar="IGNITETF_UI_TOKEN",
+            show_envvar=False,
+            help="What a browser has to know [default: random]; better in IGNITETF_UI_TOKEN, since"
+            " other users of this machine see options.",
+        ),
+    ] = None,
+    write: Annotated[
+        bool, typer.Option("--write", help="Let pages run any SQL, and stop jobs.")
+    ] = False,
+) -> None:
+    """Show data sets, images, SQL, jobs, files and nodes in a web browser on this machine.
+
+    The page reads only, unless --write is given, and answers on a loopback address only, to those
+    who know the token in the printed address.
+
+    Example: ignitetf ui --no-browser
+    """
+    from ignitetf.ui.server import serve
+
+    def ready(url: str) -> None:
+        typer.echo(url)
+        note("end it with Ctrl-C")
+
+    settings = connect.settings()
+    serve(settings, port=port, token=token, write=write, browser=browser, on_ready=ready)

@@ -1,0 +1,266 @@
+"""`Cursor`: statements and their rows, as PEP 249 wants them, and as columns.
+
+results, values -> **cursor** -> connection
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ignitetf.dbapi.errors import InterfaceError, ProgrammingError, pep_249
+from ignitetf.dbapi.results import Result, run_batch, run_statement
+from ignitetf.dbapi.values import Kind, Values, joined_arrow, joined_numpy
+from ignitetf.errors import MissingExtra
+from ignitetf.net.redirect import run
+from ignitetf.sql.tokens import count_parameters, is_query
+from ignitetf.wire.parameters import parameter_list
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from ignitetf.dbapi.connection import Connection
+    from ignitetf.net.channel import Channel
+
+__all__ = ["Cursor"]
+
+
+class Cursor:
+    """Runs statements and hands out their rows; for use by one thread at a time.
+
+    Attributes:
+        connection: Where it belongs.
+        arraysize: Rows that `fetchmany` returns unless told otherwise.
+        timeout_s: Limit in seconds for a statement, after which the node cancels it; None for none.
+        description: A tuple for each column of the latest query: name, type, and five times None.
+        rowcount: Rows that the latest statement changed; -1 for a query.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.arraysize = 1
+        self.timeout_s = connection.timeout_s
+        self.rowcount = -1
+        self.lastrowid = None
+        self._result: Result | None = None
+        self._pages: Iterator[list[Values]] = iter(())
+        self._ahead: list[list[Values]] = []
+        self._kinds: Sequence[Kind | None] = ()
+        self._rows: deque[tuple[Any, ...]] = deque()
+        self._closed = False
+        self._waiting: Channel | None = None  # for `cancel`
+
+    # Statements
+
+    def execute(self, operation: str, parameters: Sequence[Any] = ()) -> Self:
+        """Run one statement, with a value for each `?`.
+
+        Raises:
+            ProgrammingError: The node refuses it, or the parameters do not fit.
+            DatabaseError: One of its other kinds, see `errors`.
+        """
+        client = self._begin()
+        with self._call():
+            values = _checked(operation, parameters)
+            options = {
+                "schema": self.connection.schema,
+                "page_rows": self.connection.page_rows,
+                "timeout_s": self.timeout_s,
+                "begun": self._began,
+            }
+
+            def sql(statement: str, params: Sequence[Any], **given: Any) -> Any:
+                return run_statement(client, statement, params, **given)
+
+            self._result = result = run(
+                sql, client.sql, client.cache_exists, operation, values, options
+            )
+            self.rowcount = -1 if result.update_count is None else result.update_count
+            self._pages = result.pages()
+            # The first page tells the types of the columns, as far as it has values.
+            first = next(self._pages, None)
+            self._ahead = [] if first is None else [first]
+            columns = [None] * len(result.columns)
+            self._kinds = columns if first is None else [values.kind for values in first]
+        return self
+
+    def executemany(self, operation: str, seq_of_parameters: Any) -> Self:
+        """Run one statement that changes something with several rows of parameters.
+
+        Many are under way at a time. If one fails, others may have taken effect.
+        """
+        client = self._begin()
+        with pep_249():
+            rows = [_checked(operation, row) for row in seq_of_parameters]
+            if is_query(operation):
+                raise ProgrammingError("executemany() with a query", hint="use execute()")
+            if not rows:
+                self.rowcount = 0
+                return self
+            # Alone, so that a data set's name is found to be a view before the others are sent.
+            self.execute(operation, rows[0])
+            changed = max(self.rowcount, 0)
+            if len(rows) > 1:
+                self.rowcount = changed + run_batch(
+                    client, self._sent(operation), rows[1:], schema=self.connection.schema,
+                    timeout_s=self.timeout_s,
+                )  # fmt: skip
+        return self
+
+    def _sent(self, operation: str) -> str:
+        """Return the statement as the node took it."""
+        return operation if self._result is None else self._result.statement
+
+    def setinputsizes(self, sizes: Any) -> None:
+        """Do nothing; PEP 249 allows that."""
+
+    def setoutputsize(self, size: int, column: int | None = None) -> None:
+        """Do nothing; PEP 249 allows that."""
+
+    def cancel(self) -> None:
+        """Make a thread that waits for this cursor stop, with OperationalError.
+
+        For use by another thread. The connection below is dropped; the node may go on for a while.
+        """
+        if self._waiting is not None:
+            self._waiting.abort()
+
+    @contextlib.contextmanager
+    def _call(self) -> Iterator[None]:
+        """Raise errors of PEP 249 in a block, after which nothing is left to be cancelled."""
+        try:
+            with pep_249():
+                yield
+        finally:
+            self._waiting = None
+
+    def _began(self, channel: Channel) -> None:
+        self._waiting = channel
+
+    # Rows
+
+    @property
+    def description(self) -> list[tuple[Any, ...]] | None:
+        """What the columns of the latest query are; None if it returned no rows."""
+        if self._result is None or not self._result.columns:
+            return None
+        return [
+            (name, None if kind is None else kind.sql, None, None, None, None, None)
+            for name, kind in zip(self._result.columns, self._kinds, strict=True)
+        ]
+
+    def fetchone(self) -> tuple[Any, ...] | None:
+        """Return the next row, or None after the last."""
+        self._check_rows()
+        with pep_249():
+            while not self._rows:
+                if (page := self._next_page()) is None:
+                    return None
+                self._rows.extend(zip(*(values.to_python() for values in page), strict=True))
+        return self._rows.popleft()
+
+    def fetchmany(self, size: int | None = None) -> list[tuple[Any, ...]]:
+        """Return the next `size` rows, fewer at the end."""
+        found = []
+        for _ in range(self.arraysize if size is None else size):
+            if (row := self.fetchone()) is None:
+                break
+            found.append(row)
+        return found
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        """Return all rows that are left."""
+        return list(self)
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        while (row := self.fetchone()) is not None:
+            yield row
+
+    def _next_page(self) -> list[Values] | None:
+        return self._ahead.pop(0) if self._ahead else next(self._pages, None)
+
+    # Columns
+
+    def fetch_numpy(self) -> dict[str, Any]:
+        """Return all rows that are left as a NumPy array for each column; see `values`."""
+        names, pages = self._whole()
+        with pep_249():
+            return {n: joined_numpy([page[i] for page in pages]) for i, n in enumerate(names)}
+
+    def fetch_arrow_table(self) -> Any:
+        """Return all rows that are left as a `pyarrow.Table`."""
+        try:
+            import pyarrow as pa
+        except ImportError as error:
+            with pep_249():
+                raise MissingExtra.of("fetch_arrow_table()", "arrow", error) from error
+        names, pages = self._whole()
+        with pep_249():
+            columns = [joined_arrow(pa, [p[i] for p in pages]) for i in range(len(names))]
+        return pa.table(columns, names=names)
+
+    def fetch_df(self) -> Any:
+        """Return all rows that are left as a `pandas.DataFrame`, made from an Arrow table."""
+        return self.fetch_arrow_table().to_pandas()
+
+    def _whole(self) -> tuple[list[str], list[list[Values]]]:
+        """Return the names of the columns, and all pages that nobody has begun to read."""
+        self._check_rows()
+        if self._rows:
+            raise InterfaceError(
+                "rows of a page were fetched one by one before",
+                hint="take columns right after execute()",
+            )
+        assert self._result is not None
+        with pep_249():
+            pages = [*self._ahead, *self._result.pages(ahead=True)]
+        self._ahead = []
+        return self._result.columns, pages
+
+    # The end
+
+    def close(self) -> None:
+        """Give up the rows that are left; the cursor cannot be used any more."""
+        self._forget()
+        self._closed = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _forget(self) -> None:
+        if self._result is not None:
+            self._result.close()
+        self._result, self._pages, self._ahead, self._kinds = None, iter(()), [], []
+        self._rows.clear()
+        self.rowcount = -1
+
+    def _begin(self) -> Any:
+        """Give up the statement before, and return the client."""
+        if self._closed:
+            raise InterfaceError("the cursor is closed")
+        client = self.connection.client()
+        self._forget()
+        return client
+
+    def _check_rows(self) -> None:
+        if self._closed:
+            raise InterfaceError("the cursor is closed")
+        self.connection.client()
+        if self._result is None or not self._result.columns:
+            raise ProgrammingError("there are no rows", hint="execute() a query first")
+
+
+def _checked(operation: str, parameters: Any) -> tuple[Any, ...]:
+    values = parameter_list(parameters, "parameters")
+    expected = count_parameters(operation)
+    if expected is not None and expected != len(values):
+        raise ProgrammingError(
+            f"the statement takes {expected} parameters, {len(values)} are given",
+            hint="one value for each '?', in their order",
+        )
+    return values

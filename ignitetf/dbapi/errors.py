@@ -1,0 +1,141 @@
+"""The errors of PEP 249, and which of them an error of ignitetf is.
+
+ignitetf.errors -> **errors** -> connection, cursor
+
+Warning:
+    Error
+    +-- InterfaceError        a cursor or connection that is closed, a wrong argument
+    +-- DatabaseError
+        +-- DataError         a value that does not fit
+        +-- OperationalError  the cluster cannot be reached, is full, was too slow
+        +-- IntegrityError    a key that exists, a null that may not be
+        +-- InternalError     an answer that breaks the protocol
+        +-- ProgrammingError  the statement or its parameters are wrong
+        +-- NotSupportedError what Apache Ignite does not have
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from ignitetf.errors import (
+    ConfigError,
+    ConnectError,
+    IgniteTFError,
+    MissingExtra,
+    PartitionLost,
+    RequestTimeout,
+    SchemaError,
+    ServerError,
+    ServerOverloaded,
+    WireError,
+)
+
+__all__ = [
+    "DataError",
+    "DatabaseError",
+    "Error",
+    "IntegrityError",
+    "InterfaceError",
+    "InternalError",
+    "NotSupportedError",
+    "OperationalError",
+    "ProgrammingError",
+    "Warning",
+    "pep_249",
+]
+
+
+class Warning(builtins.Warning):
+    """Something that is no error; never raised here."""
+
+
+class Error(Exception):
+    """The base of all errors of this module.
+
+    Attributes:
+        hint: What to do about it, or None.
+    """
+
+    def __init__(self, message: str = "", *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+        if hint and hasattr(self, "add_note"):
+            self.add_note(f"hint: {hint}")
+
+
+class InterfaceError(Error):
+    """A cursor or connection was used as it cannot be."""
+
+
+class DatabaseError(Error):
+    """The base of the errors of the database."""
+
+
+class DataError(DatabaseError):
+    """A value does not fit its type."""
+
+
+class OperationalError(DatabaseError):
+    """The cluster cannot be reached, has no room, or was too slow."""
+
+
+class IntegrityError(DatabaseError):
+    """A key exists already, or a value may not be null."""
+
+
+class InternalError(DatabaseError):
+    """An answer breaks the protocol."""
+
+
+class ProgrammingError(DatabaseError):
+    """The statement or its parameters are wrong."""
+
+
+class NotSupportedError(DatabaseError):
+    """Apache Ignite does not have it."""
+
+
+# By what a node says of a statement; the first that fits.
+_SAID: Final = (
+    (re.compile(r"duplicate key|already in cache|does not allow NULL|Null value is not allowed|NULL not allowed", re.I),
+     IntegrityError),
+    (re.compile(r"data conversion error|value conversion failed|value too long|out of range|for a maximum precision|"
+                r"value for a column|incorrect.*date|division by zero|cannot parse", re.I),
+     DataError),
+    (re.compile(r"cancell?ed|timeout", re.I), OperationalError),
+    (re.compile(r"not supported|unsupported|feature is not", re.I), NotSupportedError),
+)  # fmt: skip
+_KINDS: Final[tuple[tuple[type[IgniteTFError], type[Error]], ...]] = (
+    (ConfigError, ProgrammingError),
+    (MissingExtra, InterfaceError),
+    (ConnectError, OperationalError),
+    (RequestTimeout, OperationalError),
+    (ServerOverloaded, OperationalError),
+    (PartitionLost, OperationalError),
+    (WireError, InternalError),
+    (SchemaError, DataError),
+)
+
+
+@contextlib.contextmanager
+def pep_249() -> Iterator[None]:
+    """Raise errors of ignitetf in a block as those of PEP 249, with their hints."""
+    try:
+        yield
+    except IgniteTFError as error:
+        raise _kind(error)(error.message, hint=error.hint) from error
+
+
+def _kind(error: IgniteTFError) -> type[Error]:
+    for ours, theirs in _KINDS:
+        if isinstance(error, ours):
+            return theirs
+    if not isinstance(error, ServerError):
+        return DatabaseError
+    text = f"{error.message} {error.fields.get('server_message', '')}"
+    return next((kind for sign, kind in _SAID if sign.search(text)), ProgrammingError)

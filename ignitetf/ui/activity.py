@@ -1,0 +1,147 @@
+"""What goes on in the cluster: loads that are not finished, training jobs, and what they read.
+
+catalog, job records -> **activity** -> page
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ignitetf.errors import IgniteTFError
+from ignitetf.fs.path import path_of_url
+from ignitetf.jobs.logs import LogReader
+from ignitetf.jobs.record import ENDED, Job, WorkerStatus, log_folder
+from ignitetf.jobs.store import JobStore
+from ignitetf.load.journal import Journal, read_journal
+from ignitetf.net.client import Client
+from ignitetf.tables.catalog import SEPARATOR, catalog
+from ignitetf.ui.files import open_files
+
+__all__ = ["Epoch", "JobView", "LoadView", "job_view", "loads", "recent_jobs", "tail_of_log"]
+
+_RECENT: Final = 20
+_LOG_BYTES: Final = 32 << 10
+_LOG_LINES: Final = 200
+
+
+@dataclass(frozen=True)
+class LoadView:
+    """A load that has begun and not ended.
+
+    Attributes:
+        journal: What is stored so far.
+        held: Whether a process holds its lease; if none does, it waits to be resumed.
+    """
+
+    journal: Journal
+    held: bool
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What the workers of a job read of one epoch of a data set, together."""
+
+    cache: str
+    epoch: int
+    shards: int
+    rows: int
+    ended: bool
+
+
+@dataclass(frozen=True)
+class JobView:
+    """A job and its workers.
+
+    Attributes:
+        job: Its record.
+        workers: The last status of each worker, and whether it gave a sign of life since.
+        epochs: What they read, the latest last.
+        stopping: Who asked for its end; None if nobody did.
+    """
+
+    job: Job
+    workers: Sequence[tuple[WorkerStatus, bool]]
+    epochs: Sequence[Epoch]
+    stopping: str | None
+
+    @property
+    def rows_per_s(self) -> float:
+        """Rows a second of all workers that live."""
+        return sum(w.rows_per_s for w, alive in self.workers if alive)
+
+
+def loads(client: Client) -> list[LoadView]:
+    """Return the loads that have not ended, by name."""
+    every = catalog(client).all()
+    found = []
+    for entry in sorted(every):
+        name, _, kind = entry.partition(SEPARATOR)
+        if kind == "journal" and (journal := read_journal(client, name)) is not None:
+            found.append(LoadView(journal, f"{name}{SEPARATOR}lease" in every))
+    return found
+
+
+def recent_jobs(client: Client) -> list[JobView]:
+    """Return the jobs that run and the latest others, the newest first."""
+    store = JobStore(client)
+    jobs = store.jobs()
+    shown = [j for n, j in enumerate(jobs) if n < _RECENT or j.state not in ENDED]
+    return [_view(store, j) if j.state not in ENDED else JobView(j, (), (), None) for j in shown]
+
+
+def job_view(client: Client, job: str) -> JobView:
+    """Return one job; raises JobNotFound."""
+    store = JobStore(client)
+    return _view(store, store.get(job))
+
+
+def tail_of_log(client: Client, job: str) -> list[tuple[str, list[str]]]:
+    """Return the last lines of each worker of a job's latest attempt."""
+    store = open_files(client)
+    if store is None:
+        return []
+    try:
+        attempts = LogReader(store, job).attempts()
+        if not attempts:
+            return []
+        folder = f"{path_of_url(log_folder(job))}/attempt-{attempts[-1]}"
+        found = []
+        for name, entry in store.list(folder):
+            reader = store.open_read(f"{folder}/{name}")
+            try:
+                data = reader.read(max(0, entry.size - _LOG_BYTES), _LOG_BYTES)
+            finally:
+                reader.close()
+            lines = data.decode("utf-8", "replace").splitlines()[-_LOG_LINES:]
+            found.append((name.removesuffix(".log"), lines))
+        return found
+    except (OSError, IgniteTFError):
+        return []
+    finally:
+        store.close()
+
+
+def _view(store: JobStore, job: Job) -> JobView:
+    workers = store.workers(job.id)
+    living = store.living_workers(job.id, (worker.number for worker in workers))
+    told = [(worker, worker.number in living) for worker in workers]
+    return JobView(job, told, _epochs(workers), store.stop_requested(job.id))
+
+
+def _epochs(workers: Sequence[WorkerStatus]) -> list[Epoch]:
+    found: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for worker in workers:
+        for one in worker.epochs:
+            found.setdefault((str(one["cache"]), int(one["epoch"])), []).append(one)
+    return [
+        Epoch(
+            cache,
+            epoch,
+            len(parts),
+            sum(int(part["rows"]) for part in parts),
+            all(part.get("ended", False) for part in parts),
+        )
+        for (cache, epoch), parts in sorted(found.items())
+    ]

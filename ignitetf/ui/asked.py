@@ -1,0 +1,61 @@
+"""`Asked`: a request as the views see it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from starlette.datastructures import QueryParams
+
+from ignitetf.errors import ConfigError
+from ignitetf.ui.cluster import Cluster
+from ignitetf.ui.rendering import Pages
+
+__all__ = ["Asked"]
+
+_LONGEST: Final = 4_000
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a browser asks for.
+
+    Attributes:
+        cluster: The cluster.
+        pages: Makes the answer.
+        params: The parameters of the address.
+        write: Whether changes are allowed.
+        form: The fields of a form that changes something, already found to be one of ours.
+    """
+
+    cluster: Cluster
+    pages: Pages
+    params: QueryParams
+    write: bool
+    form: Mapping[str, str] = field(default_factory=dict)
+
+    def optional(self, name: str) -> str | None:
+        """Return a parameter, or None if it is missing or empty.
+
+        Raises:
+            ConfigError: It is given twice, is very long, or has a NUL.
+        """
+        found = self.many(name)
+        if len(found) > 1:
+            raise ConfigError(f"the address has {name}= twice")
+        return found[0] if found else None
+
+    def text(self, name: str) -> str:
+        """Return a parameter that must be there; raises ConfigError if it is not."""
+        found = self.optional(name)
+        if found is None:
+            raise ConfigError(f"the address has no {name}=", hint="go back to the first page")
+        return found
+
+    def many(self, name: str) -> list[str]:
+        """Return all values of a parameter that are not empty."""
+        found = [value for value in self.params.getlist(name) if value]
+        if any(len(value) > _LONGEST or "\0" in value for value in found):
+            raise ConfigError(f"{name}= is too long or no text")
+        return found

@@ -1,0 +1,120 @@
+"""`Cluster`: the connections of the page's requests, and what is kept between them.
+
+settings -> **cluster** -> views
+
+SQL of one client goes over one connection, a statement at a time. So each request borrows a client
+of its own, and a long statement of one window holds up no other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Iterator
+from typing import Any, Final
+
+from ignitetf.errors import ConnectError, RequestTimeout, ServerOverloaded, WireError
+from ignitetf.net.client import Client
+from ignitetf.settings import Settings
+from ignitetf.ui.memo import Memo
+
+__all__ = ["Cluster"]
+
+_MOST_IDLE: Final = 8
+# Statements of users at a time; the other threads remain for everything else.
+_MOST_STATEMENTS: Final = 4
+_OPEN_DATA_SETS: Final = 32
+_SAMPLES: Final = 64
+_FIGURES_S: Final = 1.5
+
+
+class Cluster:
+    """The cluster that the pages show.
+
+    Args:
+        settings: Where it is.
+
+    Attributes:
+        settings: The same.
+        opened: Data sets that are open, by name and version.
+        samples: Histograms, by name and version.
+        figures: What all windows ask for again and again, for a moment.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.opened: Memo[Any] = Memo(_OPEN_DATA_SETS)
+        self.samples: Memo[Any] = Memo(_SAMPLES)
+        self.figures: Memo[Any] = Memo(16, _FIGURES_S)
+        self._idle: queue.LifoQueue[Client] = queue.LifoQueue(_MOST_IDLE)
+        self._statements = threading.Semaphore(_MOST_STATEMENTS)
+        self._reading: Client | None = None
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def client(self) -> Iterator[Client]:
+        """Lend a client; one whose connection was lost is not lent again."""
+        try:
+            client = self._idle.get_nowait()
+        except queue.Empty:
+            client = Client(self.settings)
+        try:
+            yield client
+        except (ConnectError, RequestTimeout, WireError):
+            client.close()
+            self.forget()
+            raise
+        except BaseException:
+            self._give_back(client)
+            raise
+        self._give_back(client)
+
+    @contextlib.contextmanager
+    def client_for_statement(self) -> Iterator[Client]:
+        """Lend a client for a statement of the user, which may take long.
+
+        Raises:
+            ServerOverloaded: Too many such statements run.
+        """
+        if not self._statements.acquire(blocking=False):
+            raise ServerOverloaded(
+                f"{_MOST_STATEMENTS} statements are running already",
+                hint="wait for one of them to end",
+            )
+        try:
+            with self.client() as client:
+                yield client
+        finally:
+            self._statements.release()
+
+    @property
+    def reading(self) -> Client:
+        """The client of the open data sets, whose pages come over connections of their own."""
+        with self._lock:
+            if self._reading is None:
+                self._reading = Client(self.settings)
+            return self._reading
+
+    def forget(self) -> None:
+        """Close the idle connections, as after a node was lost, and open data sets anew."""
+        self.opened.clear()
+        with self._lock:
+            if self._reading is not None:
+                self._reading.close_idle()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._idle.get_nowait().close()
+
+    def close(self) -> None:
+        """Close all connections that nobody uses."""
+        self.forget()
+        with self._lock:
+            if self._reading is not None:
+                self._reading.close()
+
+    def _give_back(self, client: Client) -> None:
+        try:
+            self._idle.put_nowait(client)
+        except queue.Full:
+            client.close()

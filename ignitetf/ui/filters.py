@@ -1,0 +1,142 @@
+"""Conditions on single columns, as they stand in an address: `LABEL:eq:3`, `SCORE:ge:0.5`.
+
+address -> **filters** -> paging (as SQL with parameters, or on columns)
+
+A value never becomes part of a statement's text, and a name only if the schema has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignitetf.errors import ConfigError
+from ignitetf.read.conditions import quoted
+from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.datatypes import INTEGERS
+from ignitetf.wire.schema import Batch, Column, Field, Schema
+
+__all__ = ["Filter", "can_filter", "masked", "parse_filters"]
+
+Op = Literal["eq", "ge", "gt", "le", "lt"]
+_SQL: Final = {"eq": "=", "ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+_SIGNS: Final = {"eq": "=", "ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+_NUMPY: Final = {
+    "eq": np.equal,
+    "ge": np.greater_equal,
+    "gt": np.greater,
+    "le": np.less_equal,
+    "lt": np.less,
+}
+_NUMBERS: Final = {*INTEGERS, TypeCode.FLOAT, TypeCode.DOUBLE, TypeCode.BOOL}
+_MOST: Final = 16
+
+
+@dataclass(frozen=True)
+class Filter:
+    """A condition on a column.
+
+    Attributes:
+        field: The column.
+        op: How it is compared.
+        value: With what.
+    """
+
+    field: Field
+    op: Op
+    value: Any
+
+    @property
+    def text(self) -> str:
+        """The condition as it stands in an address."""
+        return f"{self.field.name}:{self.op}:{_text(self.value)}"
+
+    @property
+    def shown(self) -> str:
+        """The condition for people."""
+        value = f"{self.value:.6g}" if isinstance(self.value, float) else _text(self.value)
+        return f"{self.field.name} {_SIGNS[self.op]} {value}"
+
+    def sql(self, columns: frozenset[str]) -> str:
+        """Return the condition with a `?` for the value.
+
+        Args:
+            columns: Names of the table's columns.
+
+        Raises:
+            ConfigError: The table does not have this one.
+        """
+        for name in (self.field.name, self.field.name.upper()):
+            if name in columns:
+                return f"{quoted(name)} {_SQL[self.op]} ?"
+        raise ConfigError(f"the table has no column {self.field.name!r}")
+
+    def mask(self, column: Column) -> NDArray[np.bool_]:
+        """Return for each row whether it fits; a null never does."""
+        if self.field.type is TypeCode.STRING:
+            wanted = str(self.value).encode()
+            found = np.array([text == wanted for text in column.to_bytes()], bool)
+        else:
+            found = np.asarray(_NUMPY[self.op](np.asarray(column.values), self.value), bool)
+        return found if column.valid is None else found & column.valid
+
+
+def can_filter(field: Field) -> bool:
+    """Whether values of this field can be compared: numbers, booleans and texts."""
+    if field.shape or field.fields:
+        return False
+    # SQL sees unsigned numbers with the sign of the type that stores them.
+    return field.type is TypeCode.STRING or (field.type in _NUMBERS and field.dtype.kind in "ifb")
+
+
+def parse_filters(schema: Schema, texts: Sequence[str]) -> tuple[Filter, ...]:
+    """Return the conditions of an address.
+
+    Raises:
+        ConfigError: One is not usable for this schema.
+    """
+    if len(texts) > _MOST:
+        raise ConfigError(f"{len(texts)} filters", hint=f"{_MOST} at the most")
+    return tuple(_parse(schema, text) for text in texts)
+
+
+def masked(filters: Sequence[Filter], batch: Batch) -> NDArray[np.intp]:
+    """Return the numbers of the rows of a batch that fit all filters."""
+    fits = np.ones(len(batch), bool)
+    for one in filters:
+        fits &= one.mask(batch.columns[one.field.name])
+    return np.flatnonzero(fits)
+
+
+def _parse(schema: Schema, text: str) -> Filter:
+    name, _, rest = text.partition(":")
+    op, _, given = rest.partition(":")
+    if name not in schema.names:
+        raise ConfigError(f"no field {name!r}", hint=f"fields: {', '.join(schema.names)}")
+    field = schema[name]
+    if op not in get_args(Op) or not can_filter(field):
+        raise ConfigError(f"filter {text!r}", hint="click a bar of a histogram to make one")
+    return Filter(field, op, _value(field, op, given))  # type: ignore[arg-type]
+
+
+def _value(field: Field, op: str, given: str) -> Any:
+    try:
+        if field.type is TypeCode.STRING and op == "eq":
+            return given
+        if field.dtype.kind == "b" and op == "eq":
+            return {"true": True, "false": False}[given]
+        if field.dtype.kind == "i" and -(1 << 63) <= (whole := int(given)) < 1 << 63:
+            return whole
+        if field.dtype.kind == "f" and np.isfinite(real := float(given)):
+            return real
+    except (KeyError, ValueError):
+        pass
+    raise ConfigError(f"{field.name}: {given[:40]!r} is no value to compare with")
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,115 @@
+"""The nodes of the cluster: memory of data and of Java, load, traffic.
+
+SYS.NODES, SYS.NODE_METRICS, SYS.METRICS of each node -> **nodes** -> page
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ignitetf.errors import IgniteTFError
+from ignitetf.net.client import Client
+from ignitetf.sql import statement
+from ignitetf.tables.room import data_regions
+
+__all__ = ["NodeView", "Region", "node_views"]
+
+# Regions of the node's own.
+_INTERNAL: Final = ("sysMemPlc", "TxLog", "volatileDsMemPlc", "metastoreMemPlc")
+
+
+@dataclass(frozen=True)
+class Region:
+    """A data region: bytes in use and at most."""
+
+    name: str
+    used: int
+    most: int
+
+
+@dataclass(frozen=True)
+class NodeView:
+    """A node.
+
+    Attributes:
+        name: Its name in the cluster, which it keeps when it is started again.
+        addresses: Where it is.
+        version: Version of Ignite.
+        regions: Its memory for data; None if it did not answer.
+        heap_used: Bytes of Java's heap in use.
+        heap_most: Bytes of Java's heap at most.
+        other: Bytes of Java besides the heap.
+        cpu: Share of its processors in use.
+        processors: Number of its processors.
+        threads: Number of its threads.
+        up_s: Seconds since it was started.
+        sent: Bytes sent to other nodes.
+        received: Bytes received from other nodes.
+    """
+
+    name: str
+    addresses: str
+    version: str
+    regions: Sequence[Region] | None
+    heap_used: int
+    heap_most: int
+    other: int
+    cpu: float
+    processors: int
+    threads: int
+    up_s: float
+    sent: int
+    received: int
+
+
+def node_views(client: Client) -> list[NodeView]:
+    """Return the server nodes, the oldest first."""
+    places = {node.node_id: node.addresses for node in client.nodes()}
+    measured = {
+        row[0]: row for row in client.sql(statement("node_metrics"), only_query=True).fetchall()
+    }
+    found = []
+    for node, name, _, version, _ in client.sql(statement("nodes"), only_query=True).fetchall():
+        addresses = places.get(node, ())
+        regions = _regions(client, node, addresses, alone=len(places) == 1)
+        found.append(_view(name, addresses, version, regions, measured.get(node)))
+    return found
+
+
+def _regions(
+    client: Client, node: uuid.UUID, addresses: Sequence[str], *, alone: bool
+) -> list[Region] | None:
+    """Return the data regions of a node, which only it can tell."""
+    if alone:
+        sizes = data_regions(client)
+    elif not addresses:
+        return None
+    else:
+        settings = client.settings.replace(addresses=tuple(addresses))
+        try:
+            with Client(settings) as own:
+                sizes = data_regions(own)
+        except IgniteTFError:
+            return None
+    return [
+        Region(name, used, most)
+        for name, (used, most) in sorted(sizes.items())
+        if most and name not in _INTERNAL
+    ]
+
+
+def _view(
+    name: str,
+    addresses: Sequence[str],
+    version: str,
+    regions: list[Region] | None,
+    row: Sequence[Any] | None,
+) -> NodeView:
+    _, heap, heap_most, other, cpu, processors, threads, up_ms, sent, received = row or (0,) * 10
+    return NodeView(
+        str(name), ", ".join(addresses), str(version).partition("#")[0], regions, heap, heap_most,
+        other, cpu, processors, threads, up_ms / 1000, sent, received,
+    )  # fmt: skip

@@ -1,0 +1,98 @@
+"""Images of a data set as the browser gets them, and the boxes over them.
+
+value -> **picture** -> PNG or JPEG
+
+What is stored is never sent as it is: the image is decoded and encoded anew, so that nothing in a
+data set can be more than an image to the browser.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from ignitetf.errors import SchemaError
+from ignitetf.explore.preview import picture_of
+from ignitetf.ui.data_set import DataSet
+
+__all__ = ["Box", "Frame", "encoded_picture", "frame_of"]
+
+_MOST_PIXELS: Final = 40_000_000
+_MOST_BOXES: Final = 200
+# Images of so few pixels are sent without loss.
+_SMALL: Final = 64 * 64
+
+
+@dataclass(frozen=True)
+class Box:
+    """A box over an image, in its pixels, and what is in it."""
+
+    left: float
+    top: float
+    width: float
+    height: float
+    shown: str
+    number: int
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The size of an image and the boxes over it."""
+
+    width: int
+    height: int
+    boxes: tuple[Box, ...]
+
+
+def encoded_picture(value: Any, size: int) -> tuple[bytes, str]:
+    """Return an image of at most `size` pixels a side, and its media type.
+
+    Raises:
+        SchemaError: The value is no image, or a very large one.
+    """
+    _check_size(value)
+    image = picture_of(value)
+    if image is None:
+        raise SchemaError("this value is no image that can be decoded")
+    out = io.BytesIO()
+    if image.width * image.height <= _SMALL:
+        image.save(out, "PNG")
+        return out.getvalue(), "image/png"
+    image.thumbnail((size, size))
+    image.save(out, "JPEG", quality=85)
+    return out.getvalue(), "image/jpeg"
+
+
+def frame_of(data: DataSet, values: dict[str, Any]) -> Frame | None:
+    """Return the boxes of a row; None if it has none."""
+    if not data.has_boxes or not isinstance(values["BOXES"], np.ndarray):
+        return None
+    width, height = values["WIDTH"], values["HEIGHT"]
+    if not width or not height or len(values["BOXES"]) == 0:
+        return None
+    labels = values.get("BOX_LABELS")
+    boxes = []
+    corners = values["BOXES"][:_MOST_BOXES].tolist()
+    for i, (left, top, right, bottom) in enumerate(corners):
+        label = labels[i].item() if isinstance(labels, np.ndarray) and i < len(labels) else None
+        shown = "" if label is None else data.class_name(label)
+        number = label if isinstance(label, int) else 0
+        boxes.append(Box(left, top, right - left, bottom - top, shown, number))
+    return Frame(int(width), int(height), tuple(boxes))
+
+
+def _check_size(value: Any) -> None:
+    """Refuse an image before it is decoded if that would take much memory."""
+    if not isinstance(value, bytes):
+        return
+    try:
+        with Image.open(io.BytesIO(value)) as image:
+            pixels = image.width * image.height
+    except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
+        raise SchemaError("this value is no image that can be decoded") from error
+    if pixels > _MOST_PIXELS:
+        raise SchemaError(f"an image of {pixels / 1e6:,.0f} million pixels is not shown")

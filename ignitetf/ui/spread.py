@@ -1,0 +1,95 @@
+"""Where the rows of a data set are: partitions, their owners, how evenly they are divided.
+
+manifest, partition map, SYS.NODES -> **spread** -> page
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from ignitetf.net.client import Client
+from ignitetf.sql import statement
+from ignitetf.ui.data_set import DataSet
+
+__all__ = ["Owner", "Part", "Spread", "spread_of"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A partition: its rows if known, and the number of its owner among the owners."""
+
+    number: int
+    rows: int | None
+    owner: int | None
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A node: how much of the data set it is the primary owner of, and how many copies it has."""
+
+    name: str
+    address: str
+    partitions: int
+    rows: int | None
+    copies: int
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Where the rows are.
+
+    Attributes:
+        parts: The partitions.
+        owners: The nodes that own some of them.
+        fewest: Rows of the smallest partition; None if they are not known.
+        most: Rows of the largest.
+        mean: Rows of one on average.
+        skew: Rows of the largest relative to the mean.
+    """
+
+    parts: tuple[Part, ...]
+    owners: tuple[Owner, ...]
+    fewest: int | None = None
+    most: int | None = None
+    mean: float | None = None
+    skew: float | None = None
+
+
+def spread_of(client: Client, data: DataSet) -> Spread:
+    """Return where the rows of a data set are now."""
+    cache, count = data.reader.cache, data.reader.partition_count
+    rows: tuple[int, ...] = () if data.manifest is None else data.manifest.partition_rows
+    counted = len(rows) == count
+    primary = client.partition_map(cache).owners
+    copies = Counter(node for _, node in client.copies(cache))
+    names = {row[0]: row for row in client.sql(statement("nodes"), only_query=True).fetchall()}
+    nodes = sorted({*primary.values(), *copies}, key=lambda node: _name(names, node))
+    place = {node: number for number, node in enumerate(nodes)}
+    owned_by = {partition: place[node] for partition, node in primary.items()}
+    parts = tuple(
+        Part(number, rows[number] if counted else None, owned_by.get(number))
+        for number in range(count)
+    )
+    owners = tuple(
+        Owner(
+            _name(names, node),
+            "" if node not in names else str(names[node][2]),
+            sum(part.owner == place[node] for part in parts),
+            sum(part.rows or 0 for part in parts if part.owner == place[node]) if counted else None,
+            copies.get(node, 0),
+        )
+        for node in nodes
+    )
+    if not counted or not count:
+        return Spread(parts, owners)
+    mean = float(np.mean(rows))
+    skew = max(rows) / mean if mean else 0.0
+    return Spread(parts, owners, min(rows), max(rows), mean, skew)
+
+
+def _name(names: dict[uuid.UUID, tuple[object, ...]], node: uuid.UUID) -> str:
+    return str(names[node][1]) if node in names else str(node)

@@ -1,0 +1,150 @@
+"""The pages of the cluster: what goes on, jobs, files, nodes, SQL."""
+
+from __future__ import annotations
+
+import getpass
+import platform
+
+from starlette.responses import RedirectResponse, Response
+
+from ignitetf.errors import ConfigError, IgniteTFError
+from ignitetf.jobs.record import ENDED
+from ignitetf.jobs.store import JobStore
+from ignitetf.ui.activity import job_view, loads, recent_jobs, tail_of_log
+from ignitetf.ui.asked import Asked
+from ignitetf.ui.files import folder_of
+from ignitetf.ui.nodes import node_views
+from ignitetf.ui.rendering import href
+from ignitetf.ui.statements import LIMIT_S, only_statement, reads_only, run_statement
+
+__all__ = [
+    "activity",
+    "activity_live",
+    "change",
+    "files",
+    "job",
+    "job_live",
+    "nodes",
+    "nodes_live",
+    "sql",
+    "stop_job",
+    "up",
+]
+
+
+def activity(asked: Asked) -> Response:
+    """Loads and jobs."""
+    return _activity(asked, "activity.html")
+
+
+def activity_live(asked: Asked) -> Response:
+    """The part of it that changes."""
+    return _activity(asked, "activity_live.html")
+
+
+def _activity(asked: Asked, template: str) -> Response:
+    with asked.cluster.client() as client:
+        found = asked.cluster.figures.get("activity", lambda: (loads(client), recent_jobs(client)))
+    return asked.pages.page(template, section="activity", loads=found[0], jobs=found[1])
+
+
+def job(asked: Asked) -> Response:
+    """One job."""
+    return _job(asked, "job.html")
+
+
+def job_live(asked: Asked) -> Response:
+    """The part of it that changes."""
+    return _job(asked, "job_live.html")
+
+
+def _job(asked: Asked, template: str) -> Response:
+    name = asked.text("id")
+    with asked.cluster.client() as client:
+        view, logs = asked.cluster.figures.get(
+            ("job", name), lambda: (job_view(client, name), tail_of_log(client, name))
+        )
+    over = view.job.state in ENDED
+    return asked.pages.page(template, section="activity", view=view, logs=logs, over=over)
+
+
+def files(asked: Asked) -> Response:
+    """A directory of `igfs://`."""
+    path = asked.optional("path") or "/"
+    with asked.cluster.client() as client:
+        folder = folder_of(client, path)
+    return asked.pages.page("files.html", section="files", folder=folder)
+
+
+def nodes(asked: Asked) -> Response:
+    """The nodes."""
+    return _nodes(asked, "nodes.html")
+
+
+def nodes_live(asked: Asked) -> Response:
+    """The part of it that changes."""
+    return _nodes(asked, "nodes_live.html")
+
+
+def _nodes(asked: Asked, template: str) -> Response:
+    with asked.cluster.client() as client:
+        found = asked.cluster.figures.get("nodes", lambda: node_views(client))
+    return asked.pages.page(template, section="nodes", nodes=found)
+
+
+def sql(asked: Asked) -> Response:
+    """A statement that reads, and its first rows."""
+    text = (asked.optional("q") or "").strip()
+    if not text:
+        return _sql(asked, text)
+    if asked.write and not reads_only(only_statement(text)):
+        # An address is opened by a click; a change takes the button.
+        return _sql(asked, text)
+    return _run(asked, text, write=False)
+
+
+def change(asked: Asked) -> Response:
+    """A statement from the form of a server that may change things."""
+    return _run(asked, asked.form.get("q", "").strip(), write=True)
+
+
+def stop_job(asked: Asked) -> Response:
+    """Ask the launcher of a job to end it."""
+    name = asked.form.get("id", "")
+    with asked.cluster.client() as client:
+        store = JobStore(client)
+        if store.get(name).state in ENDED:
+            raise ConfigError(f"job {name!r} has ended already")
+        store.request_stop(name, f"{getpass.getuser()}@{platform.node()}, in a browser")
+    return RedirectResponse(href("/job", id=name), 303)
+
+
+def up(asked: Asked) -> Response:
+    """Let a page that waits for the cluster load itself again once that answers."""
+    with asked.cluster.client() as client:
+        client.cache_names()
+    return Response(status_code=200, headers={"HX-Refresh": "true"})
+
+
+def _run(asked: Asked, text: str, *, write: bool) -> Response:
+    try:
+        with asked.cluster.client_for_statement() as client:
+            answer = run_statement(client, text, write=write)
+    except IgniteTFError as error:
+        return _sql(asked, text, error=error, status=400)
+    if write:
+        asked.cluster.opened.clear()
+    return _sql(asked, text, answer=answer)
+
+
+def _sql(
+    asked: Asked,
+    text: str,
+    *,
+    answer: object = None,
+    error: IgniteTFError | None = None,
+    status: int = 200,
+) -> Response:
+    return asked.pages.page(
+        "sql.html", status, section="sql", text=text, answer=answer, error=error, limit_s=LIMIT_S
+    )

@@ -1,0 +1,214 @@
+"""The pages of data sets: the list, rows, one row, images, partitions, fields and splits."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from ignitetf.errors import ConfigError, KeyNotFound
+from ignitetf.tables.catalog import Manifest, list_manifests
+from ignitetf.tables.describe import list_caches
+from ignitetf.ui.asked import Asked
+from ignitetf.ui.data_set import DataSet, open_data_set
+from ignitetf.ui.filters import Filter, parse_filters
+from ignitetf.ui.paging import one_row, page_rows, read_page
+from ignitetf.ui.pictures import encoded_picture, frame_of
+from ignitetf.ui.sample import Bar, sample_of, type_name
+from ignitetf.ui.spread import Part, Spread, spread_of
+from ignitetf.wire.datatypes import INTEGERS
+
+__all__ = ["about", "data_sets", "image", "images", "partitions", "row", "rows"]
+
+_IMAGES: Final = 48
+_SIZES: Final = {"small": 256, "large": 1600}
+# Beyond so many, a cell of the map stands for several partitions.
+_CELLS: Final = 2048
+_CELLS_A_ROW: Final = 64
+
+
+def data_sets(asked: Asked) -> Response:
+    """The data sets and the other caches."""
+    with asked.cluster.client() as client:
+        manifests = list_manifests(client)
+        caches = asked.cluster.figures.get("caches", lambda: list_caches(client))
+        nodes = len(client.nodes())
+    owned = {m.cache for m in manifests} | {m.index for m in manifests}
+    return asked.pages.page(
+        "data_sets.html",
+        section="data",
+        manifests=manifests,
+        splits={m.name: _splits(m) for m in manifests},
+        others=[c for c in caches if c["name"] not in owned],
+        nodes=nodes,
+        rows=sum(m.rows for m in manifests),
+        nbytes=sum(m.nbytes for m in manifests),
+    )
+
+
+def rows(asked: Asked) -> Response:
+    """A page of rows with a histogram over each column."""
+    data, filters = _data_set(asked)
+    after, count = asked.optional("after"), page_rows(data)
+    with asked.cluster.client() as client:
+        page = read_page(client, data, after, filters, count)
+    dense = data.reader.own_keys is not None and data.table is not None
+    before = None
+    if dense and after is not None and not filters:
+        # Keys are 0, 1, 2 ..., so the page before is known; -1 stands for the beginning.
+        before = str(max(-1, data.parse_key(after) - count))  # type: ignore[operator]
+    return asked.pages.page(
+        "rows.html",
+        **_common(data, "rows"),
+        sample=sample_of(asked.cluster, data),
+        filters=filters,
+        texts=[one.text for one in filters],
+        page=page,
+        after=after,
+        before=before,
+        can_go=data.table is not None and data.reader.schema.key.type in INTEGERS,
+    )
+
+
+def row(asked: Asked) -> Response:
+    """One row with all its values."""
+    data, _ = _data_set(asked)
+    ref = ("at", asked.text("at")) if asked.optional("at") else ("key", asked.text("key"))
+    found = one_row(data, ref)
+    if found is None:
+        raise KeyNotFound(f"{data.name}: there is no row {ref[1][:80]!r}", hint="it may be gone")
+    fields = [(f, type_name(f), found.values[f.name]) for f in data.reader.schema.fields]
+    return asked.pages.page(
+        "row.html",
+        **_common(data, "rows"),
+        row=found,
+        fields=fields,
+        frame=frame_of(data, found.values),
+        beside=_beside(data, found.key),
+    )
+
+
+def images(asked: Asked) -> Response:
+    """A grid of images with labels and boxes."""
+    data, filters = _data_set(asked)
+    if data.picture is None:
+        raise ConfigError(f"{data.name}: no field holds images")
+    with asked.cluster.client() as client:
+        page = read_page(client, data, asked.optional("after"), filters, page_rows(data, _IMAGES))
+    tiles = [
+        (one, _caption(data, one.values), frame_of(data, one.values))
+        for one in page.rows
+        if one.values[data.picture] is not None
+    ]
+    labels: tuple[Bar, ...] = ()
+    if data.label is not None and (head := sample_of(asked.cluster, data).heads.get(data.label)):
+        labels = tuple(bar for bar in head.bars if bar.filters)
+    return asked.pages.page(
+        "images.html",
+        **_common(data, "images"),
+        tiles=tiles,
+        labels=labels,
+        filters=filters,
+        texts=[one.text for one in filters],
+        page=page,
+        after=asked.optional("after"),
+    )
+
+
+def image(asked: Asked) -> Response:
+    """One image, encoded anew."""
+    data, _ = _data_set(asked)
+    if data.picture is None:
+        raise ConfigError(f"{data.name}: no field holds images")
+    size = _SIZES.get(asked.optional("size") or "small", _SIZES["small"])
+    ref = ("at", asked.text("at")) if asked.optional("at") else ("key", asked.text("key"))
+    found = one_row(data, ref)
+    if found is None:
+        raise KeyNotFound(f"{data.name}: there is no row {ref[1][:80]!r}")
+    content, kind = encoded_picture(found.values[data.picture], size)
+    return Response(content, media_type=kind, headers={"Cache-Control": "private, max-age=3600"})
+
+
+def partitions(asked: Asked) -> Response:
+    """Where the rows are."""
+    data, _ = _data_set(asked)
+    with asked.cluster.client() as client:
+        key = ("spread", data.version)
+        spread: Spread = asked.cluster.figures.get(key, lambda: spread_of(client, data))
+    each = -(-len(spread.parts) // _CELLS) or 1
+    cells = [
+        _cell(spread.parts[i : i + each], spread.most) for i in range(0, len(spread.parts), each)
+    ]
+    return asked.pages.page(
+        "partitions.html",
+        **_common(data, "partitions"),
+        spread=spread,
+        cells=cells,
+        each=each,
+        across=min(_CELLS_A_ROW, max(8, len(cells))),
+    )
+
+
+def about(asked: Asked) -> Response:
+    """Fields, splits, and what is recorded of the load."""
+    data, _ = _data_set(asked)
+    schema = data.reader.schema
+    keys = schema.key.fields or (schema.key,)
+    return asked.pages.page(
+        "about.html",
+        **_common(data, "about"),
+        keys=[(field, type_name(field)) for field in keys],
+        fields=[(field, type_name(field)) for field in schema.fields],
+        left_out={name: error.message for name, error in data.reader.left_out.items()},
+        splits=[] if data.manifest is None else _splits(data.manifest),
+        backups=None if data.manifest is None else data.manifest.options.backups,
+    )
+
+
+def _data_set(asked: Asked) -> tuple[DataSet, tuple[Filter, ...]]:
+    data = open_data_set(asked.cluster, asked.text("data"))
+    return data, parse_filters(data.reader.schema, asked.many("f"))
+
+
+def _common(data: DataSet, tab: str) -> dict[str, Any]:
+    return {"section": "data", "tab": tab, "data": data, "manifest": data.manifest}
+
+
+def _caption(data: DataSet, values: dict[str, Any]) -> str:
+    if data.label is None or values.get(data.label) is None:
+        return ""
+    return data.class_name(values[data.label])
+
+
+def _beside(data: DataSet, key: Any) -> list[tuple[str, int]]:
+    """Return name and key of the rows before and after one, where keys are 0, 1, 2 ..."""
+    dense = data.reader.own_keys
+    if dense is None or data.access is None or not isinstance(key, int):
+        return []
+    near = (("Previous", key - 1), ("Next", key + 1))
+    return [(name, other) for name, other in near if 0 <= other < dense]
+
+
+def _cell(parts: tuple[Part, ...], most: int | None) -> dict[str, Any]:
+    rows = [part.rows for part in parts if part.rows is not None]
+    largest = max(rows) if rows else None
+    share = 1.0 if largest is None or not most else largest / most
+    return {
+        "first": parts[0].number,
+        "last": parts[-1].number,
+        "rows": sum(rows) if rows else None,
+        "share": round(0.12 + 0.88 * share, 3),
+        "owner": parts[0].owner,
+    }
+
+
+def _splits(manifest: Manifest) -> list[dict[str, Any]]:
+    """Return name, share and number of rows of each split."""
+    found = []
+    for division in manifest.splits:
+        counts = division.counts(manifest.version)
+        for i, name in enumerate(division.names):
+            rows = None if counts is None else sum(counts[i])
+            share = float(division.fractions[i])
+            found.append({"name": name, "share": share, "rows": rows, "by": division.by})
+    return found

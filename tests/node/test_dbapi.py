@@ -1,0 +1,234 @@
+"""`ignitetf.dbapi`: every type both ways, errors of PEP 249, threads, and nothing left behind."""
+
+import datetime
+import decimal
+import gc
+import os
+import random
+import threading
+import time
+import uuid
+
+import numpy as np
+import pytest
+
+from ignitetf import dbapi
+
+pytestmark = pytest.mark.node
+TYPES = (
+    "ID BIGINT PRIMARY KEY, A INT, B DOUBLE, S VARCHAR, D DECIMAL(30, 6), U UUID, DT DATE, TM TIME,"
+    " TS TIMESTAMP, BI VARBINARY, BO BOOLEAN, CH CHAR(9), SM SMALLINT, TI TINYINT, RE REAL"
+)
+MARKS = ", ".join("?" * 15)
+
+
+def record(chance, number):
+    day = datetime.date(1900, 1, 1) + datetime.timedelta(chance.randrange(80_000))
+    moment = datetime.timedelta(seconds=chance.randrange(86_400))
+    values = (
+        chance.randrange(-(1 << 31), 1 << 31),
+        chance.choice([0.1, -0.0, 1e300, chance.random()]),
+        chance.choice(["", "ä€𝄞 '\"; DROP TABLE X --", "x" * chance.randrange(200)]),
+        decimal.Decimal(chance.randrange(-(10**20), 10**20)).scaleb(-6),
+        uuid.UUID(int=chance.getrandbits(128)),
+        day,
+        (datetime.datetime.min + moment).time(),
+        datetime.datetime.combine(day, datetime.time(1, 2, 3, chance.randrange(1_000_000))),
+        chance.randbytes(chance.randrange(50)),
+        chance.random() < 0.5,
+        "c" * chance.randrange(1, 9),
+        chance.randrange(-(1 << 15), 1 << 15),
+        chance.randrange(-128, 128),
+        chance.randrange(1000) / 8,
+    )
+    return (number, *(None if chance.random() < 0.1 else value for value in values))
+
+
+@pytest.fixture(scope="module")
+def connection(address):
+    with dbapi.connect(address) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def rows():
+    seed = int(os.environ.get("IGNITETF_FAULT_SEED", random.randrange(1 << 30)))
+    print("seed", seed)
+    chance = random.Random(seed)
+    return [record(chance, number) for number in range(700)]
+
+
+@pytest.fixture(scope="module")
+def table(connection, rows):
+    name = f"DBAPI{os.getpid()}"
+    cursor = connection.cursor()
+    cursor.execute(f"CREATE TABLE {name} ({TYPES})")
+    assert cursor.executemany(f"INSERT INTO {name} VALUES ({MARKS})", rows).rowcount == len(rows)
+    assert cursor.description is None
+    yield name
+    cursor.execute(f"DROP TABLE {name}")
+
+
+def open_queries(connection, name):
+    text = "SELECT COUNT(*) FROM SYS.SQL_QUERIES WHERE SQL LIKE ?"
+    return connection.execute(text, [f"%{name}%"]).fetchone()[0]
+
+
+def test_every_type_comes_back_by_every_way(connection, client, table, rows):
+    cursor = connection.cursor()
+    connection.page_rows, before = 64, connection.page_rows
+    try:
+        query = f"SELECT * FROM {table} ORDER BY ID"
+        assert cursor.execute(query).fetchall() == rows
+        many = (
+            list(iter(lambda: cursor.fetchmany(9) or None, None)) if cursor.execute(query) else []
+        )
+        assert [row for part in many for row in part] == rows
+        arrow = cursor.execute(query).fetch_arrow_table()
+        frame = cursor.execute(query).fetch_df()
+        arrays = cursor.execute(query).fetch_numpy()
+    finally:
+        connection.page_rows = before
+    names = arrow.column_names
+    assert list(frame.columns) == list(arrays) == names and len(frame) == len(rows)
+    for number, name in enumerate(names):
+        wanted = [row[number] for row in rows]
+        found = arrow[name].to_pylist()
+        assert found == ([None if u is None else str(u) for u in wanted] if name == "U" else wanted)
+        missing = [value is None for value in wanted]
+        found = arrays[name]
+        empty = [v is None or v != v for v in found.tolist()]
+        assert empty == missing, name
+        if found.dtype.kind == "f":
+            assert [v for v in found.tolist() if v == v] == [v for v in wanted if v is not None]
+    kinds = {name: kind for name, kind, *_ in cursor.execute(query).description}
+    assert kinds["A"] == dbapi.NUMBER and kinds["D"] == dbapi.NUMBER and kinds["S"] == dbapi.STRING
+    assert kinds["TS"] == dbapi.DATETIME and kinds["BI"] == dbapi.BINARY != kinds["S"]
+    # As the other client reads them, but for its days and times.
+    alike = [n for n in range(15) if names[n] not in ("DT", "TM")]
+    others = client.sql(query).fetchall()
+    assert [[row[n] for n in alike] for row in others] == [[row[n] for n in alike] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("statement", "values", "kind"),
+    [
+        ("SELEC 1", (), dbapi.ProgrammingError),
+        ("SELECT * FROM NO_SUCH_TABLE", (), dbapi.ProgrammingError),
+        ("SELECT ?", (), dbapi.ProgrammingError),
+        ("SELECT ?", (object(),), dbapi.ProgrammingError),
+        ("INSERT INTO {} (ID) VALUES (1)", (), dbapi.IntegrityError),
+        ("INSERT INTO {} (ID, A) VALUES (-1, 'x')", (), dbapi.DataError),
+        ("INSERT INTO {} (ID, CH) VALUES (-1, ?)", ("c" * 10,), dbapi.DataError),
+        ("SELECT 1 / 0", (), dbapi.DataError),
+        ("SELECT COUNT(*) FROM {0} a, {0} b, {0} c", (), dbapi.OperationalError),
+    ],
+)
+def test_errors_are_those_of_pep_249(connection, table, statement, values, kind):
+    cursor = connection.cursor()
+    cursor.timeout_s = 1.0
+    with pytest.raises(kind) as caught:
+        cursor.execute(statement.format(table), values).fetchall()
+    assert type(caught.value) is kind and isinstance(caught.value, dbapi.Error)
+    assert "java" not in str(caught.value) or "conversion" in str(caught.value)
+    # The cursor and the connection go on.
+    assert cursor.execute("SELECT 7").fetchone() == (7,)
+    assert connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone() == (700,)
+
+
+def test_values_are_no_statements(connection, table):
+    for text in ("' OR 1=1 --", '"; DROP TABLE X', "\0", "%", "?"):
+        found = connection.execute(f"SELECT ? FROM {table} WHERE S = ? LIMIT 5", (text, text))
+        assert found.fetchall() == []
+    with pytest.raises(dbapi.Error):
+        connection.execute(f"SELECT 1; DROP TABLE {table}").fetchall()
+    assert connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone() == (700,)
+
+
+def test_a_batch_that_fails_says_so_and_leaves_the_connection(connection, table):
+    cursor = connection.cursor()
+    insert = f"INSERT INTO {table} (ID, A) VALUES (?, ?)"
+    try:
+        with pytest.raises(dbapi.IntegrityError):
+            cursor.executemany(insert, [(number, 1) for number in range(5000, 5300)] + [(5, 1)])
+        assert cursor.execute("SELECT 1").fetchall() == [(1,)]
+        with pytest.raises(dbapi.ProgrammingError):
+            cursor.executemany(insert, [(1,), (2,)])
+        with pytest.raises(dbapi.ProgrammingError):
+            cursor.executemany("SELECT ?", [(1,)])
+    finally:
+        gone = cursor.execute(f"DELETE FROM {table} WHERE ID >= 5000").rowcount
+    assert gone == 300
+
+
+def test_threads_share_a_connection(connection, address, table, rows):
+    wrong = []
+
+    def read(shared):
+        with shared.cursor() as cursor:
+            query = f"SELECT * FROM {table} ORDER BY ID"
+            wrong.extend(i for i in range(5) if cursor.execute(query).fetchall() != rows)
+
+    own = [dbapi.connect(address) for _ in range(4)]
+    shared = [connection] * 12 + own
+    threads = [threading.Thread(target=read, args=(one,)) for one in shared]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert wrong == [] and not any(thread.is_alive() for thread in threads)
+    for one in own:
+        one.close()
+        with pytest.raises(dbapi.InterfaceError):
+            one.cursor()
+
+
+def test_cursors_that_are_given_up_leave_nothing_on_the_node(address, table):
+    with dbapi.connect(address, page_rows=8) as connection:
+        for number in range(60):
+            cursor = connection.execute(f"SELECT * FROM {table}")
+            for _ in range(number % 20):
+                cursor.fetchone()
+            if number % 3 == 0:
+                cursor.close()
+            elif number % 3 == 1:
+                cursor.execute("SELECT 1").fetchall()
+            del cursor
+        gc.collect()
+        with connection.execute(f"SELECT * FROM {table}"):
+            assert open_queries(connection, table) >= 1
+        until = time.monotonic() + 30
+        while open_queries(connection, table) and time.monotonic() < until:
+            time.sleep(0.1)
+        assert open_queries(connection, table) == 0
+
+
+def test_another_thread_ends_a_wait(connection, table):
+    cursor = connection.cursor()
+    timer = threading.Timer(0.5, cursor.cancel)
+    timer.start()
+    begun = time.monotonic()
+    with pytest.raises(dbapi.OperationalError):
+        cursor.execute(f"SELECT COUNT(*) FROM {table} a, {table} b, {table} c").fetchall()
+    assert time.monotonic() - begun < 15
+    timer.join()
+    assert connection.execute("SELECT 1").fetchall() == [(1,)]
+
+
+def test_a_data_set_is_read_and_changed_by_its_name(connection, client, cache_name):
+    from ignitetf.load.loader import load_dataset
+
+    load_dataset({"X": np.arange(5)}, cache_name, client=client, partitions=1)
+    cursor = connection.cursor()
+    changed = cursor.executemany(f"UPDATE {cache_name} SET X = ? WHERE X = ?", [(9, 1), (8, 2)])
+    assert changed.rowcount == 2
+    assert cursor.execute(f"SELECT X FROM {cache_name} ORDER BY X").fetchall() == [
+        (0,), (3,), (4,), (8,), (9,)
+    ]  # fmt: skip
+
+
+def test_nothing_is_taken_back(connection):
+    connection.commit()
+    with pytest.raises(dbapi.NotSupportedError) as caught:
+        connection.rollback()
+    assert caught.value.hint
