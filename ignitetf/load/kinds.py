@@ -83,6 +83,10 @@ _KEY: Final = Option(
     "--key", "Column that is the key [default: a running number].", metavar="COLUMN"
 )
 _CHANNELS: Final = Option("--channels", "Of pixels: 1 grey, 3 RGB, 4 RGBA.", 3, int)
+_TABLE_COLUMNS: Final = (
+    Option("--columns", "Columns of the table to load [default: all].", metavar="A,B,..."),
+    Option("--rename", "New names of columns.", metavar="OLD=NEW,..."),
+)
 
 KINDS: Final[dict[str, SourceKind]] = {
     "mnist": SourceKind(
@@ -109,14 +113,30 @@ KINDS: Final[dict[str, SourceKind]] = {
     "images": SourceKind(
         "images",
         "images",
-        "Load image files: a folder with a folder for each class, or a CSV of path and label.",
+        "Load image files: a folder with a folder for each class, or a CSV of path and fields.",
         "photos --cache PHOTOS --resize 224x224",
         Location(),
         (
-            Option("--labels", "Table of path and label.", metavar="CSV"),
+            Option("--labels", "Table of path, label and any other fields.", metavar="CSV"),
+            *_TABLE_COLUMNS,
             Option("--decode", "Store pixels, not files.", False, bool),
             Option("--resize", "Scale all images; stores pixels.", metavar="HEIGHTxWIDTH"),
-            _CHANNELS,
+            Option(
+                "--channels",
+                "Of pixels: 1 grey, 3 RGB, 4 RGBA [default: 3; 1 for 16 bits of grey].",
+                type=int,
+            ),
+            Option(
+                "--depth",
+                "Bits of stored pixels, 8 or 16 [default: 16 for 16 bits of grey].",
+                type=int,
+            ),
+            Option(
+                "--orient/--no-orient",
+                "Turn stored pixels upright, as EXIF says; files are stored as they are.",
+                True,
+                bool,
+            ),
             Option(
                 "--check-pixels/--no-check-pixels",
                 "Check that files decode to their last pixel, or headers (and CRCs of PNG) only.",
@@ -168,6 +188,7 @@ KINDS: Final[dict[str, SourceKind]] = {
                 metavar="COLUMN:TYPE,...",
             ),
             Option("--delimiter", "Between columns.", ","),
+            *_TABLE_COLUMNS,
         ),
     ),
     "parquet": SourceKind(
