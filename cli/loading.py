@@ -47,7 +47,7 @@ SHARED = (
     parameter(
         "partitions",
         int | None,
-        typer.Option(help="Partitions of a new cache [default: 1024]."),
+        typer.Option(help="Partitions of a new cache [default: by rows and bytes, 16 to 1024]."),
         None,
     ),
     parameter("backups", int, typer.Option(min=0, help="Copies of each partition."), 0),

@@ -64,6 +64,7 @@ class CsvSource(Table):
         if len(delimiter) != 1:
             raise ConfigError(f"delimiter {delimiter!r}", hint="one character")
         self.place = place
+        self.nbytes = place.size()
         self.delimiter = delimiter
         self._names, found = self._infer(option_types(types))
         chosen = chosen_columns(place.name, self._names, columns, rename)

@@ -49,6 +49,7 @@ class ParquetSource(Table):
                 self.rows = footer.num_rows
                 self._groups = [footer.row_group(i).num_rows for i in range(footer.num_row_groups)]
                 size = sum(footer.row_group(i).total_byte_size for i in range(len(self._groups)))
+            self.nbytes = size
             self._record_bytes = size // max(1, self.rows or 0)
         fields = [arrow_field(f.name.upper(), f.type, nullable=f.nullable) for f in arrow_schema]
         self._take_fields(fields, key)
