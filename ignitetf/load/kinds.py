@@ -66,6 +66,7 @@ class SourceKind:
         example: Example arguments of the command.
         location: Where the records are; None if the kind knows that itself.
         options: Options of the command.
+        connects: Whether it reads from the cluster, with the connection options of the load.
         splits: Whether it has train and test parts, each loaded into its own cache.
     """
 
@@ -75,6 +76,7 @@ class SourceKind:
     example: str = ""
     location: Location | None = None
     options: tuple[Option, ...] = ()
+    connects: bool = False
     splits: bool = False
 
 
@@ -221,6 +223,15 @@ KINDS: Final[dict[str, SourceKind]] = {
         "images-idx3-ubyte --labels labels-idx1-ubyte --cache LETTERS",
         Location(),
         (Option("--labels", "IDX file with the labels.", metavar="FILE"),),
+    ),
+    "sql": SourceKind(
+        "sqlrows",
+        "sql",
+        "Load the rows of a SELECT, which may join tables and data sets.",
+        '"SELECT I.IMAGE, D.AGE FROM SCANS I JOIN PATIENTS D ON I.PID = D.ID" --cache AGED',
+        Location("The SELECT."),
+        (_KEY,),
+        connects=True,
     ),
     "records": SourceKind("records", "records"),
 }

@@ -161,7 +161,7 @@ class Load:
     def _resume(self, exists: bool, journal: Journal | None) -> LoadReport:
         if journal is None:
             return self._resume_finished(exists)
-        require_same_source(journal, self.fingerprint)
+        require_same_source(journal, self.fingerprint, resumable=self.source.resumable)
         self._require_storage(journal.storage)
         self.resumed = journal.rows
         self.options = replace(self.options, partitions=journal.partitions, backups=journal.backups)

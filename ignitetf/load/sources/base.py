@@ -85,6 +85,7 @@ class Source(ABC):
         class_names: Names of the values of LABEL, if they have names.
         key_name: The column used as the key; None for the running key.
         main_limit: For a second table: how many records of the first one it covers; None for all.
+        resumable: Whether it yields the same records in the same order when it is opened again.
         skipped: The bad records skipped by the current or last iteration.
         notes: What users should know about how the data are interpreted, a line each.
         position: First record of the batch after the last one yielded: pass it to
@@ -97,6 +98,7 @@ class Source(ABC):
     class_names: list[str] | None = None
     key_name: str | None = None
     main_limit: int | None = None
+    resumable: bool = True
 
     def __init__(self, *, bad_records: OnBadRecord = "fail") -> None:
         if bad_records not in get_args(OnBadRecord):
