@@ -121,6 +121,7 @@ KINDS: Final[dict[str, SourceKind]] = {
         (
             Option("--labels", "Table of path, label and any other fields.", metavar="CSV"),
             *_TABLE_COLUMNS,
+            Option("--types", "Types of columns of the table.", metavar="COLUMN:TYPE,..."),
             Option("--decode", "Store pixels, not files.", False, bool),
             Option("--resize", "Scale all images; stores pixels.", metavar="HEIGHTxWIDTH"),
             Option(
@@ -215,6 +216,14 @@ KINDS: Final[dict[str, SourceKind]] = {
             ),
             _KEY,
         ),
+    ),
+    "webdataset": SourceKind(
+        "webdataset",
+        "webdataset",
+        "Load WebDataset shards: tar files with the files of a sample side by side.",
+        "shards-*.tar --cache TRAIN",
+        _FILES,
+        (_KEY,),
     ),
     "idx": SourceKind(
         "idx",

@@ -25,7 +25,7 @@ LAYERS = (
     ({"node"},),
     ({"tables"},),
     ({"fs"}, {"load"}, {"read"}),
-    ({"bench"}, {"explore"}, {"grain"}, {"jobs"}, {"torch"}, {"train"}),
+    ({"bench"}, {"explore"}, {"export"}, {"grain"}, {"jobs"}, {"torch"}, {"train"}),
     ({"launch"},),
     ({"cli", "__main__"},),
 )

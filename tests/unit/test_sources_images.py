@@ -447,7 +447,7 @@ TABLES = {
     "path,age\ndog/B.png,1\ndog/c.png,2\n": ({}, "no such file.*2 rows name no image", "dog/b.png"),
     "path,label,age\nb,1,3\n": ({}, "entry 1 of .* names it", "there is 'dog/b.png'"),
     "path,label,age\ndog/b.png,,3\n": ({}, "row 2 has no label", "--rename label=OTHER"),
-    "path,name\ndog/b.png,x\n": ({}, "name of the image's own field NAME", "--rename name=OTHER"),
+    "path,image\ndog/b.png,x\n": ({}, "image's own field IMAGE", "--rename image=OTHER"),
     "path,age\ndog/b.png,1\n": ({"columns": "aeg"}, "no column 'aeg' to load", "'AGE'"),
     "path,age,x\ndog/b.png,1,2\n": ({"rename": "agee=A"}, "no column 'agee' to rename", "'AGE'"),
 }  # fmt: skip

@@ -196,8 +196,9 @@ class ImageSource(Source):
     def _batch(self, numbers: list[int], pictures: list[bytes | NDArray[Any]]) -> Batch:
         names = [readable_name(self.files.name(n)).encode() for n in numbers]
         image = image_column(pictures, self.shape, self.recipe.dtype)
-        columns = {"IMAGE": image, "NAME": Column.from_bytes(names)}
         rows = np.array(numbers, np.int64)
+        own = self.labels.names
+        columns = {"IMAGE": image, "NAME": Column.from_bytes(names) if own is None else own[rows]}
         columns |= {name: column[rows] for name, column in self.labels.columns.items()}
         if self.labelled:
             labels = np.array([self.files.label(n) for n in numbers], np.int32)
@@ -232,6 +233,7 @@ def images(
     labels: Location | None = None,
     columns: str | Iterable[str] | None = None,
     rename: str | Mapping[str, str] | None = None,
+    types: str | Mapping[str, str] | None = None,
     decode: bool = False,
     resize: str | tuple[int, int] | None = None,
     channels: int | None = None,
@@ -250,6 +252,7 @@ def images(
             fields; see `labels.read_labels`.
         columns: Columns of the CSV to load beside the path, `A,B`; None for all.
         rename: New names of columns of the CSV, `OLD=NEW,OLD=NEW`.
+        types: Types of columns of the CSV, as for the source `csv`.
         decode: Store pixels instead of the encoded file; all images must have the same shape.
         resize: `HEIGHTxWIDTH` that all images are scaled to; implies `decode`.
         channels: Channels of decoded images: 1 grey, 3 RGB, 4 RGBA; None for 3, or 1 of 16 bits.
@@ -269,16 +272,16 @@ def images(
     place = locate(location)
     table = place if labels is None else locate(labels)
     if labels is None and place.is_dir():
-        if columns is not None or rename is not None:
+        if columns is not None or rename is not None or types is not None:
             raise ConfigError(
-                "columns and rename are about a table, and there is none",
+                "columns, rename and types are about a table, and there is none",
                 hint="name the CSV file with --labels",
             )
         files, found = _listed_in_folder(place)
     elif labels is not None or (
         place.path.lower().endswith((".csv", ".txt", ".tsv")) and place.exists()
     ):
-        found = read_labels(table, columns, rename, bad_records)
+        found = read_labels(table, columns, rename, types, bad_records)
         folder = place if labels is not None else place.parent
         files, notes = _listed_in_table(found, table, folder, labels is not None, bad_records)
         found = replace(found, notes=(*found.notes, *notes))

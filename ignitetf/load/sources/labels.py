@@ -20,7 +20,9 @@ from typing import Final
 import numpy as np
 
 from ignitetf.errors import SourceError
+from ignitetf.load.sources.base import did_you_mean
 from ignitetf.load.sources.csvfile import CsvSource
+from ignitetf.load.sources.csvtypes import option_types
 from ignitetf.load.sources.headings import chosen_columns
 from ignitetf.load.sources.location import Place, digest, reading
 from ignitetf.load.sources.pictures import picture_suffixes
@@ -28,7 +30,7 @@ from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.concat import concat
 from ignitetf.wire.schema import Column, Field, field_for
 
-__all__ = ["LABEL_HEADINGS", "PATH_HEADINGS", "Labels", "read_labels"]
+__all__ = ["CLASSES_FILE", "LABEL_HEADINGS", "PATH_HEADINGS", "Labels", "read_labels"]
 
 # In the order in which they are looked for.
 PATH_HEADINGS: Final = (
@@ -36,6 +38,9 @@ PATH_HEADINGS: Final = (
 )  # fmt: skip
 LABEL_HEADINGS: Final = ("label", "class", "class_name", "category")
 
+# Beside the table: the names of the classes, a line each, in the order of their numbers.
+CLASSES_FILE: Final = "classes.txt"
+_NAME: Final = "name"  # beside a path, this column is the field NAME
 _OWN_FIELDS: Final = frozenset({"IMAGE", "LABEL", "NAME"})
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,12}", re.ASCII)
 _FRACTION: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
@@ -50,6 +55,7 @@ class Labels:
         paths: Path of each image.
         numbers: Label of each image; None if labels are no integers, or if there are none.
         class_names: Names of the labels, if they have names.
+        names: Names of the images; None if they are the paths.
         fields: Fields of the other columns, and of a LABEL that is no integer.
         columns: Their values.
         notes: What users should know about how the table is understood.
@@ -59,6 +65,7 @@ class Labels:
     paths: list[str]
     numbers: list[int] | None = None
     class_names: list[str] | None = None
+    names: Column | None = None
     fields: tuple[Field, ...] = ()
     columns: Mapping[str, Column] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -69,6 +76,7 @@ def read_labels(
     table: Place,
     columns: str | Iterable[str] | None = None,
     rename: str | Mapping[str, str] | None = None,
+    types: str | Mapping[str, str] | None = None,
     bad_records: OnBadRecord = "fail",
 ) -> Labels:
     """Read a table of image files.
@@ -77,6 +85,7 @@ def read_labels(
         table: The CSV file, with tabs if its name ends in `.tsv`.
         columns: Headings of the columns to load beside the path; None for all.
         rename: New headings, `OLD=NEW,OLD=NEW`.
+        types: Types of columns, by the headings of the file; see `csvfile.csv`.
         bad_records: What to do with rows whose values do not fit.
 
     Raises:
@@ -104,7 +113,7 @@ def read_labels(
     others = [i for i in wanted if i != label]
     if not others:
         return _plain(table, rows[1:], [path] if label is None else [path, label], 1, len(first))
-    return _typed(table, delimiter, first, names, path, label, others, bad_records)
+    return _typed(table, delimiter, first, names, path, label, others, types, bad_records)
 
 
 def _are_headings(row: Sequence[str]) -> bool:
@@ -138,7 +147,7 @@ def _plain(
     numbers, names, extra = _labels(table, [row[places[1]].strip() for row in rows])
     if extra is None:
         return Labels(paths, numbers, names)
-    return Labels(paths, None, None, *extra, stamp=_stamp(table, extra[0]))
+    return Labels(paths, None, None, None, *extra, stamp=_stamp(table, extra[0]))
 
 
 def _typed(
@@ -149,14 +158,17 @@ def _typed(
     path: int,
     label: int | None,
     others: Sequence[int],
+    types: str | Mapping[str, str] | None,
     bad_records: OnBadRecord,
 ) -> Labels:
     """Return the rows of a table with columns beside path and label."""
     texts = [path] if label is None else [path, label]
+    named = next((i for i in others if names[i] == _NAME), None)
+    plain = texts if named is None else [*texts, named]
     source = CsvSource(
         table,
         delimiter=delimiter,
-        types={headings[i]: "varchar" for i in texts},
+        types={**option_types(types), **{headings[i].upper(): "varchar" for i in plain}},
         columns=[headings[i] for i in (*texts, *others)],
         rename={heading: names[i].upper() for i, heading in enumerate(headings)},
         bad_records=bad_records,
@@ -177,6 +189,7 @@ def _typed(
                 if heading == "label"
                 else "fill it in, or remove the row",
             )
+    own_names = None if named is None else columns.pop(_NAME.upper())
     fields = [f for f in source.schema.fields if f.name in columns]
     if alike := [f.name for f in fields if f.name in _OWN_FIELDS]:
         raise SourceError(
@@ -196,7 +209,14 @@ def _typed(
     if extra is not None:
         fields, columns = [*extra[0], *fields], {**extra[1], **columns}
     return Labels(
-        taken[0], numbers, class_names, tuple(fields), columns, tuple(notes), _stamp(table, fields)
+        taken[0],
+        numbers,
+        class_names,
+        own_names,
+        tuple(fields),
+        columns,
+        tuple(notes),
+        _stamp(table, fields),
     )
 
 
@@ -215,9 +235,29 @@ def _labels(
     if any(not _NUMBER.fullmatch(word) for word in kinds) and all(map(_FRACTION.fullmatch, kinds)):
         doubles = np.array([float(word) for word in labels])
         return None, None, ((field_for("LABEL", doubles.dtype),), {"LABEL": Column(doubles)})
-    names = _class_names(table, labels)
+    names = _listed_classes(table, labels) or _class_names(table, labels)
+    if names and not kinds & set(names):  # the labels are their numbers
+        return [int(word) for word in labels], names, None
     number_of = {name: i for i, name in enumerate(names or ())}
     return [number_of[word] if names else int(word) for word in labels], names, None
+
+
+def _listed_classes(table: Place, labels: list[str]) -> list[str] | None:
+    """Return the names in the file of classes beside a table; None if there is no such file."""
+    place = table.parent.child(CLASSES_FILE)
+    if not place.exists():
+        return None
+    with reading(place.name, "names of classes in UTF-8, a line each"):
+        names = place.read(_MAX_CSV_BYTES).decode("utf-8-sig").splitlines()
+    numbers = {str(number) for number in range(len(names))}
+    if labels and not (set(labels) <= set(names) or set(labels) <= numbers):
+        odd = next(word for word in labels if word not in names and word not in numbers)
+        raise SourceError(
+            f"{table.name}: the label {odd!r} is none of the {len(names):,} classes in"
+            f" {place.name}",
+            hint=did_you_mean(odd, names) or f"add it to {CLASSES_FILE}, or remove that file",
+        )
+    return names
 
 
 def _class_names(table: Place, labels: list[str]) -> list[str] | None:
