@@ -84,7 +84,17 @@ class _ParquetSink(Sink):
         from pyarrow import parquet
 
         self._form, self._file = form, file
-        self._writer = parquet.ParquetWriter(file, form.schema, compression="zstd")
+        # Neither blobs nor arrays repeat, and image files are compressed already.
+        large = {f.name for f in form.fields if f.shape or f.type is TypeCode.BYTE_ARRAY}
+        blobs = {f.name for f in form.fields if f.type is TypeCode.BYTE_ARRAY and not f.shape}
+        plain = [f.name for f in form.fields if f.name not in large]
+        self._writer = parquet.ParquetWriter(
+            file,
+            form.schema,
+            compression={f.name: "snappy" if f.name in blobs else "zstd" for f in form.fields},
+            use_dictionary=plain,
+            write_statistics=plain,
+        )
         self._waiting: list[Any] = []
         self._size = 0
 
@@ -133,6 +143,12 @@ def _arrow(pa: Any, field: Field, column: Column) -> Any:
         return _lists(pa, column, valid, lambda values: pa.array(values.reshape(-1)))
     assert isinstance(column.values, np.ndarray)
     values = np.ascontiguousarray(column.values)
+    if field.shape and field.dtype == np.uint8:
+        # Parquet has no numbers of one byte: as a list, each would be written as four.
+        kind = pa.binary(field.size)
+        nulls = rows - int(valid.sum()) if valid is not None else 0
+        buffers = [_bits(pa, valid), pa.py_buffer(values.reshape(-1))]
+        return pa.Array.from_buffers(kind, rows, buffers, nulls)
     if field.shape:
         inner = pa.array(values.reshape(-1))
         kind = pa.list_(inner.type, values[:1].size if rows else field.size)

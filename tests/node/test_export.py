@@ -16,10 +16,14 @@ from PIL import Image
 
 from ignitetf.errors import ConfigError, SchemaError
 from ignitetf.explore.head import first_rows
+from ignitetf.explore.preview import contact_sheet
+from ignitetf.explore.stats import dataset_stats
 from ignitetf.export.export import export_dataset
 from ignitetf.load.loader import load_dataset
 from ignitetf.load.sources import open_source
+from ignitetf.read.rows import open_rows
 from ignitetf.tables.catalog import read_manifest
+from ignitetf.tables.describe import describe
 
 pytestmark = pytest.mark.node
 ROWS = 300
@@ -93,6 +97,15 @@ def pets(tmp_path_factory):
     return folder
 
 
+def require_class_names(client, address, name):
+    """Class names are wherever labels are shown."""
+    assert open_rows(name, client=client, nulls="default").class_names == ["cat", "dog"]
+    assert describe(client, name)["class_names"] == ["cat", "dog"]
+    assert dataset_stats(client, name).class_names == ["cat", "dog"]
+    sheet = contact_sheet(client, name, count=6)
+    assert [tile.caption for tile in sheet.tiles] == ["cat"] * 3 + ["dog"] * 3
+
+
 FORMATS = {"folder": "", "tfrecord": ".tfrecord", "parquet": ".parquet", "webdataset": ".tar"}
 
 
@@ -114,6 +127,7 @@ def test_images_come_back_as_they_were(client, address, cache_name, pets, tmp_pa
     target = tmp_path / f"out{FORMATS[kind]}"
     report = check_round_trip(client, address, cache_name, target, **options)
     assert report.rows == 60
+    require_class_names(client, address, cache_name)
     if kind == "folder":
         for i in (0, 1):
             path = f"{'cat' if i % 3 else 'dog'}/{i:02}.{'jpg' if i % 2 else 'png'}"

@@ -12,6 +12,7 @@ from PIL import Image
 from source_helpers import batch_sizes, check_resume, everything, real_data, same
 
 from ignitetf.errors import ConfigError, SourceError
+from ignitetf.load.size import partitions_for
 from ignitetf.load.sources import images, open_source
 from ignitetf.load.sources.base import ordered_map
 from ignitetf.load.sources.filelist import read_groups
@@ -517,3 +518,35 @@ def test_16_bits_of_grey_are_all_loaded(tmp_path):
     for wrong in ({"depth": 12}, {"depth": 16, "channels": 3}):
         with pytest.raises(ConfigError, match="depth"):
             open_source("images", tmp_path, decode=True, **wrong)
+
+
+def test_names_classes_and_types_of_a_table_are_those_it_gives(folder, tmp_path):
+    (folder / "labels.csv").write_text(
+        "path,name,label,age,code\ndog/b.png,first,2,3,007\ncat/a.jpg,,0,,x\n"
+    )
+    (folder / "classes.txt").write_text("ant\nbee\nzebra\n")
+    source = open_source("images", folder / "labels.csv", types="age:smallint,code:varchar")
+    assert source.class_names == ["ant", "bee", "zebra"]
+    got = everything(source)
+    assert (got["LABEL"], got["NAME"]) == ([2, 0], [b"first", b""])
+    assert (source.schema["AGE"].type.name, got["CODE"]) == ("SHORT", [b"007", b"x"])
+    check_resume(source, max_bytes=1)
+    (folder / "labels.csv").write_text("path,label\ndog/b.png,bea\n")
+    with pytest.raises(SourceError, match="'bea' is none of the 3 classes") as caught:
+        open_source("images", folder / "labels.csv")
+    assert "'bee'" in caught.value.hint
+
+
+def test_partitions_fit_rows_and_bytes(folder):
+    def chosen(rows, nbytes, limit=None):
+        source = open_source("images", folder)
+        source.rows, source.nbytes = rows, nbytes
+        return partitions_for(source, limit)
+
+    megabyte = 1 << 20
+    assert chosen(300, 900 * megabyte) == 32  # photos: sixteen rows each, or more
+    assert chosen(60_000, 47 * megabyte) == 64
+    assert chosen(60_000, 47 * megabyte, limit=100) == 16
+    assert chosen(10**7, 10**12) == 1024
+    assert chosen(3, 10) == chosen(0, 0) == 16
+    assert (chosen(None, None), chosen(None, 100 * megabyte)) == (None, 128)

@@ -83,16 +83,26 @@ def marked_field(arrow: Any) -> Field:
         noted = Field.from_json(json.loads((arrow.metadata or {})[FIELD_METADATA]))
     except (KeyError, ValueError, SchemaError):
         return found
+    pa = import_pyarrow("tables")
+    size = arrow.type.byte_width if pa.types.is_fixed_size_binary(arrow.type) else None
     # Another tool may have changed the column and kept the metadata.
-    same = noted.name.upper() == found.name and _stands_for(noted, found)
+    same = noted.name.upper() == found.name and _stands_for(noted, found, size)
     return replace(noted, name=found.name, nullable=found.nullable) if same else found
 
 
-def _stands_for(noted: Field, found: Field) -> bool:
-    """Whether values of the form that a column has can be those of a noted field."""
+def _stands_for(noted: Field, found: Field, size: int | None) -> bool:
+    """Whether values of the form that a column has can be those of a noted field.
+
+    Args:
+        noted: The field that was exported.
+        found: The field that the column would be.
+        size: Bytes of each value, if the column has values of one size.
+    """
     if noted.ragged or found.ragged:
         alike = noted.ragged and found.ragged and noted.type == found.type
         return alike and noted.dtype == found.dtype
+    if noted.shape and noted.dtype == np.uint8 and size is not None:
+        return noted.size == size
     if noted.shape or found.shape:
         return noted.size == found.size and noted.dtype == found.dtype
     if noted.dtype == BYTES:
@@ -153,6 +163,8 @@ def arrow_column(field: Field, array: Any) -> Column:
         return _lists(pa, Field(field.name, TypeCode.STRING, BYTES), array, valid)
     if field.ragged:
         return _lists(pa, field_for(field.name, field.dtype), array, valid)
+    if field.shape and pa.types.is_fixed_size_binary(array.type):
+        return _fixed_bytes(field, array, valid)
     if field.shape:
         return _fixed_lists(pa, field, array, valid)
     if field.dtype == BYTES:
@@ -218,6 +230,14 @@ def _lists(pa: Any, inner: Field, array: Any, valid: NDArray[np.bool_] | None) -
     flat = column.values if inner.dtype != BYTES else column
     assert not isinstance(flat, dict)
     return Column(flat, offsets[:-1] - first, lengths, valid)
+
+
+def _fixed_bytes(field: Field, array: Any, valid: NDArray[np.bool_] | None) -> Column:
+    """Return pixels that are stored as their bytes."""
+    size, n = array.type.byte_width, len(array)
+    flat = np.frombuffer(array.buffers()[1], np.uint8, n * size, array.offset * size)
+    shape = tuple(k or 0 for k in field.shape)
+    return Column(flat.reshape(n, *shape), valid=valid)
 
 
 def _fixed_lists(pa: Any, field: Field, array: Any, valid: NDArray[np.bool_] | None) -> Column:
