@@ -49,11 +49,14 @@ def export(
     Example: ignitetf export MNIST_TRAIN mnist --format tfrecord --shards 8
     """
     from ignitetf.export.export import export_dataset
+    from ignitetf.tables.catalog import read_manifest
 
     wanted = tuple(name.strip() for name in fields.split(",")) if fields else None
     with connect() as client:
         client.require_cache(cache)
-        with progress(f"export {cache}", None) as advance:
+        manifest = read_manifest(client, cache)
+        whole = manifest is not None and where is None and split is None
+        with progress(f"export {cache}", manifest.rows if manifest and whole else None) as advance:
             report = export_dataset(
                 client,
                 cache,
