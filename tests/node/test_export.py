@@ -19,6 +19,7 @@ from ignitetf.explore.head import first_rows
 from ignitetf.explore.preview import contact_sheet
 from ignitetf.explore.stats import dataset_stats
 from ignitetf.export.export import export_dataset
+from ignitetf.load.kinds import KINDS
 from ignitetf.load.loader import load_dataset
 from ignitetf.load.sources import open_source
 from ignitetf.read.rows import open_rows
@@ -63,14 +64,19 @@ def require_equal(client, name, again):
     assert types[0] == types[1]
 
 
-def check_round_trip(client, address, name, target, **options):
-    """Export, load with the command of the report, compare."""
+def check_round_trip(client, name, target, **options):
+    """Export, load as the report says, compare."""
     report = export_dataset(client, name, str(target), **options)
-    words = shlex.split(report.load)[1:]
-    again = words[words.index("--cache") + 1] = f"{name}_AGAIN"
-    done = command(*words, "--address", address, "--if-exists", "replace")
-    assert done.returncode == 0, done.stderr
-    require_equal(client, name, again)
+    _, load, kind, place, cache, _, *words = shlex.split(report.load)
+    assert (load, cache) == ("load", "--cache")
+    flags = {option.flag: option for option in KINDS[kind].options}
+    found = {}
+    while words:
+        option = flags[words.pop(0)]
+        found[option.name] = True if option.type is bool else option.type(words.pop(0))
+    source = open_source(kind, place, **found)
+    load_dataset(source, f"{name}_AGAIN", client=client, if_exists="replace")
+    require_equal(client, name, f"{name}_AGAIN")
     return report
 
 
@@ -125,7 +131,7 @@ def test_images_come_back_as_they_were(client, address, cache_name, pets, tmp_pa
             cache_name, client=client, if_exists="replace",
         )  # fmt: skip
     target = tmp_path / f"out{FORMATS[kind]}"
-    report = check_round_trip(client, address, cache_name, target, **options)
+    report = check_round_trip(client, cache_name, target, **options)
     assert report.rows == 60
     require_class_names(client, address, cache_name)
     if kind == "folder":
@@ -163,7 +169,7 @@ def rows(client, cache_name):
 @pytest.mark.parametrize("kind", ["tfrecord", "parquet", "webdataset"])
 def test_typed_rows_come_back_as_they_were(client, address, rows, tmp_path, kind):
     target = tmp_path / "out"
-    report = check_round_trip(client, address, rows, target, format=kind, shards=3)
+    report = check_round_trip(client, rows, target, format=kind, shards=3)
     assert (report.files, report.rows) == (3, ROWS)
     assert len([n for n in names_in(target) if not n.startswith(".")]) == 3
 
@@ -185,13 +191,19 @@ def test_times_decimals_and_keys_of_their_own(client, address, cache_name, tmp_p
     ]
     load_dataset(made, cache_name, client=client, key="K")
     for kind in ("parquet", "webdataset"):
-        check_round_trip(client, address, cache_name, tmp_path / kind, format=kind)
+        check_round_trip(client, cache_name, tmp_path / kind, format=kind)
     with pytest.raises(SchemaError, match="tfrecord cannot hold") as caught:
         export_dataset(client, cache_name, str(tmp_path / "x.tfrecord"))
     assert "--fields" in caught.value.hint
     with pytest.raises(SchemaError, match="no field holds images"):
         export_dataset(client, cache_name, str(tmp_path / "x"))
     assert names_in(tmp_path) == ["parquet", "webdataset"]
+
+
+def test_rows_in_blocks_keep_their_keys(client, address, cache_name, tmp_path):
+    made = [{"X": i, "VEC": np.full(3, i, np.float32)} for i in range(200)]
+    load_dataset(made, cache_name, client=client, layout="blocks")
+    check_round_trip(client, cache_name, tmp_path / "out", format="tfrecord", shards=2)
 
 
 def test_pixels_go_to_a_folder_and_rows_can_be_chosen(client, address, cache_name, tmp_path):
@@ -216,7 +228,11 @@ def test_the_target_is_whole_or_not_there(client, address, rows, tmp_path):
         done = command("export", rows, str(tmp_path / words[0]), *words[1:], "--address", address)
         assert done.returncode and "hint" in done.stderr, done.stderr
     done = command("export", rows, str(target), "--address", address, "-o", "json")
-    assert json.loads(done.stdout)["rows"] == ROWS
+    found = json.loads(done.stdout)
+    assert found["rows"] == ROWS
+    words = shlex.split(found["load"].replace(f"--cache {rows}", f"--cache {rows}_AGAIN"))[1:]
+    assert command(*words, "--address", address).returncode == 0
+    require_equal(client, rows, f"{rows}_AGAIN")
     before = target.read_bytes()
     with pytest.raises(ConfigError, match="exists"):
         export_dataset(client, rows, str(target))

@@ -449,8 +449,8 @@ TABLES = {
     "path,label,age\nb,1,3\n": ({}, "entry 1 of .* names it", "there is 'dog/b.png'"),
     "path,label,age\ndog/b.png,,3\n": ({}, "row 2 has no label", "--rename label=OTHER"),
     "path,image\ndog/b.png,x\n": ({}, "image's own field IMAGE", "--rename image=OTHER"),
-    "path,age\ndog/b.png,1\n": ({"columns": "aeg"}, "no column 'aeg' to load", "'AGE'"),
-    "path,age,x\ndog/b.png,1,2\n": ({"rename": "agee=A"}, "no column 'agee' to rename", "'AGE'"),
+    "path,age\ndog/b.png,1\n": ({"columns": "aeg"}, "no column 'aeg' to load", "'age'"),
+    "path,age,x\ndog/b.png,1,2\n": ({"rename": "agee=A"}, "no column 'agee' to rename", "'age'"),
 }  # fmt: skip
 
 

@@ -5,10 +5,10 @@ headings, options -> **columns and their names** -> csvfile, labels
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping, Sequence
 
 from ignitetf.errors import ConfigError
-from ignitetf.load.sources.base import did_you_mean
 
 __all__ = ["chosen_columns"]
 
@@ -46,7 +46,9 @@ def _place(
     table: str, heading: str, headings: Sequence[str], places: Mapping[str, int], what: str
 ) -> int:
     if (found := places.get(heading.upper())) is None:
-        hint = did_you_mean(heading.upper(), places) or f"columns: {', '.join(headings)}"
+        shown = {name.upper(): name for name in headings}
+        near = difflib.get_close_matches(heading.upper(), shown, n=1)
+        hint = f"did you mean {shown[near[0]]!r}?" if near else f"columns: {', '.join(headings)}"
         raise ConfigError(f"{table}: no column {heading!r} to {what}", hint=hint)
     return found
 
