@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import SchemaError
 from ignitetf.export.rows import ExportRows
+from ignitetf.export.target import Target
 from ignitetf.wire.schema import BYTES, Batch, Column, Field
 
 __all__ = ["Format", "Sink", "cannot_hold", "python_values"]
@@ -48,8 +49,8 @@ class Format(ABC):
         self.fields: tuple[Field, ...] = rows.fields
 
     @abstractmethod
-    def sink(self, file: IO[bytes]) -> Sink:
-        """Return the rows' way into a new file."""
+    def open(self, target: Target, name: str) -> Sink:
+        """Open a new file of a target; `name` is empty if it is the target itself."""
 
     def options(self) -> Sequence[str]:
         """Return the options of `ignitetf load` with which the files load as what they were."""

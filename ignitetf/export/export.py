@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, get_args
 
 from ignitetf.errors import ConfigError
 from ignitetf.export.base import Format, Sink
-from ignitetf.export.folder import TABLE, FolderFormat
+from ignitetf.export.folder import TABLE
 from ignitetf.export.rows import ExportRows
 from ignitetf.export.target import Target
 from ignitetf.load.sources.base import did_you_mean
@@ -152,13 +152,12 @@ def _write(
     total = size = 0
     with contextlib.ExitStack() as stack:
         batches = stack.enter_context(contextlib.closing(rows.batches()))
-        shard = _Shards(form, target, shards, rows.length or 0)
+        shard = stack.enter_context(_Shards(form, target, shards, rows.length or 0))
         for batch in batches:
             shard.write(batch)
             nbytes = sum(column.nbytes for column in batch.columns.values())
             total, size = total + len(batch), size + nbytes
             on_progress(len(batch), nbytes)
-        shard.close()
     return total, size
 
 
@@ -172,12 +171,8 @@ class _Shards:
         self._sink = self._open()
 
     def _open(self) -> Sink:
-        if isinstance(self._form, FolderFormat):
-            return self._form.into(self._target)
-        if self._count == 1:
-            return self._form.sink(self._target.open())
         name = f"{self._number:05}-of-{self._count:05}{self._form.suffix}"
-        return self._form.sink(self._target.open(name))
+        return self._form.open(self._target, "" if self._count == 1 else name)
 
     def _end(self) -> int:
         """Return the number of the first row after the current file."""
@@ -200,9 +195,16 @@ class _Shards:
             self._sink.write(batch)
             self._done += len(batch)
 
-    def close(self) -> None:
-        """Close the last file."""
-        self._sink.close()
+    def __enter__(self) -> _Shards:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self._sink.close()
+            return
+        # Its file is removed, but a writer that is left open would complain of that.
+        with contextlib.suppress(Exception):
+            self._sink.close()
 
 
 def _load_command(cache: str, target: str, chosen: str, form: Format) -> str:

@@ -67,11 +67,7 @@ class FolderFormat(Format):
         ]
         self.headings += [f.name for f in self.others]
 
-    def sink(self, file: Any) -> Sink:
-        """Not for one file; see `into`."""
-        raise NotImplementedError
-
-    def into(self, target: Target) -> Sink:
+    def open(self, target: Target, name: str) -> Sink:
         """Return a writer of all files of a folder."""
         return _FolderSink(self, target)
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ignitetf.errors import SchemaError
 from ignitetf.export.base import Format, Sink, cannot_hold
 from ignitetf.export.rows import ExportRows
+from ignitetf.export.target import Target
 from ignitetf.load.sources.arrow import FIELD_METADATA, import_pyarrow
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.datatypes import Family, family_of
@@ -62,9 +63,9 @@ class ParquetFormat(Format):
         empty = _arrow(pa, field, _nothing(field))
         return pa.field(field.name, empty.type, nullable=field.nullable, metadata=metadata)
 
-    def sink(self, file: IO[bytes]) -> Sink:
+    def open(self, target: Target, name: str) -> Sink:
         """Return a writer of row groups."""
-        return _ParquetSink(self, file)
+        return _ParquetSink(self, target.open(name))
 
     def options(self) -> list[str]:
         """Return the key column, if there is one."""

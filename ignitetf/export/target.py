@@ -83,7 +83,7 @@ class Target:
         else:
             self._discard()
 
-    def open(self, name: str = "") -> IO[bytes]:
+    def open(self, name: str) -> IO[bytes]:
         """Open a new file: the target itself, or one of this name below the folder."""
         path = self._temporary
         if self.folder:

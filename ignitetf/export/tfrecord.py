@@ -20,6 +20,7 @@ import numpy as np
 from ignitetf.crc import masked_crc32c
 from ignitetf.export.base import Format, Sink, cannot_hold, python_values
 from ignitetf.export.rows import ExportRows
+from ignitetf.export.target import Target
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.datatypes import Family, family_of
 from ignitetf.wire.schema import BYTES, Batch, Column, Field
@@ -48,9 +49,9 @@ class TfRecordFormat(Format):
                 raise cannot_hold("tfrecord", field)
         self.features = [(field, _feature(field)) for field in self.fields]
 
-    def sink(self, file: IO[bytes]) -> Sink:
+    def open(self, target: Target, name: str) -> Sink:
         """Return a writer of frames."""
-        return _TfRecordSink(self, file)
+        return _TfRecordSink(self, target.open(name))
 
     def options(self) -> list[str]:
         """Return the types of all features, and the key."""

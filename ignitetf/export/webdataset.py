@@ -18,6 +18,7 @@ import numpy as np
 from ignitetf.export.base import Format, Sink, cannot_hold, python_values
 from ignitetf.export.images import suffix_of
 from ignitetf.export.rows import ExportRows
+from ignitetf.export.target import Target
 from ignitetf.load.sources.webdataset import FIELDS_FILE
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.datatypes import INTEGERS, Family, family_of
@@ -58,9 +59,9 @@ class WebDatasetFormat(Format):
         self.noted = json.dumps(noted, ensure_ascii=False).encode()
         self.written = 0
 
-    def sink(self, file: IO[bytes]) -> Sink:
+    def open(self, target: Target, name: str) -> Sink:
         """Return a writer of one shard; the numbers of rows go on from shard to shard."""
-        return _TarSink(self, file)
+        return _TarSink(self, target.open(name))
 
     def options(self) -> list[str]:
         """Return the key, if it is a field."""
