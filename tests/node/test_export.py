@@ -1,6 +1,7 @@
 """`ignitetf export`: what is exported and loaded again is equal, in every format."""
 
 import contextlib
+import datetime as dt
 import io
 import json
 import shlex
@@ -8,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from decimal import Decimal
 
 import numpy as np
@@ -175,9 +177,6 @@ def test_typed_rows_come_back_as_they_were(client, address, rows, tmp_path, kind
 
 
 def test_times_decimals_and_keys_of_their_own(client, address, cache_name, tmp_path):
-    import datetime as dt
-    import uuid
-
     made = [
         {
             "K": f"k{i:03}",
@@ -207,13 +206,32 @@ def test_rows_in_blocks_keep_their_keys(client, address, cache_name, tmp_path):
 
 
 def test_pixels_go_to_a_folder_and_rows_can_be_chosen(client, address, cache_name, tmp_path):
-    made = [{"IMAGE": np.full((4, 3, 1), i, np.uint8), "LABEL": np.int32(i % 3)} for i in range(50)]
+    texts = ["007", "NA", "null", "", 'a "b", c', "two\nlines", " x ", "é"]
+    made = [
+        {
+            "IMAGE": np.full((4, 3, 1), i * 1000, np.uint16),
+            "LABEL": np.int32(i % 3),
+            "NAME": ("../x", "a b/ü.png", "", "same", "/abs", ".hid")[i % 6],
+            "WORD": texts[i % 8],
+            "SHORT": np.int16(-i),
+            "REAL": np.float32(i / 3),
+            "SCORE": i / 3 if i % 4 else None,
+            "FLAG": bool(i % 2),
+            "AT": dt.datetime(2024, 1, 1, 2, 3, 4, i),
+            "DAY": dt.date(2024, 1, i % 28 + 1) if i % 5 else None,
+        }
+        for i in range(50)
+    ]
     load_dataset(made, cache_name, client=client)
-    export_dataset(client, cache_name, str(tmp_path / "all"))
-    source = open_source("images", tmp_path / "all" / "labels.csv", decode=True, channels=1)
-    (batch,) = source.batches()
-    assert np.array_equal(batch.columns["IMAGE"].values, np.stack([r["IMAGE"] for r in made]))
-    assert batch.columns["LABEL"].values.tolist() == [i % 3 for i in range(50)]
+    check_round_trip(client, cache_name, tmp_path / "all")
+    assert names_in(tmp_path) == ["all"] and not (tmp_path / "x").exists()
+    load_dataset(
+        [{**made[0], "WORD": None}, made[1]], cache_name, client=client, if_exists="replace"
+    )
+    with pytest.raises(SchemaError, match=r"WORD.*nulls"):
+        export_dataset(client, cache_name, str(tmp_path / "none"))
+    assert names_in(tmp_path) == ["all"]
+    load_dataset(made, cache_name, client=client, if_exists="replace")
     report = export_dataset(client, cache_name, str(tmp_path / "one.parquet"), where="LABEL = 1")
     assert report.rows == 17 and "--key KEY" in report.load
     from pyarrow import parquet
