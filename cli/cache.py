@@ -92,6 +92,8 @@ def describe(connect: Connect, name: NameArgument, output: OutputOption = "table
     if output == "csv":
         show(fields, output, columns=_FIELDS)
         return
+    if names := found.pop("class_names", None):
+        found["class_names"] = ", ".join(f"{number} {name}" for number, name in enumerate(names))
     show({k: v for k, v in found.items() if v is not None})
     if fields:
         print()

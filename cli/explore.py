@@ -33,13 +33,19 @@ def head(
 
     Example: ignitetf head MNIST_TRAIN -n 3
     """
-    from ignitetf.explore.head import first_rows
+    from ignitetf.explore.head import class_of, first_rows
+    from ignitetf.tables.catalog import read_manifest
+    from ignitetf.tables.describe import data_name
 
     wanted = tuple(name.strip() for name in fields.split(",")) if fields else None
     with connect() as client:
         rows = first_rows(client, cache, count, fields=wanted, on_left_out=_note_left_out)
+        manifest = read_manifest(client, data_name(client, cache).name)
     if output == "table":
         rows = [{name: _brief(value) for name, value in row.items()} for row in rows]
+        for row in rows:
+            if name := class_of(row.get("LABEL"), manifest.class_names if manifest else ()):
+                row["LABEL"] = f"{row['LABEL']} {name}"
     show(rows, output)
 
 
@@ -70,7 +76,10 @@ def stats(connect: Connect, cache: _CacheArgument, output: OutputOption = "table
         return
     rows: list[dict[str, Any]] = []
     for column in found.as_dict()["columns"]:
-        top = ", ".join(f"{value}: {count}" for value, count in list(column["top"].items())[:3])
+        names = found.class_names if column["name"] == "LABEL" else []
+        top = ", ".join(
+            f"{_named(value, names)}: {count}" for value, count in list(column["top"].items())[:3]
+        )
         rows.append({**column, "shape": str(list(column["shape"])), "top": top})
     show(rows, output)
     for name, reason in found.left_out.items():
@@ -80,6 +89,12 @@ def stats(connect: Connect, cache: _CacheArgument, output: OutputOption = "table
         f" {found.partitions:,} partitions of {min(found.partition_rows):,} to"
         f" {max(found.partition_rows):,} rows"
     )
+
+
+def _named(value: str, names: list[str]) -> str:
+    """Return a label as statistics count it, with the name of its class."""
+    known = value.isdecimal() and int(value) < len(names)
+    return f"{value} {names[int(value)]}" if known else value
 
 
 @preview_app.command("preview")
@@ -95,28 +110,33 @@ def preview(
         str | None, typer.Option(metavar="NAME", help="Field of the images [default: the first].")
     ] = None,
     count: Annotated[int, typer.Option("--rows", "-n", min=1, help="Images to show.")] = 64,
+    where: Annotated[
+        str | None, typer.Option(metavar="CONDITION", help="Only rows of this SQL condition.")
+    ] = None,
     columns: Annotated[int, typer.Option(min=1, help="Images side by side.")] = 8,
     size: Annotated[int, typer.Option(min=8, max=1024, help="Pixels of each image.")] = 96,
     output: OutputOption = "table",
 ) -> None:
-    """Draw the first images with their labels, in the terminal or as a PNG.
+    """Draw images with their labels, as many of each class, in the terminal or as a PNG.
 
-    Example: ignitetf preview MNIST_TRAIN --out sheet.png
+    Example: ignitetf preview MNIST_TRAIN --where "LABEL < 3" --out sheet.png
     """
     import shutil
     import sys
 
     from ignitetf.errors import ConfigError
-    from ignitetf.explore.preview import contact_sheet, half_blocks
+    from ignitetf.explore.preview import contact_sheet
 
     if out is None and not sys.stdout.isatty():
         raise ConfigError("the output is no terminal to draw in", hint="write a file with --out")
     if out is not None and out.suffix.lower() != ".png":
         raise ConfigError(f"{out}: the sheet is a PNG", hint="name a file that ends in .png")
     with connect() as client:
-        sheet = contact_sheet(client, cache, field=field, count=count, columns=columns, size=size)
+        sheet = contact_sheet(
+            client, cache, field=field, count=count, columns=columns, size=size, where=where
+        )
     if out is None:
-        typer.echo(half_blocks(sheet.image, min(shutil.get_terminal_size().columns, 160)))
+        typer.echo(sheet.text(shutil.get_terminal_size().columns))
         return
     sheet.image.save(out)
     found = {"file": str(out), "field": sheet.field, "images": sheet.shown}

@@ -15,6 +15,7 @@ import typer
 
 from ignitetf.cli.loading import SHARED, Target, load
 from ignitetf.cli.options import Connect, connected, parameter
+from ignitetf.errors import ConfigError
 from ignitetf.load.kinds import KINDS, Location, Option, SourceKind, Split
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ def _command(name: str, kind: SourceKind) -> Callable[..., None]:
             targets = _splits(name, place, shared["cache"], given["split"])
         else:
             assert place is not None
+            if kind.connects:
+                given["connect"] = connect
             targets = [_target(name, place, shared["cache"], given)]
         load(connect, targets, **shared)
 
@@ -90,6 +93,8 @@ def _splits(
 
 def _target(kind: str, place: str | list[str], cache: str | None, options: Any) -> Target:
     given = {name: value for name, value in options.items() if value is not None}
+    if cache is None and KINDS[kind].connects:
+        raise ConfigError("the data set has no name", hint="name it with --cache NAME")
     name = cache or _name_of(place if isinstance(place, str) else place[0])
     return _target_of(kind, place, name, given)
 
@@ -100,7 +105,8 @@ def _target_of(kind: str, place: str | list[str] | None, name: str, options: Any
     def opened(bad_records: str) -> Source:
         return open_source(kind, place, bad_records=bad_records, **options)
 
-    return Target(name, opened, {"kind": kind, "options": options})
+    known = {name: value for name, value in options.items() if name != "connect"}
+    return Target(name, opened, {"kind": kind, "options": known})
 
 
 def _name_of(place: str) -> str:

@@ -47,7 +47,7 @@ SHARED = (
     parameter(
         "partitions",
         int | None,
-        typer.Option(help="Partitions of a new cache [default: 1024]."),
+        typer.Option(help="Partitions of a new cache [default: by rows and bytes, 16 to 1024]."),
         None,
     ),
     parameter("backups", int, typer.Option(min=0, help="Copies of each partition."), 0),
@@ -128,7 +128,7 @@ def load(
                         **options,
                     )
                 except KeyboardInterrupt as error:
-                    note(f"stopped; {_left(error, target.cache)}")
+                    note(f"stopped; {_left(error, target.cache, source)}")
                     raise
             reports += [report, *report.parts]
     for text in dict.fromkeys(text for report in reports for text in report.notes):
@@ -138,9 +138,11 @@ def load(
     show(rows_out[0] if len(rows_out) == 1 else rows_out, output)
 
 
-def _left(error: KeyboardInterrupt, cache: str) -> str:
+def _left(error: KeyboardInterrupt, cache: str, source: Source) -> str:
     """Return what remains of an interrupted load, and how to continue."""
     if getattr(error, "kept", False):
+        if not source.resumable:
+            return f"'ignitetf load ... --if-exists replace' begins again with {cache}"
         return f"'ignitetf load ... --if-exists resume' goes on with {cache}"
     return f"nothing of it is left in {cache}"
 

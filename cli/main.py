@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "table": ("ignitetf.cli.table", "Create, list, describe and drop SQL tables."),
     "cache": ("ignitetf.cli.cache", "Create, list, describe, clear and drop caches."),
     "load": ("ignitetf.cli.load", "Load a data set into a cache."),
+    "export": ("ignitetf.cli.export", "Write a data set to files: images, TFRecord, Parquet, tar."),
     "launch": ("ignitetf.cli.launch", "Run a script as one or several workers, to the end."),
     "verify": ("ignitetf.cli.verify", "Check rows, checksum, duplicates and images of a cache."),
     "split": ("ignitetf.cli.split", "Divide the rows of a data set into splits or folds."),

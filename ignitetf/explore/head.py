@@ -6,7 +6,7 @@ cache -> reader -> **records** -> people
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +18,7 @@ from ignitetf.read.reader import CacheReader
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
 
-__all__ = ["first_rows", "value_at"]
+__all__ = ["batches_of", "class_of", "first_rows", "record_at", "value_at"]
 
 _PAGE_ENTRIES = 256
 # What the integers of a time are.
@@ -59,9 +59,9 @@ def first_rows(
 
     def read(reader: CacheReader) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
-        for batch in _batches(reader):
+        for batch in batches_of(reader):
             wanted = min(len(batch), count - len(found))
-            found += [_record(reader.schema, batch, index) for index in range(wanted)]
+            found += [record_at(reader.schema, batch, index) for index in range(wanted)]
             if len(found) >= count:
                 break
         return found
@@ -72,7 +72,8 @@ def first_rows(
     return rows
 
 
-def _batches(reader: CacheReader) -> Iterator[Batch]:
+def batches_of(reader: CacheReader) -> Iterator[Batch]:
+    """Yield the records of a cache in the order of its partitions."""
     pages = reader.batches(list(range(reader.partition_count)))
     with contextlib.closing(pages):
         for item in pages:
@@ -80,11 +81,18 @@ def _batches(reader: CacheReader) -> Iterator[Batch]:
                 yield item.batch
 
 
-def _record(schema: Schema, batch: Batch, index: int) -> dict[str, Any]:
+def record_at(schema: Schema, batch: Batch, index: int) -> dict[str, Any]:
+    """Return one record of a batch: `key`, then the fields, in readable form."""
     record = {} if batch.key is None else {"key": value_at(schema.key, batch.key, index)}
     for field in schema.fields:
         record[field.name] = value_at(field, batch.columns[field.name], index)
     return record
+
+
+def class_of(label: Any, class_names: Sequence[str]) -> str | None:
+    """Return the name of a label; None if it has none."""
+    is_number = isinstance(label, int) and not isinstance(label, bool)
+    return class_names[label] if is_number and 0 <= label < len(class_names) else None
 
 
 def value_at(field: Field, column: Column, index: int) -> Any:

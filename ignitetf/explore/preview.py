@@ -1,29 +1,39 @@
 """`preview`: a contact sheet of a data set's images.
 
-cache -> first records -> **pictures with their labels** -> PNG or terminal
+cache -> records of every class -> **pictures with their labels** -> PNG or terminal
 """
 
 from __future__ import annotations
 
+import functools
 import io
+import itertools
+import math
 import os
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont, UnidentifiedImageError
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageOps, UnidentifiedImageError
 
 from ignitetf.errors import SchemaError
-from ignitetf.explore.head import first_rows
+from ignitetf.explore.balanced import LABEL, balanced_rows
+from ignitetf.explore.fonts import font_for, in_letters
+from ignitetf.explore.head import class_of
 from ignitetf.net.client import Client
 from ignitetf.tables.catalog import read_manifest
 from ignitetf.tables.describe import data_name
 
-__all__ = ["Sheet", "contact_sheet", "half_blocks", "picture_of"]
+__all__ = ["Sheet", "Tile", "contact_sheet", "half_blocks", "picture_of"]
 
-_LABEL: Final = "LABEL"
-_CAPTION_HEIGHT: Final = 14
+_LETTERS: Final = 11  # pixels
+_TALL: Final = "ÅÇgjpqy|"
+# Terminal columns of an image, of which there are at most as many side by side as asked for.
+_LEAST_CELLS: Final = 16
+_MOST_CELLS: Final = 48
 _GAP: Final = 4
 _BACKGROUND: Final = (250, 250, 250)
 _INK: Final = (40, 40, 40)
@@ -32,20 +42,93 @@ _SHADES: Final = " ░▒▓█"
 
 
 @dataclass(frozen=True)
+class Tile:
+    """One image of a sheet, None if it cannot be decoded, and what stands below it."""
+
+    picture: Image.Image | None
+    caption: str
+
+
+@dataclass(frozen=True)
 class Sheet:
     """A contact sheet.
 
     Attributes:
-        image: The sheet, RGB.
-        field: The field whose images it shows.
-        shown: Number of images.
-        undecodable: How many of them could not be decoded; they are crossed out.
+        tiles: The images, row by row.
+        field: The field that they are from.
+        columns: Images in a row of the drawing.
+        size: Pixels of the longer side of each image in it.
     """
 
-    image: Image.Image
+    tiles: tuple[Tile, ...]
     field: str
-    shown: int
-    undecodable: int
+    columns: int
+    size: int
+
+    @property
+    def shown(self) -> int:
+        """Number of images."""
+        return len(self.tiles)
+
+    @property
+    def undecodable(self) -> int:
+        """How many of them could not be decoded; they are crossed out."""
+        return sum(tile.picture is None for tile in self.tiles)
+
+    @functools.cached_property
+    def image(self) -> Image.Image:
+        """The sheet as a drawing, RGB; captions are broken into as many lines as they need."""
+        font = font_for((tile.caption for tile in self.tiles), _LETTERS)
+        line = math.ceil(font.getbbox(_TALL)[3]) + 1
+        texts = [
+            _broken(in_letters(tile.caption, font), self.size, font.getlength)
+            for tile in self.tiles
+        ]
+        width, top, tops = self.size + _GAP, _GAP, []
+        for first in range(0, len(texts), self.columns):
+            tops.append(top)
+            lines = max(map(len, texts[first : first + self.columns]))
+            top += self.size + lines * line + 2 * _GAP
+        sheet = Image.new("RGB", (self.columns * width + _GAP, top), _BACKGROUND)
+        draw = ImageDraw.Draw(sheet)
+        for index, (tile, text) in enumerate(zip(self.tiles, texts, strict=True)):
+            place = _GAP + index % self.columns * width, tops[index // self.columns]
+            _draw(sheet, draw, tile.picture, place, self.size)
+            for number, words in enumerate(text):
+                at = place[0], place[1] + self.size + 1 + number * line
+                draw.text(at, words, _INK, font)
+        return sheet
+
+    def text(self, width: int) -> str:
+        """Return the sheet as terminal text of at most `width` columns, captions as text."""
+        across = max(1, min(self.columns, len(self.tiles), width // _LEAST_CELLS))
+        cells = max(2, min(width // across - 1, _MOST_CELLS))
+        lines: list[str] = []
+        for first in range(0, len(self.tiles), across):
+            tiles = self.tiles[first : first + across]
+            blocks = [_blocks(tile.picture, cells) for tile in tiles]
+            texts = [_broken(tile.caption, cells, _cells) for tile in tiles]
+            for parts in (blocks, [[_padded(t, cells) for t in text] for text in texts]):
+                rows = itertools.zip_longest(*parts, fillvalue=" " * cells)
+                lines += [" ".join(row).rstrip(" ") for row in rows]
+            lines.append("")
+        return "\n".join(lines)
+
+
+def _draw(
+    sheet: Image.Image,
+    draw: ImageDraw.ImageDraw,
+    picture: Image.Image | None,
+    place: tuple[int, int],
+    size: int,
+) -> None:
+    left, top = place
+    if picture is None:
+        draw.line((left, top, left + size, top + size), _BROKEN, 2)
+        draw.line((left, top + size, left + size, top), _BROKEN, 2)
+        return
+    fitted = _fitted(picture, size)
+    sheet.paste(fitted, (left + (size - fitted.width) // 2, top + (size - fitted.height) // 2))
 
 
 def contact_sheet(
@@ -56,46 +139,68 @@ def contact_sheet(
     count: int = 64,
     columns: int = 8,
     size: int = 96,
+    where: str | None = None,
 ) -> Sheet:
-    """Draw the first images of a data set side by side, with their labels.
+    """Show images of a data set side by side with their labels, as many of each class.
 
     Args:
         client: The cluster.
         cache: Name of the cache or data set.
-        field: Field with images, encoded or as uint8 pixels; None for the first such field.
+        field: Field with images, encoded or as pixels (uint8, or uint16 of grey); None for the
+            first such field.
         count: Maximum number of images.
         columns: Images in a row.
         size: Pixels of the longer side of each.
+        where: SQL condition on the rows.
 
     Raises:
-        SchemaError: No field holds images, or the data set is empty.
+        SchemaError: No field holds images, or there is no row.
     """
-    rows = first_rows(client, cache, count)
+    rows = balanced_rows(client, cache, count, where=where)
     if not rows:
-        raise SchemaError(f"{cache}: there is no image to show, the cache is empty", cache=cache)
+        why = "the cache is empty" if where is None else f"no row is one where {where}"
+        raise SchemaError(f"{cache}: there is no image to show, {why}", cache=cache)
     name = _image_field(cache, rows[0], field)
     manifest = read_manifest(client, data_name(client, cache).name)
     classes = manifest.class_names if manifest is not None else ()
-    columns = max(1, min(columns, len(rows)))
-    tile = size + _GAP, size + _GAP + _CAPTION_HEIGHT
-    height = -(-len(rows) // columns) * tile[1] + _GAP
-    sheet = Image.new("RGB", (columns * tile[0] + _GAP, height), _BACKGROUND)
-    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default()
-    undecodable = 0
-    for index, row in enumerate(rows):
-        left = _GAP + index % columns * tile[0]
-        top = _GAP + index // columns * tile[1]
-        picture = picture_of(row[name])
-        if picture is None:
-            undecodable += 1
-            draw.line((left, top, left + size, top + size), _BROKEN, 2)
-            draw.line((left, top + size, left + size, top), _BROKEN, 2)
-        else:
-            fitted = _fitted(picture, size)
-            middle = left + (size - fitted.width) // 2, top + (size - fitted.height) // 2
-            sheet.paste(fitted, middle)
-        draw.text((left, top + size + 1), _caption(row, classes, size // 6), _INK, font)
-    return Sheet(sheet, name, len(rows), undecodable)
+    tiles = tuple(Tile(picture_of(row[name]), _caption(row, classes)) for row in rows)
+    return Sheet(tiles, name, max(1, min(columns, len(rows))), size)
+
+
+def _cells(text: str) -> int:
+    """Return the columns that a terminal takes for a text."""
+    wide = sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
+    return len(text) + wide - sum(map(bool, map(unicodedata.combining, text)))
+
+
+def _padded(text: str, cells: int) -> str:
+    return text + " " * (cells - _cells(text))
+
+
+def _broken(text: str, room: float, length: Callable[[str], float]) -> list[str]:
+    """Break a text into lines that fit, at spaces where possible; no letter is left out."""
+    lines = [""]
+    for word in text.split():
+        if lines[-1] and length(f"{lines[-1]} {word}") <= room:
+            lines[-1] += f" {word}"
+            continue
+        if lines[-1]:
+            lines.append("")
+        for letter in word:
+            if lines[-1] and length(lines[-1] + letter) > room:
+                lines.append("")
+            lines[-1] += letter
+    return lines
+
+
+def _blocks(picture: Image.Image | None, cells: int) -> list[str]:
+    """Return the lines of one image, each of `cells` columns."""
+    if picture is None:
+        return [_padded("(no image)"[:cells], cells)]
+    fitted = _fitted(picture, cells)
+    left = (cells - fitted.width) // 2
+    before, after = " " * left, " " * (cells - fitted.width - left)
+    return [f"{before}{line}{after}" for line in half_blocks(fitted, fitted.width).split("\n")]
 
 
 def half_blocks(image: Image.Image, width: int) -> str:
@@ -129,25 +234,39 @@ def _image_field(cache: str, row: dict[str, Any], wanted: str | None) -> str:
     what = f"field {wanted!r} holds no image" if wanted else "no field holds images"
     raise SchemaError(
         f"{cache}: {what}",
-        hint="images are encoded files (JPEG, PNG, ...) or uint8 arrays [height, width, channels]",
+        hint="images are encoded files (JPEG, PNG, ...) or uint8 arrays [height, width, channels],"
+        " or uint16 ones [height, width, 1]",
     )
 
 
 def picture_of(value: Any) -> Image.Image | None:
-    """Return the image of a value; None if it is not an image."""
+    """Return the image of a value, upright and in 8 bits; None if it is not an image."""
     if isinstance(value, bytes):
         try:
             opened = Image.open(io.BytesIO(value))
+            ImageOps.exif_transpose(opened, in_place=True)
+            if opened.mode[0] in "IF":  # 16 or 32 bits
+                return _scaled(np.asarray(opened))
             return opened.convert("RGB")
         except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError):
             return None
-    if not isinstance(value, np.ndarray) or value.dtype != np.uint8:
+    if not isinstance(value, np.ndarray) or value.dtype not in (np.uint8, np.uint16):
         return None
     if value.ndim == 3 and value.shape[2] == 1:
         value = value[:, :, 0]
+    if value.dtype == np.uint16:
+        return _scaled(value) if value.ndim == 2 else None
     if value.ndim == 2 or (value.ndim == 3 and value.shape[2] in (3, 4)):
         return Image.fromarray(np.ascontiguousarray(value)).convert("RGB")
     return None
+
+
+def _scaled(values: NDArray[Any]) -> Image.Image:
+    """Return an image whose smallest value is black and whose largest is white."""
+    shown = np.nan_to_num(values.astype(np.float64))
+    low, high = float(shown.min()), float(shown.max())
+    grey = (shown - low) * (255 / (high - low)) if high > low else np.zeros_like(shown)
+    return Image.fromarray(np.rint(grey).astype(np.uint8)).convert("RGB")
 
 
 def _fitted(picture: Image.Image, size: int) -> Image.Image:
@@ -158,12 +277,7 @@ def _fitted(picture: Image.Image, size: int) -> Image.Image:
     return picture.resize(shape, kind)
 
 
-def _caption(row: dict[str, Any], classes: Sequence[str], letters: int) -> str:
-    label = row.get(_LABEL)
-    if label is None:
-        text = str(row.get("key", ""))
-    elif isinstance(label, int) and 0 <= label < len(classes):
-        text = classes[label]
-    else:
-        text = str(label)
-    return text if len(text) <= letters else text[: letters - 1] + "…"
+def _caption(row: dict[str, Any], classes: Sequence[str]) -> str:
+    label = row.get(LABEL)
+    text = str(row.get("key", "") if label is None else class_of(label, classes) or label)
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -81,6 +81,7 @@ class DatasetStats:
         partitions: Number of partitions.
         partition_rows: Records of each partition; for blocks too, by the rows' own partition.
         columns: The columns, key first.
+        class_names: Names of the values of LABEL; empty if they have none.
         left_out: Fields that cannot be read, and why.
     """
 
@@ -91,6 +92,7 @@ class DatasetStats:
     partitions: int = 0
     partition_rows: list[int] = field(default_factory=list)
     columns: list[ColumnStats] = field(default_factory=list)
+    class_names: list[str] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -128,6 +130,7 @@ def _stats_of(reader: CacheReader, on_progress: Callable[[int], None]) -> Datase
     found = DatasetStats(reader.name, "rows" if reader.block_rows == 1.0 else "blocks")
     if reader.manifest is not None:
         found.layout = reader.manifest.layout
+        found.class_names = list(reader.manifest.class_names)
     found.partitions = reader.partition_count
     found.partition_rows = [0] * reader.partition_count
     pages = reader.batches(list(range(reader.partition_count)))

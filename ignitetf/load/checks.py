@@ -38,8 +38,13 @@ def check_options(if_exists: str, layout: str, limit: int | None) -> None:
         raise ConfigError(f"limit={limit}: load at least one row")
 
 
-def require_same_source(journal: Journal, fingerprint: str) -> None:
+def require_same_source(journal: Journal, fingerprint: str, *, resumable: bool = True) -> None:
     """Raise ConfigError unless the interrupted load read the same source."""
+    if not resumable:
+        raise ConfigError(
+            f"the load into {journal.name!r} cannot go on: its source has no fixed order of rows",
+            hint="begin again with --if-exists replace",
+        )
     if journal.source != fingerprint:
         raise ConfigError(
             f"the source is not the one whose load into {journal.name!r} was stopped",

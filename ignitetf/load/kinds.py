@@ -66,6 +66,7 @@ class SourceKind:
         example: Example arguments of the command.
         location: Where the records are; None if the kind knows that itself.
         options: Options of the command.
+        connects: Whether it reads from the cluster, with the connection options of the load.
         splits: Whether it has train and test parts, each loaded into its own cache.
     """
 
@@ -75,6 +76,7 @@ class SourceKind:
     example: str = ""
     location: Location | None = None
     options: tuple[Option, ...] = ()
+    connects: bool = False
     splits: bool = False
 
 
@@ -83,6 +85,10 @@ _KEY: Final = Option(
     "--key", "Column that is the key [default: a running number].", metavar="COLUMN"
 )
 _CHANNELS: Final = Option("--channels", "Of pixels: 1 grey, 3 RGB, 4 RGBA.", 3, int)
+_TABLE_COLUMNS: Final = (
+    Option("--columns", "Columns of the table to load [default: all].", metavar="A,B,..."),
+    Option("--rename", "New names of columns.", metavar="OLD=NEW,..."),
+)
 
 KINDS: Final[dict[str, SourceKind]] = {
     "mnist": SourceKind(
@@ -109,14 +115,31 @@ KINDS: Final[dict[str, SourceKind]] = {
     "images": SourceKind(
         "images",
         "images",
-        "Load image files: a folder with a folder for each class, or a CSV of path and label.",
+        "Load image files: a folder with a folder for each class, or a CSV of path and fields.",
         "photos --cache PHOTOS --resize 224x224",
         Location(),
         (
-            Option("--labels", "Table of path and label.", metavar="CSV"),
+            Option("--labels", "Table of path, label and any other fields.", metavar="CSV"),
+            *_TABLE_COLUMNS,
+            Option("--types", "Types of columns of the table.", metavar="COLUMN:TYPE,..."),
             Option("--decode", "Store pixels, not files.", False, bool),
             Option("--resize", "Scale all images; stores pixels.", metavar="HEIGHTxWIDTH"),
-            _CHANNELS,
+            Option(
+                "--channels",
+                "Of pixels: 1 grey, 3 RGB, 4 RGBA [default: 3; 1 for 16 bits of grey].",
+                type=int,
+            ),
+            Option(
+                "--depth",
+                "Bits of stored pixels, 8 or 16 [default: 16 for 16 bits of grey].",
+                type=int,
+            ),
+            Option(
+                "--orient/--no-orient",
+                "Turn stored pixels upright, as EXIF says; files are stored as they are.",
+                True,
+                bool,
+            ),
             Option(
                 "--check-pixels/--no-check-pixels",
                 "Check that files decode to their last pixel, or headers (and CRCs of PNG) only.",
@@ -168,6 +191,7 @@ KINDS: Final[dict[str, SourceKind]] = {
                 metavar="COLUMN:TYPE,...",
             ),
             Option("--delimiter", "Between columns.", ","),
+            *_TABLE_COLUMNS,
         ),
     ),
     "parquet": SourceKind(
@@ -193,6 +217,14 @@ KINDS: Final[dict[str, SourceKind]] = {
             _KEY,
         ),
     ),
+    "webdataset": SourceKind(
+        "webdataset",
+        "webdataset",
+        "Load WebDataset shards: tar files with the files of a sample side by side.",
+        "shards-*.tar --cache TRAIN",
+        _FILES,
+        (_KEY,),
+    ),
     "idx": SourceKind(
         "idx",
         "idx",
@@ -200,6 +232,15 @@ KINDS: Final[dict[str, SourceKind]] = {
         "images-idx3-ubyte --labels labels-idx1-ubyte --cache LETTERS",
         Location(),
         (Option("--labels", "IDX file with the labels.", metavar="FILE"),),
+    ),
+    "sql": SourceKind(
+        "sqlrows",
+        "sql",
+        "Load the rows of a SELECT, which may join tables and data sets.",
+        '"SELECT I.IMAGE, D.AGE FROM SCANS I JOIN PATIENTS D ON I.PID = D.ID" --cache AGED',
+        Location("The SELECT."),
+        (_KEY,),
+        connects=True,
     ),
     "records": SourceKind("records", "records"),
 }

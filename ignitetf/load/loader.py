@@ -21,6 +21,7 @@ from ignitetf.load.fill import Progress
 from ignitetf.load.journal import read_journal
 from ignitetf.load.options import LoadOptions, LoadReport
 from ignitetf.load.run import Load
+from ignitetf.load.size import partitions_for
 from ignitetf.load.sources.base import Source
 from ignitetf.load.targets import as_source, index_of, part_name, tables_of
 from ignitetf.net.client import Client, connect
@@ -56,7 +57,8 @@ def load_dataset(
         cache: Name of the cache and the SQL table; a second table of the source (annotations) gets
             a name derived from it.
         client: The connection; None connects with the current settings.
-        partitions: Number of partitions of a new cache; None leaves it to the cluster.
+        partitions: Number of partitions of a new cache; None takes a power of two from 16 to 1,024
+            that fits rows and bytes, see `size.partitions_for`.
         backups: Copies of each partition of a new cache.
         if_exists: `error`; `append` adds rows to the existing ones; `replace` loads beside them and
             then takes over the name; `resume` continues an interrupted load.
@@ -88,7 +90,10 @@ def load_dataset(
     opened = as_source(source, key, bad_records)
     columns = tuple(dict.fromkeys(index))
     opening = None if origin is None else Origin.from_json(origin)
-    options = LoadOptions(partitions, backups, layout, columns, limit, sql, opening, streamer)
+    fitting = partitions_for(opened, limit)
+    options = LoadOptions(
+        partitions, backups, layout, columns, limit, sql, opening, streamer, fitting
+    )
     with contextlib.nullcontext(client) if client is not None else connect() as connected:
         check_target(connected, opened, cache, if_exists)
         return _run(_loads(connected, opened, cache, options, on_progress), if_exists)

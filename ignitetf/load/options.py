@@ -69,6 +69,8 @@ class LoadOptions:
     sql: bool
     origin: Origin | None = None
     streamer: bool = False
+    # For a new cache where `partitions` is None, if the cluster can make one with so many.
+    fitting_partitions: int | None = None
 
     def check(self, schema: Schema) -> None:
         """Raise ConfigError for options that do not fit the records."""

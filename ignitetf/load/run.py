@@ -66,6 +66,7 @@ class Load:
         self.client, self.source, self.name, self.options = client, source, name, options
         self.on_progress = on_progress or (lambda rows, nbytes: None)
         self.fingerprint = source.fingerprint()
+        self.requested = options.partitions
         self.schema = replace(source.schema, type_name=type_name_of(source.schema, name))
         options.check(self.schema)
         self.resumed = 0
@@ -160,7 +161,7 @@ class Load:
     def _resume(self, exists: bool, journal: Journal | None) -> LoadReport:
         if journal is None:
             return self._resume_finished(exists)
-        require_same_source(journal, self.fingerprint)
+        require_same_source(journal, self.fingerprint, resumable=self.source.resumable)
         self._require_storage(journal.storage)
         self.resumed = journal.rows
         self.options = replace(self.options, partitions=journal.partitions, backups=journal.backups)
@@ -223,10 +224,11 @@ class Load:
         if journal.cache == self.name:
             require_new_names(self.client, self.name, journal.storage, self.schema, [])
         journal.schema = self.schema = with_free_name(self.client, self.schema, stored)
+        self._choose_partitions(journal)
         self._note(journal)
         made = False
         try:
-            self._create(journal.cache)
+            self._create_new(journal)
             made = True
             return self._fill(journal, fresh=True)
         except BaseException as error:
@@ -260,6 +262,24 @@ class Load:
             publish(self.client, self._views(self.name, journal))
         self._drop_journal()
         return self._report(journal)
+
+    def _choose_partitions(self, journal: Journal) -> None:
+        """Give a new cache as many partitions as fit its rows, unless a number was requested."""
+        if journal.mode == "new" and journal.partitions is None:
+            journal.partitions = self.options.fitting_partitions
+            self.options = replace(self.options, partitions=journal.partitions)
+
+    def _create_new(self, journal: Journal) -> None:
+        """Create the caches; where the cluster lacks the chosen number, with that of its own."""
+        try:
+            self._create(journal.cache)
+        except ConfigError as error:
+            if self.requested is not None or "partitions" not in error.fields:
+                raise
+            journal.partitions = None
+            self.options = replace(self.options, partitions=None)
+            self._note(journal)
+            self._create(journal.cache)
 
     def _create(self, cache: str) -> None:
         self.lease.check()

@@ -222,6 +222,12 @@ class EpochRows:
         return element_tree(self.reader.schema, self.reader.options.nulls)
 
     @property
+    def class_names(self) -> list[str]:
+        """Names of the values 0, 1, 2 ... of LABEL; empty if they have none."""
+        manifest = self.reader.manifest
+        return [] if manifest is None else list(manifest.class_names)
+
+    @property
     def plain(self) -> bool:
         """Whether values are plain numbers, texts or arrays rather than objects with fields."""
         return self.reader.schema.type_name is None

@@ -206,6 +206,8 @@ def _tables(client: Client, cache: str | None = None) -> list[dict[str, Any]]:
 def _data_set(manifest: Manifest) -> dict[str, Any]:
     names = ("layout", "rows", "skipped", "nbytes", "version", "created")
     found = {"data_set": manifest.name, **{n: getattr(manifest, n) for n in names}}
+    if manifest.class_names:
+        found["class_names"] = list(manifest.class_names)
     if manifest.splits:
         found["splits"] = {
             name: None if (counts := division.counts(manifest.version)) is None else sum(counts[i])

@@ -74,14 +74,24 @@ def test_stats_are_those_of_numpy(client, cache):
 
 def test_the_sheet_shows_the_images(client, cache):
     name, _ = cache
-    shown = first_rows(client, name, 4)
-    sheet = contact_sheet(client, name, count=4, columns=2, size=60)
-    assert (sheet.field, sheet.shown, sheet.undecodable) == ("IMAGE", 4, 0)
+    _, rows = cache
+    sheet = contact_sheet(client, name, count=8, columns=2, size=60)
+    assert (sheet.field, sheet.shown, sheet.undecodable) == ("IMAGE", 8, 0)
+    assert [tile.caption for tile in sheet.tiles] == ["0", "0", "1", "1", "2", "2", "3", "3"]
     pixels = np.asarray(sheet.image)
     # 6 x 5 pixels become 60 x 50, in the middle of a tile of 60.
     first = pixels[4 + 5 : 64 : 10, 4 + 5 + 5 : 4 + 55 : 10]
-    assert (first == shown[0]["IMAGE"]).all()
+    assert any((first == row["IMAGE"]).all() for row in rows if row["LABEL"] == 0)
     assert half_blocks(sheet.image, 20).count("▀") % 20 == 0
+    text = sheet.text(40)
+    assert text.count("▀") and [
+        line.split() for line in text.split("\n") if line[:1] in tuple("0123")
+    ]
+    if name.endswith("ROWS"):
+        some = contact_sheet(client, name, count=4, where="LABEL IN (1, 3)")
+        assert [tile.caption for tile in some.tiles] == ["1", "1", "3", "3"]
+        with pytest.raises(SchemaError, match="no row is one where LABEL = 9"):
+            contact_sheet(client, name, where="LABEL = 9")
 
 
 def test_what_is_no_image_is_told(client):

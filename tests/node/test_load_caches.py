@@ -410,3 +410,13 @@ def test_bundled_tables_have_the_columns_that_the_loader_makes(
         loaded = f"{name}_LOADED_{statements.upper()}{suffix}"
         create_table(client, records, loaded, CacheSpec(loaded))
         assert describe(client, bundled)["fields"] == describe(client, loaded)["fields"]
+
+
+@pytest.mark.parametrize("layout", ["rows", "blocks"])
+def test_a_cluster_without_the_fitting_template_takes_its_own(client, name, monkeypatch, layout):
+    monkeypatch.setattr("ignitetf.load.loader.partitions_for", lambda *_: 12)
+    report = load_dataset([{"X": i} for i in range(50)], name, client=client, layout=layout)
+    assert (report.rows, client.partition_count(name)) == (50, 1024)
+    with pytest.raises(ConfigError, match="no cache template p12"):
+        load_dataset([{"X": 1}], f"{name}_B", client=client, partitions=12, layout=layout)
+    assert not client.cache_exists(f"{name}_B")

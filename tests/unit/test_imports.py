@@ -25,7 +25,16 @@ LAYERS = (
     ({"node"},),
     ({"tables"},),
     ({"fs"}, {"load"}, {"read"}),
-    ({"bench"}, {"dbapi"}, {"explore"}, {"grain"}, {"jobs"}, {"torch"}, {"train"}),
+    (
+        {"bench"},
+        {"dbapi"},
+        {"explore"},
+        {"export"},
+        {"grain"},
+        {"jobs"},
+        {"torch"},
+        {"train"},
+    ),
     ({"demo"}, {"launch"}, {"ui"}),
     ({"cli", "__main__"},),
 )

@@ -12,6 +12,7 @@ from PIL import Image
 from source_helpers import batch_sizes, check_resume, everything, real_data, same
 
 from ignitetf.errors import ConfigError, SourceError
+from ignitetf.load.size import partitions_for
 from ignitetf.load.sources import images, open_source
 from ignitetf.load.sources.base import ordered_map
 from ignitetf.load.sources.filelist import read_groups
@@ -412,3 +413,140 @@ def test_real_jpegs_are_read_byte_for_byte():
     assert got["NAME"] == [file.name.encode() for file in files]
     assert all(a == f.read_bytes() for a, f in zip(got["IMAGE"], files, strict=True))
     assert same(everything(source, start=300), {k: v[300:] for k, v in got.items()})
+
+
+def test_every_column_of_a_table_becomes_a_typed_field(folder, tmp_path):
+    table = tmp_path / "labels.csv"
+    table.write_text(
+        "id,filepath,class,age,score,taken on,note\n"
+        "7,dog/b.png,zebra,3,0.5,2024-02-01,\n"
+        "8,cat/a.jpg,ant,,1.5,2024-02-03,é\n"
+        "9,dog/a.PNG,ant,12,2.0,2024-02-04,x\n"
+    )
+    source = open_source("images", folder, labels=table, rename="taken on=day")
+    assert source.class_names == ["ant", "zebra"]
+    kinds = [source.schema[n].type.name for n in ("ID", "AGE", "SCORE", "DAY", "NOTE")]
+    assert kinds == ["LONG", "LONG", "DOUBLE", "DATE", "STRING"]
+    got = everything(source)
+    assert got["NAME"] == [b"dog/b.png", b"cat/a.jpg", b"dog/a.PNG"]
+    assert (got["LABEL"], got["AGE"]) == ([1, 0, 0], [3, None, 12])
+    assert (got["ID"], got["NOTE"]) == ([7, 8, 9], [b"", "é".encode(), b"x"])
+    assert got["IMAGE"] == [(folder / n.decode()).read_bytes() for n in got["NAME"]]
+    check_resume(source, max_bytes=1)
+    assert [n for n in source.notes if "1 of 4 images" in n and "cat/deep/er/x.png" in n]
+    few = open_source("images", folder, labels=table, columns="age,class")
+    assert few.schema.names == ("IMAGE", "LABEL", "NAME", "AGE")
+    assert few.fingerprint() != source.fingerprint()
+    table.write_text(table.read_text().replace("0.5", "0.25"))
+    again = open_source("images", folder, labels=table, rename="taken on=day")
+    assert again.fingerprint() != source.fingerprint()
+
+
+TABLES = {
+    "photo,label\ndog/b.png,1\n": (
+        {}, "no column is called filepath", "--rename COLUMN=path.*: photo, label"),
+    "path,age\ndog/B.png,1\ndog/c.png,2\n": ({}, "no such file.*2 rows name no image", "dog/b.png"),
+    "path,label,age\nb,1,3\n": ({}, "entry 1 of .* names it", "there is 'dog/b.png'"),
+    "path,label,age\ndog/b.png,,3\n": ({}, "row 2 has no label", "--rename label=OTHER"),
+    "path,image\ndog/b.png,x\n": ({}, "image's own field IMAGE", "--rename image=OTHER"),
+    "path,age\ndog/b.png,1\n": ({"columns": "aeg"}, "no column 'aeg' to load", "'age'"),
+    "path,age,x\ndog/b.png,1,2\n": ({"rename": "agee=A"}, "no column 'agee' to rename", "'age'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", TABLES)
+def test_what_a_table_does_not_say_is_told_with_a_hint(folder, tmp_path, text):
+    options, message, hint = TABLES[text]
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises((ConfigError, SourceError), match=message) as caught:
+        open_source("images", folder, labels=tmp_path / "t.csv", **options)
+    import re
+
+    assert re.search(hint, caught.value.hint), caught.value.hint
+    if "no such file" in message:
+        skipping = open_source("images", folder, labels=tmp_path / "t.csv", bad_records="skip")
+        assert everything(skipping)["key"] == [] and len(skipping.skipped) == 2
+
+
+def test_labels_that_are_no_classes(folder, tmp_path):
+    (tmp_path / "t.tsv").write_text("image\tlabel\ndog/b.png\t0.5\ncat/a.jpg\t-1\n")
+    source = open_source("images", folder, labels=tmp_path / "t.tsv")
+    assert source.class_names is None
+    assert everything(source)["LABEL"] == [0.5, -1.0]
+
+
+def turned(orientation, pixels):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, "JPEG", exif=exif, quality=95, subsampling=0)
+    return out.getvalue()
+
+
+def test_pixels_are_upright_and_files_as_they_are(tmp_path):
+    upright = np.zeros((24, 16, 3), np.uint8)
+    upright[:8] = (250, 0, 0)
+    # Orientation 6: the camera was held so that the picture has to be turned clockwise.
+    (tmp_path / "a.jpg").write_bytes(turned(6, np.rot90(upright)))
+    (tmp_path / "b.jpg").write_bytes(turned(1, upright))
+    shown = np.stack(everything(open_source("images", tmp_path, decode=True))["IMAGE"])
+    assert shown.shape == (2, 24, 16, 3)
+    assert np.abs(shown.astype(int) - upright).max() < 40
+    (tmp_path / "b.jpg").unlink()
+    lying = open_source("images", tmp_path, decode=True, orient=False)
+    assert lying.schema["IMAGE"].shape == (16, 24, 3)
+    assert everything(open_source("images", tmp_path, resize="24x16"))["IMAGE"][0][0, 0, 0] > 200
+    source = open_source("images", tmp_path)
+    assert everything(source)["IMAGE"] == [(tmp_path / "a.jpg").read_bytes()]
+    assert len([n for n in source.notes if "EXIF" in n and "--decode" in n]) == 1
+
+
+def test_16_bits_of_grey_are_all_loaded(tmp_path):
+    pixels = np.array([[0, 255, 256], [40_000, 65_534, 65_535]], np.uint16)
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    source = open_source("images", tmp_path, decode=True)
+    assert (source.schema["IMAGE"].dtype, source.schema["IMAGE"].type.name) == ("u2", "INT_ARRAY")
+    assert np.array_equal(everything(source)["IMAGE"][0][..., 0], pixels)
+    larger = everything(open_source("images", tmp_path, resize="4x6"))["IMAGE"][0]
+    assert larger.shape == (4, 6, 1) and larger.max() == 65_535
+    small = open_source("images", tmp_path, decode=True, depth=8, channels=1)
+    assert np.array_equal(everything(small)["IMAGE"][0][..., 0], pixels >> 8)
+    Image.fromarray((pixels >> 8).astype(np.uint8)).save(tmp_path / "b.png")
+    for options in ({}, {"channels": 3}):
+        with pytest.raises(SourceError, match=r"(8|16) bits.*--depth 8"):
+            everything(open_source("images", tmp_path, decode=True, **options))
+    for wrong in ({"depth": 12}, {"depth": 16, "channels": 3}):
+        with pytest.raises(ConfigError, match="depth"):
+            open_source("images", tmp_path, decode=True, **wrong)
+
+
+def test_names_classes_and_types_of_a_table_are_those_it_gives(folder, tmp_path):
+    (folder / "labels.csv").write_text(
+        "path,name,label,age,code\ndog/b.png,first,2,3,007\ncat/a.jpg,,0,,x\n"
+    )
+    (folder / "classes.txt").write_text("ant\nbee\nzebra\n")
+    source = open_source("images", folder / "labels.csv", types="age:smallint,code:varchar")
+    assert source.class_names == ["ant", "bee", "zebra"]
+    got = everything(source)
+    assert (got["LABEL"], got["NAME"]) == ([2, 0], [b"first", b""])
+    assert (source.schema["AGE"].type.name, got["CODE"]) == ("SHORT", [b"007", b"x"])
+    check_resume(source, max_bytes=1)
+    (folder / "labels.csv").write_text("path,label\ndog/b.png,bea\n")
+    with pytest.raises(SourceError, match="'bea' is none of the 3 classes") as caught:
+        open_source("images", folder / "labels.csv")
+    assert "'bee'" in caught.value.hint
+
+
+def test_partitions_fit_rows_and_bytes(folder):
+    def chosen(rows, nbytes, limit=None):
+        source = open_source("images", folder)
+        source.rows, source.nbytes = rows, nbytes
+        return partitions_for(source, limit)
+
+    megabyte = 1 << 20
+    assert chosen(300, 900 * megabyte) == 32  # photos: sixteen rows each, or more
+    assert chosen(60_000, 47 * megabyte) == 64
+    assert chosen(60_000, 47 * megabyte, limit=100) == 16
+    assert chosen(10**7, 10**12) == 1024
+    assert chosen(3, 10) == chosen(0, 0) == 16
+    assert (chosen(None, None), chosen(None, 100 * megabyte)) == (None, 128)

@@ -433,3 +433,17 @@ def test_fingerprints(people, tmp_path):
     assert first != open_source("csv", people, types="age:double").fingerprint()
     people.write_text(PEOPLE + "1,x,1,1,true,2000-01-01,2000-01-01 00:00:00\n")
     assert first != open_source("csv", people).fingerprint()
+
+
+def test_columns_are_chosen_and_renamed(tmp_path):
+    file = tmp_path / "t.csv"
+    file.write_text("a b,C,d\n1,x,2.5\n2,y,0.5\n")
+    source = open_source("csv", file, columns="a b,d", rename="a b=first,D=second", key="FIRST")
+    got = everything(source)
+    assert (got["key"], got["SECOND"]) == ([1, 2], [2.5, 0.5])
+    assert source.schema.names == ("SECOND",)
+    assert source.fingerprint() != open_source("csv", file, columns="C").fingerprint()
+    for wrong in ({"rename": "C"}, {"rename": "C=x,C=y"}, {"columns": "Q"}):
+        with pytest.raises(ConfigError) as caught:
+            open_source("csv", file, **wrong)
+        assert caught.value.hint

@@ -9,18 +9,23 @@ is an error.
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from dataclasses import replace
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ignitetf.errors import MissingExtra, SourceError
+from ignitetf.errors import MissingExtra, SchemaError, SourceError
 from ignitetf.load.sources.exact import stored_field
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.datatypes import DATA_TYPES
 from ignitetf.wire.schema import BYTES, Column, Field, Shape, field_for
 
-__all__ = ["arrow_column", "arrow_field", "import_pyarrow"]
+__all__ = ["FIELD_METADATA", "arrow_column", "arrow_field", "import_pyarrow", "marked_field"]
+
+# The metadata of an Arrow field in which an export keeps the field that it was, as JSON.
+FIELD_METADATA: Final = b"ignitetf"
 
 
 def import_pyarrow(what: str) -> Any:
@@ -71,6 +76,47 @@ def arrow_field(name: str, arrow_type: Any, *, nullable: bool = True) -> Field:
     )
 
 
+def marked_field(arrow: Any) -> Field:
+    """Return the field of a column of a table: the one that an export noted, else a new one."""
+    found = arrow_field(arrow.name.upper(), arrow.type, nullable=arrow.nullable)
+    try:
+        noted = Field.from_json(json.loads((arrow.metadata or {})[FIELD_METADATA]))
+    except (KeyError, ValueError, SchemaError):
+        return found
+    pa = import_pyarrow("tables")
+    size = arrow.type.byte_width if pa.types.is_fixed_size_binary(arrow.type) else None
+    # Another tool may have changed the column and kept the metadata.
+    same = noted.name.upper() == found.name and _stands_for(noted, found, size)
+    return replace(noted, name=found.name, nullable=found.nullable) if same else found
+
+
+def _stands_for(noted: Field, found: Field, size: int | None) -> bool:
+    """Whether values of the form that a column has can be those of a noted field.
+
+    Args:
+        noted: The field that was exported.
+        found: The field that the column would be.
+        size: Bytes of each value, if the column has values of one size.
+    """
+    if noted.ragged or found.ragged:
+        alike = noted.ragged and found.ragged and noted.type == found.type
+        return alike and noted.dtype == found.dtype
+    if noted.shape and noted.dtype == np.uint8 and size is not None:
+        return noted.size == size
+    if noted.shape or found.shape:
+        return noted.size == found.size and noted.dtype == found.dtype
+    if noted.dtype == BYTES:
+        texts = (TypeCode.STRING, TypeCode.UUID, TypeCode.DECIMAL)
+        blob = noted.type == found.type == TypeCode.BYTE_ARRAY
+        return found.dtype == BYTES and (blob or (noted.type in texts and found.type in texts))
+    if noted.type in (TypeCode.DATE, TypeCode.TIMESTAMP, TypeCode.TIME):
+        return found.type == noted.type or (noted.type, found.type) == (
+            TypeCode.DATE,
+            TypeCode.TIMESTAMP,
+        )
+    return noted.dtype == found.dtype
+
+
 def _scalar_field(pa: Any, name: str, arrow_type: Any, nullable: bool) -> Field | None:
     types = pa.types
     if (dtype := _number_dtype(pa, arrow_type)) is not None:
@@ -117,6 +163,8 @@ def arrow_column(field: Field, array: Any) -> Column:
         return _lists(pa, Field(field.name, TypeCode.STRING, BYTES), array, valid)
     if field.ragged:
         return _lists(pa, field_for(field.name, field.dtype), array, valid)
+    if field.shape and pa.types.is_fixed_size_binary(array.type):
+        return _fixed_bytes(field, array, valid)
     if field.shape:
         return _fixed_lists(pa, field, array, valid)
     if field.dtype == BYTES:
@@ -125,7 +173,10 @@ def arrow_column(field: Field, array: Any) -> Column:
 
 
 def _numbers(pa: Any, field: Field, array: Any) -> NDArray[Any]:
-    array = _cast(pa, field, array)
+    if field.type == TypeCode.DATE and pa.types.is_timestamp(array.type):
+        array = array.cast(pa.timestamp("ms", array.type.tz)).cast(pa.int64())
+    else:
+        array = _cast(pa, field, array)
     if pa.types.is_float16(array.type):
         array = array.cast(pa.float32())
     elif pa.types.is_uint64(array.type):
@@ -179,6 +230,14 @@ def _lists(pa: Any, inner: Field, array: Any, valid: NDArray[np.bool_] | None) -
     flat = column.values if inner.dtype != BYTES else column
     assert not isinstance(flat, dict)
     return Column(flat, offsets[:-1] - first, lengths, valid)
+
+
+def _fixed_bytes(field: Field, array: Any, valid: NDArray[np.bool_] | None) -> Column:
+    """Return pixels that are stored as their bytes."""
+    size, n = array.type.byte_width, len(array)
+    flat = np.frombuffer(array.buffers()[1], np.uint8, n * size, array.offset * size)
+    shape = tuple(k or 0 for k in field.shape)
+    return Column(flat.reshape(n, *shape), valid=valid)
 
 
 def _fixed_lists(pa: Any, field: Field, array: Any, valid: NDArray[np.bool_] | None) -> Column:

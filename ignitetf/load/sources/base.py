@@ -41,6 +41,7 @@ __all__ = [
     "batch_bytes",
     "check_record_size",
     "column_name",
+    "did_you_mean",
     "keys_of",
     "open_source",
     "ordered_map",
@@ -80,9 +81,11 @@ class Source(ABC):
     Attributes:
         schema: The schema of the records; the loader may change its type name.
         rows: Number of records if known (including bad ones), else None.
+        nbytes: About as many bytes as all records have, if known.
         class_names: Names of the values of LABEL, if they have names.
         key_name: The column used as the key; None for the running key.
         main_limit: For a second table: how many records of the first one it covers; None for all.
+        resumable: Whether it yields the same records in the same order when it is opened again.
         skipped: The bad records skipped by the current or last iteration.
         notes: What users should know about how the data are interpreted, a line each.
         position: First record of the batch after the last one yielded: pass it to
@@ -91,9 +94,11 @@ class Source(ABC):
 
     schema: Schema
     rows: int | None = None
+    nbytes: int | None = None
     class_names: list[str] | None = None
     key_name: str | None = None
     main_limit: int | None = None
+    resumable: bool = True
 
     def __init__(self, *, bad_records: OnBadRecord = "fail") -> None:
         if bad_records not in get_args(OnBadRecord):
@@ -236,7 +241,7 @@ def open_source(kind: str, location: Any = None, **options: Any) -> Source:
     """
     if (found := KINDS.get(kind)) is None:
         raise ConfigError(
-            f"no source kind {kind!r}", hint=_did_you_mean(kind, KINDS) or ", ".join(sorted(KINDS))
+            f"no source kind {kind!r}", hint=did_you_mean(kind, KINDS) or ", ".join(sorted(KINDS))
         )
     module = importlib.import_module(f"ignitetf.load.sources.{found.module}")
     function = getattr(module, found.function)
@@ -245,11 +250,12 @@ def open_source(kind: str, location: Any = None, **options: Any) -> Source:
         if name not in parameters[1:]:
             raise ConfigError(
                 f"source {kind!r} has no option {name!r}",
-                hint=_did_you_mean(name, parameters[1:]) or f"it has: {', '.join(parameters[1:])}",
+                hint=did_you_mean(name, parameters[1:]) or f"it has: {', '.join(parameters[1:])}",
             )
     return cast(Source, function(location, **options))
 
 
-def _did_you_mean(word: str, known: Iterable[str]) -> str | None:
+def did_you_mean(word: str, known: Iterable[str]) -> str | None:
+    """Return the question for the known word that is most alike; None if there is none."""
     close = difflib.get_close_matches(word, list(known), n=1)
     return f"did you mean {close[0]!r}?" if close else None

@@ -83,6 +83,8 @@ class ChainSource(Source):
             self.notes += source.notes
         known = [source.rows for source in self.sources]
         self.rows = None if None in known else sum(n or 0 for n in known)
+        sizes = [source.nbytes for source in self.sources]
+        self.nbytes = None if None in sizes else sum(n or 0 for n in sizes)
 
     def _take_schema(self, source: Source) -> None:
         fields = []

@@ -10,7 +10,7 @@ declared.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -31,6 +31,7 @@ from ignitetf.load.sources.csvtypes import (
     why_not,
     wrong_values,
 )
+from ignitetf.load.sources.headings import chosen_columns
 from ignitetf.load.sources.location import Place, digest, open_plain, reading
 from ignitetf.load.sources.tabular import Table
 from ignitetf.load.sources.utf8 import NOT_UTF8, Utf8Stream
@@ -52,6 +53,8 @@ class CsvSource(Table):
         *,
         delimiter: str = ",",
         types: str | Mapping[str, str] | None = None,
+        columns: str | Iterable[str] | None = None,
+        rename: str | Mapping[str, str] | None = None,
         key: str | None = None,
         bad_records: OnBadRecord = "fail",
     ) -> None:
@@ -61,13 +64,19 @@ class CsvSource(Table):
         if len(delimiter) != 1:
             raise ConfigError(f"delimiter {delimiter!r}", hint="one character")
         self.place = place
+        self.nbytes = place.size()
         self.delimiter = delimiter
-        self._names, self._types = self._infer(option_types(types))
+        self._names, found = self._infer(option_types(types))
+        chosen = chosen_columns(place.name, self._names, columns, rename)
+        # Which columns of the file are loaded, and their types.
+        self._places = [number for number, _ in chosen]
+        self._types = [found[number] for number in self._places]
         fields = [
             arrow_field(name.upper(), kind.arrow, nullable=True)
-            for name, kind in zip(self._names, self._types, strict=True)
+            for (_, name), kind in zip(chosen, self._types, strict=True)
         ]
         self._take_fields(fields, key)
+        self._how = (chosen,) if columns is not None or rename is not None else ()
         for kind in self._types:
             if kind.note is not None:
                 self.note(f"{place.name}: {kind.note}")
@@ -107,7 +116,7 @@ class CsvSource(Table):
     def fingerprint(self) -> str:
         """Made from name, size and time of the file, and the reading options."""
         kinds = [(kind.arrow, kind.declared) for kind in self._types]
-        return digest("csv", self.place.stamp(), self.delimiter, self.key_name, *kinds)
+        return digest("csv", self.place.stamp(), self.delimiter, self.key_name, *kinds, *self._how)
 
     def _read(self, start: int, max_bytes: int) -> Iterator[tuple[int, Batch]]:
         ragged: list[tuple[int, str]] = []
@@ -147,7 +156,7 @@ class CsvSource(Table):
         self, block: Any, numbers: NDArray[np.int64], start: int, max_bytes: int
     ) -> Iterator[tuple[int, Batch]]:
         first = int(np.searchsorted(numbers, start))
-        arrays = [block.column(i).slice(first) for i in range(block.num_columns)]
+        arrays = [block.column(i).slice(first) for i in self._places]
         numbers = numbers[first:]
         wrong: dict[int, tuple[str, str]] = {}
         for i, array in enumerate(arrays):
@@ -287,6 +296,8 @@ def csv(
     key: str | None = None,
     types: str | Mapping[str, str] | None = None,
     delimiter: str = ",",
+    columns: str | Iterable[str] | None = None,
+    rename: str | Mapping[str, str] | None = None,
     bad_records: OnBadRecord = "fail",
 ) -> Source:
     """Open CSV files with a heading, gzipped or not.
@@ -299,6 +310,8 @@ def csv(
             the column has it and the others are bad records; a mixed column is text, and so is one
             whose numbers begin with zeros or are integers beyond a long (`source.notes`).
         delimiter: Separator of columns.
+        columns: Headings of the columns to load, `A,B`; None for all.
+        rename: New names of columns, `OLD=NEW,OLD=NEW`, which `key` then means.
         bad_records: What to do with ragged rows, wrong types and null keys.
 
     Raises:
@@ -307,7 +320,15 @@ def csv(
     if not location:
         raise ConfigError("source 'csv' needs a file")
     sources = [
-        CsvSource(place, delimiter=delimiter, types=types, key=key, bad_records=bad_records)
+        CsvSource(
+            place,
+            delimiter=delimiter,
+            types=types,
+            columns=columns,
+            rename=rename,
+            key=key,
+            bad_records=bad_records,
+        )
         for place in files_at(location, (".csv", ".tsv"))
     ]
     return sources[0] if len(sources) == 1 else ChainSource(sources, bad_records=bad_records)

@@ -4,7 +4,7 @@ spec or sample -> **FeatureSpec** -> fields and columns
 
 A declared type is a dtype with an optional shape: `int64`, `float32[4]`, `float32[?,4]` (varying
 length), `string` (text), `bytes` (blob), `string[?]`, and `uint8[28,28,1]` for pixels packed into
-one bytes value. `tf.io.FixedLenFeature` and `VarLenFeature` objects are accepted too.
+one bytes value. A `?` at the end allows it to be missing: `float32?`. `tf.io.FixedLenFeature` and `VarLenFeature` objects are accepted too.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from ignitetf.wire.schema import BYTES, Column, Field, Shape, field_for
 
 __all__ = ["FeatureSpec", "declared_specs", "inferred_specs"]
 
-_WORD = re.compile(r"\s*([^:,\[\]]+?)\s*:\s*([A-Za-z_0-9]+)\s*(\[[^\]]*\])?\s*(?:,|$)")
-_TYPE = re.compile(r"([A-Za-z_0-9]+)\s*(?:\[([^\]]*)\])?\Z")
+_WORD = re.compile(r"\s*([^:,\[\]]+?)\s*:\s*([A-Za-z_0-9]+)\s*(\[[^\]]*\])?(\??)\s*(?:,|$)")
+_TYPE = re.compile(r"([A-Za-z_0-9]+)\s*(?:\[([^\]]*)\])?(\??)\Z")
 _HINT = "examples: label:int64, image:bytes, box:float32[4], tags:string[?], pixels:uint8[28,28,1]"
 
 
@@ -162,7 +162,7 @@ def _split(text: str) -> dict[str, str]:
             raise ConfigError(
                 f"features {text!r}: not understood from {text[pos:]!r} on", hint=_HINT
             )
-        out[match[1]] = match[2] + (match[3] or "")
+        out[match[1]] = match[2] + (match[3] or "") + match[4]
         pos = match.end()
     return out
 
@@ -179,6 +179,7 @@ def _tensorflow_type(feature: Any) -> str:
 def _field(name: str, text: str) -> Field:
     match = _TYPE.match(text.strip())
     word, inner = (match[1].lower(), match[2]) if match else ("", None)
+    nullable = bool(match and match[3])
     try:
         shape: Shape = ()
         if inner is not None:
@@ -189,9 +190,10 @@ def _field(name: str, text: str) -> Field:
             if len(shape) > 1 or (shape and word == "bytes"):
                 raise ValueError(text)
             code = TypeCode.BYTE_ARRAY if word == "bytes" else TypeCode.STRING
-            return Field(name, TypeCode.STRING_ARRAY if shape else code, BYTES, shape)
+            code = TypeCode.STRING_ARRAY if shape else code
+            return Field(name, code, BYTES, shape, nullable)
         aliases = {"int": "int64", "float": "float32", "double": "float64"}
-        return stored_field(name, np.dtype(aliases.get(word, word)), shape)
+        return stored_field(name, np.dtype(aliases.get(word, word)), shape, nullable=nullable)
     except (ValueError, TypeError, SchemaError) as error:
         raise ConfigError(f"feature {name}: no type {text!r}", hint=_HINT) from error
 

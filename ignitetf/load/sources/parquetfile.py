@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError, SourceError
-from ignitetf.load.sources.arrow import arrow_column, arrow_field, import_pyarrow
+from ignitetf.load.sources.arrow import arrow_column, import_pyarrow, marked_field
 from ignitetf.load.sources.base import Source, keys_of, rows_per_batch
 from ignitetf.load.sources.chain import ChainSource, files_at
 from ignitetf.load.sources.location import Place, digest, one_line, reading
@@ -49,8 +49,9 @@ class ParquetSource(Table):
                 self.rows = footer.num_rows
                 self._groups = [footer.row_group(i).num_rows for i in range(footer.num_row_groups)]
                 size = sum(footer.row_group(i).total_byte_size for i in range(len(self._groups)))
+            self.nbytes = size
             self._record_bytes = size // max(1, self.rows or 0)
-        fields = [arrow_field(f.name.upper(), f.type, nullable=f.nullable) for f in arrow_schema]
+        fields = [marked_field(f) for f in arrow_schema]
         self._take_fields(fields, key)
 
     def _open(self) -> _ParquetFile:

@@ -1,6 +1,6 @@
 """Encoded images: checks that they are complete, finds their size, and decodes their pixels.
 
-bytes -> **check or decode** -> uint8 [height, width, channels]
+bytes -> **check or decode** -> uint8 [height, width, channels], or uint16 [height, width, 1]
 
 The size is read from the header before any pixel is unpacked, so a small file that claims to be an
 enormous image costs nothing. Large images are unpacked one at a time, whatever the number of
@@ -18,11 +18,11 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ignitetf.errors import ConfigError, SourceError
 from ignitetf.load.sources.base import MAX_RECORD_BYTES
@@ -35,14 +35,18 @@ __all__ = [
     "PictureError",
     "Recipe",
     "check_channels",
+    "check_depth",
     "check_picture",
     "decode_cropped",
     "decode_picture",
+    "is_turned",
     "parse_size",
     "picture_suffixes",
+    "pixel_form",
 ]
 
 MAX_PIXELS = 50_000_000
+_DEPTH_HINT = "--depth 8 keeps the upper bits of those that have 16"
 _RESIZE_HINT = "give all images one shape with --resize HEIGHTxWIDTH"
 # Images above this size are unpacked by one thread that does nothing else.
 _LARGE_PIXELS = 4_000_000
@@ -51,8 +55,12 @@ _REFUSED_FORMATS = frozenset({"EPS"})
 # Formats recognised by their first bytes, so that Pillow does not try every decoder in turn.
 _SIGNATURES = ((SIGNATURE, ("PNG",)), (b"\xff\xd8\xff", ("JPEG",)))
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+_ORIENTATION: Final = 0x0112  # the tag of EXIF
+_EXIF: Final = b"Exif\0\0"
+# A JPEG has its EXIF in one of its first segments, of at most this size each.
+_EXIF_WITHIN: Final = 128 << 10
 # An image as it is stored, or None and the reason why it is bad.
-Loaded = tuple[bytes | NDArray[np.uint8] | None, str]
+Loaded = tuple[bytes | NDArray[Any] | None, str]
 
 
 T = TypeVar("T")
@@ -121,6 +129,28 @@ def check_channels(channels: int) -> int:
     if channels not in _MODES:
         raise ConfigError(f"channels={channels}", hint="1 is grey, 3 is RGB, 4 is RGBA")
     return channels
+
+
+def check_depth(depth: int, channels: int | None = None) -> int:
+    """Return the bits of a pixel if images can be decoded to them in this many channels."""
+    if depth not in (8, 16):
+        raise ConfigError(f"depth={depth}", hint="pixels have 8 or 16 bits")
+    if depth == 16 and channels not in (None, 1):
+        raise ConfigError(
+            f"depth=16 with channels={channels}", hint="16 bits are those of grey: channels=1"
+        )
+    return depth
+
+
+def is_turned(data: bytes) -> bool:
+    """Return whether EXIF says that an encoded image is to be turned or mirrored."""
+    if _EXIF not in data[:_EXIF_WITHIN]:
+        return False
+    try:
+        with Image.open(io.BytesIO(data), formats=_formats_of(data)) as image:
+            return bool(image.getexif().get(_ORIENTATION, 1) != 1)
+    except Exception:  # the image has been checked before; damaged EXIF says nothing
+        return False
 
 
 @contextlib.contextmanager
@@ -213,7 +243,11 @@ def decode_picture(
     channels: int = 3,
     resize: tuple[int, int] | None = None,
     max_pixels: int = MAX_PIXELS,
-) -> NDArray[np.uint8]:
+    *,
+    depth: int = 8,
+    reduce: bool = True,
+    orient: bool = False,
+) -> NDArray[Any]:
     """Return the pixels of an image (its first frame), as `[height, width, channels]`.
 
     Args:
@@ -221,22 +255,80 @@ def decode_picture(
         channels: 1 grey, 3 RGB, 4 RGBA.
         resize: Height and width to scale it to (bilinear, ignoring the aspect ratio).
         max_pixels: Larger images are refused.
+        depth: Bits of a pixel: 8, or 16 for images of 16 bits of grey (with one channel).
+        reduce: Whether 8 bits may be the upper ones of 16; else such images are refused.
+        orient: Whether to turn the image upright, as its EXIF says.
+
+    Raises:
+        PictureError: It cannot be decoded, has too many pixels, or has another depth.
+    """
+    how = functools.partial(_decoded, data, channels, resize, max_pixels, depth, reduce, orient)
+    return _apart(how)
+
+
+def pixel_form(
+    data: bytes, max_pixels: int = MAX_PIXELS, *, orient: bool = False
+) -> tuple[tuple[int, int], int]:
+    """Return height and width of an image that decodes, and its bits: 16 of grey, else 8.
 
     Raises:
         PictureError: It cannot be decoded, or has too many pixels.
     """
-    return _apart(functools.partial(_decoded, data, channels, resize, max_pixels))
+
+    def form(apart: bool) -> tuple[tuple[int, int], int]:
+        with _opened(data, max_pixels) as image:
+            _check_thread(image, apart)
+            bits = 16 if _has_16_bits(image, image.format) else 8
+            image.load()
+            if orient:
+                ImageOps.exif_transpose(image, in_place=True)
+            return image.size[::-1], bits
+
+    return _apart(form)
 
 
 def _decoded(
-    data: bytes, channels: int, resize: tuple[int, int] | None, max_pixels: int, apart: bool
-) -> NDArray[np.uint8]:
+    data: bytes,
+    channels: int,
+    resize: tuple[int, int] | None,
+    max_pixels: int,
+    depth: int,
+    reduce: bool,
+    orient: bool,
+    apart: bool,
+) -> NDArray[Any]:
     with _opened(data, max_pixels) as image:
         _check_thread(image, apart)
-        picture = _in_mode(image, image.format, channels)
+        file_format = image.format
+        if orient:
+            ImageOps.exif_transpose(image, in_place=True)
+        bits = 16 if _has_16_bits(image, file_format) else 8
+        if depth == 16:
+            if bits != 16:
+                raise PictureError(f"its pixels have 8 bits of grey or colours; {_DEPTH_HINT}")
+            return _deep_pixels(image, resize)
+        if bits == 16 and not reduce:
+            raise PictureError(f"its pixels have 16 bits; {_DEPTH_HINT}")
+        picture = _in_mode(image, file_format, channels)
         if resize is not None and picture.size != resize[::-1]:
             picture = picture.resize(resize[::-1], Image.Resampling.BILINEAR)
         return _pixels(picture, channels)
+
+
+def _has_16_bits(image: Image.Image, file_format: str | None) -> bool:
+    """Whether an image has 16 bits of grey."""
+    return image.mode.startswith("I;16") or (image.mode == "I" and file_format == "PNG")
+
+
+def _deep_pixels(image: Image.Image, resize: tuple[int, int] | None) -> NDArray[np.uint16]:
+    pixels = np.asarray(image).astype(np.uint16)
+    if resize is not None and pixels.shape != resize:
+        # Pillow scales 32-bit floats, which hold 16 bits exactly.
+        scaled = Image.fromarray(pixels.astype(np.float32)).resize(
+            resize[::-1], Image.Resampling.BILINEAR
+        )
+        pixels = np.rint(np.asarray(scaled)).clip(0, 0xFFFF).astype(np.uint16)
+    return pixels[:, :, np.newaxis]
 
 
 def decode_cropped(
@@ -276,7 +368,7 @@ def _cropped(
 
 def _in_mode(image: Image.Image, file_format: str | None, channels: int) -> Image.Image:
     """Convert an image to 8 bits; from 16 bits the upper ones, where Pillow would clip at 255."""
-    if image.mode.startswith("I;16") or (image.mode == "I" and file_format == "PNG"):
+    if _has_16_bits(image, file_format):
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     elif image.mode in ("I", "F"):
         raise PictureError("its pixels have 32 bits, decoded ones 8; keep the files as they are")
@@ -298,6 +390,9 @@ class Recipe:
         channels: Channels of decoded images.
         max_pixels: Images with more are bad.
         check_pixels: Whether files that are kept are checked to their last pixel.
+        depth: Bits of decoded pixels.
+        reduce: Whether 8 bits may be the upper ones of 16.
+        orient: Whether decoded images are turned upright.
     """
 
     shape: tuple[int, ...] | None
@@ -305,6 +400,14 @@ class Recipe:
     channels: int
     max_pixels: int
     check_pixels: bool = True
+    depth: int = 8
+    reduce: bool = True
+    orient: bool = False
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Dtype of decoded pixels."""
+        return np.dtype(np.uint16 if self.depth == 16 else np.uint8)
 
     def load_all(self, folder: Place, names: Sequence[str]) -> list[Loaded]:
         """Load the files of these names below a folder."""
@@ -317,7 +420,15 @@ class Recipe:
             if self.shape is None:
                 check_picture(data, self.max_pixels, pixels=self.check_pixels)
                 return data, ""
-            pixels = decode_picture(data, self.channels, self.resize, self.max_pixels)
+            pixels = decode_picture(
+                data,
+                self.channels,
+                self.resize,
+                self.max_pixels,
+                depth=self.depth,
+                reduce=self.reduce,
+                orient=self.orient,
+            )
         except PictureError as error:
             return None, str(error)
         except SourceError as error:

@@ -157,6 +157,7 @@ class RecordSource(Source):
                 buffer, size = [], 0
         if buffer:
             yield number, self._convert(buffer, number - len(buffer))
+        self.rows = number
 
     def _pull(self, iterator: Iterator[Any]) -> Iterator[Any]:
         """Yield the items; whatever their producer raises becomes a SourceError."""

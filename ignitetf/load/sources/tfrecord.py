@@ -155,6 +155,7 @@ class TfRecordSource(Source):
         """
         super().__init__(bad_records=bad_records)
         self.place = place
+        self.nbytes = place.size()
         sample = [] if like is not None else self._sample()
         try:
             if like is not None:

@@ -54,6 +54,7 @@ class VocImages(Source):
         super().__init__(bad_records=bad_records)
         self.folder = folder
         self.rows = len(folder.names)
+        self.nbytes = sum(map(folder.size_of, range(self.rows)))
         self.class_names = folder.class_names
         self._annotations = VocAnnotations(folder, bad_records=bad_records)
         image = Field("IMAGE", TypeCode.BYTE_ARRAY, BYTES)

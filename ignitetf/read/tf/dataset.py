@@ -192,6 +192,11 @@ class IgniteDataset(OwnDataset):
         return self._form
 
     @property
+    def class_names(self) -> list[str]:
+        """Names of the values 0, 1, 2 ... of LABEL; empty if they have none."""
+        return self._rows.class_names
+
+    @property
     def _length(self) -> int | None:
         """Elements of every epoch; None if unknown.
 

@@ -1,0 +1,1 @@
+"""Data sets to files: image folders, TFRecord, Parquet and WebDataset shards."""

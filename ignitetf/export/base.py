@@ -1,0 +1,101 @@
+"""What a format is: it checks the fields, then writes batches into files.
+
+rows -> **format** -> target
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignitetf.errors import SchemaError
+from ignitetf.export.rows import ExportRows
+from ignitetf.export.target import Target
+from ignitetf.wire.schema import BYTES, Batch, Column, Field
+
+__all__ = ["Format", "Sink", "cannot_hold", "python_values"]
+
+
+class Sink(ABC):
+    """A file that rows are written to."""
+
+    @abstractmethod
+    def write(self, batch: Batch) -> None:
+        """Append rows; raises SchemaError for a value that the format cannot hold."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Write what is left, and close the file."""
+
+
+class Format(ABC):
+    """How rows become files, decided before the first row is read.
+
+    Attributes:
+        kind: The kind of source that loads the files again.
+        suffix: Of the files.
+    """
+
+    kind: str
+    suffix: str
+
+    def __init__(self, rows: ExportRows) -> None:
+        """Check the fields; raises SchemaError for one that the format cannot hold."""
+        self.rows = rows
+        self.fields: tuple[Field, ...] = rows.fields
+
+    @abstractmethod
+    def open(self, target: Target, name: str) -> Sink:
+        """Open a new file of a target; `name` is empty if it is the target itself."""
+
+    def options(self) -> Sequence[str]:
+        """Return the options of `ignitetf load` with which the files load as what they were."""
+        return ()
+
+
+def cannot_hold(format_name: str, field: Field, what: str = "") -> SchemaError:
+    """Return the error for a field, or a value in it, that a format has no form for."""
+    kind = field.type.name.lower()
+    other = "parquet" if format_name != "parquet" else "another format"
+    return SchemaError(
+        f"field {field.name}: {format_name} cannot hold {what or f'values of the type {kind}'}",
+        hint=f"export to {other}, or choose other fields with --fields, or rows with --where",
+        field=field.name,
+    )
+
+
+def python_values(field: Field, column: Column) -> list[Any]:
+    """Return the values of numbers, texts, blobs and arrays; None for a null.
+
+    Texts and blobs are `bytes`, arrays those of NumPy with the field's shape, lists of texts lists
+    of `bytes`.
+    """
+    values: list[Any]
+    if column.starts is None or column.lengths is None:
+        assert isinstance(column.values, np.ndarray)
+        dense: NDArray[Any] = column.values
+        if field.shape:
+            shape = tuple(n for n in field.shape if n is not None)
+            values = list(dense.reshape(len(dense), *shape))
+        else:
+            values = dense.tolist()
+    elif isinstance(column.values, Column):
+        inner = column.values.to_bytes()
+        ends = (column.starts + column.lengths).tolist()
+        values = [inner[a:b] for a, b in zip(column.starts.tolist(), ends, strict=True)]
+    elif field.dtype == BYTES:
+        values = list(column.to_bytes())
+    else:
+        whole = column.values
+        assert isinstance(whole, np.ndarray)
+        ends = (column.starts + column.lengths).tolist()
+        rest = tuple(n for n in field.shape[1:] if n is not None)
+        pairs = zip(column.starts.tolist(), ends, strict=True)
+        values = [whole[a:b].reshape(-1, *rest) for a, b in pairs]
+    if column.valid is None:
+        return values
+    return [v if valid else None for v, valid in zip(values, column.valid.tolist(), strict=True)]

@@ -1,0 +1,96 @@
+"""The rows of a data set in the order in which they are exported.
+
+cache -> reader -> **rows, by ascending key** -> formats
+
+By ascending key, rows of loaded data come in the order of their source. Rows whose keys have no
+order, and rows in blocks, come by partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from ignitetf.errors import ConfigError, SchemaError
+from ignitetf.net.client import Client
+from ignitetf.read.arguments import chosen_partitions, key_order_of, open_reader, order_of
+from ignitetf.read.options import ReadOptions
+from ignitetf.read.plan import WINDOW_BYTES, Position, Shard
+from ignitetf.read.reader import CacheReader
+from ignitetf.read.rows import EpochRows
+from ignitetf.wire.schema import Batch, Field
+
+__all__ = ["KEY", "ExportRows"]
+
+# The field of the keys, where they are not the numbers that a load gives rows by itself.
+KEY: Final = "KEY"
+_ALONE: Final = Shard(0, 1)
+
+
+class ExportRows:
+    """The rows to export.
+
+    Attributes:
+        name: Name of the cache or data set.
+        fields: The fields of each row; keys that are no running numbers come first.
+        class_names: Names of the values of LABEL, if they have names.
+        length: Number of rows; None if only reading can tell.
+        keyed: Whether the keys are among the fields.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        name: str,
+        *,
+        fields: Sequence[str] | None = None,
+        where: str | None = None,
+        split: str | None = None,
+    ) -> None:
+        """Open a cache; raises what `open_rows` raises."""
+        options = ReadOptions(fields=fields, where=where, split=split, raw_nulls=True)
+        reader = open_reader(client, name, options, 1)
+        self.name = name
+        self.class_names = [] if reader.manifest is None else list(reader.manifest.class_names)
+        self._rows, ordered = _in_order(reader)
+        self.length = self._rows.length
+        whole = where is None and split is None
+        self.keyed = not (ordered and whole and reader.own_keys is not None)
+        self._key_fields = _key_fields(reader) if self.keyed else ()
+        self.fields = (*self._key_fields, *reader.schema.fields)
+        self.nbytes = int(reader.entry_bytes * (self.length or 0))
+        if alike := {f.name for f in self._key_fields} & set(reader.schema.names):
+            raise SchemaError(
+                f"{name}: the key and a field are both called {sorted(alike)[0]}",
+                hint="leave the field out with --fields",
+            )
+
+    def batches(self) -> Generator[Batch, None, None]:
+        """Yield the rows, keys among the columns where `keyed` says so; close it to stop early."""
+        for batch in self._rows.column_batches():
+            key = batch.key
+            assert key is not None
+            columns = dict(batch.columns)
+            if len(self._key_fields) == 1 and not isinstance(key.values, dict):
+                columns[KEY] = key
+            elif self.keyed:
+                assert isinstance(key.values, dict)
+                columns |= key.values
+            yield Batch(key, columns)
+
+
+def _in_order(reader: CacheReader) -> tuple[EpochRows, bool]:
+    """Return all rows, by key where that is possible, and whether it is."""
+    try:
+        keys = key_order_of(reader, "keys", None, None, None, _ALONE, WINDOW_BYTES)
+        return EpochRows(reader, keys, _ALONE, Position(0)), True
+    except ConfigError:
+        partitions = chosen_partitions(reader, -1, local=False)
+        scan = order_of(reader, partitions, None, None, _ALONE, WINDOW_BYTES)
+        return EpochRows(reader, scan, _ALONE, Position(0)), False
+
+
+def _key_fields(reader: CacheReader) -> tuple[Field, ...]:
+    key = reader.schema.key
+    return key.fields or (replace(key, name=KEY),)

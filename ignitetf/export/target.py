@@ -1,0 +1,122 @@
+"""Where an export goes: a file or a folder that appears whole, or not at all.
+
+formats -> **files under a temporary name** -> rename -> target
+
+Everything goes through fsspec, so that `igfs://` and other URLs work as local paths do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+import secrets
+from typing import IO, Final, cast
+
+from ignitetf.errors import ConfigError
+
+__all__ = ["MARKER", "Target"]
+
+# In a folder that an export made, and which another one may therefore replace.
+MARKER: Final = ".ignitetf-export"
+
+
+class Target:
+    """A file or folder to write, as a context manager.
+
+    An exception, Ctrl-C included, removes what was written; a process that is killed leaves a
+    hidden name, `.NAME.exporting-...`, beside the target, but nothing under its own.
+
+    Args:
+        location: Local path or fsspec URL.
+        folder: Whether it is a folder of files.
+        overwrite: Whether a file, or a folder that an export made, may be replaced.
+
+    Raises:
+        ConfigError: There is something that may not be replaced, or no folder to write in.
+    """
+
+    def __init__(self, location: str, *, folder: bool, overwrite: bool) -> None:
+        import fsspec
+
+        self.location = location
+        self.folder = folder
+        self._fs, path = fsspec.core.url_to_fs(location)
+        self._path = str(path).rstrip("/")
+        above, name = posixpath.split(self._path)
+        if not name:
+            raise ConfigError(f"{location!r} names no file or folder", hint="name one that is new")
+        self._there = bool(self._fs.exists(self._path))
+        if self._there:
+            self._require_replaceable(overwrite)
+        if above and not self._fs.isdir(above):
+            raise ConfigError(f"{location}: there is no folder {above}", hint="make it first")
+        self._temporary = posixpath.join(above, f".{name}.exporting-{secrets.token_hex(4)}")
+        self.files = 0
+        self._open: list[IO[bytes]] = []
+
+    def _require_replaceable(self, overwrite: bool) -> None:
+        is_folder = bool(self._fs.isdir(self._path))
+        if is_folder and not self._fs.ls(self._path, detail=False):
+            return
+        if not overwrite:
+            raise ConfigError(
+                f"{self.location} exists", hint="name another target, or replace it: --overwrite"
+            )
+        if is_folder and not self._fs.exists(f"{self._path}/{MARKER}"):
+            raise ConfigError(
+                f"{self.location} is a folder that no export made, so it is not replaced",
+                hint="remove it yourself, or name another target",
+            )
+
+    def __enter__(self) -> Target:
+        if self.folder:
+            self._fs.makedirs(self._temporary, exist_ok=True)
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            try:
+                self._publish()
+            except BaseException:
+                self._discard()
+                raise
+        else:
+            self._discard()
+
+    def open(self, name: str) -> IO[bytes]:
+        """Open a new file: the target itself, or one of this name below the folder."""
+        path = self._temporary
+        if self.folder:
+            path = f"{self._temporary}/{name}"
+            if "/" in name:
+                self._fs.makedirs(posixpath.dirname(path), exist_ok=True)
+        self.files += 1
+        file = cast(IO[bytes], self._fs.open(path, "wb"))
+        self._open = [each for each in self._open if not each.closed] + [file]
+        return file
+
+    def _publish(self) -> None:
+        if self.folder:
+            with self._fs.open(f"{self._temporary}/{MARKER}", "wb") as file:
+                file.write(b"Made by 'ignitetf export', which may replace this folder.\n")
+        old = f"{self._temporary}.old"
+        if self._there:
+            self._move(self._path, old)
+        try:
+            self._move(self._temporary, self._path)
+        except BaseException:
+            if self._there:
+                self._move(old, self._path)
+            raise
+        if self._there:
+            self._fs.rm(old, recursive=True)
+
+    def _move(self, source: str, target: str) -> None:
+        self._fs.mv(source, target, recursive=bool(self._fs.isdir(source)))
+
+    def _discard(self) -> None:
+        for file in self._open:
+            with contextlib.suppress(Exception):  # of a file that is removed anyway
+                file.close()
+        with contextlib.suppress(FileNotFoundError):
+            self._fs.rm(self._temporary, recursive=self.folder)

@@ -1,0 +1,306 @@
+"""`ignitetf export`: what is exported and loaded again is equal, in every format."""
+
+import contextlib
+import datetime as dt
+import io
+import json
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from decimal import Decimal
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ignitetf.errors import ConfigError, SchemaError
+from ignitetf.explore.head import first_rows
+from ignitetf.explore.preview import contact_sheet
+from ignitetf.explore.stats import dataset_stats
+from ignitetf.export.export import export_dataset
+from ignitetf.load.kinds import KINDS
+from ignitetf.load.loader import load_dataset
+from ignitetf.load.sources import open_source
+from ignitetf.read.rows import open_rows
+from ignitetf.tables.catalog import read_manifest
+from ignitetf.tables.describe import describe
+
+pytestmark = pytest.mark.node
+ROWS = 300
+PROGRAM = "from ignitetf.cli.main import main; main()"
+
+
+def command(*words, **options):
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, *words], capture_output=True, text=True, **options
+    )
+
+
+def names_in(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def same(left, right):
+    if isinstance(left, np.ndarray) or isinstance(right, np.ndarray):
+        return left.dtype == right.dtype and np.array_equal(left, right)
+    return left == right
+
+
+def content(client, name):
+    """All rows by key, and what the manifest says of them."""
+    manifest = read_manifest(client, name)
+    rows = first_rows(client, name, manifest.rows + 1)
+    return {row.pop("key"): row for row in rows}, manifest
+
+
+def require_equal(client, name, again):
+    (rows, old), (found, new) = content(client, name), content(client, again)
+    assert found.keys() == rows.keys()
+    for key, row in rows.items():
+        assert sorted(found[key]) == sorted(row), key
+        assert all(same(found[key][n], value) for n, value in row.items()), (key, found[key], row)
+    types = [{f.name: (f.type, f.dtype, f.shape) for f in m.schema.fields} for m in (old, new)]
+    assert types[0] == types[1]
+
+
+def check_round_trip(client, name, target, **options):
+    """Export, load as the report says, compare."""
+    report = export_dataset(client, name, str(target), **options)
+    _, load, kind, place, cache, _, *words = shlex.split(report.load)
+    assert (load, cache) == ("load", "--cache")
+    flags = {option.flag: option for option in KINDS[kind].options}
+    found = {}
+    while words:
+        option = flags[words.pop(0)]
+        found[option.name] = True if option.type is bool else option.type(words.pop(0))
+    source = open_source(kind, place, **found)
+    load_dataset(source, f"{name}_AGAIN", client=client, if_exists="replace")
+    require_equal(client, name, f"{name}_AGAIN")
+    return report
+
+
+def picture(number):
+    out = io.BytesIO()
+    pixels = np.random.default_rng(number).integers(0, 256, (5, 7, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(out, "JPEG" if number % 2 else "PNG")
+    return out.getvalue()
+
+
+@pytest.fixture(scope="module")
+def pets(tmp_path_factory):
+    """Image files of two classes, with a table that has nulls."""
+    folder = tmp_path_factory.mktemp("pets")
+    lines = ["path,label,age,score,taken,note"]
+    for i in range(60):
+        path = f"{'cat' if i % 3 else 'dog'}/{i:02}.{'jpg' if i % 2 else 'png'}"
+        (folder / path).parent.mkdir(exist_ok=True)
+        (folder / path).write_bytes(picture(i))
+        age = "" if i % 5 == 0 else i
+        note = '"é, x"' * (i % 2)
+        lines.append(f"{path},{path[:3]},{age},{i / 3},2024-01-{i % 28 + 1:02},{note}")
+    (folder / "labels.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+def require_class_names(client, address, name):
+    """Class names are wherever labels are shown."""
+    assert open_rows(name, client=client, nulls="default").class_names == ["cat", "dog"]
+    assert describe(client, name)["class_names"] == ["cat", "dog"]
+    assert dataset_stats(client, name).class_names == ["cat", "dog"]
+    sheet = contact_sheet(client, name, count=6)
+    assert [tile.caption for tile in sheet.tiles] == ["cat"] * 3 + ["dog"] * 3
+
+
+FORMATS = {"folder": "", "tfrecord": ".tfrecord", "parquet": ".parquet", "webdataset": ".tar"}
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_images_come_back_as_they_were(client, address, cache_name, pets, tmp_path, kind):
+    source = open_source("images", pets / "labels.csv")
+    load_dataset(source, cache_name, client=client)
+    assert client.partition_count(cache_name) == 16
+    options = {}
+    if kind == "tfrecord":
+        with pytest.raises(SchemaError, match=r"SCORE.*64 bits|TAKEN.*tfrecord cannot hold"):
+            export_dataset(client, cache_name, str(tmp_path / "out.tfrecord"))
+        assert not names_in(tmp_path)
+        options = {"fields": ["IMAGE", "LABEL", "NAME", "AGE", "NOTE"]}
+        load_dataset(
+            open_source("images", pets / "labels.csv", columns="label,age,note"),
+            cache_name, client=client, if_exists="replace",
+        )  # fmt: skip
+    target = tmp_path / f"out{FORMATS[kind]}"
+    report = check_round_trip(client, cache_name, target, **options)
+    assert report.rows == 60
+    require_class_names(client, address, cache_name)
+    if kind == "folder":
+        for i in (0, 1):
+            path = f"{'cat' if i % 3 else 'dog'}/{i:02}.{'jpg' if i % 2 else 'png'}"
+            assert (target / path).read_bytes() == picture(i)
+        assert read_manifest(client, f"{cache_name}_AGAIN").class_names == ("cat", "dog")
+
+
+def typed(i):
+    return {
+        "IMAGE": np.full((4, 3, 1), i % 250, np.uint8),
+        "DEEP": np.full((2, 2), i * 200, np.uint16),
+        "VEC": np.arange(i % 4, dtype=np.float32),
+        "DOUBLES": np.array([i / 7, -0.1]),
+        "I16": np.int16(i - 100),
+        "U32": np.uint32(4_000_000_000 + i),
+        "LONG": -(2**60) + i,
+        "HALF": i / 2,
+        "FLAG": bool(i % 2),
+        "TEXT": f'zeile {i}\n"ü",' if i % 3 else "",
+        "WORDS": [f"w{k}" for k in range(i % 3)],
+        "LABEL": i % 10,
+        "NOTHING": None if i % 4 else i,
+        "NO_TEXT": None if i % 5 else f"t{i}",
+    }
+
+
+@pytest.fixture
+def rows(client, cache_name):
+    load_dataset([typed(i) for i in range(ROWS)], cache_name, client=client)
+    return cache_name
+
+
+@pytest.mark.parametrize("kind", ["tfrecord", "parquet", "webdataset"])
+def test_typed_rows_come_back_as_they_were(client, address, rows, tmp_path, kind):
+    target = tmp_path / "out"
+    report = check_round_trip(client, rows, target, format=kind, shards=3)
+    assert (report.files, report.rows) == (3, ROWS)
+    assert len([n for n in names_in(target) if not n.startswith(".")]) == 3
+
+
+def test_times_decimals_and_keys_of_their_own(client, address, cache_name, tmp_path):
+    made = [
+        {
+            "K": f"k{i:03}",
+            "AT": dt.datetime(2024, 1, 1, 2, 3, 4, i) if i % 3 else None,
+            "DAY": dt.date(2024, 1, 1) + dt.timedelta(days=i),
+            "CLOCK": dt.time(1, 2, i % 60),
+            "PRICE": Decimal(i) / 4,
+            "UID": uuid.UUID(int=i),
+        }
+        for i in range(40)
+    ]
+    load_dataset(made, cache_name, client=client, key="K")
+    for kind in ("parquet", "webdataset"):
+        check_round_trip(client, cache_name, tmp_path / kind, format=kind)
+    with pytest.raises(SchemaError, match="tfrecord cannot hold") as caught:
+        export_dataset(client, cache_name, str(tmp_path / "x.tfrecord"))
+    assert "--fields" in caught.value.hint
+    with pytest.raises(SchemaError, match="no field holds images"):
+        export_dataset(client, cache_name, str(tmp_path / "x"))
+    assert names_in(tmp_path) == ["parquet", "webdataset"]
+
+
+def test_rows_in_blocks_keep_their_keys(client, address, cache_name, tmp_path):
+    made = [{"X": i, "VEC": np.full(3, i, np.float32)} for i in range(200)]
+    load_dataset(made, cache_name, client=client, layout="blocks")
+    check_round_trip(client, cache_name, tmp_path / "out", format="tfrecord", shards=2)
+
+
+def test_pixels_go_to_a_folder_and_rows_can_be_chosen(client, address, cache_name, tmp_path):
+    texts = ["007", "NA", "null", "", 'a "b", c', "two\nlines", " x ", "é"]
+    made = [
+        {
+            "IMAGE": np.full((4, 3, 1), i * 1000, np.uint16),
+            "LABEL": np.int32(i % 3),
+            "NAME": ("../x", "a b/ü.png", "", "same", "/abs", ".hid")[i % 6],
+            "WORD": texts[i % 8],
+            "SHORT": np.int16(-i),
+            "REAL": np.float32(i / 3),
+            "SCORE": i / 3 if i % 4 else None,
+            "FLAG": bool(i % 2),
+            "AT": dt.datetime(2024, 1, 1, 2, 3, 4, i),
+            "DAY": dt.date(2024, 1, i % 28 + 1) if i % 5 else None,
+        }
+        for i in range(50)
+    ]
+    load_dataset(made, cache_name, client=client)
+    check_round_trip(client, cache_name, tmp_path / "all")
+    assert names_in(tmp_path) == ["all"] and not (tmp_path / "x").exists()
+    load_dataset(
+        [{**made[0], "WORD": None}, made[1]], cache_name, client=client, if_exists="replace"
+    )
+    with pytest.raises(SchemaError, match=r"WORD.*nulls"):
+        export_dataset(client, cache_name, str(tmp_path / "none"))
+    assert names_in(tmp_path) == ["all"]
+    load_dataset(made, cache_name, client=client, if_exists="replace")
+    report = export_dataset(client, cache_name, str(tmp_path / "one.parquet"), where="LABEL = 1")
+    assert report.rows == 17 and "--key KEY" in report.load
+    from pyarrow import parquet
+
+    table = parquet.read_table(tmp_path / "one.parquet")
+    assert table["KEY"].to_pylist() == list(range(1, 50, 3))
+
+
+def test_the_target_is_whole_or_not_there(client, address, rows, tmp_path):
+    target = tmp_path / "out.parquet"
+    for words in (["out.parket"], ["out", "--format", "parqet"], ["out", "--split", "tran"]):
+        done = command("export", rows, str(tmp_path / words[0]), *words[1:], "--address", address)
+        assert done.returncode and "hint" in done.stderr, done.stderr
+    done = command("export", rows, str(target), "--address", address, "-o", "json")
+    found = json.loads(done.stdout)
+    assert found["rows"] == ROWS
+    words = shlex.split(found["load"].replace(f"--cache {rows}", f"--cache {rows}_AGAIN"))[1:]
+    assert command(*words, "--address", address).returncode == 0
+    require_equal(client, rows, f"{rows}_AGAIN")
+    before = target.read_bytes()
+    with pytest.raises(ConfigError, match="exists"):
+        export_dataset(client, rows, str(target))
+
+    def fail(rows, size):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        export_dataset(client, rows, str(target), overwrite=True, on_progress=fail)
+    assert target.read_bytes() == before and names_in(tmp_path) == ["out.parquet"]
+    export_dataset(client, rows, str(target), overwrite=True, fields=["I16"])
+    assert target.read_bytes() != before
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("x")
+    with pytest.raises(ConfigError, match="no export made"):
+        options = {"shards": 2, "overwrite": True, "format": "tfrecord"}
+        export_dataset(client, rows, str(tmp_path / "mine"), **options)
+    for _ in range(2):
+        export_dataset(client, rows, str(tmp_path / "s"), **options)
+    assert names_in(tmp_path) == ["mine", "out.parquet", "s"]
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_export_leaves_nothing(client, address, cache_name, tmp_path, how):
+    load_dataset({"X": np.zeros((3000, 20_000), np.uint8)}, cache_name, client=client)
+    words = ["export", cache_name, str(tmp_path / "out"), "--format", "webdataset", "--shards", "9"]
+    with subprocess.Popen([sys.executable, "-c", PROGRAM, *words, "--address", address]) as process:
+        until = time.monotonic() + 60
+        while not any(p.stat().st_size for p in tmp_path.glob(".out.*/*.tar")):
+            assert time.monotonic() < until and process.poll() is None
+            time.sleep(0.005)
+        process.send_signal(how)
+        assert process.wait(60)
+    assert not names_in(tmp_path)
+    with contextlib.suppress(Exception):
+        client.destroy_cache(cache_name)
+
+
+def test_into_igfs(client, address, rows):
+    import fsspec
+
+    url = f"igfs://{address}/export-{rows}"
+    fs, path = fsspec.url_to_fs(url)
+    fs.makedirs(path)
+    for shards in (1, 2, 2):
+        target = f"{url}/{'one.parquet' if shards == 1 else 'two'}"
+        options = {"format": "parquet", "shards": shards, "overwrite": True}
+        export_dataset(client, rows, target, **options)
+    assert fs.cat(f"{path}/one.parquet")[:4] == b"PAR1"
+    found = {name.removeprefix(f"{path}/") for name in fs.find(path)}
+    shard = "two/0000{}-of-00002.parquet"
+    assert found - {"two/.ignitetf-export"} == {"one.parquet", shard.format(0), shard.format(1)}
+    fs.rm(path, recursive=True)

@@ -1,0 +1,59 @@
+"""Shards of others: samples by their names, whatever the tar file is packed with."""
+
+import io
+import json
+import tarfile
+
+import numpy as np
+import pytest
+from PIL import Image
+from source_helpers import check_resume, everything
+
+from ignitetf.errors import SourceError
+from ignitetf.load.sources import open_source
+
+
+def image(number):
+    out = io.BytesIO()
+    Image.new("RGB", (4, 3), (number, 0, 0)).save(out, "PNG")
+    return out.getvalue()
+
+
+def shard(path, numbers, mode="w"):
+    with tarfile.open(path, mode) as tar:
+        for n in numbers:
+            array = io.BytesIO()
+            np.save(array, np.arange(3.0) + n)
+            files = {
+                "png": image(n),
+                "cls": str(n % 2).encode(),
+                "json": json.dumps({"age": n, "who": f"p{n}"}).encode(),
+                "vec.npy": array.getvalue(),
+            }
+            for suffix, data in files.items():
+                info = tarfile.TarInfo(f"train/{n:04}.{suffix}")
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+
+
+def test_samples_of_any_origin_are_records(tmp_path):
+    shard(tmp_path / "a-0.tar", range(5))
+    shard(tmp_path / "a-1.tar", range(5, 12), "w:gz")
+    source = open_source("webdataset", str(tmp_path / "a-*.tar"))
+    got = everything(source)
+    assert sorted(source.schema.names) == ["AGE", "IMAGE", "LABEL", "VEC", "WHO"]
+    assert got["key"] == got["AGE"] == list(range(12))
+    assert got["IMAGE"] == [image(n) for n in range(12)]
+    assert got["LABEL"] == [n % 2 for n in range(12)]
+    assert all((vec == np.arange(3.0) + n).all() for n, vec in enumerate(got["VEC"]))
+    check_resume(source)
+
+
+def test_a_damaged_shard_is_named(tmp_path):
+    shard(tmp_path / "a.tar", range(5))
+    data = (tmp_path / "a.tar").read_bytes()
+    for name, part in (("cut.tar", data[:3000]), ("text.tar", b"no tar file" * 100)):
+        (tmp_path / name).write_bytes(part)
+        with pytest.raises(SourceError, match=name) as caught:
+            everything(open_source("webdataset", str(tmp_path / name)))
+        assert caught.value.hint
