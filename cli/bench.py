@@ -59,7 +59,6 @@ class WriteProfile(str, Enum):
 @app.callback()
 def bench() -> None:
     """Measure rates beside the limit of the machine."""
-    quiet_tensorflow()
 
 
 @app.command()
@@ -121,6 +120,7 @@ def read(
         from ignitetf.bench.plot import check_plot
 
         check_plot(plot)
+    quiet_tensorflow()
     rates = _read(connect, wanted, rounds, (partitions or [8])[0], count, way)
     if sweep:
         rates += _read_partitions(connect, nodes, partitions, count, rounds)
@@ -230,6 +230,7 @@ def fs(
     """
     from ignitetf.bench.fs import bench_fs
 
+    quiet_tensorflow()
     report = bench_fs(
         connect.settings(), size_bytes=size << 20, rounds=rounds, files=files, say=note
     )

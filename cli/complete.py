@@ -65,19 +65,17 @@ def answer(environment: Mapping[str, str]) -> bool:
     kind = wanted(words, word)
     if kind is None:
         return False
+    if environment.get("_TYPER_COMPLETE_FISH_ACTION") == "is-args":
+        return True  # fish asks whether to leave out the files of this machine
     try:
-        found = _names(kind, word, words, environment)
+        found = _names(kind, word, words)
     except Exception:  # whatever it is, a shell that completes a word has no place for it
         found = []
-    if _is_question(environment):
-        sys.exit(0 if found else 1)
     sys.stdout.write(_formatted(shell, found, environment))
     return True
 
 
-def _names(
-    kind: Kind, word: str, words: Sequence[str], environment: Mapping[str, str]
-) -> list[str]:
+def _names(kind: Kind, word: str, words: Sequence[str]) -> list[str]:
     """Return the names that begin with a word; ends the process if the cluster needs too long."""
     if kind == "node":
         from ignitetf.local.state import kept_nodes
@@ -88,7 +86,7 @@ def _names(
 
         return _beginning(word, profile_names())
     # Whatever is under way then is left behind: the answer would come too late.
-    alarm = threading.Timer(_LIMIT_S, os._exit, (int(_is_question(environment)),))
+    alarm = threading.Timer(_LIMIT_S, os._exit, (0,))
     alarm.daemon = True
     alarm.start()
     from ignitetf.cli.live import live_names
@@ -179,11 +177,6 @@ def _settings(words: Sequence[str]) -> Any:
         if option in _CONNECTION and (equals or index + 1 < len(words)):
             given[_CONNECTION[option]] = value if equals else words[index + 1]
     return Settings.resolve(**given)
-
-
-def _is_question(environment: Mapping[str, str]) -> bool:
-    """Whether fish only asks if there is an answer, and takes an exit code for that."""
-    return environment.get("_TYPER_COMPLETE_FISH_ACTION") == "is-args"
 
 
 def _formatted(shell: str, names: Sequence[str], environment: Mapping[str, str]) -> str:

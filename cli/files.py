@@ -19,9 +19,11 @@ from typing import Any, Final
 from ignitetf.cli.output import QueryOutput, Rows, note, progress, show, unique
 from ignitetf.errors import MissingExtra, SchemaError
 
-__all__ = ["Counted", "Limited", "form_of", "write_file", "write_parquet"]
+__all__ = ["Counted", "Limited", "arrow_table", "form_of", "write_file", "write_parquet"]
 
-PARQUET_ROWS: Final = 8192  # rows per row group
+PARQUET_ROWS: Final = 8192  # rows per row group, as long as they have
+_GROUP_BYTES: Final = 8 << 20  # no more bytes of text and blobs than these
+_TYPED_GROUPS: Final = 16
 _COUNTED_ROWS: Final = 1024
 _FORMS: Final[dict[str, QueryOutput]] = {
     ".csv": "csv",
@@ -91,7 +93,8 @@ def write_file(rows: Rows, path: Path, form: QueryOutput) -> int:
 def write_parquet(rows: Rows, path: Path) -> int:
     """Write the rows to a Parquet file, one row group at a time, and return their number.
 
-    The first row group determines the types; a column without values in it becomes text.
+    The first row groups determine the types: one, or up to 16 where a column begins with nulls. A
+    column without values in them becomes text.
 
     Raises:
         MissingExtra: pyarrow is not installed.
@@ -104,25 +107,57 @@ def write_parquet(rows: Rows, path: Path) -> int:
         raise MissingExtra.of("parquet output needs pyarrow", "query", error) from error
     names = unique(rows.columns)
     source = iter(rows)
+    group = _first_group(source, len(names))
     writer: Any = None
     total = 0
     try:
-        while True:
-            group = list(islice(source, PARQUET_ROWS))
-            if not group and writer is not None:
-                return total
+        while group or writer is None:
             columns = [[_arrow(row[i]) for row in group] for i in range(len(names))]
             schema = None if writer is None else writer.schema
             table = _arrow_table(pyarrow, names, columns, schema, total)
             if writer is None:
                 writer = pyarrow.parquet.ParquetWriter(path, table.schema)
-            writer.write_table(table)
+            writer.write_table(table, row_group_size=PARQUET_ROWS)
             total += len(group)
-            if len(group) < PARQUET_ROWS:
-                return total
+            group = _group(source)
+        return total
     finally:
         if writer is not None:
             writer.close()
+
+
+def _group(source: Iterator[Any], bytes_left: int = _GROUP_BYTES) -> list[Any]:
+    """Return the next rows of a row group: so many, or fewer that are large."""
+    group: list[Any] = []
+    for row in islice(source, PARQUET_ROWS):
+        group.append(row)
+        bytes_left -= sum(len(value) for value in row if isinstance(value, (str, bytes)))
+        if bytes_left <= 0:
+            break
+    return group
+
+
+def _first_group(source: Iterator[Any], width: int) -> list[Any]:
+    """Return the rows that tell the types: some groups more where a column begins with nulls."""
+    group: list[Any] = []
+    for _ in range(_TYPED_GROUPS):
+        more = _group(source, _GROUP_BYTES // _TYPED_GROUPS if group else _GROUP_BYTES)
+        group += more
+        if not more or all(any(row[i] is not None for row in group) for i in range(width)):
+            break
+    return group
+
+
+def arrow_table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
+    """Return rows as an Arrow table, whose types are those of the values.
+
+    Raises:
+        SchemaError: A column has values of several types.
+    """
+    import pyarrow
+
+    columns = [[_arrow(row[i]) for row in rows] for i in range(len(names))]
+    return _arrow_table(pyarrow, unique(names), columns, None, 0)
 
 
 def _arrow_table(

@@ -229,7 +229,8 @@ def _table(look: Look) -> Any:
     table = Table(box=None, pad_edge=False, title_justify="left")
     table.title = f"{job.id}: {job.state}, attempt {job.attempt}"
     for name in ("worker", "state", "step", "epoch", "rows", "rows/s", "wait"):
-        table.add_column(name, justify="left" if name in ("worker", "state") else "right")
+        side = "left" if name in ("worker", "state") else "right"
+        table.add_column(name, justify=side, overflow="fold")  # type: ignore[arg-type]
     for worker in look.workers:
         table.add_row(
             worker.name,

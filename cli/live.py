@@ -12,8 +12,6 @@ from collections.abc import Iterable
 from typing import Final, Literal
 
 from ignitetf.errors import CacheNotFound, IgniteTFError, ServerError
-from ignitetf.fs.path import parts, split_url
-from ignitetf.fs.records import ROOT_ID, Entry, entry_key, entry_range
 from ignitetf.net.errand import Errand
 from ignitetf.settings import Settings
 from ignitetf.sql import statement
@@ -77,7 +75,8 @@ def _tables(errand: Errand) -> dict[str, str]:
     except ServerError:
         return {}
     pairs = pairs_at(body, 16, int_at(body, 12))
-    return {(table or b"").decode(): (cache or b"").decode() for table, cache in pairs}
+    found = {(table or b"").decode(): (cache or b"").decode() for table, cache in pairs}
+    return {table: cache for table, cache in found.items() if not cache.startswith(_OWN_CACHES)}
 
 
 def _jobs(errand: Errand) -> list[str]:
@@ -88,6 +87,9 @@ def _jobs(errand: Errand) -> list[str]:
 
 def _files(errand: Errand, word: str) -> list[str]:
     """Return the entries of a directory that continue a path, directories with a slash."""
+    from ignitetf.fs.path import parts, split_url
+    from ignitetf.fs.records import ROOT_ID, Entry, entry_key, entry_range
+
     path = split_url(word)[1]
     folder, _, begun = path.rpartition("/")
     before = word[: len(word) - len(begun)] or "/"

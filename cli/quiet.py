@@ -6,25 +6,57 @@ that imports ignitetf, decides for itself.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
-from types import ModuleType
-
-from ignitetf.post_import import when_imported
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from typing import Final
 
 __all__ = ["quiet_tensorflow"]
 
+# Information and warnings of C++, and what absl says before its own start.
+_CHATTER: Final = re.compile(
+    rb"[IW]\d{4} |\d{4}-\d\d-\d\d [\d:.]+: [IW] |WARNING: All log messages before absl"
+    rb"|To enable the following instructions"
+)
+
 
 def quiet_tensorflow() -> None:
-    """Silence TensorFlow, absl and oneDNN below errors; call it before TensorFlow is imported.
+    """Import TensorFlow, if it is installed, without information and warnings about itself.
 
     `TF_CPP_MIN_LOG_LEVEL` in the environment decides otherwise.
     """
     if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
         return
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    when_imported("absl.logging", _errors_only)
+    # Whoever needs TensorFlow says what is missing.
+    with contextlib.suppress(ImportError), _without_chatter():
+        importlib.import_module("tensorflow")
+        # Keras and the rest of TensorFlow write to it.
+        logging = importlib.import_module("absl.logging")
+        logging.set_verbosity(logging.ERROR)
 
 
-def _errors_only(logging: ModuleType) -> None:
-    """Let absl, to which Keras and the rest of TensorFlow write, log errors alone."""
-    logging.set_verbosity(logging.ERROR)
+@contextlib.contextmanager
+def _without_chatter() -> Iterator[None]:
+    """Hold back what is written to stderr within the block, also by C++, and let errors through.
+
+    While TensorFlow is loaded it writes some of its messages whatever the level is.
+    """
+    sys.stderr.flush()
+    own = os.dup(2)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(own, 2)
+            os.close(own)
+            held.seek(0)
+            for line in held:
+                if not _CHATTER.match(line):
+                    os.write(2, line)

@@ -9,13 +9,15 @@ import fnmatch
 import os
 import shlex
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from ignitetf.cli.output import note
+from ignitetf.cli.output import note, terminal_width
 from ignitetf.cli.pager import Expanded
+from ignitetf.cli.tables import record_lines
 from ignitetf.errors import ConfigError, IgniteTFError
 
 if TYPE_CHECKING:
@@ -201,7 +203,7 @@ def _help(shell: Shell, _: str) -> None:
         ("Ctrl-C", "drop the line, or end the statement that runs"),
         ("Ctrl-X Ctrl-E", "edit what is typed"),
     ]
-    note("\n".join(f"  {usage:<24} {line}" for usage, line in lines))
+    note("\n".join(record_lines(dict(lines), terminal_width(sys.stderr))))
 
 
 def _leave(shell: Shell, _: str) -> bool:

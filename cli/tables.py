@@ -65,24 +65,16 @@ def table_lines(
         if start and not chunk:
             return
         columns = [_column(name, [row[i] for row in chunk]) for i, name in enumerate(names)]
-        widths = None if width is None else _fitted(columns, width)
-        if width is None:
-            widths = [column.natural for column in columns]
-        if widths is not None:
-            if before is not None and len(before) == len(widths):
-                widths = [max(pair) for pair in zip(before, widths, strict=True)]
-                if width is not None and sum(widths) + _GAP * (len(widths) - 1) > width:
-                    widths = _fitted(columns, width) or widths
-            if widths != before:
-                yield from ("",) if start else ()
-                yield from _head(columns, widths)
-            before = widths
-            yield from _body(columns, widths, range(len(chunk)))
-        else:
+        widths = _widths(columns, width, before)
+        if start and (widths is None or widths != before):
+            yield ""
+        if widths is None:
             assert width is not None
-            before = None
-            yield from ("",) if start else ()
             yield from _in_parts(columns, len(chunk), width, start)
+        else:
+            yield from _head(columns, widths) if widths != before else ()
+            yield from _body(columns, widths, range(len(chunk)))
+        before = widths
         start += len(chunk)
         if width is None or len(chunk) < CHUNK_ROWS:
             return
@@ -115,6 +107,19 @@ def _column(name: str, values: Sequence[Any]) -> _Column:
     natural = max((own, *(_cell_width(line) for cell in cells for line in cell.split("\n"))))
     least = natural if right else min(natural, max(own, _LEAST))
     return _Column(name, cells, right, natural, least)
+
+
+def _widths(
+    columns: Sequence[_Column], width: int | None, before: list[int] | None
+) -> list[int] | None:
+    """Return widths of columns side by side, where it can be as they were; None if none fit."""
+    if width is None:
+        return [column.natural for column in columns]
+    found = _fitted(columns, width)
+    if found is None or before is None:
+        return found
+    kept = [max(pair) for pair in zip(before, found, strict=True)]
+    return kept if sum(kept) + _GAP * (len(kept) - 1) <= width else found
 
 
 def _fitted(columns: Sequence[_Column], width: int) -> list[int] | None:

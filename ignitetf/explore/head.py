@@ -51,8 +51,7 @@ def first_rows(
 
     Returns:
         One mapping per record: `key`, then the fields; strings as text, blobs as `bytes`, arrays as
-        NumPy arrays, nulls as None; times as Python's own values, or as NumPy's where only those
-        hold their nanoseconds or year.
+        NumPy arrays, times as NumPy's `datetime64` and `timedelta64`, nulls as None.
     """
     options = ReadOptions(
         fields=fields, raw_nulls=True, page_size=max(1, min(count, _PAGE_ENTRIES))
@@ -119,14 +118,7 @@ def value_at(field: Field, column: Column, index: int) -> Any:
 
 
 def _readable(field: Field, value: Any) -> Any:
-    """Return a number as Python's own, a time as such, and arrays as they are."""
+    """Return a number as Python's own; times and arrays as NumPy's."""
     if (kind := _TIMES.get(field.type)) is not None and value.dtype.kind == "i":
-        value = value.astype(kind)
-    if value.ndim:
-        return value
-    found = value.item()
-    if value.dtype.kind in "mM" and isinstance(found, int):  # nanoseconds, or a year beyond 9999
-        short = value.astype(f"{value.dtype.kind}8[us]")
-        found = short.item()
-        return value if short != value or isinstance(found, int) else found
-    return found
+        return value.astype(kind)
+    return value if value.ndim else value.item()

@@ -232,7 +232,8 @@ def stop_node(name: str = "default", *, timeout_s: float = 60, note: Note | None
     """
     note = note or _silent
     if read_state(name) is None and not node_directory(name).exists():
-        note(f"node {name!r} does not run\nhint: {_others(name)}")
+        near = _near(name)
+        note(f"node {name!r} does not run" + (f"\nhint: {near}" if near else ""))
         return False
     with _locked(name, timeout_s):
         state = read_state(name)
@@ -352,13 +353,17 @@ def _locked(name: str, timeout_s: float) -> Iterator[None]:
         ) from error
 
 
+def _near(name: str) -> str | None:
+    """Return the hint for a mistyped name; None if no node that runs has a similar one."""
+    near = difflib.get_close_matches(name, running_nodes(), 1)
+    return f"did you mean --name {near[0]}?" if near else None
+
+
 def _others(name: str) -> str:
     """Return the hint for a node that does not run: others that do, or how to start it."""
-    running = running_nodes()
-    near = difflib.get_close_matches(name, running, 1)
-    if near:
-        return f"did you mean --name {near[0]}?"
-    if running:
+    if (near := _near(name)) is not None:
+        return near
+    if running := running_nodes():
         return f"these run: {', '.join(running)} (ignitetf node ls)"
     return f"start it with 'ignitetf node start{'' if name == 'default' else f' --name {name}'}'"
 

@@ -17,15 +17,19 @@ from ignitetf.tables.names import SqlNames, nearest, spelled, sql_names
 
 __all__ = ["sql_with_suggestions"]
 
+_PAGE_ROWS: Final = 64
 _MISSING: Final = re.compile(r'(Table|Column|Schema) "(.+?)" not found')
 
 
 def sql_with_suggestions(
     client: Client, statement: str, params: Sequence[Any] = (), *, timeout_s: float | None = None
 ) -> SqlResult:
-    """Run a statement as `Client.sql` does; an unknown name gets a hint with the nearest ones."""
+    """Run a statement as `Client.sql` does; an unknown name gets a hint with the nearest ones.
+
+    Its pages are small, so that rows with large values take little memory.
+    """
     try:
-        return client.sql(statement, params, timeout_s=timeout_s)
+        return client.sql(statement, params, timeout_s=timeout_s, page_size=_PAGE_ROWS)
     except SqlError as error:
         if (hint := _suggestion(client, error.message, statement)) is None:
             raise

@@ -100,7 +100,7 @@ def plain(value, name=""):
     if isinstance(value, tf.Tensor):
         value = value.numpy()
     if isinstance(value, (np.ndarray, np.generic)):
-        value = value.tolist()
+        value = (value.astype("i8") if value.dtype.kind in "mM" else value).tolist()
     if isinstance(value, (list, tuple)):
         return columns_of([plain(v, name) for v in value])
     if isinstance(value, bytes):

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from helpers.command_tree import leaves
+from helpers.terminals import Terminal
 from typer.main import get_command
 
+import ignitetf
 from ignitetf.cli.complete import ARGUMENTS, FLAGS, wanted
 from ignitetf.cli.main import app
 
@@ -84,9 +88,37 @@ def test_names_of_this_machine_in_every_shell(tmp_path):
     assert ask(home=tmp_path, line=line, shell="fish", **action).stdout.split() == ["lab", "later"]
     action = {"_TYPER_COMPLETE_FISH_ACTION": "is-args"}
     assert ask(home=tmp_path, line=line, shell="fish", **action).returncode == 0
-    assert ask(home=tmp_path, line="ignitetf profile rm x", shell="fish", **action).returncode == 1
     # Typer completes the rest.
     assert ask(home=tmp_path, line="ignitetf prof").stdout.split() == ["profile"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_shells_complete_what_is_typed(tmp_path, shell):
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    (tmp_path / "profiles").mkdir()
+    (tmp_path / "profiles" / "laboratory.json").write_text("{}")
+    program = tmp_path / "bin" / "ignitetf"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m ignitetf "$@"\n')
+    program.chmod(0o755)
+    path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
+    own = {"IGNITETF_HOME": str(tmp_path), "HOME": str(tmp_path), "PATH": path, "TERM": "xterm"}
+    own |= {"PYTHONPATH": str(Path(ignitetf.__file__).parents[1])}
+    asked = {**own, "_IGNITETF_COMPLETE": f"source_{shell}"}
+    script = tmp_path / "completion"
+    done = subprocess.run([program], capture_output=True, text=True, env=asked, timeout=60)
+    script.write_text(done.stdout)
+    start = {"bash": ["--norc"], "zsh": ["-f"], "fish": ["--no-config"]}[shell]
+    terminal = Terminal(shell, *start, size=(24, 80), env={**own, "PS1": "$ "})
+    try:
+        ready = "autoload -Uz compinit; compinit -u; " if shell == "zsh" else ""
+        terminal.type(f"{ready}source {script}; echo rea''dy\r")
+        terminal.read_until("ready")
+        terminal.type("ignitetf profile rm labo\t")
+        terminal.read_until("laboratory|ratory")
+    finally:
+        terminal.close()
 
 
 def test_a_cluster_that_is_silent_or_away_is_silence(tmp_path):

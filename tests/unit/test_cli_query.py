@@ -126,6 +126,14 @@ def test_parquet_keeps_types_over_row_groups(tmp_path):
     }
 
 
+def test_parquet_knows_the_type_of_a_column_that_begins_with_nulls(tmp_path):
+    rows = [(i, i if i > 3 * PARQUET_ROWS else None) for i in range(5 * PARQUET_ROWS)]
+    path = tmp_path / "x.parquet"
+    assert write_parquet(Result(["a", "b"], rows), path) == len(rows)
+    assert pq.read_table(path)["b"].to_pylist() == [b for _, b in rows]
+    assert pq.ParquetFile(path).num_row_groups == 5
+
+
 def test_parquet_of_no_rows_has_the_columns(tmp_path):
     path = tmp_path / "x.parquet"
     assert write_parquet(Result(["a", "a"], []), path) == 0
