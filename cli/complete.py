@@ -45,8 +45,8 @@ _OPTIONS: Final[Mapping[str, Kind]] = {"--node": "node", "--profile": "profile",
 # Options without a value; all others take the next word.
 FLAGS: Final = frozenset((
     "--all", "--debug", "--delete", "--epoch", "--follow", "--force", "--help", "--if-exists",
-    "--images", "--long", "--no-images", "--no-tls", "--no-wait", "--overwrite", "--parents", "--recount",
-    "--recursive", "--remove", "--tls", "--tls-insecure", "--yes", "-a", "-f", "-l", "-p", "-r",
+    "--images", "--long", "--no-images", "--no-tls", "--no-wait", "--overwrite", "--parents",
+    "--recount", "--recursive", "--remove", "--tls", "--tls-insecure", "--yes", "-a", "-f", "-l", "-p", "-r",
     "-y",
 ))  # fmt: skip
 _CONNECTION: Final = {
