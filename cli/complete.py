@@ -25,7 +25,10 @@ _LIMIT_S: Final = 0.15
 
 # What the arguments of a command name, the last of them also those that follow it.
 ARGUMENTS: Final[Mapping[tuple[str, ...], tuple[Kind | None, ...]]] = {
-    **{(name,): ("data", None) for name in ("head", "stats", "preview", "verify", "split")},
+    **{
+        (name,): ("data", None)
+        for name in ("head", "stats", "preview", "verify", "split", "export")
+    },
     **{("cache", name): ("data", None) for name in ("describe", "clear", "drop")},
     **{("table", name): ("table", None) for name in ("describe", "drop")},
     **{(name,): ("job", None) for name in ("describe", "attach", "logs", "stop")},
@@ -42,8 +45,8 @@ _OPTIONS: Final[Mapping[str, Kind]] = {"--node": "node", "--profile": "profile",
 # Options without a value; all others take the next word.
 FLAGS: Final = frozenset((
     "--all", "--debug", "--delete", "--epoch", "--follow", "--force", "--help", "--if-exists",
-    "--images", "--long", "--no-images", "--no-tls", "--no-wait", "--parents", "--recount",
-    "--recursive", "--remove", "--tls", "--tls-insecure", "--yes", "-a", "-f", "-l", "-p", "-r",
+    "--images", "--long", "--no-images", "--no-tls", "--no-wait", "--overwrite", "--parents",
+    "--recount", "--recursive", "--remove", "--tls", "--tls-insecure", "--yes", "-a", "-f", "-l", "-p", "-r",
     "-y",
 ))  # fmt: skip
 _CONNECTION: Final = {
