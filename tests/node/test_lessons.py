@@ -78,3 +78,12 @@ def test_images_are_made_ready_beside_the_training(address, tmp_path, voc_dir):
     assert len(re.findall(r"epoch \d: loss \d", printed)) == 2
     assert (tmp_path / "overlap.svg").read_text(encoding="utf-8").count("<path") > 10
     assert (tmp_path / "checkpoints" / "checkpoint").is_file()
+
+
+def test_every_lesson_has_a_page_and_a_test():
+    here = Path(__file__).read_text(encoding="utf-8")
+    pages = [page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "lessons").glob("*.md")]
+    for script in LESSONS.glob("*.py"):
+        command = f"python examples/lessons/{script.name}"
+        assert any(command in page for page in pages), script
+        assert f'lesson("{script.name}"' in here, script
