@@ -1,0 +1,67 @@
+"""The tutorial and the pages after it run, and print what they say they print."""
+
+from pathlib import Path
+
+import pytest
+from helpers.needs import needs_native_io
+from helpers.pages import Page, blocks
+
+pytest.importorskip("tensorflow")
+pytestmark = pytest.mark.node
+ROOT = Path(__file__).resolve().parents[2]
+# In this order: the later ones use the photos of the first.
+PAGES = ("tutorial", "operations", "migration", "faq")
+MADE = ("PHOTOS", "MOVED", "NULLS")
+
+
+def text_of(name):
+    return (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def folder(client, tmp_path_factory):
+    from ignitetf.tables.catalog import drop_manifest
+
+    def drop():
+        for name in MADE:
+            client.sql(f"DROP TABLE IF EXISTS {name}")
+            drop_manifest(client, name)
+
+    drop()
+    yield tmp_path_factory.mktemp("pages")
+    drop()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_prints_what_it_says(name, folder, address, monkeypatch):
+    monkeypatch.setenv("IGNITETF_ADDRESS", address)
+    monkeypatch.chdir(folder)
+    Page(text_of(name), address, folder).run()
+
+
+def test_the_tutorial_installs_as_the_readme_does():
+    first = next(block for block in blocks(text_of("tutorial")) if block[0] == "sh")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert first[2].splitlines()[0] in readme
+
+
+def test_the_way_around_csvlogger_keeps_every_row(address, monkeypatch):
+    needs_native_io()
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    import ignitetf.fs.gfile  # noqa: F401
+
+    monkeypatch.setenv("IGNITETF_ADDRESS", address)
+    names = {}
+    exec(next(c for _, _, c in blocks(text_of("faq")) if "CSVLogger" in c), names)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    path = f"igfs://{address}/tutorial/log.csv"
+    for append in (False, True):
+        log = names["Log"](path, append=append)
+        model.fit(np.ones((8, 3)), np.ones(8), epochs=2, verbose=0, callbacks=[log])
+    with tf.io.gfile.GFile(path) as file:
+        lines = file.read().splitlines()
+    assert [line.partition(",")[0] for line in lines] == ["epoch", "0", "1", "0", "1"]
