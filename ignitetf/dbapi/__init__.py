@@ -79,7 +79,7 @@ class _TypeObject(frozenset[str]):
 STRING: Final = _TypeObject(("VARCHAR", "CHAR", "UUID"))
 BINARY: Final = _TypeObject(("VARBINARY",))
 NUMBER: Final = _TypeObject(
-    ("BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "REAL", "DOUBLE", "DECIMAL")
+    ("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "REAL", "DOUBLE", "DECIMAL")
 )
 DATETIME: Final = _TypeObject(("DATE", "TIME", "TIMESTAMP"))
 ROWID: Final = _TypeObject(())

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from ignitetf.errors import SchemaError
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.columns import decode_column
-from ignitetf.wire.datatypes import Family, family_of
+from ignitetf.wire.datatypes import DATA_TYPES, Family, family_of
 from ignitetf.wire.infer import scalar_dtype
 from ignitetf.wire.meaning import meant, type_codes
 from ignitetf.wire.objects import Bytes, Positions
@@ -60,20 +60,7 @@ class Kind:
     @property
     def sql(self) -> str:
         """The name of the SQL type."""
-        return "DATE" if self.is_day else _SQL_NAME.get(self.code, self.code.name)
-
-
-_SQL_NAME: Final = {
-    TypeCode.BYTE: "TINYINT",
-    TypeCode.SHORT: "SMALLINT",
-    TypeCode.INT: "INTEGER",
-    TypeCode.LONG: "BIGINT",
-    TypeCode.FLOAT: "REAL",
-    TypeCode.BOOL: "BOOLEAN",
-    TypeCode.STRING: "VARCHAR",
-    TypeCode.BYTE_ARRAY: "VARBINARY",
-    TypeCode.DATE: "TIMESTAMP",
-}
+        return "DATE" if self.is_day else DATA_TYPES[self.code].sql or self.code.name
 
 
 @dataclass(frozen=True)
@@ -141,12 +128,8 @@ def _form(kind: Kind) -> str:
         return "day"
     if kind.code == TypeCode.CHAR:
         return "char"
-    if kind.code == TypeCode.BYTE_ARRAY:
-        return "bytes"
     if kind.code == TypeCode.TIME:
         return "time"
-    if kind.code == TypeCode.DATE:
-        return "ms"
     return family_of(kind.code).name
 
 
@@ -187,12 +170,12 @@ _PYTHON: Final[dict[str, Callable[[Column], list[Any]]]] = {
     "NUMBER": lambda column: _array(column).tolist(),
     "char": lambda column: [chr(unit) for unit in _array(column).tolist()],
     "TEXT": _texts,
-    "bytes": Column.to_bytes,
+    "ARRAY": Column.to_bytes,
     "UUID": lambda column: [uuid.UUID(text) if text else None for text in _texts(column)],
     "DECIMAL": lambda column: [Decimal(text) if text else None for text in _texts(column)],
     "day": lambda column: [found.date() for found in _milliseconds(column)],
     "time": _times,
-    "ms": _milliseconds,
+    "MILLISECONDS": _milliseconds,
     "TIMESTAMP": _microseconds,
 }
 
@@ -204,7 +187,7 @@ def joined_numpy(parts: list[Values]) -> NDArray[Any]:
     """Return the values of all pages of a column as one array."""
     kind = _only_kind(parts)
     form = None if kind is None else _form(kind)
-    if form not in ("NUMBER", "day", "time", "ms", "TIMESTAMP"):
+    if form not in ("NUMBER", "day", "time", "MILLISECONDS", "TIMESTAMP"):
         out = np.empty(sum(part.count for part in parts), object)
         out[:] = [value for part in parts for value in part.to_python()]
         return out
@@ -220,10 +203,18 @@ def joined_numpy(parts: list[Values]) -> NDArray[Any]:
         out = values.astype(np.float64)
         out[missing] = np.nan
         return out
-    unit = {"day": "M8[ms]", "ms": "M8[ms]", "time": "m8[ms]", "TIMESTAMP": "M8[us]"}[form]
+    unit = {"day": "M8[ms]", "MILLISECONDS": "M8[ms]", "time": "m8[ms]", "TIMESTAMP": "M8[us]"}[
+        form
+    ]
     out = values.astype(np.int64).view(unit)
     out[missing] = "NaT"
-    return out.astype("M8[D]") if form == "day" else out.astype("M8[us]") if form == "ms" else out
+    return (
+        out.astype("M8[D]")
+        if form == "day"
+        else out.astype("M8[us]")
+        if form == "MILLISECONDS"
+        else out
+    )
 
 
 def _numbers_of(part: Values, form: str) -> NDArray[Any]:
@@ -271,7 +262,7 @@ def _arrow(pa: Any, kind: Kind, part: Values) -> Any:
     form, column = _form(kind), part.column
     assert column is not None
     missing = None if column.valid is None else ~column.valid
-    if form in ("TEXT", "bytes"):
+    if form in ("TEXT", "ARRAY"):
         values, offsets = column.compact()
         assert isinstance(values, np.ndarray)
         type_ = pa.large_string() if form == "TEXT" else pa.large_binary()

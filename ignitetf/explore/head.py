@@ -6,6 +6,7 @@ cache -> reader -> **records** -> people
 from __future__ import annotations
 
 import contextlib
+import datetime
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
@@ -16,19 +17,20 @@ from ignitetf.net.client import Client
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
 from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.datatypes import DATA_TYPES
 from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
 
 __all__ = ["batches_of", "class_of", "first_rows", "record_at", "value_at"]
 
 _PAGE_ENTRIES = 256
 # What the integers of a time are.
-_TIMES: Final = {
-    TypeCode.DATE: "M8[ms]",
-    TypeCode.DATE_ARRAY: "M8[ms]",
-    TypeCode.TIMESTAMP: "M8[ns]",
-    TypeCode.TIMESTAMP_ARRAY: "M8[ns]",
-    TypeCode.TIME: "m8[ms]",
-    TypeCode.TIME_ARRAY: "m8[ms]",
+_UNITS: Final = {
+    code: f"{'m8' if row.python == (datetime.time,) else 'M8'}[{row.units[0]}]"
+    for code, row in DATA_TYPES.items()
+    if row.units
+}
+_TIMES: Final = _UNITS | {
+    code: _UNITS[row.element] for code, row in DATA_TYPES.items() if row.element in _UNITS
 }
 
 

@@ -22,17 +22,17 @@ from ignitetf.export.rows import ExportRows
 from ignitetf.export.target import Target
 from ignitetf.load.sources.labels import CLASSES_FILE, LABEL_HEADINGS, PATH_HEADINGS
 from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.datatypes import DATA_TYPES, Family
 from ignitetf.wire.schema import BYTES, Batch, Field
 
 __all__ = ["TABLE", "FolderFormat"]
 
 TABLE: Final = "labels.csv"
-_TYPES: Final = {
-    TypeCode.BYTE: "tinyint", TypeCode.SHORT: "smallint", TypeCode.INT: "int",
-    TypeCode.LONG: "bigint", TypeCode.FLOAT: "real", TypeCode.DOUBLE: "double",
-    TypeCode.BOOL: "bool", TypeCode.STRING: "varchar", TypeCode.DATE: "date",
-    TypeCode.TIMESTAMP: "timestamp",
-}  # fmt: skip
+_TYPES: Final[dict[TypeCode, str]] = {
+    code: row.sql.lower()
+    for code, row in DATA_TYPES.items()
+    if row.sql and row.family in (Family.NUMBER, Family.TEXT) and code is not TypeCode.CHAR
+} | {TypeCode.DATE: "date", TypeCode.TIMESTAMP: "timestamp"}
 _DAY_MS: Final = 86_400_000
 _ODD: Final = re.compile(r'[\x00-\x1f\x7f\\:*?"<>|/]+')
 _LONGEST: Final = 200

@@ -156,6 +156,11 @@ def _arrow(pa: Any, field: Field, column: Column) -> Any:
         nulls = rows - int(valid.sum()) if valid is not None else 0
         return pa.Array.from_buffers(kind, rows, [_bits(pa, valid)], nulls, children=[inner])
     array = pa.array(values, mask=None if valid is None else ~valid)
+    return _as_time(pa, field, array)
+
+
+def _as_time(pa: Any, field: Field, array: Any) -> Any:
+    """Return the integers of a time as one; anything else as it is."""
     if field.type is TypeCode.TIMESTAMP:
         return array.cast(pa.timestamp("ns", "UTC"))
     if field.type is TypeCode.DATE:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ignitetf.errors import ConfigError
 from ignitetf.read.conditions import quoted
 from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.datatypes import INTEGERS
+from ignitetf.wire.datatypes import Family, family_of
 from ignitetf.wire.schema import Batch, Column, Field, Schema
 
 __all__ = ["Filter", "can_filter", "masked", "parse_filters"]
@@ -32,7 +32,6 @@ _NUMPY: Final = {
     "le": np.less_equal,
     "lt": np.less,
 }
-_NUMBERS: Final = {*INTEGERS, TypeCode.FLOAT, TypeCode.DOUBLE, TypeCode.BOOL}
 _MOST: Final = 16
 
 
@@ -90,7 +89,9 @@ def can_filter(field: Field) -> bool:
     if field.shape or field.fields:
         return False
     # SQL sees unsigned numbers with the sign of the type that stores them.
-    return field.type is TypeCode.STRING or (field.type in _NUMBERS and field.dtype.kind in "ifb")
+    return field.type is TypeCode.STRING or (
+        family_of(field.type) is Family.NUMBER and field.dtype.kind in "ifb"
+    )
 
 
 def parse_filters(schema: Schema, texts: Sequence[str]) -> tuple[Filter, ...]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ignitetf.errors import MissingExtra, SchemaError, SourceError
 from ignitetf.load.sources.exact import stored_field
 from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.datatypes import DATA_TYPES
+from ignitetf.wire.datatypes import DATA_TYPES, Family, family_of
 from ignitetf.wire.schema import BYTES, Column, Field, Shape, field_for
 
 __all__ = ["FIELD_METADATA", "arrow_column", "arrow_field", "import_pyarrow", "marked_field"]
@@ -106,10 +106,12 @@ def _stands_for(noted: Field, found: Field, size: int | None) -> bool:
     if noted.shape or found.shape:
         return noted.size == found.size and noted.dtype == found.dtype
     if noted.dtype == BYTES:
-        texts = (TypeCode.STRING, TypeCode.UUID, TypeCode.DECIMAL)
+        texts = (Family.TEXT, Family.UUID, Family.DECIMAL)
         blob = noted.type == found.type == TypeCode.BYTE_ARRAY
-        return found.dtype == BYTES and (blob or (noted.type in texts and found.type in texts))
-    if noted.type in (TypeCode.DATE, TypeCode.TIMESTAMP, TypeCode.TIME):
+        return found.dtype == BYTES and (
+            blob or {family_of(noted.type), family_of(found.type)} <= set(texts)
+        )
+    if family_of(noted.type) in (Family.MILLISECONDS, Family.TIMESTAMP):
         return found.type == noted.type or (noted.type, found.type) == (
             TypeCode.DATE,
             TypeCode.TIMESTAMP,
