@@ -31,7 +31,7 @@ TABLE: Final = "labels.csv"
 _TYPES: Final[dict[TypeCode, str]] = {
     code: row.sql.lower()
     for code, row in DATA_TYPES.items()
-    if row.sql and row.family in (Family.NUMBER, Family.TEXT) and code is not TypeCode.CHAR
+    if row.sql and row.family in (Family.NUMBER, Family.TEXT) and row.sql != "CHAR"
 } | {TypeCode.DATE: "date", TypeCode.TIMESTAMP: "timestamp"}
 _DAY_MS: Final = 86_400_000
 _ODD: Final = re.compile(r'[\x00-\x1f\x7f\\:*?"<>|/]+')
