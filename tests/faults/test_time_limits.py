@@ -75,6 +75,8 @@ def arguments(folder):
         "load csv": (str(sources["csv"]), "--cache", "C"),
         "load idx": (str(sources["idx"]), "--cache", "C"),
         "load images": (str(sources["folder"]), "--cache", "C"),
+        "load sql": ("SELECT 1 AS X", "--cache", "C"),
+        "export": ("C", str(folder / "exported"), "--format", "parquet"),
         "verify": ("C",),
         "split": ("C",),
         "head": ("C",),
@@ -113,7 +115,7 @@ def arguments(folder):
 # to nothing, `watch` is meant to outlast a cluster that is away, and for `doctor` that is a finding.
 NOT_RUN = {
     "load mnist", "load voc", "load parquet", "load tfrecord", "config", "checkpoint watch", "doctor",
-    "profile add",
+    "load webdataset", "profile add",
 }  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from decimal import Decimal
 
 import numpy as np
 import pytest
+from helpers import interruptible
 from PIL import Image
 
 from ignitetf.errors import ConfigError, SchemaError
@@ -30,7 +31,7 @@ from ignitetf.tables.describe import describe
 
 pytestmark = pytest.mark.node
 ROWS = 300
-PROGRAM = "from ignitetf.cli.main import main; main()"
+PROGRAM = interruptible.PROGRAM
 
 
 def command(*words, **options):
