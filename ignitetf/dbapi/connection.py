@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Connection", "connect"]
 
-_PAGE_ROWS = 8192
+_PAGE_ROWS = 1024
 
 
 def connect(

@@ -5,24 +5,24 @@ results, values -> **cursor** -> connection
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ignitetf.dbapi.errors import InterfaceError, ProgrammingError, pep_249
-from ignitetf.dbapi.results import Result, run_batch, run_statement
+from ignitetf.dbapi.results import Result, run_batch
 from ignitetf.dbapi.values import Kind, Values, joined_arrow, joined_numpy
-from ignitetf.errors import MissingExtra
+from ignitetf.errors import MissingExtra, SqlError
 from ignitetf.net.redirect import run
 from ignitetf.sql.tokens import count_parameters, is_query
+from ignitetf.tables.suggest import suggested
 from ignitetf.wire.parameters import parameter_list
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ignitetf.dbapi.connection import Connection
-    from ignitetf.net.channel import Channel
+    from ignitetf.net.client import Client
 
 __all__ = ["Cursor"]
 
@@ -50,7 +50,6 @@ class Cursor:
         self._kinds: Sequence[Kind | None] = ()
         self._rows: deque[tuple[Any, ...]] = deque()
         self._closed = False
-        self._waiting: Channel | None = None  # for `cancel`
 
     # Statements
 
@@ -62,56 +61,66 @@ class Cursor:
             DatabaseError: One of its other kinds, see `errors`.
         """
         client = self._begin()
-        with self._call():
-            values = _checked(operation, parameters)
-            options = {
-                "schema": self.connection.schema,
-                "page_rows": self.connection.page_rows,
-                "timeout_s": self.timeout_s,
-                "begun": self._began,
-            }
-
-            def sql(statement: str, params: Sequence[Any], **given: Any) -> Any:
-                return run_statement(client, statement, params, **given)
-
-            self._result = result = run(
-                sql, client.sql, client.cache_exists, operation, values, options
-            )
-            self.rowcount = -1 if result.update_count is None else result.update_count
-            self._pages = result.pages()
-            # The first page tells the types of the columns, as far as it has values.
-            first = next(self._pages, None)
-            self._ahead = [] if first is None else [first]
-            columns = [None] * len(result.columns)
-            self._kinds = columns if first is None else [values.kind for values in first]
+        with pep_249():
+            self._run(client, operation, _checked(operation, parameters))
         return self
 
-    def executemany(self, operation: str, seq_of_parameters: Any) -> Self:
+    def _run(self, client: Client, operation: str, values: tuple[Any, ...]) -> None:
+        options = {
+            "schema": self.connection.schema,
+            "page_rows": self.connection.page_rows,
+            "timeout_s": self.timeout_s,
+        }
+
+        def sql(statement: str, params: Sequence[Any], **given: Any) -> Result:
+            # Before it begins, so that `cancel` finds it.
+            self._result = result = Result(client, statement)
+            result.begin(params, **given)
+            return result
+
+        try:
+            result = run(sql, client.sql, client.cache_exists, operation, values, options)
+        except SqlError as error:
+            self._result = None
+            if (found := suggested(client, error, operation)) is error:
+                raise
+            raise found from error
+        self.rowcount = -1 if result.update_count is None else result.update_count
+        self._pages = result.pages()
+        # The first page tells the types of the columns, as far as it has values.
+        first = next(self._pages, None)
+        self._ahead = [] if first is None else [first]
+        self._kinds = (
+            [None] * len(result.columns) if first is None else [values.kind for values in first]
+        )
+
+    def executemany(self, operation: str, seq_of_parameters: Iterable[Any]) -> Self:
         """Run one statement that changes something with several rows of parameters.
 
-        Many are under way at a time. If one fails, others may have taken effect.
+        Up to 128 are under way at a time. If one fails, others may have taken effect. The rows are
+        taken as they are sent, so they may come from a generator.
         """
         client = self._begin()
         with pep_249():
-            rows = [_checked(operation, row) for row in seq_of_parameters]
             if is_query(operation):
                 raise ProgrammingError("executemany() with a query", hint="use execute()")
-            if not rows:
+            rows = (_checked(operation, row) for row in seq_of_parameters)
+            if (first := next(rows, None)) is None:
                 self.rowcount = 0
                 return self
             # Alone, so that a data set's name is found to be a view before the others are sent.
-            self.execute(operation, rows[0])
-            changed = max(self.rowcount, 0)
-            if len(rows) > 1:
-                self.rowcount = changed + run_batch(
-                    client, self._sent(operation), rows[1:], schema=self.connection.schema,
-                    timeout_s=self.timeout_s,
-                )  # fmt: skip
+            self._run(client, operation, first)
+            assert self._result is not None
+            changed = self.rowcount
+            self.rowcount = -1
+            self.rowcount = max(changed, 0) + run_batch(
+                client,
+                self._result.statement,
+                rows,
+                schema=self.connection.schema,
+                timeout_s=self.timeout_s,
+            )
         return self
-
-    def _sent(self, operation: str) -> str:
-        """Return the statement as the node took it."""
-        return operation if self._result is None else self._result.statement
 
     def setinputsizes(self, sizes: Any) -> None:
         """Do nothing; PEP 249 allows that."""
@@ -122,22 +131,11 @@ class Cursor:
     def cancel(self) -> None:
         """Make a thread that waits for this cursor stop, with OperationalError.
 
-        For use by another thread. The connection below is dropped; the node may go on for a while.
+        For use by another thread; not for `executemany`. The connection below is dropped; the node
+        may go on for a while.
         """
-        if self._waiting is not None:
-            self._waiting.abort()
-
-    @contextlib.contextmanager
-    def _call(self) -> Iterator[None]:
-        """Raise errors of PEP 249 in a block, after which nothing is left to be cancelled."""
-        try:
-            with pep_249():
-                yield
-        finally:
-            self._waiting = None
-
-    def _began(self, channel: Channel) -> None:
-        self._waiting = channel
+        if (result := self._result) is not None:
+            result.abort()
 
     # Rows
 
@@ -184,13 +182,26 @@ class Cursor:
     # Columns
 
     def fetch_numpy(self) -> dict[str, Any]:
-        """Return all rows that are left as a NumPy array for each column; see `values`."""
+        """Return all rows that are left as a NumPy array `[rows]` for each column; see `values`.
+
+        Raises:
+            ProgrammingError: Two columns have one name.
+            DataError: A column has values of several types.
+        """
         names, pages = self._whole()
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ProgrammingError(f"two columns have the name {twice}", hint="name them with AS")
         with pep_249():
             return {n: joined_numpy([page[i] for page in pages]) for i, n in enumerate(names)}
 
     def fetch_arrow_table(self) -> Any:
-        """Return all rows that are left as a `pyarrow.Table`."""
+        """Return all rows that are left as a `pyarrow.Table`; see `values` for the types.
+
+        Raises:
+            InterfaceError: pyarrow is not installed, or rows were fetched before.
+            DataError: A column has values of several types, or more digits than Arrow holds.
+        """
         try:
             import pyarrow as pa
         except ImportError as error:
@@ -239,7 +250,7 @@ class Cursor:
         self._rows.clear()
         self.rowcount = -1
 
-    def _begin(self) -> Any:
+    def _begin(self) -> Client:
         """Give up the statement before, and return the client."""
         if self._closed:
             raise InterfaceError("the cursor is closed")

@@ -10,13 +10,16 @@ ahead only if all are wanted, and `close` waits for what was asked.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from ignitetf.dbapi.values import Values, decode_values
-from ignitetf.errors import ConnectError, IgniteTFError, ServerError, SqlError, WireError
+from ignitetf.errors import ConnectError, IgniteTFError, RequestTimeout, ServerError, WireError
 from ignitetf.net.channel import Channel
 from ignitetf.net.client import Client
+from ignitetf.net.failures import late, of_statement
 from ignitetf.sql.tokens import is_query
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.frames import Page, read_named_sql_page, read_page
@@ -25,42 +28,75 @@ from ignitetf.wire.parameters import encode_parameter
 from ignitetf.wire.requests import cursor_request, sql_request
 from ignitetf.wire.types import TypeRegistry
 
-__all__ = ["Result", "run_batch", "run_statement"]
+__all__ = ["Result", "run_batch"]
 
-# Statements of `executemany` that are under way at a time.
+# Statements of a batch that are under way at a time, at most.
 _IN_FLIGHT: Final = 128
+_IN_FLIGHT_BYTES: Final = 4 << 20
 _UPDATED: Final = ["UPDATED"]
 
 
 class Result:
-    """What came of a statement.
+    """A statement and what comes of it; for use by one thread, but for `abort`.
 
     Args:
-        client: The client that gets the connection back.
-        channel: The connection; kept until the last page has come.
-        statement: The statement, which tells changes from queries.
-        body: The first answer.
+        client: Lends the connection.
+        statement: The statement.
 
     Attributes:
-        statement: As the node took it.
+        statement: As the node takes it.
         columns: Names of the columns; empty if the statement returns no rows.
         update_count: Rows that were changed; None for a query.
     """
 
-    def __init__(self, client: Client, channel: Channel, statement: str, body: memoryview) -> None:
+    def __init__(self, client: Client, statement: str) -> None:
         self.statement = statement
+        self.columns: list[str] = []
+        self.update_count: int | None = None
         self._client = client
-        self._channel: Channel | None = channel
+        # Held while the connection changes hands, so that `abort` never meets somebody else's.
+        self._lock = threading.Lock()
+        self._channel: Channel | None = client.acquire()
         self._registry = TypeRegistry()
+        self._cursor = 0
         self._asked: int | None = None
         self._more = False
-        self._cursor, self.columns, page = read_named_sql_page(body)
-        self._page: Page | None = page
-        self.update_count: int | None = None
-        self._took(page)
-        if self.columns == _UPDATED and not is_query(statement):
-            counts = [value for values in self.pages() for value in values[0].to_python()]
-            self.update_count, self.columns = int(counts[0]) if counts else 0, []
+        self._page: Page | None = None
+
+    def begin(
+        self, params: Sequence[Any], *, schema: str, page_rows: int, timeout_s: float | None
+    ) -> None:
+        """Send the statement, and wait for its first page.
+
+        Args:
+            params: Values for its parameters.
+            schema: SQL schema for names without one.
+            page_rows: Rows that the node sends at once.
+            timeout_s: Limit for the statement, after which the node cancels it; None for none.
+
+        Raises:
+            SqlError: The node refused it, or cancelled it.
+            RequestTimeout: No answer came; the connection was dropped.
+        """
+        assert self._channel is not None
+        try:
+            request = _request(self.statement, params, schema, page_rows, timeout_s)
+            wait_s = _wait_s(self._client, timeout_s)
+            body = self._channel.call(OpCode.QUERY_SQL_FIELDS, request, timeout_s=wait_s)
+            self._cursor, self.columns, self._page = read_named_sql_page(body)
+            self._took(self._page)
+        except ServerError as error:
+            self._give_back()
+            raise of_statement(error, self.statement) from error
+        except RequestTimeout as error:
+            self._drop()
+            raise late(error, self.statement) from error
+        except BaseException:
+            self._drop()
+            raise
+        if self.columns == _UPDATED and not is_query(self.statement):
+            counts = [count for values in self.pages() for count in values[0].to_python()]
+            self.update_count, self.columns = int(sum(counts)), []
 
     def pages(self, *, ahead: bool = False) -> Iterator[list[Values]]:
         """Yield the pages that are left, each as one `Values` for each column.
@@ -94,18 +130,25 @@ class Result:
         number, self._asked = self._asked, None
         try:
             page = read_page(self._channel.receive(number))
+            self._took(page)
+        except ServerError as error:
+            self._drop()
+            raise of_statement(error, self.statement) from error
+        except RequestTimeout as error:
+            self._drop()
+            raise late(error, self.statement) from error
         except BaseException:
             self._drop()
             raise
-        self._took(page)
         return page
 
     def _took(self, page: Page) -> None:
         """Give the connection back after the last page."""
         self._more = page.more
-        if not page.more and self._channel is not None:
-            channel, self._channel = self._channel, None
-            self._client.release(channel)
+        if not page.more:
+            self._give_back()
+
+    # The end
 
     def close(self) -> None:
         """Give up the rows that are left."""
@@ -114,14 +157,26 @@ class Result:
             if self._asked is not None:
                 self._receive()
             if self._channel is not None:
-                channel, self._channel = self._channel, None
-                channel.call(OpCode.RESOURCE_CLOSE, cursor_request(self._cursor))
-                self._client.release(channel)
+                self._channel.call(OpCode.RESOURCE_CLOSE, cursor_request(self._cursor))
+                self._give_back()
         self._more = False
         self._drop()
 
+    def abort(self) -> None:
+        """Make the thread that waits for this result stop, with ConnectError."""
+        with self._lock:
+            if self._channel is not None:
+                self._channel.abort()
+
+    def _give_back(self) -> None:
+        with self._lock:
+            channel, self._channel = self._channel, None
+        if channel is not None:
+            self._client.release(channel)
+
     def _drop(self) -> None:
-        channel, self._channel, self._asked = self._channel, None, None
+        with self._lock:
+            channel, self._channel, self._asked = self._channel, None, None
         if channel is not None:
             channel.close()
 
@@ -131,61 +186,27 @@ class Result:
                 self._drop()
 
 
-def run_statement(
-    client: Client, statement: str, params: Sequence[Any], *, schema: str, page_rows: int,
-    timeout_s: float | None, begun: Callable[[Channel], None],
-) -> Result:  # fmt: skip
-    """Run one statement, and wait for its first page.
-
-    Args:
-        client: Provides the connection.
-        statement: The statement.
-        params: Values for its parameters.
-        schema: SQL schema for names without one.
-        page_rows: Rows that the node sends at once.
-        timeout_s: Limit for the statement, after which the node cancels it; None for none.
-        begun: Called with the connection before the statement is sent.
-
-    Raises:
-        SqlError: The node refused it, or cancelled it after `timeout_s`.
-        RequestTimeout: No answer came; the connection was dropped.
-    """
-    wait_s, milliseconds = client.settings.request_timeout_s, 0
-    if timeout_s is not None:
-        wait_s, milliseconds = wait_s + timeout_s, max(1, int(timeout_s * 1000))
-    body = _request(statement, params, schema, page_rows, milliseconds)
-    channel = client.acquire()
-    try:
-        begun(channel)
-        answer = channel.call(OpCode.QUERY_SQL_FIELDS, body, timeout_s=wait_s)
-        return Result(client, channel, statement, answer)
-    except ServerError as error:
-        client.release(channel)
-        raise _sql_error(error, statement) from error
-    except BaseException:
-        channel.close()
-        raise
-
-
 def run_batch(
-    client: Client, statement: str, rows: Sequence[Sequence[Any]], *, schema: str,
+    client: Client,
+    statement: str,
+    rows: Iterable[Sequence[Any]],
+    *,
+    schema: str,
     timeout_s: float | None,
-) -> int:  # fmt: skip
+) -> int:
     """Run a statement with several rows of parameters, many at a time; return the rows changed.
 
     The first that fails is raised, after the answers to those that were under way have come. They
     may have taken effect, in any order.
     """
-    milliseconds = 0 if timeout_s is None else max(1, int(timeout_s * 1000))
+    bodies = (_request(statement, row, schema, 1, timeout_s) for row in rows)
     changed = 0
     channel = client.acquire()
     try:
-        for start in range(0, len(rows), _IN_FLIGHT):
-            part = rows[start : start + _IN_FLIGHT]
-            bodies = [_request(statement, row, schema, 1, milliseconds) for row in part]
-            numbers = channel.send_all(OpCode.QUERY_SQL_FIELDS, bodies)
-            changed += _count_changes(channel, numbers, statement)
-    except SqlError:
+        for part in _windows(bodies):
+            numbers = channel.send_all(OpCode.QUERY_SQL_FIELDS, part)
+            changed += _count_changes(channel, numbers, statement, _wait_s(client, timeout_s))
+    except ServerError:
         client.release(channel)
         raise
     except BaseException:
@@ -195,34 +216,47 @@ def run_batch(
     return changed
 
 
-def _count_changes(channel: Channel, numbers: Sequence[int], statement: str) -> int:
+def _windows(bodies: Iterator[bytes]) -> Iterator[list[bytes]]:
+    """Yield requests in groups that are bounded in number and, but for the last, in bytes."""
+    for first in bodies:
+        part, size = [first], len(first)
+        while len(part) < _IN_FLIGHT and size < _IN_FLIGHT_BYTES:
+            if not (more := list(itertools.islice(bodies, 1))):
+                break
+            part += more
+            size += len(more[0])
+        yield part
+
+
+def _count_changes(channel: Channel, numbers: Sequence[int], statement: str, wait_s: float) -> int:
     changed, failed = 0, None
     for number in numbers:
         try:
-            _, columns, page = read_named_sql_page(channel.receive(number))
+            _, columns, page = read_named_sql_page(channel.receive(number, timeout_s=wait_s))
         except ServerError as error:
             failed = failed or error
             continue
+        except RequestTimeout as error:
+            raise late(error, statement) from error
         if columns != _UPDATED or page.count != 1:
             raise WireError(f"the answer to a change has the columns {columns}")
         (at,) = find_rows(page.data, 1, 1)
         changed += int(decode_values(page.data, at, TypeRegistry()).to_python()[0])
     if failed is not None:
-        raise _sql_error(failed, statement) from failed
+        raise of_statement(failed, statement) from failed
     return changed
 
 
 def _request(
-    statement: str, params: Sequence[Any], schema: str, page_rows: int, timeout_ms: int
+    statement: str, params: Sequence[Any], schema: str, page_rows: int, timeout_s: float | None
 ) -> bytes:
     values = [encode_parameter(value) for value in params]
+    milliseconds = 0 if timeout_s is None else max(1, int(timeout_s * 1000))
     return sql_request(
-        schema, statement, values, page_rows, timeout_ms=timeout_ms, any_statement=True
+        schema, statement, values, page_rows, timeout_ms=milliseconds, any_statement=True
     )
 
 
-def _sql_error(error: ServerError, statement: str) -> IgniteTFError:
-    """Return the error with its statement; one that names its cause better stays as it is."""
-    if type(error) not in (ServerError, SqlError):
-        return error
-    return SqlError(error.message, hint=error.hint, **{**error.fields, "statement": statement})
+def _wait_s(client: Client, timeout_s: float | None) -> float:
+    """Return how long to wait: longer than the node, so that it can report the cancellation."""
+    return client.settings.request_timeout_s + (timeout_s or 0.0)

@@ -34,7 +34,7 @@ from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.columns import decode_column
 from ignitetf.wire.datatypes import DATA_TYPES, Family, family_of
 from ignitetf.wire.infer import scalar_dtype
-from ignitetf.wire.meaning import meant, type_codes
+from ignitetf.wire.meaning import meant, type_code, type_codes
 from ignitetf.wire.objects import Bytes, Positions
 from ignitetf.wire.schema import BYTES, Column, Field
 from ignitetf.wire.types import TypeRegistry
@@ -78,10 +78,20 @@ class Values:
     count: int
 
     def to_python(self) -> list[Any]:
-        """Return them as Python objects, None for a null."""
+        """Return them as Python objects, None for a null.
+
+        Raises:
+            SchemaError: A time is outside the years 1 to 9999.
+        """
         if self.kind is None or self.column is None:
             return [None] * self.count
-        found = _PYTHON[_form(self.kind)](self.column)
+        try:
+            found = _PYTHON[_form(self.kind)](self.column)
+        except OverflowError as error:
+            raise SchemaError(
+                f"a column has a time that datetime cannot hold: {error}",
+                hint="CAST it to VARCHAR, or take fetch_numpy() or fetch_arrow_table()",
+            ) from error
         if self.column.valid is None:
             return found
         return [
@@ -102,9 +112,9 @@ def decode_values(data: Bytes, at: Positions, registry: TypeRegistry) -> Values:
     if not present:
         return Values(None, None, len(at))
     if len(present) > 1 or present[0] not in _READABLE:
-        found = ", ".join(str(code) for code in present)
+        found = " and ".join(map(type_code, present))
         raise SchemaError(
-            f"a column has values of type {found}, which is no type of SQL",
+            f"a column has values of type {found}, which cannot be read as one type of SQL",
             hint="leave the column out, or CAST it",
         )
     kind = Kind(TypeCode(present[0]), is_day)
@@ -249,7 +259,14 @@ def joined_arrow(pa: Any, parts: list[Values]) -> Any:
         return pa.chunked_array([pa.nulls(sum(part.count for part in parts))])
     if _form(kind) == "DECIMAL":
         # Together, since precision and scale have to fit all of them.
-        return pa.chunked_array([pa.array([v for part in parts for v in part.to_python()])])
+        numbers = [v for part in parts for v in part.to_python()]
+        try:
+            return pa.chunked_array([pa.array(numbers)])
+        except pa.ArrowException as error:
+            raise SchemaError(
+                f"a column has decimals that Arrow cannot hold: {error}",
+                hint="CAST it to VARCHAR or DOUBLE, or take fetchall()",
+            ) from error
     found = [_arrow(pa, kind, part) for part in parts if part.column is not None]
     chunks = [
         pa.nulls(part.count, found[0].type) if part.column is None else _arrow(pa, kind, part)

@@ -13,13 +13,15 @@ from ignitetf.errors import (
     CacheNotFound,
     IgniteTFError,
     PartitionLost,
+    RequestTimeout,
     ServerError,
     ServerOverloaded,
     SqlError,
 )
+from ignitetf.sql.tokens import is_query
 from ignitetf.wire.codes import Status
 
-__all__ = ["is_full", "plain_text", "server_error"]
+__all__ = ["is_full", "late", "of_statement", "plain_text", "server_error"]
 
 _JAVA_CLASS: Final = re.compile(r"(?:class )?(?:[a-zA-Z_]\w*\.)+[A-Z][\w$]*(?:Exception|Error): ")
 _SQL_STATE: Final = re.compile(r"^[0-9A-Z]{5}: ")
@@ -27,6 +29,7 @@ _SQL_STATE: Final = re.compile(r"^[0-9A-Z]{5}: ")
 _FROM_OTHER_NODE: Final = re.compile(
     r"Failed to execute \w+ query on remote node \[nodeId=.*errMsg=(.*)\]"
 )
+_DISTINCT: Final = re.compile(r"\(\s*DISTINCT\b", re.IGNORECASE)
 _H2_CODE: Final = re.compile(r" \[\d{5}-\d+\]")
 
 
@@ -102,3 +105,40 @@ def is_full(error: IgniteTFError) -> bool:
         "IgniteOutOfMemory",
     )
     return isinstance(error, ServerOverloaded) or any(sign in message for sign in signs)
+
+
+def of_statement(error: ServerError, statement: str) -> ServerError:
+    """Return the error of a SQL statement, with it and a hint; one that tells more stays as it is."""
+    if type(error) not in (ServerError, SqlError):
+        return error
+    message = str(error.fields["server_message"])
+    facts = {"statement": statement, "status": error.fields["status"]}
+    return SqlError(plain_text(message) or "SQL error", hint=_sql_hint(message, statement), **facts)
+
+
+def late(error: RequestTimeout, statement: str) -> RequestTimeout:
+    """Return the error of a SQL statement whose answer did not come, with it and a hint."""
+    facts = {**error.fields, "statement": statement}
+    return RequestTimeout(error.message, hint=_late_hint(statement), **facts)
+
+
+def _sql_hint(message: str, statement: str) -> str:
+    if "out of bounds" in message and _DISTINCT.search(statement):
+        # GridSqlQuerySplitter.splitAggregate of 2.17 expects an argument, which COUNT(*) lacks.
+        return "Apache Ignite cannot have COUNT(*) beside a DISTINCT aggregate: write COUNT(1)"
+    if "The query was cancelled" in message:
+        return "after its own limit (timeout_s=, --statement-timeout), or by KILL QUERY"
+    if "Table" in message and "not found" in message:
+        return "'ignitetf table ls' lists the tables; write the schema if it is not PUBLIC"
+    if "Column" in message and "not found" in message:
+        return "'ignitetf table describe NAME' lists the columns"
+    return "[*] in the message marks the place" if "[*]" in message else "check the statement"
+
+
+def _late_hint(statement: str) -> str:
+    if is_query(statement):
+        return "the node gives it up; timeout_s= (--statement-timeout) lets a statement take longer"
+    return (
+        "it may go on on the node: look at what it did before it is run again; timeout_s="
+        " (--statement-timeout) waits longer for it"
+    )

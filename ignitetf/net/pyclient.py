@@ -32,15 +32,13 @@ from ignitetf.errors import (
     ConnectError,
     IgniteTFError,
     RequestTimeout,
-    ServerError,
     SqlError,
     WireError,
 )
 from ignitetf.net.channel import Progress, is_ended
-from ignitetf.net.failures import plain_text, server_error
+from ignitetf.net.failures import late, of_statement, server_error
 from ignitetf.net.handshake import open_connection
 from ignitetf.settings import Settings, split_address
-from ignitetf.sql.tokens import is_query
 from ignitetf.wire.check_answer import check_answer, readable
 from ignitetf.wire.codes import Feature, OpCode
 from ignitetf.wire.frames import (
@@ -57,7 +55,6 @@ from ignitetf.wire.requests import cursor_request
 __all__ = ["PyClient", "abandon", "sql_arguments", "translated"]
 
 _RECEIVE_BYTES: Final = 1 << 20
-_DISTINCT: Final = re.compile(r"\(\s*DISTINCT\b", re.IGNORECASE)
 _DIGITS: Final = decimal.Context(prec=5100)
 _YEAR: Final = re.compile(r"\byear\b|date value out of range")
 
@@ -74,16 +71,8 @@ def translated(statement: str | None = None) -> Iterator[None]:
     except ReconnectError as error:
         raise ConnectError("connection lost", hint="is the node still running?") from error
     except (PySqlError, CacheError, ClusterError) as error:
-        message = str(error)
-        found = server_error(1, message)
-        if statement is not None and type(found) in (ServerError, SqlError):
-            raise SqlError(
-                plain_text(message) or "SQL error",
-                hint=_sql_hint(message, statement),
-                statement=statement,
-                status=1,
-            ) from error
-        raise found from error
+        found = server_error(1, str(error))
+        raise (found if statement is None else of_statement(found, statement)) from error
     except ParseError as error:
         if statement is None:
             raise WireError(f"an answer cannot be read: {error}") from error
@@ -95,9 +84,7 @@ def translated(statement: str | None = None) -> Iterator[None]:
     except RequestTimeout as error:
         if statement is None:
             raise
-        raise RequestTimeout(
-            error.message, hint=_late_hint(statement), **{**error.fields, "statement": statement}
-        ) from error
+        raise late(error, statement) from error
     except (TypeError, ParameterError):
         # The caller passed a value for which pyignite has no type.
         raise
@@ -112,28 +99,6 @@ def translated(statement: str | None = None) -> Iterator[None]:
                 statement=statement,
             ) from error
         raise WireError(f"damaged answer: {type(error).__name__} while it was read") from error
-
-
-def _sql_hint(message: str, statement: str) -> str:
-    if "out of bounds" in message and _DISTINCT.search(statement):
-        # GridSqlQuerySplitter.splitAggregate of 2.17 expects an argument, which COUNT(*) lacks.
-        return "Apache Ignite cannot have COUNT(*) beside a DISTINCT aggregate: write COUNT(1)"
-    if "The query was cancelled" in message:
-        return "after its own limit (timeout_s=, --statement-timeout), or by KILL QUERY"
-    if "Table" in message and "not found" in message:
-        return "'ignitetf table ls' lists the tables; write the schema if it is not PUBLIC"
-    if "Column" in message and "not found" in message:
-        return "'ignitetf table describe NAME' lists the columns"
-    return "[*] in the message marks the place" if "[*]" in message else "check the statement"
-
-
-def _late_hint(statement: str) -> str:
-    if is_query(statement):
-        return "the node gives it up; timeout_s= (--statement-timeout) lets a statement take longer"
-    return (
-        "it may go on on the node: look at what it did before it is run again; timeout_s="
-        " (--statement-timeout) waits longer for it"
-    )
 
 
 class _Encoded(IgniteDataType):  # type: ignore[misc]

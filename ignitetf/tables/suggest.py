@@ -15,7 +15,7 @@ from ignitetf.net.sql_result import SqlResult
 from ignitetf.sql.references import references
 from ignitetf.tables.names import SqlNames, nearest, spelled, sql_names
 
-__all__ = ["sql_with_suggestions"]
+__all__ = ["sql_with_suggestions", "suggested"]
 
 _PAGE_ROWS: Final = 64
 _MISSING: Final = re.compile(r'(Table|Column|Schema) "(.+?)" not found')
@@ -31,9 +31,15 @@ def sql_with_suggestions(
     try:
         return client.sql(statement, params, timeout_s=timeout_s, page_size=_PAGE_ROWS)
     except SqlError as error:
-        if (hint := _suggestion(client, error.message, statement)) is None:
+        if (found := suggested(client, error, statement)) is error:
             raise
-        raise error.hinted(hint) from error
+        raise found from error
+
+
+def suggested(client: Client, error: SqlError, statement: str) -> SqlError:
+    """Return the error of a statement with a hint that names the nearest table or column, if any."""
+    hint = _suggestion(client, error.message, statement)
+    return error if hint is None else error.hinted(hint)
 
 
 def _suggestion(client: Client, message: str, statement: str) -> str | None:

@@ -232,3 +232,30 @@ def test_nothing_is_taken_back(connection):
     with pytest.raises(dbapi.NotSupportedError) as caught:
         connection.rollback()
     assert caught.value.hint
+
+
+def test_another_thread_ends_a_fetch(address, table):
+    with dbapi.connect(address, page_rows=8) as connection:
+        cursor = connection.execute(f"SELECT * FROM {table}")
+        cursor.fetchone()
+        cursor.cancel()
+        with pytest.raises(dbapi.OperationalError):
+            cursor.fetchall()
+        # Done with, a result has no connection that could be somebody else's.
+        done = connection.execute("SELECT 1")
+        done.cancel()
+        assert done.fetchall() == [(1,)] == connection.execute("SELECT 1").fetchall()
+
+
+def test_what_cannot_be_held_is_told(connection, table):
+    one = f"FROM {table} WHERE ID = 1"
+    with pytest.raises(dbapi.ProgrammingError, match="ID"):
+        connection.execute(f"SELECT ID, ID {one}").fetch_numpy()
+    assert connection.execute(f"SELECT ID, ID {one}").fetch_arrow_table().num_columns == 2
+    with pytest.raises(dbapi.DataError):
+        connection.execute("SELECT CAST('20000-01-01 00:00:00' AS TIMESTAMP)").fetchall()
+    far = "SELECT CAST('20000-01-01 00:00:00' AS TIMESTAMP) T"
+    assert connection.execute(far).fetch_numpy()["T"][0] == np.datetime64("20000-01-01")
+    with pytest.raises(dbapi.ProgrammingError) as caught:
+        connection.execute(f"SELECT * FROM {table}X")
+    assert table in caught.value.hint
