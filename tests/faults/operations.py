@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from helpers.checkpoint_files import index_of
 
+from ignitetf import dbapi
 from ignitetf.errors import IgniteTFError
 from ignitetf.fs.pull import pull
 from ignitetf.fs.push import push
@@ -156,6 +157,16 @@ class World:
         same = rows == [(i, images[i].tobytes()) for i in range(ROWS)]
         return None if same else Wrong(len(rows))
 
+    def cursor(self, client):
+        """The statement of `query` by a cursor of the DB-API, as columns."""
+        connection = dbapi.Connection(client, schema="PUBLIC", timeout_s=None, page_rows=64)
+        text = f"SELECT LABEL, IMAGE FROM {self.table} ORDER BY LABEL"
+        found = connection.execute(text).fetch_numpy()
+        same = found["LABEL"].tolist() == list(range(ROWS)) and found["IMAGE"].tolist() == [
+            image.tobytes() for image in arrays()["IMAGE"]
+        ]
+        return None if same else Wrong(len(found["LABEL"]))
+
     def epoch(self, client):
         found = keys_of(open_reader(client, self.table))
         return None if found == self.order else Wrong(found)
@@ -247,6 +258,7 @@ class World:
         "load_rows",
         "load_blocks",
         "query",
+        "cursor",
         "epoch",
         "numpy",
         "resume",
@@ -277,6 +289,8 @@ def is_told(error):
     """
     if isinstance(error, IgniteTFError):
         return bool(error.message)
+    if isinstance(error, dbapi.Error):
+        return is_told(error.__cause__)
     if isinstance(error, OSError):
         return error.errno is not None
     if type(error).__module__.startswith("tensorflow."):
