@@ -24,7 +24,7 @@ from ignitetf.read.tf.cluster import in_cluster
 from ignitetf.read.tf.dataset import IgniteDataset
 from ignitetf.read.tf.iteration import Steps
 from ignitetf.train.checkpoint import BackgroundCheckpoint, variables_of
-from ignitetf.train.steps import StepRows
+from ignitetf.train.step_rows import StepRows
 
 __all__ = ["BackupAndRestore"]
 
@@ -315,8 +315,13 @@ class BackupAndRestore(BackgroundCheckpoint):
                 hint="a backup needs one replica (one GPU) on each worker",
             )
         number = -1 if path is None else int(path.rpartition("-")[2])
-        numbers = strategy.run(lambda: tf.constant(number, tf.int64))
-        if int(strategy.reduce("SUM", numbers, axis=None)) != workers * number:
+
+        @tf.function  # type: ignore[untyped-decorator]
+        def total() -> Any:
+            numbers = strategy.run(lambda: tf.constant(number, tf.int64))
+            return strategy.reduce("SUM", numbers, axis=None)
+
+        if int(total()) != workers * number:
             found = "no backup" if path is None else path
             raise ConfigError(
                 f"{self.directory}: other workers found another backup than this one, {found}",

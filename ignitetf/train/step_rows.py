@@ -1,6 +1,6 @@
 """How many steps of `fit` train how many rows.
 
-**steps** -> backup
+**step rows** -> backup
 
 A strategy over several workers divides each batch by them and trains the parts one after the other,
 in as many steps. So a step has a part of a batch of each worker's own rows.

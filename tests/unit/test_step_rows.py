@@ -12,7 +12,7 @@ tf = pytest.importorskip("tensorflow")
 def test_steps_have_the_rows_that_a_strategy_gives_them(workers, drop):
     from tensorflow.python.data.experimental.ops.distribute import _LegacyRebatchDataset
 
-    from ignitetf.train.steps import StepRows
+    from ignitetf.train.step_rows import StepRows
 
     for batch, rows in (4, 0), (4, 5), (4, 8), (7, 24), (12, 12), (12, 29):
         steps = StepRows(batch, workers, drop)
