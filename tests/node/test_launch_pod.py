@@ -86,7 +86,7 @@ def test_the_exit_code_of_a_script_is_that_of_its_pod(pods, client):
 
 def test_a_pod_that_is_asked_to_end_does(pods, client):
     processes = pods("60", "60")
-    assert "member" in processes[0].stdout.readline()
+    assert all("member" in process.stdout.readline() for process in processes)
     assert JobStore(client).get(pods.job).state == "running"
     for process in processes:
         process.send_signal(signal.SIGTERM)
