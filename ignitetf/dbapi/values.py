@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import SchemaError
+from ignitetf.wire.arrow import bytes_array
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.columns import decode_column
 from ignitetf.wire.datatypes import DATA_TYPES, Family, family_of
@@ -280,12 +281,7 @@ def _arrow(pa: Any, kind: Kind, part: Values) -> Any:
     assert column is not None
     missing = None if column.valid is None else ~column.valid
     if form in ("TEXT", "ARRAY"):
-        values, offsets = column.compact()
-        assert isinstance(values, np.ndarray)
-        type_ = pa.large_string() if form == "TEXT" else pa.large_binary()
-        valid = None if column.valid is None else pa.array(column.valid).buffers()[1]
-        buffers = [valid, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(values))]
-        return pa.Array.from_buffers(type_, len(column), buffers)
+        return bytes_array(pa, column, pa.large_string() if form == "TEXT" else pa.large_binary())
     if form in ("UUID", "char"):
         return pa.array(
             [None if v is None else str(v) for v in part.to_python()], pa.large_string()

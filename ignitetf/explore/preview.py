@@ -6,7 +6,6 @@ cache -> records of every class -> **pictures with their labels** -> PNG or term
 from __future__ import annotations
 
 import functools
-import io
 import itertools
 import math
 import os
@@ -17,12 +16,13 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageDraw, ImageOps
 
 from ignitetf.errors import SchemaError
 from ignitetf.explore.balanced import LABEL, balanced_rows
 from ignitetf.explore.fonts import font_for, in_letters
 from ignitetf.explore.head import class_of
+from ignitetf.load.sources.pictures import PictureError, in_colours, open_picture
 from ignitetf.net.client import Client
 from ignitetf.tables.catalog import read_manifest
 from ignitetf.tables.describe import data_name
@@ -30,6 +30,7 @@ from ignitetf.tables.describe import data_name
 __all__ = ["Sheet", "Tile", "contact_sheet", "half_blocks", "picture_of"]
 
 _LETTERS: Final = 11  # pixels
+_MAX_PIXELS: Final = 150_000_000  # of an image to show
 _TALL: Final = "ÅÇgjpqy|"
 # Terminal columns of an image, of which there are at most as many side by side as asked for.
 _LEAST_CELLS: Final = 16
@@ -243,14 +244,17 @@ def picture_of(value: Any) -> Image.Image | None:
     """Return the image of a value, upright and in 8 bits; None if it is not an image."""
     if isinstance(value, bytes):
         try:
-            opened = Image.open(io.BytesIO(value))
-            ImageOps.exif_transpose(opened, in_place=True)
-            if opened.mode[0] in "IF":  # 16 or 32 bits
-                return _scaled(np.asarray(opened))
-            return opened.convert("RGB")
-        except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError):
+            with open_picture(value, _MAX_PIXELS) as image:
+                image.load()
+                ImageOps.exif_transpose(image, in_place=True)
+                if image.mode[0] in "IF":  # 16 or 32 bits
+                    return _scaled(np.asarray(image))
+                return in_colours(image, "RGB")
+        except PictureError:
             return None
     if not isinstance(value, np.ndarray) or value.dtype not in (np.uint8, np.uint16):
+        return None
+    if not value.size:
         return None
     if value.ndim == 3 and value.shape[2] == 1:
         value = value[:, :, 0]

@@ -6,8 +6,8 @@ rows -> **format** -> target
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +15,24 @@ from numpy.typing import NDArray
 from ignitetf.errors import SchemaError
 from ignitetf.export.rows import ExportRows
 from ignitetf.export.target import Target
+from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.datatypes import Family, family_of
 from ignitetf.wire.schema import BYTES, Batch, Column, Field
 
-__all__ = ["Format", "Sink", "cannot_hold", "python_values"]
+__all__ = ["COLUMNS", "Format", "Sink", "cannot_hold", "python_values"]
+
+# Types that fit into a column: whatever is no object, map or list of those.
+COLUMNS: Final = frozenset(
+    {
+        Family.NUMBER,
+        Family.MILLISECONDS,
+        Family.TIMESTAMP,
+        Family.UUID,
+        Family.TEXT,
+        Family.DECIMAL,
+        Family.ARRAY,
+    }
+)
 
 
 class Sink(ABC):
@@ -52,9 +67,18 @@ class Format(ABC):
     def open(self, target: Target, name: str) -> Sink:
         """Open a new file of a target; `name` is empty if it is the target itself."""
 
-    def options(self) -> Sequence[str]:
+    def options(self) -> list[str]:
         """Return the options of `ignitetf load` with which the files load as what they were."""
-        return ()
+        return [] if self.rows.key_name is None else ["--key", self.rows.key_name]
+
+    def require(
+        self, format_name: str, families: Collection[Family], refused: Collection[TypeCode] = ()
+    ) -> None:
+        """Raise SchemaError unless all fields are of these families, or lists of texts."""
+        for field in self.fields:
+            held = family_of(field.type) in families or field.type is TypeCode.STRING_ARRAY
+            if not held or field.type in refused:
+                raise cannot_hold(format_name, field)
 
 
 def cannot_hold(format_name: str, field: Field, what: str = "") -> SchemaError:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ import numpy as np
 from ignitetf.export.base import Format, Sink, cannot_hold, python_values
 from ignitetf.export.images import image_field, image_file, is_pixels, suffix_of
 from ignitetf.export.rows import ExportRows
-from ignitetf.export.target import Target
+from ignitetf.export.target import MARKER, Target
 from ignitetf.load.sources.labels import CLASSES_FILE, LABEL_HEADINGS, PATH_HEADINGS
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.datatypes import DATA_TYPES, Family
@@ -35,7 +36,9 @@ _TYPES: Final[dict[TypeCode, str]] = {
 } | {TypeCode.DATE: "date", TypeCode.TIMESTAMP: "timestamp"}
 _DAY_MS: Final = 86_400_000
 _ODD: Final = re.compile(r'[\x00-\x1f\x7f\\:*?"<>|/]+')
-_LONGEST: Final = 200
+# Bytes: most file systems take names of 255, and paths of 1,024.
+_LONGEST_NAME: Final = 200
+_LONGEST_PATH: Final = 700
 
 
 class FolderFormat(Format):
@@ -58,14 +61,23 @@ class FolderFormat(Format):
             if field.type not in _TYPES or field.shape:
                 raise cannot_hold("a folder with a CSV", field)
         for field in self.others:
-            if field.name in reserved:
+            if field.name.upper() in reserved:
                 raise cannot_hold("a folder with a CSV", field, "another field of this name")
+        self._require_listable(rows.class_names)
         self.headings = [
             "path",
             *(["name"] if self.name else []),
             *(["label"] if self.label else []),
         ]
         self.headings += [f.name for f in self.others]
+
+    def _require_listable(self, names: Sequence[str]) -> None:
+        """Raise SchemaError unless each class name can be a line of `classes.txt`."""
+        for number, name in enumerate(names if self.label is not None else ()):
+            if name.splitlines() != [name.strip()] or name in names[:number]:
+                assert self.label is not None
+                what = f"the class name {name!r}: a line of text, once"
+                raise cannot_hold("a folder with a CSV", self.label, what)
 
     def open(self, target: Target, name: str) -> Sink:
         """Return a writer of all files of a folder."""
@@ -86,8 +98,7 @@ class _FolderSink(Sink):
     def __init__(self, form: FolderFormat, target: Target) -> None:
         self._form, self._target = form, target
         self._table = target.open(TABLE)
-        self._taken: set[str] = set()
-        self._number = 0
+        self._paths = _Paths()
         self._write_lines([form.headings])
         if form.label is not None and form.rows.class_names:
             with target.open(CLASSES_FILE) as file:
@@ -95,7 +106,7 @@ class _FolderSink(Sink):
 
     def _write_lines(self, lines: list[list[str]]) -> None:
         text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(lines)
+        csv.writer(text).writerows(lines)
         self._table.write(text.getvalue().encode())
 
     def write(self, batch: Batch) -> None:
@@ -103,15 +114,15 @@ class _FolderSink(Sink):
         form = self._form
         images = python_values(form.image, batch.columns[form.image.name])
         names = self._texts(form.name, batch) if form.name else None
-        labels = self._texts(form.label, batch) if form.label else None
+        labels = self._labels(form.label, batch) if form.label else None
         others = [self._texts(f, batch) for f in form.others]
         lines = []
         for i, image in enumerate(images):
             if image is None:
                 raise cannot_hold("a folder", form.image, "a row without an image")
             data = image_file(image)
-            folder = "" if labels is None else self._class(labels[i])
-            path = self._path(folder, names[i] if names else "", suffix_of(data))
+            folder = "" if labels is None else _folder(labels[i])
+            path = self._paths.take(folder, names[i] if names else "", suffix_of(data))
             with self._target.open(path) as file:
                 file.write(data)
             beside = [column[i] for column in (names, labels, *others) if column is not None]
@@ -126,31 +137,75 @@ class _FolderSink(Sink):
             raise cannot_hold("a folder with a CSV", field, "nulls")
         return ["" if value is None else text(value) for value in values]
 
-    def _class(self, label: str) -> str:
-        names = self._form.rows.class_names
-        known = label.isdecimal() and int(label) < len(names)
-        return _ODD.sub("_", names[int(label)] if known else label).strip(". ") or "_"
-
-    def _path(self, folder: str, name: str, suffix: str) -> str:
-        """Return a path that no other image has: that of its name, if it is one."""
-        parts = PurePosixPath(name).parts
-        usual = bool(name) and len(name) <= _LONGEST and name == str(PurePosixPath(name))
-        safe = usual and all(
-            p not in ("..", "/") and p[0] != "." and not _ODD.search(p) for p in parts
-        )
-        number, self._number = self._number, self._number + 1
-        if safe:
-            path = name if not folder or parts[0] == folder else f"{folder}/{name}"
-            if not PurePosixPath(path).suffix:
-                path += suffix
-            if path.lower() not in self._taken and path not in (TABLE, CLASSES_FILE):
-                self._taken.add(path.lower())
-                return path
-        return "/".join(filter(None, (folder, f"{number:08}{suffix}")))
+    def _labels(self, field: Field, batch: Batch) -> list[str]:
+        """Return the labels as the table has them: the name of the class, if there are names."""
+        names, column = self._form.rows.class_names, batch.columns[field.name]
+        if field.dtype.kind not in "iu":
+            texts = self._texts(field, batch)
+            if not all(text.strip() for text in texts):
+                raise cannot_hold("a folder with a CSV", field, "an empty label")
+            return texts
+        for value in python_values(field, column):
+            known = value is not None and (0 <= value < len(names) if names else _is_int32(value))
+            if not known:
+                raise cannot_hold("a folder with a CSV", field, f"{value}, which is no class")
+        texts = self._texts(field, batch)
+        return [names[int(text)] for text in texts] if names else texts
 
     def close(self) -> None:
         """Close the table."""
         self._table.close()
+
+
+def _is_int32(value: int) -> bool:
+    return -(1 << 31) <= value < 1 << 31
+
+
+def _folder(label: str) -> str:
+    """Return the name of the folder of a class."""
+    name = _ODD.sub("_", label).strip().strip(". ")
+    return name.encode()[:_LONGEST_NAME].decode(errors="ignore").strip() or "_"
+
+
+class _Paths:
+    """Paths below a folder, each given to one image."""
+
+    def __init__(self) -> None:
+        # Without case, which some file systems do not tell apart.
+        self._files = {TABLE, CLASSES_FILE, MARKER}
+        self._folders: set[str] = set()
+        self._number = 0
+
+    def take(self, folder: str, name: str, suffix: str) -> str:
+        """Return a path that no other image has: that of its name, if it is one."""
+        number, self._number = self._number, self._number + 1
+        parts = PurePosixPath(name).parts
+        if name and name == str(PurePosixPath(name)) and all(map(_is_safe, parts)):
+            path = name if not folder or parts[0] == folder else f"{folder}/{name}"
+            path += "" if PurePosixPath(path).suffix else suffix
+            if path == path.strip() and self._is_free(path):
+                return path
+        for more in itertools.count():
+            other = "_" * more
+            path = f"{folder}{other}/{number:08}{other}{suffix}".removeprefix("/")
+            if self._is_free(path):
+                break
+        return path
+
+    def _is_free(self, path: str) -> bool:
+        """Whether no file has this path, or is a folder of it; then it is taken."""
+        key = path.casefold()
+        above = [str(p) for p in PurePosixPath(key).parents][:-1]
+        taken = key in self._files or key in self._folders or any(p in self._files for p in above)
+        if not taken:
+            self._files.add(key)
+            self._folders.update(above)
+        return not taken and len(path.encode()) <= _LONGEST_PATH
+
+
+def _is_safe(part: str) -> bool:
+    """Whether a part of a path can be the name of a file or folder anywhere."""
+    return part[0] != "." and len(part.encode()) <= _LONGEST_NAME and not _ODD.search(part)
 
 
 def _text_of(field: Field) -> Callable[[Any], str]:
@@ -170,7 +225,8 @@ def _text_of(field: Field) -> Callable[[Any], str]:
     if field.type is TypeCode.TIMESTAMP:
         return lambda value: str(np.datetime64(value, "ns")).replace("T", " ")
     if field.dtype.kind == "f":
-        kind = field.dtype.type
+        # A LABEL is loaded as a double, another field as what it was.
+        kind = float if field.name == "LABEL" else field.dtype.type
 
         def number(value: float) -> str:
             if value != value:

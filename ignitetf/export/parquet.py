@@ -12,31 +12,19 @@ import json
 from typing import IO, Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ignitetf.errors import SchemaError
-from ignitetf.export.base import Format, Sink, cannot_hold
+from ignitetf.export.base import COLUMNS, Format, Sink
 from ignitetf.export.rows import ExportRows
 from ignitetf.export.target import Target
 from ignitetf.load.sources.arrow import FIELD_METADATA, import_pyarrow
+from ignitetf.wire.arrow import bytes_array, fixed_array, list_array, validity
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.datatypes import Family, family_of
 from ignitetf.wire.schema import BYTES, Batch, Column, Field
 
 __all__ = ["ParquetFormat"]
 
-_HELD: Final = frozenset(
-    {
-        Family.NUMBER,
-        Family.MILLISECONDS,
-        Family.TIMESTAMP,
-        Family.UUID,
-        Family.ENUM,
-        Family.TEXT,
-        Family.DECIMAL,
-        Family.ARRAY,
-    }
-)
 # Rows are gathered to groups of about this size.
 _GROUP_BYTES: Final = 32 << 20
 
@@ -50,9 +38,7 @@ class ParquetFormat(Format):
     def __init__(self, rows: ExportRows) -> None:
         super().__init__(rows)
         self._pa = import_pyarrow("Parquet files")
-        for field in self.fields:
-            if family_of(field.type) not in _HELD and field.type is not TypeCode.STRING_ARRAY:
-                raise cannot_hold("parquet", field)
+        self.require("parquet", COLUMNS | {Family.ENUM})
         self.schema = self._pa.schema([self._field(field) for field in self.fields])
 
     def _field(self, field: Field) -> Any:
@@ -66,10 +52,6 @@ class ParquetFormat(Format):
     def open(self, target: Target, name: str) -> Sink:
         """Return a writer of row groups."""
         return _ParquetSink(self, target.open(name))
-
-    def options(self) -> list[str]:
-        """Return the key column, if there is one."""
-        return ["--key", "KEY"] if "KEY" in {f.name for f in self.fields[:1]} else []
 
     def record_batch(self, batch: Batch) -> Any:
         """Return a batch as Arrow's."""
@@ -133,30 +115,27 @@ def _nothing(field: Field) -> Column:
 
 def _arrow(pa: Any, field: Field, column: Column) -> Any:
     """Return a column as an Arrow array."""
-    valid = None if column.valid is None or column.valid.all() else column.valid
-    rows = len(column)
     if field.type is TypeCode.STRING_ARRAY:
-        return _lists(pa, column, valid, lambda values: _runs(pa, values, None, pa.string()))
+        texts, offsets = column.compact()
+        assert isinstance(texts, Column)
+        return list_array(pa, bytes_array(pa, texts, pa.large_string()), offsets, column.valid)
     if field.dtype == BYTES:
-        kind = pa.large_binary() if field.type is TypeCode.BYTE_ARRAY else pa.large_string()
-        return _runs(pa, column, valid, kind)
+        is_blob = field.type is TypeCode.BYTE_ARRAY
+        return bytes_array(pa, column, pa.large_binary() if is_blob else pa.large_string())
     if field.ragged:
-        return _lists(pa, column, valid, lambda values: pa.array(values.reshape(-1)))
+        numbers, offsets = column.compact()
+        assert isinstance(numbers, np.ndarray)
+        return list_array(pa, pa.array(numbers.reshape(-1)), offsets, column.valid)
     assert isinstance(column.values, np.ndarray)
-    values = np.ascontiguousarray(column.values)
     if field.shape and field.dtype == np.uint8:
         # Parquet has no numbers of one byte: as a list, each would be written as four.
-        kind = pa.binary(field.size)
-        nulls = rows - int(valid.sum()) if valid is not None else 0
-        buffers = [_bits(pa, valid), pa.py_buffer(values.reshape(-1))]
-        return pa.Array.from_buffers(kind, rows, buffers, nulls)
+        data = pa.py_buffer(np.ascontiguousarray(column.values).reshape(-1))
+        buffers = [validity(pa, column.valid), data]
+        return pa.Array.from_buffers(pa.binary(field.size), len(column), buffers)
     if field.shape:
-        inner = pa.array(values.reshape(-1))
-        kind = pa.list_(inner.type, values[:1].size if rows else field.size)
-        nulls = rows - int(valid.sum()) if valid is not None else 0
-        return pa.Array.from_buffers(kind, rows, [_bits(pa, valid)], nulls, children=[inner])
-    array = pa.array(values, mask=None if valid is None else ~valid)
-    return _as_time(pa, field, array)
+        return fixed_array(pa, column.values, (field.size,), column.valid)
+    missing = None if column.valid is None else ~column.valid
+    return _as_time(pa, field, pa.array(np.ascontiguousarray(column.values), mask=missing))
 
 
 def _as_time(pa: Any, field: Field, array: Any) -> Any:
@@ -168,23 +147,3 @@ def _as_time(pa: Any, field: Field, array: Any) -> Any:
     if field.type is TypeCode.TIME:
         return array.cast(pa.int32()).cast(pa.time32("ms"))
     return array
-
-
-def _bits(pa: Any, valid: NDArray[np.bool_] | None) -> Any:
-    return None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
-
-
-def _runs(pa: Any, column: Column, valid: NDArray[np.bool_] | None, kind: Any) -> Any:
-    values, offsets = column.compact()
-    assert isinstance(values, np.ndarray)
-    wide = pa.large_binary() if kind == pa.large_binary() else pa.large_string()
-    buffers = [_bits(pa, valid), pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(values))]
-    return pa.Array.from_buffers(wide, len(column), buffers).cast(kind)
-
-
-def _lists(pa: Any, column: Column, valid: NDArray[np.bool_] | None, items: Any) -> Any:
-    values, offsets = column.compact()
-    inner = items(values)
-    kind = pa.large_list(inner.type)
-    buffers = [_bits(pa, valid), pa.py_buffer(offsets)]
-    return pa.Array.from_buffers(kind, len(column), buffers, children=[inner])

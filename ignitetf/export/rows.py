@@ -8,7 +8,7 @@ order, and rows in blocks, come by partitions.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -19,7 +19,7 @@ from ignitetf.read.options import ReadOptions
 from ignitetf.read.plan import WINDOW_BYTES, Position, Shard
 from ignitetf.read.reader import CacheReader
 from ignitetf.read.rows import EpochRows
-from ignitetf.wire.schema import Batch, Field
+from ignitetf.wire.schema import Batch, Column, Field
 
 __all__ = ["KEY", "ExportRows"]
 
@@ -36,7 +36,7 @@ class ExportRows:
         fields: The fields of each row; keys that are no running numbers come first.
         class_names: Names of the values of LABEL, if they have names.
         length: Number of rows; None if only reading can tell.
-        keyed: Whether the keys are among the fields.
+        key_name: Name of the field with the keys; None if there is none, or one for each part.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class ExportRows:
         self._rows, ordered = _in_order(reader)
         self.length = self._rows.length
         whole = where is None and split is None
-        self.keyed = not (ordered and whole and reader.own_keys is not None)
-        self._key_fields = _key_fields(reader) if self.keyed else ()
+        running = ordered and whole and reader.own_keys is not None
+        self._key_fields = () if running else _key_fields(reader)
+        self.key_name = KEY if [f.name for f in self._key_fields] == [KEY] else None
         self.fields = (*self._key_fields, *reader.schema.fields)
-        self.nbytes = int(reader.entry_bytes * (self.length or 0))
         if alike := {f.name for f in self._key_fields} & set(reader.schema.names):
             raise SchemaError(
                 f"{name}: the key and a field are both called {sorted(alike)[0]}",
@@ -67,17 +67,26 @@ class ExportRows:
             )
 
     def batches(self) -> Generator[Batch, None, None]:
-        """Yield the rows, keys among the columns where `keyed` says so; close it to stop early."""
+        """Yield the rows, keys among the columns if they are fields; close it to stop early."""
         for batch in self._rows.column_batches():
             key = batch.key
             assert key is not None
             columns = dict(batch.columns)
-            if len(self._key_fields) == 1 and not isinstance(key.values, dict):
-                columns[KEY] = key
-            elif self.keyed:
-                assert isinstance(key.values, dict)
-                columns |= key.values
+            self._require_whole_lists(columns)
+            if self._key_fields:
+                columns |= key.values if isinstance(key.values, dict) else {KEY: key}
             yield Batch(key, columns)
+
+    def _require_whole_lists(self, columns: Mapping[str, Column]) -> None:
+        """Raise SchemaError for a null in a list of texts, which no source reads again."""
+        for name, column in columns.items():
+            texts = column.values
+            if isinstance(texts, Column) and texts.valid is not None and not texts.valid.all():
+                raise SchemaError(
+                    f"{self.name}: field {name} has a null inside a list, which no format holds",
+                    hint="leave the field out with --fields, or choose rows with --where",
+                    field=name,
+                )
 
 
 def _in_order(reader: CacheReader) -> tuple[EpochRows, bool]:

@@ -10,7 +10,11 @@ from __future__ import annotations
 import contextlib
 import posixpath
 import secrets
+from pathlib import Path
 from typing import IO, Final, cast
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
 
 from ignitetf.errors import ConfigError
 
@@ -24,7 +28,8 @@ class Target:
     """A file or folder to write, as a context manager.
 
     An exception, Ctrl-C included, removes what was written; a process that is killed leaves a
-    hidden name, `.NAME.exporting-...`, beside the target, but nothing under its own.
+    hidden name, `.NAME.exporting-...`, beside the target, and what was there under its own. Only
+    one that is killed while it replaces a folder can leave both, old and new, under hidden names.
 
     Args:
         location: Local path or fsspec URL.
@@ -36,8 +41,6 @@ class Target:
     """
 
     def __init__(self, location: str, *, folder: bool, overwrite: bool) -> None:
-        import fsspec
-
         self.location = location
         self.folder = folder
         self._fs, path = fsspec.core.url_to_fs(location)
@@ -45,20 +48,20 @@ class Target:
         above, name = posixpath.split(self._path)
         if not name:
             raise ConfigError(f"{location!r} names no file or folder", hint="name one that is new")
-        self._there = bool(self._fs.exists(self._path))
-        if self._there:
-            self._require_replaceable(overwrite)
+        self._overwrite = overwrite
+        if self._fs.exists(self._path):
+            self._require_replaceable()
         if above and not self._fs.isdir(above):
             raise ConfigError(f"{location}: there is no folder {above}", hint="make it first")
         self._temporary = posixpath.join(above, f".{name}.exporting-{secrets.token_hex(4)}")
         self.files = 0
         self._open: list[IO[bytes]] = []
 
-    def _require_replaceable(self, overwrite: bool) -> None:
+    def _require_replaceable(self) -> None:
         is_folder = bool(self._fs.isdir(self._path))
         if is_folder and not self._fs.ls(self._path, detail=False):
             return
-        if not overwrite:
+        if not self._overwrite:
             raise ConfigError(
                 f"{self.location} exists", hint="name another target, or replace it: --overwrite"
             )
@@ -73,15 +76,17 @@ class Target:
             self._fs.makedirs(self._temporary, exist_ok=True)
         return self
 
-    def __exit__(self, kind: object, *_: object) -> None:
+    def __exit__(self, kind: object, error: object, *_: object) -> None:
         if kind is None:
             try:
                 self._publish()
             except BaseException:
                 self._discard()
                 raise
-        else:
-            self._discard()
+            return
+        if isinstance(error, OSError) and error.errno and error.filename is None:
+            error.filename = self.location  # of a full disk, the system does not say which
+        self._discard()
 
     def open(self, name: str) -> IO[bytes]:
         """Open a new file: the target itself, or one of this name below the folder."""
@@ -99,20 +104,30 @@ class Target:
         if self.folder:
             with self._fs.open(f"{self._temporary}/{MARKER}", "wb") as file:
                 file.write(b"Made by 'ignitetf export', which may replace this folder.\n")
+        if there := bool(self._fs.exists(self._path)):
+            self._require_replaceable()  # another export may have been faster
         old = f"{self._temporary}.old"
-        if self._there:
+        # A file takes the place of another at once, a folder only that of an empty one.
+        aside = there and (self.folder or bool(self._fs.isdir(self._path)))
+        if aside:
             self._move(self._path, old)
         try:
             self._move(self._temporary, self._path)
         except BaseException:
-            if self._there:
+            if aside:
                 self._move(old, self._path)
             raise
-        if self._there:
-            self._fs.rm(old, recursive=True)
+        if aside:
+            self._fs.rm(old, recursive=bool(self._fs.isdir(old)))
 
     def _move(self, source: str, target: str) -> None:
-        self._fs.mv(source, target, recursive=bool(self._fs.isdir(source)))
+        """Rename; not into a folder of the new name, as `mv` does."""
+        if isinstance(self._fs, LocalFileSystem):
+            Path(source).rename(target)
+        elif rename := getattr(self._fs, "rename_exactly", None):  # igfs
+            rename(source, target)
+        else:
+            self._fs.mv(source, target, recursive=bool(self._fs.isdir(source)))
 
     def _discard(self) -> None:
         for file in self._open:

@@ -22,7 +22,7 @@ from ignitetf.export.base import Format, Sink, cannot_hold, python_values
 from ignitetf.export.rows import ExportRows
 from ignitetf.export.target import Target
 from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.datatypes import Family, family_of
+from ignitetf.wire.datatypes import Family
 from ignitetf.wire.schema import BYTES, Batch, Column, Field
 
 __all__ = ["TfRecordFormat"]
@@ -43,10 +43,7 @@ class TfRecordFormat(Format):
 
     def __init__(self, rows: ExportRows) -> None:
         super().__init__(rows)
-        for field in self.fields:
-            held = family_of(field.type) in _HELD or field.type is TypeCode.STRING_ARRAY
-            if not held or field.type in (TypeCode.CHAR, TypeCode.CHAR_ARRAY):
-                raise cannot_hold("tfrecord", field)
+        self.require("tfrecord", _HELD, (TypeCode.CHAR, TypeCode.CHAR_ARRAY))
         self.features = [(field, _feature(field)) for field in self.fields]
 
     def open(self, target: Target, name: str) -> Sink:
@@ -56,7 +53,7 @@ class TfRecordFormat(Format):
     def options(self) -> list[str]:
         """Return the types of all features, and the key."""
         types = ",".join(f"{field.name}:{_type(field)}" for field in self.fields)
-        return ["--features", types, *(["--key", "KEY"] if self.rows.keyed else [])]
+        return ["--features", types, *super().options()]
 
 
 class _TfRecordSink(Sink):
@@ -92,7 +89,9 @@ def _check(field: Field, column: Column) -> None:
         raise cannot_hold("tfrecord", field, "nulls in lists, which come back as empty")
     if field.type is TypeCode.DOUBLE:
         values = np.asarray(column.values)
-        if not np.array_equal(values.astype(np.float32).astype(np.float64), values, equal_nan=True):
+        with np.errstate(over="ignore"):  # becomes infinite, and is therefore not equal
+            held = values.astype(np.float32).astype(np.float64)
+        if not np.array_equal(held, values, equal_nan=True):
             raise cannot_hold("tfrecord", field, "numbers of 64 bits that 32 do not hold exactly")
 
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from typing import IO, Any, Final
+from typing import IO, Any
 
 import numpy as np
 
-from ignitetf.export.base import Format, Sink, cannot_hold, python_values
+from ignitetf.export.base import COLUMNS, Format, Sink, python_values
 from ignitetf.export.images import suffix_of
 from ignitetf.export.rows import ExportRows
 from ignitetf.export.target import Target
@@ -26,18 +26,6 @@ from ignitetf.wire.schema import BYTES, Batch, Field
 
 __all__ = ["WebDatasetFormat"]
 
-_HELD: Final = frozenset(
-    {
-        Family.NUMBER,
-        Family.MILLISECONDS,
-        Family.TIMESTAMP,
-        Family.UUID,
-        Family.TEXT,
-        Family.DECIMAL,
-        Family.ARRAY,
-    }
-)
-
 
 class WebDatasetFormat(Format):
     """WebDataset shards."""
@@ -47,9 +35,7 @@ class WebDatasetFormat(Format):
 
     def __init__(self, rows: ExportRows) -> None:
         super().__init__(rows)
-        for field in self.fields:
-            if family_of(field.type) not in _HELD and field.type is not TypeCode.STRING_ARRAY:
-                raise cannot_hold("webdataset", field)
+        self.require("webdataset", COLUMNS)
         self.files = {field.name: suffix for field in self.fields if (suffix := _suffix(field))}
         noted = {
             "fields": [field.to_json() for field in self.fields],
@@ -62,10 +48,6 @@ class WebDatasetFormat(Format):
     def open(self, target: Target, name: str) -> Sink:
         """Return a writer of one shard; the numbers of rows go on from shard to shard."""
         return _TarSink(self, target.open(name))
-
-    def options(self) -> list[str]:
-        """Return the key, if it is a field."""
-        return ["--key", "KEY"] if self.fields[0].name == "KEY" and self.rows.keyed else []
 
 
 class _TarSink(Sink):

@@ -42,6 +42,10 @@ def plain_text(message: str) -> str:
     return ": ".join(dict.fromkeys(text.split(": ")))
 
 
+# A key, a scan and a statement of SQL say it each in another way.
+_LOST: Final = ("lostParts", "partition data has been lost", "cache partition has been lost")
+
+
 def server_error(status: int, message: str, *, address: str | None = None) -> ServerError:
     """Choose the exception for an error answer by its status and the Java class in its text."""
     text = plain_text(message) or f"status {status}"
@@ -50,7 +54,7 @@ def server_error(status: int, message: str, *, address: str | None = None) -> Se
         return CacheNotFound(text, hint="'ignitetf cache ls' lists the caches", **facts)
     if status == Status.CACHE_EXISTS:
         return CacheExists(text, hint="choose another name, or drop it first", **facts)
-    if "lostParts" in message or "partition data has been lost" in message:
+    if any(sign in message for sign in _LOST):
         return PartitionLost(
             text, hint="start the nodes that hold it again, or reload the cache", **facts
         )

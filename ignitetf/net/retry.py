@@ -49,6 +49,7 @@ _CHANGED: Final = (
     "ClusterTopologyException",
     "ClusterTopologyCheckedException",
     "left topology",
+    "Data node has left the grid",
     "No queryable nodes",
     "Failed to find resource with id",
     "Node is stopping",

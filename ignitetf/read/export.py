@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ignitetf.errors import MissingExtra
 from ignitetf.read.leaves import Dense, Node, Runs, Struct
+from ignitetf.wire.arrow import bytes_array, fixed_array, list_array
 from ignitetf.wire.schema import Batch, Column
 
 __all__ = ["Ragged", "columns_of", "count_of", "record_of", "to_arrow", "to_numpy"]
@@ -105,13 +106,7 @@ def to_arrow(batch: Batch, key: Node, nodes: dict[str, Node]) -> Any:
 def _arrow(pa: Any, column: Column, node: Node, rows: int) -> Any:
     if isinstance(node, Dense):
         assert isinstance(column.values, np.ndarray)
-        array = pa.array(np.ascontiguousarray(column.values).reshape(-1))
-        for axis in reversed(range(len(node.shape))):
-            kind = pa.list_(array.type, node.shape[axis])
-            count = rows * int(np.prod(node.shape[:axis], dtype=np.int64))
-            # `from_arrays` cannot infer the number of lists of length 0.
-            array = pa.Array.from_buffers(kind, count, [None], children=[array])
-        return array
+        return fixed_array(pa, column.values, node.shape)
     if isinstance(node, Struct):
         assert isinstance(column.values, dict)
         parts = [_arrow(pa, column.values[name], inner, rows) for name, inner in node.fields]
@@ -122,11 +117,8 @@ def _arrow(pa: Any, column: Column, node: Node, rows: int) -> Any:
     if isinstance(node, Runs):
         values, offsets = _items(column, node)
         inner = _arrow(pa, values, node.item, int(offsets[-1]))
-        return pa.LargeListArray.from_arrays(pa.array(offsets), inner)
-    values_, offsets = column.compact()
-    assert isinstance(values_, np.ndarray)
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(values_))]
-    return pa.Array.from_buffers(pa.large_binary(), len(column), buffers)
+        return list_array(pa, inner, offsets)
+    return bytes_array(pa, column, pa.large_binary())
 
 
 def _items(column: Column, node: Runs) -> tuple[Column, NDArray[np.int64]]:

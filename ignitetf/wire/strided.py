@@ -85,14 +85,14 @@ class FixedStride:
             return None
         order, offsets = compact_fields(entry, head, registry)
         places = dict(zip(order, (at[0] + offsets).tolist(), strict=True))
+        ids = registry.field_ids(int(head.type_id[0]), [f.name for f in wanted])
+        by_id = dict(zip(ids, wanted, strict=True))
+        if not places or not set(by_id) <= set(places):
+            return None  # SQL leaves nulls out, in a row of nothing else all of them
         slots, free = [], [(key.at, key.size)]
         free.append((int(at[0]) + _HASH_AT, _HASH_BYTES))
         starts = sorted(places.values())
         ends = dict(zip(starts, [*starts[1:], int(head.schema_at[0])], strict=True))
-        ids = registry.field_ids(int(head.type_id[0]), [f.name for f in wanted])
-        by_id = dict(zip(ids, wanted, strict=True))
-        if not set(by_id) <= set(places):
-            return None
         for field_id, start in places.items():
             if field_id not in by_id:
                 free.append((start, ends[start] - start))

@@ -7,11 +7,12 @@ import psutil
 import pytest
 from helpers.ports import lasting_port
 
+from ignitetf.errors import PartitionLost
 from ignitetf.explore.verify import verify
 from ignitetf.load import fill
 from ignitetf.load.loader import load_dataset
 from ignitetf.load.route import find_route
-from ignitetf.load.sources import base
+from ignitetf.load.sources import base, open_source
 from ignitetf.net.client import connect
 from ignitetf.tables.catalog import read_manifest
 from ignitetf.wire.affinity import partitions_of
@@ -40,7 +41,7 @@ def expected(schema):
 def cluster(node_home):
     from ignitetf.node import Node
 
-    with Node.start("loaded", port=lasting_port(3), nodes=3, memory="256m") as node:
+    with Node.start("loaded", port=lasting_port(4), nodes=4, memory="256m") as node:
         yield node
 
 
@@ -63,6 +64,33 @@ def test_rows_go_to_the_nodes_that_own_them(cluster):
             assert np.array_equal(part.key.values, part.columns["N"].values)
         text = Schema("T", Field("key", TypeCode.STRING, BYTES), manifest.schema.fields)
         assert find_route(client, "ROUTED", text) is None
+
+
+def test_a_select_begins_again_when_a_node_dies_and_tells_lost_partitions(cluster):
+    rows, killed = 3000, threading.Event()
+    made = {"N": np.arange(rows), "X": np.zeros((rows, 6000), np.uint8)}
+    with connect(cluster.addresses) as client:
+        for name, backups in (("KEPT", 1), ("LOST", 0)):
+            load_dataset(made, name, client=client, partitions=PARTITIONS, backups=backups)
+
+        def progress(rows, nbytes):
+            if not killed.is_set():
+                killed.set()
+                process = psutil.Process(cluster.pids[2])
+                process.kill()
+                process.wait(30)
+
+        source = open_source(
+            "sql", "SELECT N, X FROM KEPT", connect=lambda: connect(cluster.addresses)
+        )
+        load_dataset(source, "COPY", client=client, backups=1, on_progress=progress)
+        found = client.sql("SELECT COUNT(1), COUNT(DISTINCT N), MAX(N) FROM COPY").fetchall()
+        assert killed.is_set() and [list(row) for row in found] == [[rows, rows, rows - 1]]
+        with pytest.raises(PartitionLost) as caught:
+            client.sql("SELECT N FROM LOST").fetchall()
+        assert "reload" in caught.value.hint
+        for name in ("KEPT", "LOST", "COPY"):
+            client.sql(f"DROP TABLE {name}").close()
 
 
 @pytest.mark.parametrize("layout", ["rows", "blocks"])

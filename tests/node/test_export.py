@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
+from dataclasses import replace
 from decimal import Decimal
 
 import numpy as np
@@ -26,7 +27,7 @@ from ignitetf.load.kinds import KINDS
 from ignitetf.load.loader import load_dataset
 from ignitetf.load.sources import open_source
 from ignitetf.read.rows import open_rows
-from ignitetf.tables.catalog import read_manifest
+from ignitetf.tables.catalog import read_manifest, write_manifest
 from ignitetf.tables.describe import describe
 
 pytestmark = pytest.mark.node
@@ -239,6 +240,97 @@ def test_pixels_go_to_a_folder_and_rows_can_be_chosen(client, address, cache_nam
 
     table = parquet.read_table(tmp_path / "one.parquet")
     assert table["KEY"].to_pylist() == list(range(1, 50, 3))
+
+
+def test_every_image_of_a_folder_has_a_path_of_its_own(client, address, cache_name, tmp_path):
+    names = [
+        "00000001.png", "", "", "a.png", "a.png/b.png", "A.PNG", "c/d", "c/d.png/e", " lead.png",
+        "trail.png ", "ü" * 150, "labels.csv", "labels.csv/x.png", "a/" * 90 + "x", "3/00000014.png",
+    ]  # fmt: skip
+    texts = ["a\rb", "a\r\nb", "\n", "\ufeffx", "'", '"', "\t", "\x85", "\u2028", " "]
+    # Names that are numbers, but not their own; one is as long as no folder's may be.
+    classes = ["1", "10", "11", "2", "x" * 300, "a/b", ".."]
+    made = [
+        {
+            "IMAGE": picture(i),
+            "LABEL": np.int32(i % len(classes)),
+            "NAME": name,
+            "TEXT": texts[i % len(texts)],
+        }
+        for i, name in enumerate(names)
+    ]
+    load_dataset(made, cache_name, client=client)
+    manifest = replace(read_manifest(client, cache_name), class_names=tuple(classes))
+    write_manifest(client, manifest)
+    check_round_trip(client, cache_name, tmp_path / "out")
+    assert read_manifest(client, f"{cache_name}_AGAIN").class_names == tuple(classes)
+    files = [p for p in (tmp_path / "out").rglob("*") if p.is_file()]
+    assert len(files) == len(names) + 3  # the table, the classes, the mark of an export
+    for odd in (("1", "10"), ("1", "a\nb", *classes[2:])):  # a label has no name; a name two lines
+        write_manifest(client, replace(manifest, class_names=odd))
+        with pytest.raises(SchemaError, match=r"LABEL.*(no class|class name)"):
+            export_dataset(client, cache_name, str(tmp_path / "odd"))
+    assert names_in(tmp_path) == ["out"]
+
+
+def test_tables_of_sql_are_exported_with_nulls_and_keys(client, address, cache_name, tmp_path):
+    client.sql(
+        f"CREATE TABLE {cache_name} (ID VARCHAR PRIMARY KEY, B TINYINT, S SMALLINT, R REAL, D DOUBLE,"
+        " T VARCHAR, Y BOOLEAN, C DECIMAL(20,3), X BINARY(4), U UUID, DA DATE, TI TIME, TS TIMESTAMP)"
+    ).close()
+    for values in (
+        "('a',1,2,1.5,0.1,'é',TRUE,123456789.125,X'01020304','12345678-1234-1234-1234-123456789abc',"
+        "'2024-02-29','13:14:15','2024-02-29 13:14:15.123456789')",
+        "('b'" + ",NULL" * 12 + ")",
+    ):
+        client.sql(f"INSERT INTO {cache_name} VALUES {values}").close()
+    rows = {row["key"]: row for row in first_rows(client, cache_name)}
+    assert list(rows["b"].values()) == ["b"] + [None] * 12
+    for kind in ("parquet", "webdataset"):
+        report = export_dataset(client, cache_name, str(tmp_path / kind), format=kind)
+        assert report.load.endswith("--key KEY")
+        source = open_source(kind, str(tmp_path / kind), key="KEY")
+        load_dataset(source, f"{cache_name}_AGAIN", client=client, if_exists="replace")
+        found = {r["key"]: r for r in first_rows(client, f"{cache_name}_AGAIN")}
+        assert found.keys() == rows.keys()
+        assert all(same(found[k][name], v) for k in rows for name, v in rows[k].items())
+    pair = f"{cache_name}_PAIR"
+    client.sql(f"CREATE TABLE {pair} (P BIGINT, Q VARCHAR, V REAL, PRIMARY KEY(P, Q))").close()
+    client.sql(f"INSERT INTO {pair} VALUES (1, 'x', 0.5), (1, 'y', NULL)").close()
+    report = export_dataset(client, pair, str(tmp_path / "pair.tfrecord"))
+    *words, place, _, _, option, features = shlex.split(report.load)
+    assert (words[-1], option) == ("tfrecord", "--features")
+    load_dataset(open_source("tfrecord", place, features=features), f"{pair}_AGAIN", client=client)
+    found = [(r["P"], r["Q"], r["V"]) for r in first_rows(client, f"{pair}_AGAIN")]
+    assert sorted(found) == [(1, "x", 0.5), (1, "y", None)]
+
+
+def test_of_two_exports_to_one_target_the_first_to_end_has_it(client, address, rows, tmp_path):
+    for shards in (1, 2):
+        target = tmp_path / f"out{shards}"
+        options = {"format": "parquet", "shards": shards}
+
+        def other(rows_written, size, target=target, options=options):
+            export_dataset(client, rows, str(target), fields=["I16"], **options)
+
+        with pytest.raises(ConfigError, match="exists"):
+            export_dataset(client, rows, str(target), on_progress=other, **options)
+        found = open_source("parquet", str(target))
+        assert found.schema.names == ("I16",) and sum(map(len, found.batches())) == ROWS
+    assert names_in(tmp_path) == ["out1", "out2"]
+
+
+def test_a_full_disk_is_told_with_the_target_and_left_empty(client, address, rows, tmp_path):
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for kind in ("tfrecord", "parquet", "webdataset"):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
+        try:
+            with pytest.raises(OSError, match=f"out.{kind}"):
+                export_dataset(client, rows, str(tmp_path / f"out.{kind}"), format=kind)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert not names_in(tmp_path)
 
 
 def test_the_target_is_whole_or_not_there(client, address, rows, tmp_path):

@@ -1,7 +1,9 @@
 import io
+import random
 import subprocess
 import sys
 import threading
+import warnings
 
 import numpy as np
 import psutil
@@ -12,6 +14,7 @@ from PIL import Image
 from source_helpers import batch_sizes, check_resume, everything, real_data, same
 
 from ignitetf.errors import ConfigError, SourceError
+from ignitetf.explore.preview import picture_of
 from ignitetf.load.size import partitions_for
 from ignitetf.load.sources import images, open_source
 from ignitetf.load.sources.base import ordered_map
@@ -501,6 +504,68 @@ def test_pixels_are_upright_and_files_as_they_are(tmp_path):
     assert len([n for n in source.notes if "EXIF" in n and "--decode" in n]) == 1
 
 
+def encoded(image, form, **options):
+    out = io.BytesIO()
+    image.save(out, form, **options)
+    return out.getvalue()
+
+
+def test_every_orientation_of_every_format_is_noticed(tmp_path):
+    upright = np.zeros((24, 16, 3), np.uint8)
+    upright[:8], upright[:, :5] = (250, 0, 0), (0, 0, 250)
+    as_held = {
+        1: upright, 2: upright[:, ::-1], 3: upright[::-1, ::-1], 4: upright[::-1],
+        5: upright.swapaxes(0, 1), 6: np.rot90(upright), 7: upright[::-1, ::-1].swapaxes(0, 1),
+        8: np.rot90(upright, -1),
+    }  # fmt: skip
+    file = tmp_path / "a.jpg"
+    for orientation, pixels in as_held.items():
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        for form in ("JPEG", "PNG", "WEBP", "TIFF"):
+            file.write_bytes(
+                encoded(Image.fromarray(np.ascontiguousarray(pixels)), form, exif=exif)
+            )
+            decoded = everything(open_source("images", tmp_path, decode=True))["IMAGE"][0]
+            for shown in (decoded, np.asarray(picture_of(file.read_bytes()))):
+                assert shown.shape == upright.shape, (orientation, form)
+                assert np.abs(shown.astype(int) - upright).mean() < 15, (orientation, form)
+            source = open_source("images", tmp_path)
+            everything(source)
+            assert any("EXIF" in n for n in source.notes) == (orientation > 1), (orientation, form)
+
+
+def test_odd_pictures_are_shown_and_damaged_ones_are_none(tmp_path):
+    colours = np.random.default_rng(0).integers(0, 256, (24, 16, 3), dtype=np.uint8)
+    rgb = Image.fromarray(colours)
+    palette = rgb.convert("P")
+    deep = Image.fromarray(np.arange(24 * 16, dtype=np.uint16).reshape(24, 16) * 150)
+    files = [
+        encoded(rgb.convert("CMYK"), "JPEG"),
+        encoded(palette, "PNG", transparency=bytes(range(200))),
+        encoded(palette, "GIF", save_all=True, append_images=[palette.rotate(90)]),
+        encoded(rgb.convert("LA"), "PNG"),
+        encoded(deep, "PNG"),
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for data in files:
+            assert picture_of(data).size == (16, 24)
+            (tmp_path / "a.png").write_bytes(data)
+            source = open_source("images", tmp_path, decode=True, depth=8, channels=3)
+            assert everything(source)["IMAGE"][0].shape == (24, 16, 3)
+    see_through = picture_of(files[1])
+    assert np.array_equal(np.asarray(see_through), np.asarray(palette.convert("RGB")))
+    chance = random.Random(0)
+    for data in files:
+        for _ in range(60):
+            damaged = bytearray(data[: chance.randrange(len(data))] or data)
+            for _ in range(3):
+                damaged[chance.randrange(len(damaged))] = chance.randrange(256)
+            picture_of(bytes(damaged))  # an image or None, and no error
+    assert picture_of(np.zeros((0, 5, 1), np.uint16)) is None
+
+
 def test_16_bits_of_grey_are_all_loaded(tmp_path):
     pixels = np.array([[0, 255, 256], [40_000, 65_534, 65_535]], np.uint16)
     Image.fromarray(pixels).save(tmp_path / "a.png")
@@ -535,6 +600,14 @@ def test_names_classes_and_types_of_a_table_are_those_it_gives(folder, tmp_path)
     with pytest.raises(SourceError, match="'bea' is none of the 3 classes") as caught:
         open_source("images", folder / "labels.csv")
     assert "'bee'" in caught.value.hint
+
+
+def test_classes_that_are_called_like_numbers(folder):
+    (folder / "classes.txt").write_text("1\n10\n2\n")
+    table = folder / "labels.csv"
+    for labels, numbers in ((("10", "2"), [1, 2]), (("0", "2"), [0, 2]), (("1", "2"), [0, 2])):
+        table.write_text("path,label\ndog/b.png,{}\ncat/a.jpg,{}\n".format(*labels))
+        assert everything(open_source("images", table))["LABEL"] == numbers
 
 
 def test_partitions_fit_rows_and_bytes(folder):

@@ -235,15 +235,19 @@ def _labels(
     if any(not _NUMBER.fullmatch(word) for word in kinds) and all(map(_FRACTION.fullmatch, kinds)):
         doubles = np.array([float(word) for word in labels])
         return None, None, ((field_for("LABEL", doubles.dtype),), {"LABEL": Column(doubles)})
-    names = _listed_classes(table, labels) or _class_names(table, labels)
-    if names and not kinds & set(names):  # the labels are their numbers
-        return [int(word) for word in labels], names, None
+    listed = _listed_classes(table, labels)
+    if listed and not kinds <= set(listed):
+        return [int(word) for word in labels], listed, None
+    names = listed or _class_names(table, labels)
     number_of = {name: i for i, name in enumerate(names or ())}
     return [number_of[word] if names else int(word) for word in labels], names, None
 
 
 def _listed_classes(table: Place, labels: list[str]) -> list[str] | None:
-    """Return the names in the file of classes beside a table; None if there is no such file."""
+    """Return the names in the file of classes beside a table; None if there is no such file.
+
+    Labels are all names, or else all numbers of names.
+    """
     place = table.parent.child(CLASSES_FILE)
     if not place.exists():
         return None

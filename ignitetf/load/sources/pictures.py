@@ -39,7 +39,9 @@ __all__ = [
     "check_picture",
     "decode_cropped",
     "decode_picture",
+    "in_colours",
     "is_turned",
+    "open_picture",
     "parse_size",
     "picture_suffixes",
     "pixel_form",
@@ -56,8 +58,9 @@ _REFUSED_FORMATS = frozenset({"EPS"})
 _SIGNATURES = ((SIGNATURE, ("PNG",)), (b"\xff\xd8\xff", ("JPEG",)))
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 _ORIENTATION: Final = 0x0112  # the tag of EXIF
-_EXIF: Final = b"Exif\0\0"
-# A JPEG has its EXIF in one of its first segments, of at most this size each.
+# How EXIF begins in JPEG, PNG and WebP; TIFF has the tags of EXIF itself.
+_EXIF: Final = (b"Exif\0\0", b"eXIf", b"EXIF", b"II*\0", b"MM\0*")
+# It is in one of the first segments of a JPEG, of at most this size each, and at the end of a WebP.
 _EXIF_WITHIN: Final = 128 << 10
 # An image as it is stored, or None and the reason why it is bad.
 Loaded = tuple[bytes | NDArray[Any] | None, str]
@@ -144,7 +147,8 @@ def check_depth(depth: int, channels: int | None = None) -> int:
 
 def is_turned(data: bytes) -> bool:
     """Return whether EXIF says that an encoded image is to be turned or mirrored."""
-    if _EXIF not in data[:_EXIF_WITHIN]:
+    ends = data[:_EXIF_WITHIN] + data[-_EXIF_WITHIN:]
+    if not any(mark in ends for mark in _EXIF):
         return False
     try:
         with Image.open(io.BytesIO(data), formats=_formats_of(data)) as image:
@@ -154,8 +158,8 @@ def is_turned(data: bytes) -> bool:
 
 
 @contextlib.contextmanager
-def _opened(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
-    """Open an image and read its header.
+def open_picture(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
+    """Open an image and read its header; no external program is run.
 
     Raises:
         PictureError: Anything is wrong with it, also while the body of `with` decodes it.
@@ -209,7 +213,7 @@ def check_picture(
 
 
 def _checked(data: bytes, max_pixels: int, pixels: bool, apart: bool) -> tuple[int, int]:
-    with _opened(data, max_pixels) as image:
+    with open_picture(data, max_pixels) as image:
         width, height = image.size
         is_png = image.format == "PNG"
         if is_png:
@@ -217,7 +221,7 @@ def _checked(data: bytes, max_pixels: int, pixels: bool, apart: bool) -> tuple[i
         elif pixels:
             _decode(image, apart)
     if is_png and pixels:
-        with _opened(data, max_pixels) as image:
+        with open_picture(data, max_pixels) as image:
             _decode(image, apart)
     return height, width
 
@@ -276,7 +280,7 @@ def pixel_form(
     """
 
     def form(apart: bool) -> tuple[tuple[int, int], int]:
-        with _opened(data, max_pixels) as image:
+        with open_picture(data, max_pixels) as image:
             _check_thread(image, apart)
             bits = 16 if _has_16_bits(image, image.format) else 8
             image.load()
@@ -297,7 +301,7 @@ def _decoded(
     orient: bool,
     apart: bool,
 ) -> NDArray[Any]:
-    with _opened(data, max_pixels) as image:
+    with open_picture(data, max_pixels) as image:
         _check_thread(image, apart)
         file_format = image.format
         if orient:
@@ -353,7 +357,7 @@ def decode_cropped(
 def _cropped(
     data: bytes, channels: int, size: tuple[int, int], max_pixels: int, apart: bool
 ) -> tuple[NDArray[np.uint8], tuple[int, int]]:
-    with _opened(data, max_pixels) as image:
+    with open_picture(data, max_pixels) as image:
         _check_thread(image, apart)
         (height, width), (rows, columns) = image.size[::-1], size
         left, top = max((width - columns) // 2, 0), max((height - rows) // 2, 0)
@@ -372,7 +376,14 @@ def _in_mode(image: Image.Image, file_format: str | None, channels: int) -> Imag
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     elif image.mode in ("I", "F"):
         raise PictureError("its pixels have 32 bits, decoded ones 8; keep the files as they are")
-    return image if image.mode == _MODES[channels] else image.convert(_MODES[channels])
+    return in_colours(image, _MODES[channels])
+
+
+def in_colours(image: Image.Image, mode: str) -> Image.Image:
+    """Return an image of 8 bits in another mode; where it is transparent its own colours show."""
+    if image.mode == "P" and isinstance(image.info.get("transparency"), bytes):
+        image = image.convert("RGBA")  # Pillow warns of any other way
+    return image if image.mode == mode else image.convert(mode)
 
 
 def _pixels(image: Image.Image, channels: int) -> NDArray[np.uint8]:
