@@ -10,11 +10,12 @@ from __future__ import annotations
 import datetime
 import shutil
 from collections.abc import Callable, Iterator
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 from typing import Any, Final
 
 from ignitetf.errors import IgniteTFError
+from ignitetf.explore.versions import installed
 from ignitetf.home import ignitetf_home
 from ignitetf.local.process import total_memory_bytes
 from ignitetf.local.state import read_state
@@ -24,11 +25,10 @@ from ignitetf.node.jars import IGNITE_VERSION, read_lock
 from ignitetf.node.memory import format_bytes
 from ignitetf.node.ports import is_free
 from ignitetf.node.status import node_names, node_status
-from ignitetf.settings import Settings
+from ignitetf.settings import DEFAULT_PORT, Settings
 
 __all__ = ["findings"]
 
-_PORT: Final = 10800
 _LEAST_MEMORY: Final = 2 << 30
 _LEAST_DISK: Final = 2 << 30
 _SOON: Final = datetime.timedelta(days=30)
@@ -85,10 +85,10 @@ def _packages() -> Iterator[dict[str, Any]]:
             needed = Requirement(text)
             if needed.name.lower() not in _PAIRED or not _applies(needed):
                 continue
-            found = _version(needed.name)
+            found = installed(needed.name)
             if found is not None and not needed.specifier.contains(found, prereleases=True):
                 wrong.append(
-                    (f"{name} {_version(name)}", f"{needed.name}{needed.specifier}", found)
+                    (f"{name} {installed(name)}", f"{needed.name}{needed.specifier}", found)
                 )
     for owner, wanted, found in wrong:
         note = f"{owner} needs {wanted}, {found} is installed"
@@ -106,13 +106,6 @@ def _requirements(name: str) -> list[str]:
 
 def _applies(needed: Any) -> bool:
     return needed.marker is None or needed.marker.evaluate({"extra": ""})
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def _memory() -> dict[str, Any]:
@@ -146,13 +139,15 @@ def _jars() -> dict[str, Any]:
 
 
 def _port() -> dict[str, Any]:
-    if is_free(_PORT):
-        return _row("port", "ok", f"{_PORT} is free")
-    ours = [name for name in node_names() if f":{_PORT}" in (node_status(name).address or "")]
+    if is_free(DEFAULT_PORT):
+        return _row("port", "ok", f"{DEFAULT_PORT} is free")
+    ours = [
+        name for name in node_names() if f":{DEFAULT_PORT}" in (node_status(name).address or "")
+    ]
     if ours:
-        return _row("port", "ok", f"{_PORT} is that of node {ours[0]}")
+        return _row("port", "ok", f"{DEFAULT_PORT} is that of node {ours[0]}")
     hint = "if that is no Apache Ignite: ignitetf node start --port 10900"
-    return _row("port", "warning", f"{_PORT} is taken by another process", hint)
+    return _row("port", "warning", f"{DEFAULT_PORT} is taken by another process", hint)
 
 
 def _nodes() -> Iterator[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import getpass
 import platform
 
@@ -32,33 +33,19 @@ __all__ = [
 ]
 
 
-def activity(asked: Asked) -> Response:
-    """Loads and jobs."""
-    return _activity(asked, "activity.html")
-
-
-def activity_live(asked: Asked) -> Response:
-    """The part of it that changes."""
-    return _activity(asked, "activity_live.html")
-
-
 def _activity(asked: Asked, template: str) -> Response:
+    """Loads and jobs, as a page or the part of it that changes."""
     with asked.cluster.client() as client:
         found = asked.cluster.figures.get("activity", lambda: (loads(client), recent_jobs(client)))
     return asked.pages.page(template, section="activity", loads=found[0], jobs=found[1])
 
 
-def job(asked: Asked) -> Response:
-    """One job."""
-    return _job(asked, "job.html")
-
-
-def job_live(asked: Asked) -> Response:
-    """The part of it that changes."""
-    return _job(asked, "job_live.html")
+activity = functools.partial(_activity, template="activity.html")
+activity_live = functools.partial(_activity, template="activity_live.html")
 
 
 def _job(asked: Asked, template: str) -> Response:
+    """One job, as a page or the part of it that changes."""
     name = asked.text("id")
     with asked.cluster.client() as client:
         view, logs = asked.cluster.figures.get(
@@ -66,6 +53,10 @@ def _job(asked: Asked, template: str) -> Response:
         )
     over = view.job.state in ENDED
     return asked.pages.page(template, section="activity", view=view, logs=logs, over=over)
+
+
+job = functools.partial(_job, template="job.html")
+job_live = functools.partial(_job, template="job_live.html")
 
 
 def files(asked: Asked) -> Response:
@@ -76,20 +67,15 @@ def files(asked: Asked) -> Response:
     return asked.pages.page("files.html", section="files", folder=folder)
 
 
-def nodes(asked: Asked) -> Response:
-    """The nodes."""
-    return _nodes(asked, "nodes.html")
-
-
-def nodes_live(asked: Asked) -> Response:
-    """The part of it that changes."""
-    return _nodes(asked, "nodes_live.html")
-
-
 def _nodes(asked: Asked, template: str) -> Response:
+    """The nodes, as a page or the part of it that changes."""
     with asked.cluster.client() as client:
         found = asked.cluster.figures.get("nodes", lambda: node_views(client))
     return asked.pages.page(template, section="nodes", nodes=found)
+
+
+nodes = functools.partial(_nodes, template="nodes.html")
+nodes_live = functools.partial(_nodes, template="nodes_live.html")
 
 
 def sql(asked: Asked) -> Response:
