@@ -68,6 +68,7 @@ class FileWriter:
         self._pid = os.getpid()
         self._failure: BaseException | None = None
         self._published: int | None = None  # bytes of our content that the entry refers to
+        self._shown = False  # the entry may refer to our content: a publication was begun
         self._dropped = False  # the file was removed or replaced after we published
         self._absorbed: Extent | None = None  # a short last extent that we copied
         self._replaced: dict[str, int] = {}  # contents that the entry had before ours
@@ -145,14 +146,21 @@ class FileWriter:
         self._content.abandon()
         # Without a connection the lease expires, and another client reclaims the chunks.
         with contextlib.suppress(IgniteTFError, OSError):
-            if self._published is None or self._dropped:
-                self._remove_content()
-            else:
-                self._lease.end()
-                self._store.reclaimer.remove_reserved(
-                    self._content.content_id, self._lease.reserved, self._key
-                )
+            self._discard_content()
         self._end()
+
+    def _discard_content(self) -> None:
+        content = self._content.content_id
+        if self._shown and not self._dropped:
+            # The publication may have been committed before its answer was lost, or Ctrl-C came.
+            self._store.meta.wait_for_transactions(lease_key(content))
+            if self._store.meta.get(lease_key(content)) is None:
+                return  # the last publication, which removes the lease: all of it is in a file
+            if self._store.reclaimer.entry_of(content, self._key)[0] is not None:
+                self._lease.end()
+                self._store.reclaimer.remove_reserved(content, self._lease.reserved, self._key)
+                return
+        self._remove_content()
 
     def _step(self) -> int:
         """Size at which the next write sends a chunk."""
@@ -213,6 +221,7 @@ class FileWriter:
         self, transaction: Transaction, final: bool, attributes: dict[str, str]
     ) -> str | None:
         """Make one try; return the key to use next if the file was renamed."""
+        self._shown = True
         content = self._content.content_id
         own, lease, pointer = (
             directory_key(self._directory_id),

@@ -99,14 +99,14 @@ class Reclaimer:
 
     def remove_reserved(self, content: str, reserved: int, first_key: str) -> None:
         """Remove what an ended writer reserved, except the chunks of a file it published."""
-        key, kept = self._entry_of(content, first_key)
+        key, kept = self.entry_of(content, first_key)
         # Before the entry is written: on a full node this frees the memory for it.
         self._chunks.remove(content, range(kept, reserved))
         if key is not None:
             self._meta.transact(lambda transaction: _end_writer(transaction, key, content))
         self._meta.remove([lease_key(content), moved_key(content)])
 
-    def _entry_of(self, content: str, first_key: str) -> tuple[str | None, int]:
+    def entry_of(self, content: str, first_key: str) -> tuple[str | None, int]:
         """Return the key of the entry with this content, following renames, and its chunk count.
 
         Without such an entry the result is (None, 0).

@@ -103,6 +103,36 @@ def test_a_discarded_writer_leaves_the_old_file_and_no_chunk(store):
     assert store.chunks.count() == 1
 
 
+@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize("way", ["publish", "close", "together"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ConnectionError])
+def test_what_was_committed_before_an_interruption_stays(store, monkeypatch, error, way, moved):
+    ways = {
+        "publish": lambda writer: writer.publish(),
+        "close": lambda writer: writer.close(),
+        "together": lambda writer: close_together(store, [(writer, {})]),
+    }
+    transact = store.meta.transact
+
+    def interrupted(work):
+        transact(work)
+        monkeypatch.undo()
+        if moved:
+            store.rename("/f", "/g")
+        raise error
+
+    write(store, "/f", b"old")
+    writer = store.open_write("/f")
+    writer.write(memoryview(b"new" * 10_000))
+    monkeypatch.setattr(store.meta, "transact", interrupted)
+    with pytest.raises((KeyboardInterrupt, OSError)):
+        ways[way](writer)
+    writer.discard()
+    store.reclaimer.run(grace_s=0.0)
+    assert read(store, "/g" if moved else "/f") == b"new" * 10_000
+    consistent(store)
+
+
 def test_appending_keeps_what_was_there(store):
     expected = b""
     rng = random.Random(2)
