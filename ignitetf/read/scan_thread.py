@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 # Units of one page are handed over in portions of a share of a run, or of so many units.
 RUN_SHARE: Final = 4
 _MOST_UNITS: Final = 512
+# A larger page is worth more than the copy that joins it to others.
+_MOST_JOINED_BYTES: Final = 256 << 10
 # A portion is not held back for longer than this while more is arriving.
 _HELD_S: Final = 0.05
 
@@ -260,7 +262,7 @@ class ScanThread(threading.Thread):
         return _timed(lambda: self._decoder.one(found.partition, found.page), self.times)
 
     def _is_whole(self, page: Page) -> bool:
-        limit = self._query.run_bytes // 2
+        limit = min(_MOST_JOINED_BYTES, self._query.run_bytes // 2)
         return bool(limit) and not page.more and page.data.nbytes <= limit
 
     def _hold(self, unit: WholeUnit) -> None:
@@ -324,6 +326,8 @@ class ScanThread(threading.Thread):
     def _wait_to_retry(self, error: IgniteTFError, partition: int, delivered: int) -> None:
         wait = self._backoff.wait_s(error, self._retry.budget_s)
         if wait is None:
+            # Of several partitions that were decoded at once, the error may know which it was.
+            partition = error.fields.get("partition", partition)
             where = {"cache": self._query.name, "partition": partition, "pages": delivered}
             raise error.at(f"{self._query.name}, partition {partition}", **where) from error
         log.warning(

@@ -213,7 +213,9 @@ def test_giving_up_does_not_wait_for_a_node_that_says_nothing(build, monkeypatch
     monkeypatch.setattr(scan_thread.Cursor, "page", silent)
     streams = []
     start = scan_thread.ScanThread.start
-    monkeypatch.setattr(scan_thread.ScanThread, "start", lambda self: (streams.append(self), start(self)))
+    monkeypatch.setattr(
+        scan_thread.ScanThread, "start", lambda self: (streams.append(self), start(self))
+    )
     monkeypatch.setattr(scan_thread.ScanThread, "take", lambda self: (began.wait(60), 1 / 0))
     with pytest.raises(ZeroDivisionError):
         next(dataset.rows.reader.batches([0]))
