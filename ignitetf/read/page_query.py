@@ -14,7 +14,15 @@ from ignitetf.read.cursor import Times
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.frames import Page
 
-__all__ = ["PagesDecoder", "Query", "RetryPolicy", "UnitPage", "UnitRun", "pipeline_depth"]
+__all__ = [
+    "PagesDecoder",
+    "Query",
+    "RetryPolicy",
+    "UnitPage",
+    "UnitRun",
+    "pipeline_depth",
+    "requested_bytes",
+]
 
 # Of the 128 cursors that a connection may have; each is closed by the last page of its unit.
 _MAX_PIPELINED: Final = 120
@@ -113,6 +121,13 @@ class UnitRun:
     page: Any
     nbytes: list[int]
     sources: list[Source | None]
+
+
+def requested_bytes(unit_bytes: float, page_bytes: int) -> int:
+    """Return about how many bytes one connection has asked for at a time."""
+    if not 0 < unit_bytes < page_bytes:
+        return page_bytes
+    return max(1, int(unit_bytes * pipeline_depth(unit_bytes, page_bytes)))
 
 
 def pipeline_depth(unit_bytes: float, page_bytes: int) -> int:

@@ -53,6 +53,7 @@ from ignitetf.wire.types import TypeRegistry
 __all__ = ["CacheReader"]
 
 _LARGE_PAGE_BYTES: Final = 16 << 20
+_MOST_PAGE_BYTES: Final = 32 << 20
 _MAX_PAGE_ENTRIES: Final = 65_536
 
 
@@ -235,7 +236,18 @@ class CacheReader:
         if self.options.page_size is not None:
             return self.options.page_size
         stored_bytes = max(self.entry_bytes * self.block_rows, 64.0)
-        return int(max(1, min(_MAX_PAGE_ENTRIES, self.page_bytes // stored_bytes)))
+        return int(max(1, min(_MAX_PAGE_ENTRIES, self.scan_page_bytes // stored_bytes)))
+
+    @property
+    def scan_page_bytes(self) -> int:
+        """About as many bytes as a page of a scan has: more where a page takes long to come."""
+        return max(self.page_bytes, min(_MOST_PAGE_BYTES, self.options.in_flight_bytes))
+
+    @property
+    def unit_bytes(self) -> float:
+        """About as many bytes as a partition has; 0 if that is not known."""
+        rows = self.manifest.rows if self.manifest is not None else 0
+        return self.entry_bytes * (rows or self.entry_count()) / max(1, self.partition_count)
 
     @property
     def page_bytes(self) -> int:
@@ -252,10 +264,8 @@ class CacheReader:
 
     def scan_query(self, page_size: int) -> Query:
         """Return the query for all entries of a partition."""
-        rows = self.manifest.rows if self.manifest is not None else 0
-        unit_bytes = self.entry_bytes * (rows or self.entry_count()) / max(1, self.partition_count)
-        known = unit_bytes if self.entry_bytes else None
-        return scan_query(self.cache, page_size, known, self.page_bytes)
+        known = self.unit_bytes if self.entry_bytes else None
+        return scan_query(self.cache, page_size, known, self.scan_page_bytes)
 
     def batches(
         self, partitions: Sequence[int], ends: Sequence[int] | None = None

@@ -12,6 +12,7 @@ from ignitetf.read.divide import make_splits
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.page_query import UnitPage, UnitRun
 from ignitetf.read.reader import CacheReader
+from ignitetf.read.rows import open_rows
 from ignitetf.read.scan import scan_runs, scan_units
 from ignitetf.wire.concat import concat
 
@@ -146,3 +147,18 @@ def test_an_error_names_the_partition_and_the_key(client, cache_name, nulls):
 
 def sum_of(reader, partition):
     return reader.partition_counts([partition])[0]
+
+
+def test_a_distant_cluster_gives_the_same_rows(client, names, monkeypatch):
+    for name in names.values():
+        near = open_rows(name, client=client, shard=(0, 1), nulls="default")
+        monkeypatch.setattr(type(client), "round_trip_s", lambda self, near_s: 0.1)
+        far = open_rows(name, client=client, shard=(0, 1), nulls="default")
+        by_hand = open_rows(name, client=client, shard=(0, 1), nulls="default", readers=2)
+        monkeypatch.undo()
+        assert near.reader.options.in_flight_bytes == by_hand.reader.options.in_flight_bytes == 0
+        assert far.reader.options.in_flight_bytes == 100_000_000
+        assert 1 < far.reader.options.readers <= 8
+        assert by_hand.reader.options.readers == 2
+        keys = [np.concatenate([b["key"] for b in rows.batches()]).tolist() for rows in (near, far)]
+        assert keys[0] == keys[1] and len(keys[0]) == ROWS
