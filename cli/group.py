@@ -14,6 +14,7 @@ import re
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import typer
@@ -136,6 +137,10 @@ class LazyGroup(TyperGroup):
         }
         if not standalone_mode:
             return super().main(args, prog_name, standalone_mode=False, **options, **extra)
+        for name in ("stdout", "stderr"):
+            if getattr(sys, name) is None:
+                # Closed by the caller (`>&-`), who does not want the output.
+                setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
         self.debug = self.debug or os.environ.get("IGNITETF_DEBUG", "") not in ("", "0")
         try:
             code = super().main(args, prog_name, standalone_mode=False, **options, **extra)
@@ -201,6 +206,12 @@ def _report(error: Exception) -> int:
     elif isinstance(error, BrokenPipeError) or _errno(error) == errno.EPIPE:
         # The rest of the buffer has no reader: keep the interpreter from flushing it again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    elif isinstance(error, UnicodeEncodeError):
+        found = ascii(error.object[error.start])
+        _say(
+            f"error: the output's encoding, {error.encoding}, has no character {found}",
+            "PYTHONIOENCODING=utf-8 changes it",
+        )
     elif isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename is not None else ""
         _say(f"error: {where}{error.strerror}")

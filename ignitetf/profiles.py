@@ -28,7 +28,9 @@ def profile_path(name: str) -> Path:
 
 def profile_names() -> list[str]:
     """Return the names of all profiles, sorted."""
-    return sorted(path.stem for path in (ignitetf_home() / "profiles").glob("*.json"))
+    return sorted(
+        path.stem for path in (ignitetf_home() / "profiles").glob("*.json") if path.is_file()
+    )
 
 
 def read_profile(name: str) -> dict[str, Any]:
@@ -37,17 +39,14 @@ def read_profile(name: str) -> dict[str, Any]:
     Raises:
         ConfigError: There is no such profile, or it is no JSON object.
     """
-    path = profile_path(name)
-    if not path.is_file():
-        near = difflib.get_close_matches(name, profile_names(), 2)
-        hint = f"did you mean {' or '.join(near)}?" if near else "'ignitetf profile ls' lists them"
-        raise ConfigError(f"no profile {name!r}", hint=hint)
+    path = _existing(name)
+    hint = f"mend the file, or remove it with 'ignitetf profile rm {name}'"
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"profile {path}: {error}") from error
+        raise ConfigError(f"profile {path}: {error}", hint=hint) from error
     if not isinstance(data, dict):
-        raise ConfigError(f"profile {path}: not a JSON object")
+        raise ConfigError(f"profile {path}: not a JSON object", hint=hint)
     return data
 
 
@@ -61,5 +60,13 @@ def write_profile(name: str, values: Mapping[str, Any]) -> Path:
 
 def remove_profile(name: str) -> None:
     """Remove a profile; raises ConfigError if there is none."""
-    read_profile(name)
-    profile_path(name).unlink(missing_ok=True)
+    _existing(name).unlink(missing_ok=True)
+
+
+def _existing(name: str) -> Path:
+    path = profile_path(name)
+    if path.is_file():
+        return path
+    near = difflib.get_close_matches(name, profile_names(), 2)
+    hint = f"did you mean {' or '.join(near)}?" if near else "'ignitetf profile ls' lists them"
+    raise ConfigError(f"no profile {name!r}", hint=hint)

@@ -273,6 +273,29 @@ def test_closed_pipe_is_quiet():
         assert child.wait(30) == 1
 
 
+@pytest.mark.parametrize("closed", [(1,), (2,), (1, 2)])
+def test_output_that_nobody_wants(closed):
+    """`>&-` and `2>&-`: Python then has no `sys.stdout` or `sys.stderr`."""
+    shut = " ".join(f"{number}>&-" for number in closed)
+    program = "from ignitetf.cli.main import main; main()"
+    command = f'"$0" -c "{program}" config --output json {shut}'
+    found = subprocess.run(["sh", "-c", command, sys.executable], capture_output=True, text=True)
+    assert (found.returncode, found.stderr) == (0, "")
+    assert (found.stdout == "") == (1 in closed)
+
+
+def test_an_encoding_without_a_character_is_told(group):
+    def act() -> None:
+        "→".encode("ascii")
+
+    result = group(act)
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "error: the output's encoding, ascii, has no character '\\u2192'\n"
+        "hint: PYTHONIOENCODING=utf-8 changes it\n"
+    )
+
+
 def test_connection_options_reach_the_settings(group, tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("pw\n")

@@ -64,6 +64,16 @@ def test_a_profile_from_add_to_rm(home, tmp_path):
     run("profile", "rm", "lab", code=1)
 
 
+@pytest.mark.parametrize("text", ["{", "[]", "null"])
+def test_a_damaged_profile_is_told_and_can_be_removed(home, text):
+    profile_path("lab").parent.mkdir(parents=True)
+    profile_path("lab").write_text(text)
+    assert "ignitetf profile rm lab" in run("config", "--profile", "lab", code=1).stderr
+    assert json.loads(run("profile", "ls", "-o", "json").stdout)[0]["profile"] == "lab"
+    run("profile", "rm", "lab")
+    assert not profile_path("lab").exists()
+
+
 @pytest.mark.parametrize(
     "args", [(), ("--profile", "x"), ("--address", "h:0"), ("--ca", "no-file")]
 )
