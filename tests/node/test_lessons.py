@@ -60,6 +60,12 @@ def test_batches_on_the_device_train_alike(address, tmp_path, mnist_parts):
     assert "same weights: True" in lesson("on_device.py", address, tmp_path, *options)
 
 
+def test_batches_on_the_device_train_alike_in_jax(address, tmp_path, mnist_parts):
+    pytest.importorskip("jax", reason="needs jax: pip install 'ignitetf[jax]'")
+    options = ("--cache", mnist_parts[0], "--rows", "1000", "--epochs", "2")
+    assert "same weights: True" in lesson("on_device_jax.py", address, tmp_path, *options)
+
+
 def test_a_table_is_a_data_set(address, tmp_path):
     printed = lesson("sql_table.py", address, tmp_path, "--rows", "2000", "--rounds", "1")
     assert "in the table after 1980: [80.0, 120.0]" in printed
