@@ -5,6 +5,7 @@ leaves -> **export** -> PyTorch, JAX, pandas, Polars, ...
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from ignitetf.read.leaves import Dense, Node, Runs, Struct
 from ignitetf.wire.arrow import bytes_array, fixed_array, list_array
 from ignitetf.wire.schema import Batch, Column
 
-__all__ = ["Ragged", "columns_of", "count_of", "record_of", "to_arrow", "to_numpy"]
+__all__ = ["Ragged", "arrow_stream", "columns_of", "count_of", "record_of", "to_arrow", "to_numpy"]
 
 
 class Ragged(NamedTuple):
@@ -101,6 +102,20 @@ def to_arrow(batch: Batch, key: Node, nodes: dict[str, Node]) -> Any:
     columns = {"key": _arrow(pa, batch.key, key, rows)} if batch.key is not None else {}
     columns |= {name: _arrow(pa, batch.columns[name], node, rows) for name, node in nodes.items()}
     return pa.record_batch(list(columns.values()), names=list(columns))
+
+
+def arrow_stream(empty: Any, batches: Iterator[Any], requested_schema: object | None) -> object:
+    """Return record batches as an Arrow stream (PyCapsule).
+
+    Args:
+        empty: A batch without rows, which tells the schema.
+        batches: The batches.
+        requested_schema: As the protocol has it.
+    """
+    import pyarrow as pa
+
+    reader = pa.RecordBatchReader.from_batches(empty.schema, batches)
+    return reader.__arrow_c_stream__(requested_schema)
 
 
 def _arrow(pa: Any, column: Column, node: Node, rows: int) -> Any:
