@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ignitetf.errors import ConfigError
 from ignitetf.read.arguments import even_of, flag, seed_of, shard_of, step_rows
 from ignitetf.read.batches import batch_count, batch_parts, closing_batches
-from ignitetf.read.export import arrow_stream, to_arrow, to_numpy
+from ignitetf.read.export import arrow_schema, arrow_stream, to_arrow, to_numpy
 from ignitetf.read.interleave import MOST_STEP
 from ignitetf.read.iteration import Batches, Epochs
 from ignitetf.read.key_order import KeyOrder
@@ -281,11 +281,12 @@ class MixedRows:
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Return the rows as an Arrow stream (PyCapsule), for pandas, Polars, DuckDB and others."""
-        return arrow_stream(self._no_rows(), self.arrow(), requested_schema)
+        fields = self._first.reader.schema.fields
+        return arrow_stream(self._no_rows(), self.arrow(), fields, requested_schema)
 
     def __arrow_c_schema__(self) -> object:
         """Return the columns as an Arrow schema (PyCapsule)."""
-        return self._no_rows().schema.__arrow_c_schema__()
+        return arrow_schema(self._no_rows(), self._first.reader.schema.fields)
 
     def _no_rows(self) -> Any:
         batch = self._first.reader.no_rows()

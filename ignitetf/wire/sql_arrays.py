@@ -11,7 +11,7 @@ sql_values -> **sql_arrays** -> dbapi, the export of a query
 | DATE | datetime64[D] | date32 |
 | TIME | timedelta64[ms] | time32 |
 | TIMESTAMP | datetime64[us] | timestamp in us |
-| an array of numbers | object | large_list |
+| an array of numbers or texts | object | large_list |
 
 NumPy has no null: a number becomes float64 with NaN, a time NaT, everything else an object array
 with None. pyarrow is an argument, since only those who make tables need it.
@@ -253,6 +253,10 @@ def _stored(pa: Any, kind: Kind, part: Values) -> Any:
         return bytes_array(pa, column, pa.large_binary() if form == "blob" else pa.large_string())
     if form == "char":
         return pa.array(part.to_python(), pa.large_string())
+    if form == "LIST":
+        texts, offsets = column.compact()
+        assert isinstance(texts, Column)
+        return list_array(pa, bytes_array(pa, texts, pa.large_string()), offsets, column.valid)
     if form == "ARRAY":
         values, offsets = column.compact()
         return list_array(pa, pa.array(values), offsets, column.valid)

@@ -12,7 +12,7 @@ page -> **sql_values** -> sql_arrays, net.results
 | DATE | date |
 | TIME | time |
 | TIMESTAMP | datetime in UTC, without a zone |
-| an array of numbers | list |
+| an array of numbers or texts | list |
 | another object | as pyignite reads it |
 """
 
@@ -153,6 +153,8 @@ def _field(code: TypeCode) -> Field:
         dtype = BYTES
     elif code in ARRAY_ELEMENT:
         return Field("column", code, ARRAY_ELEMENT[code], (None,), True)
+    elif code == TypeCode.STRING_ARRAY:
+        return Field("column", code, BYTES, (None,), True)
     else:
         dtype = scalar_dtype(code, "column")
     return Field("column", code, dtype, (), True)
@@ -176,7 +178,7 @@ _READABLE: Final = frozenset(
     for code in TypeCode
     if family_of(code)
     in (Family.NUMBER, Family.MILLISECONDS, Family.TIMESTAMP, Family.UUID, Family.TEXT, Family.DECIMAL)
-) | set(map(int, ARRAY_ELEMENT))  # fmt: skip
+) | {*map(int, ARRAY_ELEMENT), int(TypeCode.STRING_ARRAY)}  # fmt: skip
 
 
 # As Python objects
@@ -205,6 +207,15 @@ def _arrays(column: Column) -> list[Any]:
     return [items[p:q] for p, q in itertools.pairwise(offsets.tolist())]
 
 
+def _lists(column: Column) -> list[Any]:
+    texts, offsets = column.compact()
+    assert isinstance(texts, Column)
+    items = _texts(texts)
+    if texts.valid is not None:
+        items = [v if there else None for v, there in zip(items, texts.valid, strict=True)]
+    return [items[p:q] for p, q in itertools.pairwise(offsets.tolist())]
+
+
 def _microseconds(column: Column) -> list[Any]:
     return [_EPOCH + us * _MICROSECOND for us in _array(column).tolist()]
 
@@ -224,6 +235,7 @@ _PYTHON: Final[dict[str, Callable[[Column], list[Any]]]] = {
     "TEXT": _texts,
     "blob": Column.to_bytes,
     "ARRAY": _arrays,
+    "LIST": _lists,
     "UUID": lambda column: [uuid.UUID(text) if text else None for text in _texts(column)],
     "DECIMAL": lambda column: [Decimal(text) if text else None for text in _texts(column)],
     "day": lambda column: [found.date() for found in _milliseconds(column)],
