@@ -53,9 +53,9 @@ def joined_numpy(parts: list[Values]) -> NDArray[Any]:
     kind = _only_kind(parts)
     form = None if kind is None else sql_form(kind)
     if form not in ("NUMBER", "day", "time", "MILLISECONDS", "TIMESTAMP"):
-        out = np.empty(sum(part.count for part in parts), object)
-        out[:] = [value for part in parts for value in part.to_python()]
-        return out
+        count = sum(part.count for part in parts)
+        # One by one, as lists of one length would become another dimension.
+        return np.fromiter((v for part in parts for v in part.to_python()), object, count)
     values = np.concatenate([_numbers_of(part, form) for part in parts])
     missing = np.concatenate([_missing(part) for part in parts])
     if form == "NUMBER":

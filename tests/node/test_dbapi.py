@@ -227,6 +227,21 @@ def test_a_data_set_is_read_and_changed_by_its_name(connection, client, cache_na
     ]  # fmt: skip
 
 
+def test_arrays_come_back_by_every_way(connection, client, cache_name):
+    from ignitetf.load.loader import load_dataset
+
+    rows = [{"V": np.float32([i, i / 2]), "T": ["a\0b", f"ä{i}"][: i % 3]} for i in range(5)]
+    load_dataset(rows, cache_name, client=client, partitions=1)
+    wanted = [[row["V"].tolist(), row["T"]] for row in rows]
+    query = f"SELECT V, T FROM {cache_name} ORDER BY ID"
+    assert list(map(list, connection.execute(query).fetchall())) == wanted
+    assert [
+        list(row.values()) for row in connection.execute(query).fetch_arrow_table().to_pylist()
+    ] == wanted
+    found = connection.execute(query).fetch_numpy()
+    assert [list(row) for row in zip(found["V"], found["T"], strict=True)] == wanted
+
+
 def test_nothing_is_taken_back(connection):
     connection.commit()
     with pytest.raises(dbapi.NotSupportedError) as caught:
