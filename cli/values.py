@@ -48,10 +48,10 @@ def jsonable(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(k): jsonable(v) for k, v in value.items()}
     if (kind := getattr(value, "dtype", None)) is not None:  # NumPy
-        if kind.kind == "M":  # as Python's own values are limited to years and microseconds
-            return _times(value.astype(str).tolist())
-        if kind.kind == "m":
-            return jsonable(value.astype("m8[us]").tolist())
+        if kind.kind in "mM":  # Python's own values are limited in years and to microseconds
+            from ignitetf.explore.times import iso_text
+
+            return [jsonable(each) for each in value] if value.ndim else iso_text(value)
         return jsonable(value.tolist())
     if hasattr(value, "schema") and hasattr(value, "type_name"):  # pyignite's binary object
         return {name: jsonable(getattr(value, name)) for name in value.schema}
@@ -158,20 +158,6 @@ def _rounded(plain: Any, single: bool) -> Any:
     if isinstance(plain, dict):
         return {name: _rounded(each, single) for name, each in plain.items()}
     return plain
-
-
-def _times(plain: Any) -> Any:
-    """Return ISO texts of NumPy without zeros at the end, None for NaT."""
-    if isinstance(plain, list):
-        return [_times(each) for each in plain]
-    if plain == "NaT":
-        return None
-    whole, point, fraction = plain.partition(".")
-    digits = fraction.rstrip("0")
-    if not digits:
-        return whole
-    # Microseconds, as in Python's texts, or nanoseconds where there are such.
-    return f"{whole}{point}{digits.ljust(6, '0')}"
 
 
 def _clock(value: datetime.timedelta) -> str:

@@ -16,9 +16,9 @@ from ignitetf.bench.rows import Profile
 from ignitetf.net.client import Client
 from ignitetf.read.cursor import Times
 from ignitetf.read.options import ReadOptions
+from ignitetf.read.page_query import pipeline_depth
 from ignitetf.read.reader import CacheReader
 from ignitetf.read.rows import open_rows
-from ignitetf.read.scan import pipeline_depth
 
 __all__ = ["BARE", "BARE_AHEAD", "Setup", "Way", "make_ways", "reduced_rows"]
 

@@ -6,32 +6,22 @@ cache -> reader -> **records** -> people
 from __future__ import annotations
 
 import contextlib
-import datetime
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from ignitetf.explore.readable import read_what_can_be
+from ignitetf.explore.times import as_times, time_unit
 from ignitetf.net.client import Client
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
 from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.datatypes import DATA_TYPES
 from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
 
 __all__ = ["batches_of", "class_of", "first_rows", "record_at", "value_at"]
 
 _PAGE_ENTRIES = 256
-# What the integers of a time are.
-_UNITS: Final = {
-    code: f"{'m8' if row.python == (datetime.time,) else 'M8'}[{row.units[0]}]"
-    for code, row in DATA_TYPES.items()
-    if row.units
-}
-_TIMES: Final = _UNITS | {
-    code: _UNITS[row.element] for code, row in DATA_TYPES.items() if row.element in _UNITS
-}
 
 
 def first_rows(
@@ -121,6 +111,6 @@ def value_at(field: Field, column: Column, index: int) -> Any:
 
 def _readable(field: Field, value: Any) -> Any:
     """Return a number as Python's own; times and arrays as NumPy's."""
-    if (kind := _TIMES.get(field.type)) is not None and value.dtype.kind == "i":
-        return value.astype(kind)
+    if time_unit(field) is not None:
+        return as_times(field, value)
     return value if value.ndim else value.item()

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.explore.readable import read_what_can_be
+from ignitetf.explore.times import as_times, iso_text, time_unit
 from ignitetf.net.client import Client
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
@@ -32,7 +33,10 @@ __all__ = ["ColumnStats", "DatasetStats", "batch_stats", "dataset_stats"]
 # Beyond this many distinct values, they are not counted individually.
 _MOST_VALUES: Final = 1000
 _SHOWN_VALUES: Final = 10
+# A number, or a time.
+Number = float | int | np.datetime64 | np.timedelta64
 _FLOAT_KINDS: Final = "f"
+_MOST_APART: Final = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -45,11 +49,11 @@ class ColumnStats:
         shape: Shape of a value; None stands for a varying length.
         rows: Values that are not null.
         nulls: Nulls.
-        minimum: Smallest number, or smallest length of text, blobs and lists; None if there are
-            none.
+        minimum: Smallest number or time, or smallest length of text, blobs and lists; None if there
+            are none. Times are NumPy's `datetime64` and `timedelta64`.
         maximum: Largest, in the same sense.
         mean: Mean, in the same sense.
-        std: Standard deviation of the population, in the same sense.
+        std: Standard deviation of the population, in the same sense; of times a `timedelta64`.
         nan: Numbers that are not finite; no other figure includes them.
         distinct: Distinct values of a scalar number, bool or text; None above 1,000.
         top: The most frequent of them with their counts.
@@ -60,10 +64,10 @@ class ColumnStats:
     shape: tuple[int | None, ...]
     rows: int
     nulls: int
-    minimum: float | int | None
-    maximum: float | int | None
-    mean: float | None
-    std: float | None
+    minimum: Number | None
+    maximum: Number | None
+    mean: Number | None
+    std: Number | None
     nan: int
     distinct: int | None
     top: dict[str, int]
@@ -171,10 +175,12 @@ class _Column:
 
     def __init__(self, kind: Field) -> None:
         self.kind = kind
+        # Of lists there are only the lengths.
+        self.unit = None if kind.fields else time_unit(kind)
         self.rows = self.nulls = self.count = self.not_finite = 0
         self.low: Any = None
         self.high: Any = None
-        self.origin: float | None = None
+        self.origin: Any = None
         self.total = self.squares = 0.0
         self.values: Counter[Any] | None = Counter()
 
@@ -206,8 +212,8 @@ class _Column:
         self.low = low if self.low is None else min(low, self.low)
         self.high = high if self.high is None else max(high, self.high)
         if self.origin is None:
-            self.origin = float(values[0])
-        moved = values.astype(np.float64) - self.origin
+            self.origin = values[0].item()
+        moved = _less(values, self.origin, low, high)
         self.count += len(values)
         self.total += float(moved.sum())
         self.squares += float(np.dot(moved, moved))
@@ -227,15 +233,34 @@ class _Column:
 
     def stats(self, name: str) -> ColumnStats:
         """Return the column's figures."""
-        mean = std = None
+        mean: Number | None = None
+        std: Number | None = None
         if self.count and self.origin is not None:
             moved = self.total / self.count
             mean = self.origin + moved
             std = math.sqrt(max(0.0, self.squares / self.count - moved * moved))
+            if self.unit is not None:
+                mean = self._time(self.origin + round(moved))
+                std = np.int64(round(std)).astype(self.unit.replace("M8", "m8"))
         counted = self.values if self.values and not self.kind.shape else None
         top = counted.most_common(_SHOWN_VALUES) if counted else []
         return ColumnStats(
-            name, self.kind.type.name, self.kind.shape, self.rows, self.nulls, self.low, self.high,
-            mean, std, self.not_finite, len(counted) if counted else None,
-            {str(value): count for value, count in top},
+            name, self.kind.type.name, self.kind.shape, self.rows, self.nulls,
+            self._time(self.low), self._time(self.high), mean, std,
+            self.not_finite, len(counted) if counted else None,
+            {_text(self._time(value)): count for value, count in top},
         )  # fmt: skip
+
+    def _time(self, value: Any) -> Any:
+        return value if value is None or self.unit is None else as_times(self.kind, value)
+
+
+def _less(values: NDArray[Any], origin: float, low: float, high: float) -> NDArray[Any]:
+    """Return values less an origin, as floats; integers lose no digit before they are near zero."""
+    if values.dtype.kind == "i" and max(high - origin, origin - low) < _MOST_APART:
+        return (values.astype(np.int64) - origin).astype(np.float64)
+    return values.astype(np.float64) - origin
+
+
+def _text(value: Any) -> str:
+    return str(iso_text(value) if isinstance(value, (np.datetime64, np.timedelta64)) else value)

@@ -13,7 +13,6 @@ import select
 import socket
 import ssl
 import struct
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -27,6 +26,7 @@ from ignitetf.errors import (
 )
 from ignitetf.net.failures import server_error
 from ignitetf.net.handshake import open_connection
+from ignitetf.net.incoming import Incoming
 from ignitetf.net.refusals import cause
 from ignitetf.settings import Settings
 from ignitetf.wire.answers import read_error, read_int
@@ -43,43 +43,14 @@ from ignitetf.wire.frames import (
     request_head,
 )
 
-__all__ = ["Channel", "Progress", "is_ended"]
+__all__ = ["Channel", "is_ended"]
 
-# One receive call waits for at most this much, so that its time limit measures progress.
-_RECEIVE_BYTES: Final = 8 << 20
 # An idle channel keeps only the buffers that would be costly to allocate again.
 _RESTING_BLOCK_BYTES: Final = 1 << 20
 _RESTING_BYTES: Final = 32 << 20
-# Less than this within a time limit is no progress.
-_PROGRESS_BYTES: Final = 64 << 10
 # Buffers passed to one sendmsg call; Linux accepts 1,024.
 _SEND_PARTS: Final = 256
 _BEGIN_BYTES: Final = MAX_HEAD_BYTES + 32  # the head and the beginning of the body
-# With kernel time limits one call receives a whole page without the GIL; elsewhere Python polls.
-_KERNEL_LIMITS: Final = sys.platform in ("linux", "darwin")
-
-
-class Progress:
-    """Ends a transfer that trickles: each time limit must bring a minimum of bytes.
-
-    Args:
-        limit_s: The limit in seconds.
-    """
-
-    def __init__(self, limit_s: float) -> None:
-        self._limit_s = limit_s
-        self._begin = time.monotonic()
-        self._count = 0
-
-    def received(self, count: int) -> None:
-        """Count bytes received; raises TimeoutError if there were too few within the limit."""
-        self._count += count
-        now = time.monotonic()
-        if now - self._begin < self._limit_s:
-            return
-        if self._count < _PROGRESS_BYTES:
-            raise TimeoutError(f"{self._count} bytes in {self._limit_s:g} s")
-        self._begin, self._count = now, 0
 
 
 class Channel:
@@ -107,9 +78,8 @@ class Channel:
         self._waiting: set[int] = set()
         self._early: dict[int, tuple[AnswerHead, memoryview]] = {}
         self._buffers = BufferPool()
-        self._limit_s = 0.0
-        self._wait_all = _KERNEL_LIMITS and not isinstance(self._sock, ssl.SSLSocket)
-        if self._wait_all:
+        self._incoming = Incoming(self._sock, self._buffers)
+        if self._incoming.waits:
             self._sock.settimeout(None)
         self._set_limit(settings.request_timeout_s)
 
@@ -250,19 +220,19 @@ class Channel:
     def _next_answer(self, room: Callable[[int, int, int], memoryview]) -> int:
         beginning = memoryview(bytearray(COUNTED_HEAD_BYTES))
         begin = time.monotonic()
-        self._receive_into(beginning)
+        self._incoming.receive_into(beginning)
         self.waited_s += time.monotonic() - begin
         length, answered, plain, number = read_counted_head(beginning)
         if answered not in self._waiting:
             raise WireError(f"answer to request {answered}, which was not asked")
         received = COUNTED_HEAD_BYTES - LENGTH_BYTES
         if plain:
-            self._receive_into(room(answered, number, length - received))
+            self._incoming.receive_into(room(answered, number, length - received))
             self._waiting.discard(answered)
             return answered
         frame = self._buffers.take(length).data
         frame[:received] = beginning[LENGTH_BYTES:]
-        self._receive_into(frame[received:])
+        self._incoming.receive_into(frame[received:])
         self._waiting.discard(answered)
         body = self._body(read_answer_head(frame), frame)
         room(answered, read_int(body, "its first number"), len(body) - 4)[:] = body[4:]
@@ -284,6 +254,7 @@ class Channel:
 
     def shrink(self) -> None:
         """Release most buffers until the channel is used again."""
+        self._incoming.rest()
         self._buffers.shrink(_RESTING_BLOCK_BYTES, _RESTING_BYTES)
 
     def close(self) -> None:
@@ -303,10 +274,10 @@ class Channel:
             raise ConnectError(f"{self.address}: the connection is closed")
 
     def _set_limit(self, limit_s: float) -> None:
-        if limit_s == self._limit_s:
+        if limit_s == self._incoming.limit_s:
             return
-        self._limit_s = limit_s
-        if self._wait_all:
+        self._incoming.limit_s = limit_s
+        if self._incoming.waits:
             whole = int(limit_s)
             packed = struct.pack("@ll", whole, int((limit_s - whole) * 1e6))
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, packed)
@@ -330,43 +301,21 @@ class Channel:
     def _frame(
         self, request_id: int, on_head: Callable[[memoryview], object] | None
     ) -> tuple[AnswerHead, memoryview]:
-        prefix = bytearray(LENGTH_BYTES)
+        incoming = self._incoming
         begin = time.monotonic()
-        self._receive_into(memoryview(prefix))
+        length = read_answer_length(incoming.peek(LENGTH_BYTES))
         self.waited_s += time.monotonic() - begin
-        length = read_answer_length(prefix)
-        # Not zeroed, and committed by the kernel as bytes arrive, so a false length costs nothing.
+        incoming.skip(LENGTH_BYTES)
+        if on_head is not None:
+            first = incoming.peek(min(length, _BEGIN_BYTES))
+            head = read_answer_head(first)
+            if head.request_id == request_id and not head.failed:
+                on_head(first[head.begin :])
         try:
-            frame = self._buffers.take(length).data
+            frame = incoming.take(length)
         except MemoryError as error:
             raise WireError(f"no memory for an answer of {length} bytes") from error
-        if on_head is None:
-            self._receive_into(frame)
-            return read_answer_head(frame), frame
-        first = frame[:_BEGIN_BYTES]
-        self._receive_into(first)
-        head = read_answer_head(first)
-        if head.request_id == request_id and not head.failed:
-            on_head(first[head.begin :])
-        self._receive_into(frame[_BEGIN_BYTES:])
-        return head, frame
-
-    def _receive_into(self, view: memoryview) -> None:
-        flags = socket.MSG_WAITALL if self._wait_all else 0
-        progress = Progress(self._limit_s)
-        sock = self._sock
-        while len(view):
-            if isinstance(sock, ssl.SSLSocket):
-                # Each read returns at most one TLS record of 16 KB, so Python's overhead counts.
-                # (The type stubs only know the form that returns bytes.)
-                count = int(sock.read(len(view), view))
-            else:
-                count = sock.recv_into(view, min(len(view), _RECEIVE_BYTES), flags)
-            if count == 0:
-                raise ConnectionResetError("the node closed the connection")
-            view = view[count:]
-            if len(view):
-                progress.received(count)
+        return read_answer_head(frame), frame
 
     def _body(self, head: AnswerHead, frame: memoryview) -> memoryview:
         if head.topology is not None:
@@ -385,7 +334,7 @@ class Channel:
         self.close()
         if isinstance(error, (TimeoutError, BlockingIOError)):
             return RequestTimeout(
-                f"{self.address}: no answer within {self._limit_s:g} s while {doing}",
+                f"{self.address}: no answer within {self._incoming.limit_s:g} s while {doing}",
                 hint="the node may be overloaded or paused; --timeout sets the limit",
                 address=self.address,
             )

@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
 import numpy as np
 import psutil
@@ -20,6 +20,7 @@ from ignitetf.read.block_order import BlockOrder, StoredBlocks
 from ignitetf.read.key_order import KeyOrder
 from ignitetf.read.key_scan import read_keys
 from ignitetf.read.options import LARGE_ROW_BYTES, ReadOptions
+from ignitetf.read.page_query import requested_bytes
 from ignitetf.read.plan import Even, OrderName, ScanOrder, Shard, whole_argument
 from ignitetf.read.reader import CacheReader
 from ignitetf.read.survey import count_rows, survey
@@ -48,6 +49,12 @@ __all__ = [
 ]
 
 DEFAULT_HOST, DEFAULT_PORT = "localhost", 10800
+# A link on which a request takes so long counts as distant. There, so many bytes for each second of
+# that time are on their way, within limits of memory.
+_FAR_S: Final = 0.005
+_FAR_BYTES_A_SECOND: Final = 1e9
+_MOST_IN_FLIGHT: Final = 128 << 20
+_MOST_FAR_READERS: Final = 8
 _LABELS = ("label", "class", "target", "y")
 
 
@@ -94,11 +101,19 @@ def settings_of(
 def open_reader(
     client: Client, cache: str, options: ReadOptions, readers: int | str
 ) -> CacheReader:
-    """Open a reader of a cache; `readers="auto"` decides by cores, nodes and row size."""
+    """Open a reader of a cache; `readers="auto"` decides by cores, nodes, row size and distance."""
     reader = CacheReader(client, cache, replace(options, readers=reader_count(readers, client)))
-    if readers == "auto" and reader.entry_bytes >= LARGE_ROW_BYTES:
+    if readers != "auto":
+        return reader
+    if reader.entry_bytes >= LARGE_ROW_BYTES:
         # Two connections keep the node busy while large values are being copied on this side.
         reader.options = replace(reader.options, readers=max(2, reader.options.readers))
+    if (delay := client.round_trip_s(_FAR_S)) >= _FAR_S:
+        wanted = int(min(_MOST_IN_FLIGHT, delay * _FAR_BYTES_A_SECOND))
+        reader.options = replace(reader.options, in_flight_bytes=wanted)
+        each = requested_bytes(reader.unit_bytes, reader.scan_page_bytes)
+        count = min(_MOST_FAR_READERS, -(-wanted // each))
+        reader.options = replace(reader.options, readers=max(count, reader.options.readers))
     return reader
 
 

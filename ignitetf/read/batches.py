@@ -124,7 +124,7 @@ def _read_range(
 
 def _plain(reader: CacheReader, windows: list[Window]) -> Iterator[Batch]:
     partitions = [p for w in windows for p in w.partitions]
-    with contextlib.closing(reader.batches(partitions)) as batches:
+    with contextlib.closing(reader.batches(partitions, ())) as batches:
         for item in batches:
             if item.batch is not None and len(item.batch):
                 yield item.batch
@@ -135,7 +135,7 @@ def _windowed(
 ) -> Iterator[Batch]:
     """Yield permuted windows; the next one is received while the current one is consumed."""
     partitions = [p for w in windows for p in w.partitions]
-    last_unit = np.cumsum([len(w.partitions) for w in windows]) - 1
+    last_unit = (np.cumsum([len(w.partitions) for w in windows]) - 1).tolist()
     # If the number of rows is certain, each row goes to its place as soon as it arrives.
     certain = order.known and reader.options.on_change == "error" and not reader.options.raw_nulls
     pools = reader.window_pools
@@ -144,7 +144,7 @@ def _windowed(
     filling: Filling | None = None
     rest: Batch | None = None
     try:
-        with contextlib.closing(reader.batches(partitions)) as batches:
+        with contextlib.closing(reader.batches(partitions, last_unit)) as batches:
             for item in batches:
                 if item.batch is not None and certain:
                     if filling is None:
@@ -154,8 +154,6 @@ def _windowed(
                     continue
                 if item.batch is not None:
                     parts.append(item.batch)
-                    continue
-                if item.unit != last_unit[number]:
                     continue
                 if filling is not None:
                     rest = yield from filling.batches(last=number == len(windows) - 1)

@@ -20,7 +20,7 @@ from ignitetf.errors import DataChanged, IgniteTFError, PartitionLost
 from ignitetf.net.client import Client
 from ignitetf.wire.schema import Batch, Column
 
-__all__ = ["Changes", "fingerprint", "with_lost_partitions"]
+__all__ = ["Changes", "fingerprint", "fingerprints", "with_lost_partitions"]
 
 log = logging.getLogger(__name__)
 _SHOWN = 20
@@ -132,6 +132,20 @@ def fingerprint(batches: Sequence[Batch]) -> int:
         if batch.key is not None:
             found = _checksum(batch.key, found)
     return found
+
+
+def fingerprints(batch: Batch, counts: Sequence[int]) -> list[int]:
+    """Return the checksum of the keys of each of several adjacent ranges of rows of a batch."""
+    key, ends = batch.key, np.cumsum(counts).tolist()
+    if key is None:
+        return [0] * len(counts)
+    ranges = [(end - count, end) for end, count in zip(ends, counts, strict=True)]
+    if key.starts is not None or not isinstance(key.values, np.ndarray):
+        return [_checksum(key[begin:end], 0) for begin, end in ranges]
+    values = np.ascontiguousarray(key.values)
+    width = values.nbytes // max(1, len(values))
+    data = values.reshape(-1).view(np.uint8).data
+    return [zlib.crc32(data[begin * width : end * width]) for begin, end in ranges]
 
 
 def _checksum(column: Column, start: int) -> int:

@@ -31,7 +31,7 @@ from ignitetf.net.client import Client
 from ignitetf.net.places import Source
 from ignitetf.net.retry import READ, Backoff
 from ignitetf.read.cursor import Times
-from ignitetf.read.scan import RetryPolicy
+from ignitetf.read.page_query import RetryPolicy
 from ignitetf.read.usage import add_wait
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.frames import Page

@@ -64,7 +64,7 @@ class Lookup:
         self._keys = keys
         self._entry_bytes = int(reader.entry_bytes or _SOME_BYTES) + _ENTRY_BYTES
         self._entries = Entries(reader, keys, self._entry_bytes)
-        self._decode = reader.decoder()
+        self._decode = reader.decoder().one
         self._pool = pool
         self._on_missing = on_missing or self._changed
 
@@ -124,7 +124,7 @@ class Lookup:
     def _ordered(self, pages: Sequence[Received], numbers: Numbers) -> Iterator[Batch]:
         """Yield the rows of one group, in the order of the key numbers."""
         reader = self._reader
-        batches = [b for received in pages for b in self._decode(None, received.page)[0]]
+        batches = [b for received in pages for b in self._decode(None, received.page).parts]
         for received in pages:
             add_read(received.source, received.page.count, received.page.data.nbytes)
         batches = [reader.without_nulls(batch, None) for batch in batches]

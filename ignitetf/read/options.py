@@ -36,6 +36,8 @@ class ReadOptions:
         skip_unreadable: Leave out fields that cannot be read, instead of raising.
         page_size: Entries in a page, None for about `PAGE_BYTES`.
         readers: Connections at once.
+        in_flight_bytes: Bytes to have on their way at once, beyond a page: on a distant link, pages
+            are larger, and those of more partitions are asked for.
         retry_s: Seconds allowed for replacing a lost connection, None for the `idle_timeout_s` of
             the settings.
         version: Required version of the manifest.
@@ -54,6 +56,7 @@ class ReadOptions:
     skip_unreadable: bool = False
     page_size: int | None = None
     readers: int = 1
+    in_flight_bytes: int = 0
     retry_s: float | None = None
     version: int | None = None
     on_change: str = "error"

@@ -18,7 +18,8 @@ from ignitetf.errors import ConfigError
 from ignitetf.net.client import Client, cache_id
 from ignitetf.read.conditions import Condition, Table, parse_condition, quoted
 from ignitetf.read.options import PAGE_BYTES, ReadOptions
-from ignitetf.read.scan import Query, RetryPolicy, pipeline_depth, scan_units
+from ignitetf.read.page_query import Query, RetryPolicy, pipeline_depth
+from ignitetf.read.scan import scan_units
 from ignitetf.sql import statement
 from ignitetf.sql.tokens import tokens
 from ignitetf.wire.codes import Feature, OpCode

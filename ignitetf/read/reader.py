@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -26,17 +25,19 @@ from ignitetf.errors import (
 )
 from ignitetf.net.binary_types import with_types
 from ignitetf.net.client import Client
-from ignitetf.read.changes import Changes, fingerprint, with_lost_partitions
+from ignitetf.read.changes import Changes, with_lost_partitions
 from ignitetf.read.cursor import Times
 from ignitetf.read.declared import choose_fields, merge, parse_declaration
 from ignitetf.read.error_context import Place
 from ignitetf.read.nulls import apply_nulls, check_masks
 from ignitetf.read.options import LARGE_ROW_BYTES, PAGE_BYTES, ReadOptions
+from ignitetf.read.page_decoder import PageDecoder
+from ignitetf.read.page_query import Query, RetryPolicy
 from ignitetf.read.queries import Selection, find_selection, scan_query
 from ignitetf.read.sample import Sampler
-from ignitetf.read.scan import Query, RetryPolicy, scan_units
+from ignitetf.read.scan import scan_units
 from ignitetf.read.splits import find_split
-from ignitetf.read.usage import add_read
+from ignitetf.read.unit_reading import UnitBatch, UnitReading
 from ignitetf.tables.catalog import Manifest, read_manifest
 from ignitetf.tables.describe import data_name
 from ignitetf.wire.blocks import BlockDecoder
@@ -49,27 +50,11 @@ from ignitetf.wire.objects import unwrap
 from ignitetf.wire.schema import Batch, Column, Field, Schema
 from ignitetf.wire.types import TypeRegistry
 
-__all__ = ["CacheReader", "UnitBatch"]
+__all__ = ["CacheReader"]
 
 _LARGE_PAGE_BYTES: Final = 16 << 20
+_MOST_PAGE_BYTES: Final = 32 << 20
 _MAX_PAGE_ENTRIES: Final = 65_536
-
-
-@dataclass(frozen=True)
-class UnitBatch:
-    """A batch of one partition.
-
-    Attributes:
-        unit: Index into the requested partitions.
-        first: Number of the batch's first record within its partition, before nulls are dropped.
-        count: Records of the partition in it, before nulls are dropped; 0 at the partition's end.
-        batch: The records.
-    """
-
-    unit: int
-    first: int
-    count: int
-    batch: Batch | None
 
 
 class CacheReader:
@@ -108,7 +93,9 @@ class CacheReader:
         self.dropped = 0
         self.left_out: dict[str, SchemaError] = {}  # fields that cannot be read, and why
         self.times = Times()  # of all batches read
-        self.window_pools: list[BufferPool] = []  # memory of shuffled windows, kept between epochs
+        # Memory of shuffled windows and of joined pages, kept between epochs.
+        self.window_pools: list[BufferPool] = []
+        self.page_pools: list[BufferPool] = []
         self.selection = self._find_selection()
         self.schema = self._open_schema()
 
@@ -135,7 +122,7 @@ class CacheReader:
             if self.manifest.rows:
                 self.entry_bytes = self.manifest.nbytes / self.manifest.rows
             if self.is_blocks:
-                self.block_rows = self.manifest.rows / max(1, self._size())
+                self.block_rows = self.manifest.rows / max(1, self.entry_count())
         else:
             found = Sampler(
                 self.client, self.name, self.cache, self.options, self.registry, self.selection,
@@ -180,11 +167,12 @@ class CacheReader:
         except ConfigError:
             return None
         rows = self.client.sql(f"SELECT COUNT(*) FROM {table.table.sql}").fetchall()  # nosec B608
-        return table if rows[0][0] == self._size() else None
+        return table if rows[0][0] == self.entry_count() else None
 
     # Sizes
 
-    def _size(self) -> int:
+    def entry_count(self) -> int:
+        """Return the number of entries that the cache has now."""
         return self.client.cache_size(self.cache)
 
     @property
@@ -203,7 +191,7 @@ class CacheReader:
         if len(partitions) == self.partition_count:
             if self.manifest is not None and self.is_blocks:
                 return self.manifest.rows
-            return self._size()
+            return self.entry_count()
         if self.manifest is not None and self.manifest.partition_rows:
             return sum(self.manifest.partition_rows[p] for p in partitions)
         return None
@@ -222,7 +210,7 @@ class CacheReader:
 
     def estimated_counts(self, partitions: Sequence[int]) -> list[int]:
         """Return the approximate number of entries in each partition, at least one."""
-        return [max(1, self._size() // max(1, self.partition_count))] * len(partitions)
+        return [max(1, self.entry_count() // max(1, self.partition_count))] * len(partitions)
 
     def partition_counts(self, partitions: Sequence[int]) -> list[int]:
         """Return the entries per partition: from the manifest, else by a scan without decoding."""
@@ -248,7 +236,18 @@ class CacheReader:
         if self.options.page_size is not None:
             return self.options.page_size
         stored_bytes = max(self.entry_bytes * self.block_rows, 64.0)
-        return int(max(1, min(_MAX_PAGE_ENTRIES, self.page_bytes // stored_bytes)))
+        return int(max(1, min(_MAX_PAGE_ENTRIES, self.scan_page_bytes // stored_bytes)))
+
+    @property
+    def scan_page_bytes(self) -> int:
+        """About as many bytes as a page of a scan has: more where a page takes long to come."""
+        return max(self.page_bytes, min(_MOST_PAGE_BYTES, self.options.in_flight_bytes))
+
+    @property
+    def unit_bytes(self) -> float:
+        """About as many bytes as a partition has; 0 if that is not known."""
+        rows = self.manifest.rows if self.manifest is not None else 0
+        return self.entry_bytes * (rows or self.entry_count()) / max(1, self.partition_count)
 
     @property
     def page_bytes(self) -> int:
@@ -265,109 +264,56 @@ class CacheReader:
 
     def scan_query(self, page_size: int) -> Query:
         """Return the query for all entries of a partition."""
-        rows = self.manifest.rows if self.manifest is not None else 0
-        unit_bytes = self.entry_bytes * (rows or self._size()) / max(1, self.partition_count)
-        known = unit_bytes if self.entry_bytes else None
-        return scan_query(self.cache, page_size, known, self.page_bytes)
+        known = self.unit_bytes if self.entry_bytes else None
+        return scan_query(self.cache, page_size, known, self.scan_page_bytes)
 
-    def batches(self, partitions: Sequence[int]) -> Generator[UnitBatch, None, None]:
+    def batches(
+        self, partitions: Sequence[int], ends: Sequence[int] | None = None
+    ) -> Generator[UnitBatch, None, None]:
         """Yield the records of the partitions, in the given order, and by key hash within each.
 
-        A batch with `batch` None and `count` 0 marks the end of each partition.
+        A batch with `batch` None and `count` 0 marks an end.
+
+        Args:
+            partitions: The partitions.
+            ends: Indexes into the partitions, ascending, at whose end a batch must end; None for
+                all of them. Else a batch may have the records of several partitions.
 
         Raises:
             SchemaError: A record does not fit; names cache, partition, key and field.
             DataChanged: A page fetched again has other keys than before.
         """
-        page, selection = self.page_size(), self.selection
-        keys: KeySet | None = None
-        if selection is None or not selection.condition.by_row:
-            query = self.scan_query(page)
-            keys = None if selection is None else selection.keys(self.client, self.retry)
-        else:
-            query = selection.query(page)
-        split, scanned = self.split, self.schema
-        if split is not None:
-            scanned = split.scanned(scanned)
-        decoder = partial(self.decoder, keys, scanned)
-        query = replace(query, decoder=decoder, times=self.times)
-        changes = self.changes
-        seen: list[int] = []
-        unit, first, again, rows = -1, 0, 0, 0
-        every = len(partitions) == self.partition_count
-        size = len(keys) if every and keys is not None else None
-        # For blocks only the manifest knows the number of rows.
-        if every and selection is None and not (changes.counts or self.is_blocks):
-            size = self._size()
-        pages = scan_units(
-            self.client, query, partitions, readers=self.options.readers, retry=self.retry
-        )
+        reading = UnitReading(self, partitions, range(len(partitions)) if ends is None else ends)
         try:
-            for item in pages:
-                partition = partitions[item.unit]
-                if item.unit != unit:
-                    unit, first, seen = item.unit, 0, []
-                if item.page is None:
-                    if 0 < again < len(seen):
-                        changes.check_again(partition, seen, len(seen), 0)
-                    if selection is None:
-                        changes.check_count(partition, first)
-                        changes.check_keys(partition, seen)
-                    rows += first
-                    yield UnitBatch(unit, first, 0, None)
-                    continue
-                parts, mark = item.page
-                if item.replay >= 0:
-                    changes.check_again(partition, seen, item.replay, mark)
-                    again = item.replay + 1
-                    continue
-                again = 0
-                seen.append(mark)
-                add_read(item.source, sum(map(len, parts)), item.nbytes)
-                for part in parts:
-                    if (count := len(part)) == 0:
-                        continue
-                    own = part if split is None else split.rows_of(self.schema, part)
-                    if len(own):
-                        yield UnitBatch(unit, first, count, self.without_nulls(own, partition))
-                    first += count
-            changes.check_size(size, rows)
+            yield from reading.batches()
         except (DataChanged, PartitionLost) as error:
             found = with_lost_partitions(self.client, self.name, self.cache, error)
             if found is error:
                 raise
             raise found from error
-        finally:
-            pages.close()
 
     def decoder(
-        self, keys: KeySet | None = None, schema: Schema | None = None
-    ) -> Callable[[int | None, Page], tuple[list[Batch], int]]:
-        """Return a function that decodes a page into batches and their fingerprint.
-
-        A page of rows becomes one batch, a page of blocks one batch per block.
+        self,
+        keys: KeySet | None = None,
+        schema: Schema | None = None,
+        pool: BufferPool | None = None,
+    ) -> PageDecoder:
+        """Return what decodes pages, for one thread.
 
         Args:
             keys: Keys of the entries to keep; None keeps all.
             schema: Fields to decode; None for those of the reader.
+            pool: Memory for pages that are joined.
         """
-        schema = self.schema if schema is None else schema
-        if self.is_blocks:
-            decode = BlockDecoder(schema, self.registry).decode
-        else:
-            rows = Decoder(schema, self.registry)
-
-            def decode(page: Page) -> list[Batch]:
-                return [rows.decode(page)]
-
-        def decode_in(partition: int | None, page: Page) -> tuple[list[Batch], int]:
-            with Place(self.name, partition):
-                if keys is not None:
-                    page = keys.entries(page)
-                parts = with_types(self.client, self.registry, decode, page)
-                return parts, fingerprint(parts)
-
-        return decode_in
+        return PageDecoder(
+            self.client,
+            self.name,
+            self.schema if schema is None else schema,
+            self.registry,
+            blocks=self.is_blocks,
+            keys=keys,
+            pool=pool,
+        )
 
     def no_rows(self) -> Batch:
         """Return a batch without rows, with all columns."""

@@ -22,8 +22,9 @@ from ignitetf.read.declared import (
 )
 from ignitetf.read.error_context import key_of
 from ignitetf.read.options import PAGE_BYTES, ReadOptions
+from ignitetf.read.page_query import Query, RetryPolicy
 from ignitetf.read.queries import Selection, scan_query
-from ignitetf.read.scan import Query, RetryPolicy, scan_units
+from ignitetf.read.scan import scan_units
 from ignitetf.wire.evidence import Evidence, Where, observe_page
 from ignitetf.wire.frames import Page
 from ignitetf.wire.infer import infer_schema, key_column

@@ -8,6 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from ignitetf.explore.times import iso_text
+
 __all__ = ["Cell", "ago", "bytes_text", "cell", "count_text", "full_text"]
 
 _LONGEST: Final = 96
@@ -43,7 +45,7 @@ def cell(value: Any) -> Cell:
         return Cell("blob", bytes_text(len(value)))
     if isinstance(value, np.ndarray):
         return Cell("array", _array(value))
-    return Cell("text", _cut(str(value), _LONGEST))
+    return Cell("text", _cut(_text(value), _LONGEST))
 
 
 def full_text(value: Any) -> str:
@@ -55,7 +57,7 @@ def full_text(value: Any) -> str:
         return f"{value.dtype} {list(value.shape)}\n{_cut(text, _FULL)}"
     if isinstance(value, float):
         return repr(value)
-    return "null" if value is None else _cut(str(value), _FULL)
+    return "null" if value is None else _cut(_text(value), _FULL)
 
 
 def bytes_text(size: float) -> str:
@@ -85,6 +87,13 @@ def ago(when: str) -> str:
         if seconds >= length:
             return f"{seconds // length:.0f} {unit} ago"
     return "just now" if seconds < 2 else f"{seconds:.0f} s ago"
+
+
+def _text(value: Any) -> str:
+    """Return a value as text, a time with a space between date and clock, midnights without."""
+    if not isinstance(value, (np.datetime64, np.timedelta64)):
+        return str(value)
+    return (iso_text(value) or "").replace("T", " ").removesuffix(" 00:00:00")
 
 
 def _array(value: np.ndarray[Any, Any]) -> str:

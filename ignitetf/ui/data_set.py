@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 
@@ -22,17 +22,16 @@ from ignitetf.read.options import ReadOptions
 from ignitetf.read.queries import find_selection
 from ignitetf.read.reader import CacheReader
 from ignitetf.tables.catalog import Manifest, read_manifest
+from ignitetf.tables.describe import data_name
 from ignitetf.ui.cluster import Cluster
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.datatypes import INTEGERS
 from ignitetf.wire.schema import BYTES, Batch, Field
 
-__all__ = ["TIMES", "DataSet", "open_data_set", "readable", "record_of"]
+__all__ = ["DataSet", "open_data_set", "record_of"]
 
 # How long a cache without a manifest is taken for unchanged.
 _UNVERSIONED_S: Final = 10.0
-# Types that are read as numbers of these units since 1970.
-TIMES: Final[dict[TypeCode, Literal["ms", "ns"]]] = {TypeCode.DATE: "ms", TypeCode.TIMESTAMP: "ns"}
 _LABEL: Final = "LABEL"
 _BOXES: Final = ("WIDTH", "HEIGHT", "BOXES")
 
@@ -126,15 +125,21 @@ class DataSet:
 def open_data_set(cluster: Cluster, name: str) -> DataSet:
     """Return a data set, opened before if it has not changed since.
 
+    Args:
+        cluster: The cluster.
+        name: Name of a data set, a cache or a table.
+
     Raises:
         CacheNotFound: There is none.
-        ConfigError: It is empty, and has no manifest.
+        ConfigError: It is empty, and has no manifest; or several tables have this name.
         SchemaError: It cannot be read.
     """
     with cluster.client() as client:
         manifest = read_manifest(client, name)
+        if manifest is None and not client.cache_exists(name):
+            name = data_name(client, name).name
+            manifest = read_manifest(client, name)
         if manifest is None:
-            client.require_cache(name)
             if client.cache_size(name) == 0:
                 raise ConfigError(
                     f"cache {name!r} has no entries", hint="load rows into it, and look again"
@@ -149,14 +154,11 @@ def open_data_set(cluster: Cluster, name: str) -> DataSet:
 def record_of(data: DataSet, batch: Batch, index: int) -> dict[str, Any]:
     """Return one row as plain values, without its key."""
     fields = data.reader.schema.fields
-    return {f.name: readable(f, value_at(f, batch.columns[f.name], index)) for f in fields}
+    return {f.name: _shaped(f, value_at(f, batch.columns[f.name], index)) for f in fields}
 
 
-def readable(field: Field, value: Any) -> Any:
-    """Return a time as text, and an array whose length varies with its other dimensions."""
-    if field.type in TIMES and isinstance(value, int):
-        text = str(np.datetime64(value, TIMES[field.type])).replace("T", " ").rstrip("0")
-        return text.removesuffix(".").removesuffix(" 00:00:00")
+def _shaped(field: Field, value: Any) -> Any:
+    """Return an array whose length varies with its other dimensions."""
     if field.shape[:1] != (None,) or None in field.shape[1:] or not isinstance(value, np.ndarray):
         return value
     return value.reshape(-1, *field.shape[1:])

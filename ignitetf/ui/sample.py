@@ -18,9 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.explore.stats import ColumnStats, batch_stats
+from ignitetf.explore.times import as_times, time_unit
 from ignitetf.read.permutation import Permutation
+from ignitetf.ui.cells import cell
 from ignitetf.ui.cluster import Cluster
-from ignitetf.ui.data_set import TIMES, DataSet, readable
+from ignitetf.ui.data_set import DataSet
 from ignitetf.ui.filters import Filter, can_filter
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.concat import concat
@@ -99,7 +101,7 @@ def type_name(field: Field) -> str:
         name = "blob" if field.type is TypeCode.BYTE_ARRAY else "text"
     elif field.fields:
         name = "object"
-    elif field.type in TIMES:
+    elif time_unit(field) is not None:
         name = field.type.name.lower()
     else:
         name = field.dtype.name
@@ -158,8 +160,7 @@ def _head(data: DataSet, field: Field, column: Column, stats: ColumnStats, rows:
     bars: Sequence[Bar] = ()
     caption = ""
     if stats.minimum is not None and stats.maximum is not None:
-        low, high = (readable(field, found) for found in (stats.minimum, stats.maximum))
-        caption = _range(low, high)
+        caption = _range(stats.minimum, stats.maximum)
         if field.dtype == BYTES:
             caption += " bytes"
     counted = stats.distinct is not None and not field.shape and field.dtype.kind != "f"
@@ -209,7 +210,7 @@ def _number_bars(field: Field, column: Column) -> list[Bar]:
             below: Any = "le" if i == len(counts) - 1 and not whole else "lt"
             filters = (Filter(field, "ge", left).text, Filter(field, below, right).text)
         last = right - 1 if whole else right
-        shown = _range(readable(field, left), readable(field, last))
+        shown = _range(as_times(field, left), as_times(field, last))
         bars.append(Bar(shown, count, float(count / counts.max()), filters))
     return bars
 
@@ -236,6 +237,6 @@ def _range(low: Any, high: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    if isinstance(value, str):
-        return value
+    if isinstance(value, (np.datetime64, np.timedelta64)):
+        return cell(value).text
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"

@@ -221,7 +221,8 @@ def load(client):
 
 
 def scan(client):
-    from ignitetf.read.scan import Query, RetryPolicy, scan_units
+    from ignitetf.read.page_query import Query, RetryPolicy
+    from ignitetf.read.scan import scan_units
     from ignitetf.wire.codes import OpCode
     from ignitetf.wire.requests import scan_request
 

@@ -1,5 +1,6 @@
 """`head`, `stats` and `preview` against what the same rows are in NumPy, in rows and in blocks."""
 
+import datetime
 import io
 import json
 import subprocess
@@ -9,10 +10,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from ignitetf.cli.values import jsonable
 from ignitetf.errors import SchemaError
 from ignitetf.explore.head import first_rows
 from ignitetf.explore.preview import contact_sheet, half_blocks
 from ignitetf.explore.stats import dataset_stats
+from ignitetf.explore.times import iso_text
 from ignitetf.load.loader import load_dataset
 
 pytestmark = pytest.mark.node
@@ -70,6 +73,48 @@ def test_stats_are_those_of_numpy(client, cache):
         assert (score.rows, score.nulls) == (len(scores), ROWS - len(scores))
         # The deviation is a millionth of the mean: a naive sum of squares would lose it.
         assert (score.mean, score.std) == pytest.approx((scores.mean(), scores.std()), rel=1e-9)
+
+
+def test_times_are_told_as_times(client):
+    client.sql('DROP TABLE IF EXISTS "EXPLORE_TIMES"').close()
+    client.sql(
+        "CREATE TABLE EXPLORE_TIMES (ID INT PRIMARY KEY, D DATE, C TIME, T TIMESTAMP)"
+    ).close()
+    days = [
+        datetime.date(1815, 12, 10),
+        None,
+        datetime.date(2024, 2, 29),
+        datetime.date(9999, 1, 1),
+    ]
+    clocks = [datetime.time(0, 0, 1), datetime.time(23, 59, 59), None, datetime.time(4, 30)]
+    moments = [datetime.datetime(2024, 2, 29, 12, 30, 0, 5000 * i) for i in range(4)]
+    for row in zip(range(4), days, clocks, moments, strict=True):
+        texts = [None if value is None else str(value) for value in row[1:]]
+        statement = (
+            "INSERT INTO EXPLORE_TIMES VALUES (?,"
+            " CAST(? AS DATE), CAST(? AS TIME), CAST(? AS TIMESTAMP))"
+        )
+        client.sql(statement, [row[0], *texts]).close()
+    found = {c.name: c for c in dataset_stats(client, "EXPLORE_TIMES").columns}
+    for name, values in (("D", days), ("C", clocks), ("T", moments)):
+        there = [value for value in values if value is not None]
+        column = found[name]
+        bounds = [iso_text(column.minimum), iso_text(column.maximum)]
+        assert bounds == [_iso(min(there)), _iso(max(there))]
+        assert column.top == {_iso(value): 1 for value in there}
+        assert (column.rows, column.nulls) == (len(there), 4 - len(there))
+    assert iso_text(found["T"].mean) == "2024-02-29T12:30:00.007500"
+    assert found["T"].std == np.timedelta64(5_590_170, "ns")
+    shown = {row["key"]: row for row in first_rows(client, "EXPLORE_TIMES")}
+    for i in range(4):
+        given = [None if v is None else _iso(v) for v in (days[i], clocks[i], moments[i])]
+        assert [jsonable(shown[i][name]) for name in "DCT"] == given
+    client.sql("DROP TABLE EXPLORE_TIMES").close()
+
+
+def _iso(value):
+    is_day = isinstance(value, datetime.date) and not isinstance(value, datetime.datetime)
+    return f"{value}T00:00:00" if is_day else value.isoformat()
 
 
 def test_the_sheet_shows_the_images(client, cache):

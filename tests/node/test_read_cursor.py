@@ -6,7 +6,7 @@ import pytest
 from ignitetf import IgniteDataset, load_dataset
 from ignitetf.errors import ConnectError, SchemaError
 from ignitetf.read import cursor as cursors
-from ignitetf.read import reader, scan
+from ignitetf.read import page_decoder, scan_thread
 
 pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.node
@@ -75,12 +75,12 @@ def test_an_early_request_leaves_the_connection_usable(client, cache):
 def decoding(request, monkeypatch):
     """Pages are decoded by the one, by the other, or as it comes."""
     if request.param == "the consumer":
-        monkeypatch.setattr(scan._Reader, "_decoded", lambda self, found: found)
+        monkeypatch.setattr(scan_thread.ScanThread, "_decoded", lambda self, found: found)
     elif request.param == "the reader":
         monkeypatch.setattr(
-            scan._Reader,
+            scan_thread.ScanThread,
             "_decoded",
-            lambda self, found: scan._timed(self._decode, found, self.times),
+            lambda self, found: self._decoder.one(found.partition, found.page),
         )
 
 
@@ -116,7 +116,7 @@ def test_whoever_decodes_a_lost_connection_is_replaced(client, cache_name, decod
     columns = {"A": np.arange(300)}
     load_dataset(columns, cache_name, client=client, partitions=2)
     dataset = IgniteDataset(cache_name, settings=client.settings, page_size=50)
-    work, lost = reader.with_types, []
+    work, lost = page_decoder.with_types, []
 
     def with_types(*args):
         if len(lost) < 3:
@@ -124,7 +124,7 @@ def test_whoever_decodes_a_lost_connection_is_replaced(client, cache_name, decod
             raise ConnectError("lost")
         return work(*args)
 
-    monkeypatch.setattr(reader, "with_types", with_types)
+    monkeypatch.setattr(page_decoder, "with_types", with_types)
     pages = list(dataset.numpy())
     assert len(lost) == 3
     assert sorted(np.concatenate([p["val"]["A"] for p in pages]).tolist()) == list(range(300))

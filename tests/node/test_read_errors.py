@@ -15,7 +15,7 @@ import pytest
 
 from ignitetf import IgniteDataset, load_dataset, own_errors
 from ignitetf.errors import ConfigError, DataChanged, SchemaError
-from ignitetf.read import scan
+from ignitetf.read import scan_thread
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
 
@@ -202,7 +202,7 @@ def test_a_read_that_fails_leaves_no_cursor(build, client):
 
 def test_giving_up_does_not_wait_for_a_node_that_says_nothing(build, monkeypatch):
     dataset = build(page_size=3)
-    page = scan.Cursor.page
+    page = scan_thread.Cursor.page
     began, answers = threading.Event(), threading.Event()
 
     def silent(self):
@@ -210,11 +210,13 @@ def test_giving_up_does_not_wait_for_a_node_that_says_nothing(build, monkeypatch
         answers.wait(60)
         return page(self)
 
-    monkeypatch.setattr(scan.Cursor, "page", silent)
+    monkeypatch.setattr(scan_thread.Cursor, "page", silent)
     streams = []
-    start = scan._Reader.start
-    monkeypatch.setattr(scan._Reader, "start", lambda self: (streams.append(self), start(self)))
-    monkeypatch.setattr(scan._Reader, "take", lambda self: (began.wait(60), 1 / 0))
+    start = scan_thread.ScanThread.start
+    monkeypatch.setattr(
+        scan_thread.ScanThread, "start", lambda self: (streams.append(self), start(self))
+    )
+    monkeypatch.setattr(scan_thread.ScanThread, "take", lambda self: (began.wait(60), 1 / 0))
     with pytest.raises(ZeroDivisionError):
         next(dataset.rows.reader.batches([0]))
     # Closed though no answer is here; the reader goes on alone, and ends with the answer.

@@ -1,0 +1,165 @@
+"""Small partitions are read together, and give what each gives alone."""
+
+import contextlib
+import functools
+
+import numpy as np
+import pytest
+
+from ignitetf.errors import SchemaError
+from ignitetf.load.loader import load_dataset
+from ignitetf.read.divide import make_splits
+from ignitetf.read.options import ReadOptions
+from ignitetf.read.page_query import UnitPage, UnitRun
+from ignitetf.read.reader import CacheReader
+from ignitetf.read.rows import open_rows
+from ignitetf.read.scan import scan_runs, scan_units
+from ignitetf.wire.concat import concat
+
+pytestmark = pytest.mark.node
+ROWS, PARTITIONS = 700, 128
+OPTIONS = {
+    "rows": {},
+    "small pages": {"page_size": 4},
+    "where": {"where": "LABEL < 3"},
+    "where by keys": {"where": "LABEL < (SELECT 3)"},
+    "split": {"split": "some"},
+    "without nulls": {"nulls": "drop"},
+    "blocks": {},
+}
+
+
+@pytest.fixture(scope="module")
+def names(client):
+    rng = np.random.default_rng(3)
+    columns = {
+        "LABEL": rng.integers(0, 9, ROWS).astype(np.int32),
+        "TEXT": [f"row {n}" * (n % 5) if n % 7 else None for n in range(ROWS)],
+        "IMAGE": rng.integers(0, 256, (ROWS, 3, 4), dtype=np.uint8),
+    }
+    found = {}
+    for layout in ("rows", "blocks"):
+        name = found[layout] = f"RUNS_{layout.upper()}"
+        given = dict(columns) if layout == "rows" else {**columns, "TEXT": ["a"] * ROWS}
+        load_dataset(
+            given, name, client=client, partitions=PARTITIONS, layout=layout, if_exists="replace"
+        )
+    make_splits(client, found["rows"], {"some": 0.4, "rest": 0.6}, seed=5)
+    yield found
+    for name in found.values():
+        client.sql(f'DROP TABLE IF EXISTS "{name}"').close()
+
+
+def values(batch):
+    found = {}
+    for name, column in {"": batch.key, **batch.columns}.items():
+        if column.lengths is not None:
+            found[name] = column.to_bytes()
+        else:
+            found[name] = np.asarray(column.values).tolist()
+        if column.valid is not None:
+            pairs = zip(found[name], column.valid.tolist(), strict=True)
+            found[name] = [value if valid else None for value, valid in pairs]
+    return found
+
+
+@pytest.mark.parametrize("what", OPTIONS)
+@pytest.mark.parametrize("readers", [1, 3])
+def test_partitions_read_together_are_those_read_alone(client, names, what, readers):
+    name = names["blocks" if what == "blocks" else "rows"]
+    options = ReadOptions(**{"nulls": "default", **OPTIONS[what]}, readers=readers)
+    reader = CacheReader(client, name, options)
+    order = np.random.default_rng(readers).permutation(reader.partition_count).tolist()
+    alone = {p: list(CacheReader(client, name, options).batches([p])) for p in order}
+    every = list(reader.batches(order))
+    for unit, partition in enumerate(order):
+        own = [item for item in every if item.unit == unit]
+        assert [item.batch is None for item in own] == [False] * (len(own) - 1) + [True]
+        assert own[-1].first == alone[partition][-1].first
+        assert [values(i.batch) for i in own[:-1]] == [
+            values(i.batch) for i in alone[partition][:-1]
+        ]
+    ends = sorted(np.random.default_rng(1).choice(len(order), 9, replace=False).tolist())
+    batches, whole = [], concat([item.batch for item in every if item.batch is not None])
+    marks = []
+    for item in reader.batches(order, ends):
+        if item.batch is None:
+            marks.append((item.unit, sum(map(len, batches))))
+        else:
+            batches.append(item.batch)
+    assert values(concat(batches)) == values(whole)
+    rows = [sum(len(i.batch) for i in every if i.batch is not None and i.unit <= e) for e in ends]
+    assert marks == list(zip(ends, rows, strict=True))
+    if what in ("rows", "split"):
+        assert len(batches) <= len(ends) + 2
+
+
+def test_marks_of_keys_are_those_of_single_pages(client, names):
+    for name in names.values():
+        reader = CacheReader(client, name, ReadOptions(nulls="default"))
+        query = functools.partial(reader.scan_query, reader.page_size())
+        order = list(range(PARTITIONS))
+        decoder, found = reader.decoder(), {}
+        with contextlib.closing(scan_units(client, query(), order)) as pages:
+            for item in pages:
+                if item.page is not None:
+                    found[item.unit] = decoder.one(item.unit, item.page)
+        seen = 0
+        with_runs = [*runs(client, query(), order, reader)]
+        for item in with_runs:
+            assert isinstance(item, UnitRun)
+            for number, (count, mark) in enumerate(
+                zip(item.page.counts, item.page.marks, strict=True)
+            ):
+                unit = item.unit + number
+                assert (found[unit].counts, found[unit].marks) == ([count], [mark])
+                seen += 1
+        assert seen == PARTITIONS
+        assert len(with_runs) < PARTITIONS // 4
+
+
+def runs(client, query, order, reader):
+    from dataclasses import replace
+
+    query = replace(query, decoder=reader.decoder, run_bytes=1 << 20)
+    with contextlib.closing(scan_runs(client, query, order)) as found:
+        for item in found:
+            if not isinstance(item, UnitPage):
+                yield item
+
+
+@pytest.mark.parametrize("nulls", ["error", "default"])
+def test_an_error_names_the_partition_and_the_key(client, cache_name, nulls):
+    columns = {"A": np.zeros((300, 3), np.uint8), "B": ["x"] * 300}
+    load_dataset(columns, cache_name, client=client, partitions=128)
+    change = "B = NULL" if nulls == "error" else "A = X'0102'"
+    client.sql(f"UPDATE {cache_name} SET {change} WHERE _KEY = 123").close()
+    reader = CacheReader(client, cache_name, ReadOptions(nulls=nulls))
+    with pytest.raises(SchemaError) as caught:
+        list(reader.batches(list(range(128)), ()))
+    assert caught.value.fields["key"] == 123
+    partition = caught.value.fields["partition"]
+    with pytest.raises(SchemaError):
+        list(reader.batches([partition]))
+    others = [p for p in range(128) if p != partition]
+    assert sum(i.count for i in reader.batches(others, ())) == 300 - sum_of(reader, partition)
+
+
+def sum_of(reader, partition):
+    return reader.partition_counts([partition])[0]
+
+
+def test_a_distant_cluster_gives_the_same_rows(client, names, monkeypatch):
+    for name in names.values():
+        monkeypatch.setattr(type(client), "round_trip_s", lambda self, near_s: 0.001)
+        near = open_rows(name, client=client, shard=(0, 1), nulls="default")
+        monkeypatch.setattr(type(client), "round_trip_s", lambda self, near_s: 0.1)
+        far = open_rows(name, client=client, shard=(0, 1), nulls="default")
+        by_hand = open_rows(name, client=client, shard=(0, 1), nulls="default", readers=2)
+        monkeypatch.undo()
+        assert near.reader.options.in_flight_bytes == by_hand.reader.options.in_flight_bytes == 0
+        assert far.reader.options.in_flight_bytes == 100_000_000
+        assert 1 < far.reader.options.readers <= 8
+        assert by_hand.reader.options.readers == 2
+        keys = [np.concatenate([b["key"] for b in rows.batches()]).tolist() for rows in (near, far)]
+        assert keys[0] == keys[1] and len(keys[0]) == ROWS
