@@ -5,25 +5,19 @@ client -> **harlequin** -> harlequin's editor, catalog and tables
 
 from __future__ import annotations
 
-import datetime
 import threading
 from collections.abc import Sequence
-from decimal import Decimal
-from itertools import chain, islice
 from typing import Any, ClassVar, Final
-from uuid import UUID
 
 from harlequin import HarlequinAdapter, HarlequinConnection, HarlequinCursor
 from harlequin.catalog import Catalog, CatalogItem
 from harlequin.exception import HarlequinConnectionError, HarlequinQueryError
 from harlequin.options import FlagOption, PathOption, TextOption
 
-from ignitetf.cli.files import arrow_table
+from ignitetf import dbapi
 from ignitetf.errors import IgniteTFError
 from ignitetf.net.client import Client, connect
-from ignitetf.net.sql_result import SqlResult
 from ignitetf.tables.names import SqlNames, spelled, sql_names
-from ignitetf.tables.suggest import sql_with_suggestions
 
 __all__ = ["IgniteAdapter"]
 
@@ -38,18 +32,20 @@ _OPTIONS: Final = (
     PathOption("cert", "Client certificate, PEM.", exists=True, dir_okay=False),
     PathOption("key", "Key of the client certificate, PEM.", exists=True, dir_okay=False),
 )
+# Rows that the node sends at once: few, as they may have large values.
+_PAGE_ROWS: Final = 64
 # Short labels, as harlequin shows them beside names.
-_LABELS: Final[tuple[tuple[type | tuple[type, ...], str], ...]] = (
-    (bool, "t/f"),
-    (int, "##"),
-    ((float, Decimal), "#.#"),
-    (str, "s"),
-    ((bytes, bytearray), "b"),
-    (datetime.datetime, "ts"),
-    (datetime.date, "d"),
-    ((datetime.time, datetime.timedelta), "t"),
-    (UUID, "id"),
-)
+_LABELS: Final = {
+    "BOOLEAN": "t/f",
+    **dict.fromkeys(("TINYINT", "SMALLINT", "INT", "BIGINT"), "##"),
+    **dict.fromkeys(("REAL", "DOUBLE", "DECIMAL"), "#.#"),
+    **dict.fromkeys(("CHAR", "VARCHAR"), "s"),
+    "VARBINARY": "b",
+    "TIMESTAMP": "ts",
+    "DATE": "d",
+    "TIME": "t",
+    "UUID": "id",
+}
 
 
 class IgniteAdapter(HarlequinAdapter):  # type: ignore[misc]
@@ -81,26 +77,29 @@ class IgniteConnection(HarlequinConnection):  # type: ignore[misc]
         """Use this client."""
         self.init_message = init_message
         self._client = client
+        self._connection = dbapi.Connection(
+            client, schema="PUBLIC", timeout_s=None, page_rows=_PAGE_ROWS
+        )
+        self._running: dbapi.Cursor | None = None
         self._cancelled = threading.Event()
 
     def execute(self, query: str) -> IgniteCursor | None:
         """Run a statement; None for one without rows."""
         self._cancelled.clear()
+        cursor = self._running = self._connection.cursor()
         try:
-            result = sql_with_suggestions(self._client, query.strip().rstrip(";"))
-            if result.update_count is not None:
-                result.close()
-                return None
-            return IgniteCursor(result, self._cancelled)
-        except IgniteTFError as error:
+            cursor.execute(query.strip().rstrip(";"))
+        except dbapi.Error as error:
             if self._cancelled.is_set():
                 return None
             raise HarlequinQueryError(_told(error), "Ignite refused the statement") from error
+        return None if cursor.description is None else IgniteCursor(cursor, self._cancelled)
 
     def cancel(self) -> None:
-        """End the statement that runs: the node drops those of a connection that is gone."""
+        """End the statement that runs."""
         self._cancelled.set()
-        self._client.close_idle()
+        if (running := self._running) is not None:
+            running.cancel()
 
     def get_catalog(self) -> Catalog:
         """Return schemas, tables and columns."""
@@ -116,21 +115,16 @@ class IgniteConnection(HarlequinConnection):  # type: ignore[misc]
 class IgniteCursor(HarlequinCursor):  # type: ignore[misc]
     """The rows of a statement, read as far as they are shown."""
 
-    def __init__(self, result: SqlResult, cancelled: threading.Event) -> None:
-        """Read the first row, which tells the types."""
-        self._result = result
+    def __init__(self, cursor: dbapi.Cursor, cancelled: threading.Event) -> None:
+        """Show the rows of this cursor."""
+        self._cursor = cursor
         self._cancelled = cancelled
         self._limit: int | None = None
-        rows = iter(result)
-        self._first = next(rows, None)
-        self._rows = chain(() if self._first is None else (self._first,), rows)
 
     def columns(self) -> list[tuple[str, str]]:
         """Return the names of the columns, each with a short label for its type."""
-        first = self._first or (None,) * len(self._result.columns)
-        return [
-            (name, _label(value)) for name, value in zip(self._result.columns, first, strict=True)
-        ]
+        described = self._cursor.description or ()
+        return [(name, _LABELS.get(kind, "?")) for name, kind, *_ in described]
 
     def set_limit(self, limit: int) -> IgniteCursor:
         """Read no more rows than this."""
@@ -139,14 +133,21 @@ class IgniteCursor(HarlequinCursor):  # type: ignore[misc]
 
     def fetchall(self) -> Any:
         """Return the rows as an Arrow table; None if the statement was cancelled."""
+        import pyarrow as pa
+
+        found: list[Any] = []
+        left = self._limit
         try:
-            with self._result:
-                rows = list(islice(self._rows, self._limit))
-            return arrow_table(self._result.columns, rows)
-        except IgniteTFError as error:
+            with self._cursor:
+                reader = pa.RecordBatchReader.from_stream(self._cursor)
+                while (left is None or left > 0) and (batch := next(reader, None)) is not None:
+                    found.append(batch.slice(0, left))
+                    left = None if left is None else left - batch.num_rows
+        except (dbapi.Error, pa.ArrowException, OSError) as error:
             if self._cancelled.is_set():
                 return None
             raise HarlequinQueryError(_told(error), "The rows could not be read") from error
+        return pa.Table.from_batches(found, reader.schema)
 
 
 def _schema(names: SqlNames, schema: str) -> CatalogItem:
@@ -163,9 +164,6 @@ def _schema(names: SqlNames, schema: str) -> CatalogItem:
     return CatalogItem(spelled(schema), spelled(schema), schema, "sch", items)
 
 
-def _label(value: Any) -> str:
-    return next((label for kinds, label in _LABELS if isinstance(value, kinds)), "?")
-
-
-def _told(error: IgniteTFError) -> str:
-    return error.message + (f"\nhint: {error.hint}" if error.hint else "")
+def _told(error: Exception) -> str:
+    hint = getattr(error, "hint", None)
+    return f"{error}\nhint: {hint}" if hint else str(error)

@@ -21,19 +21,20 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import IO, Annotated, Any, Final, Literal, Protocol, runtime_checkable
+from typing import IO, Annotated, Any, Final, Literal
 
 import typer
 
+from ignitetf.cli.paged import Paged, Rows
 from ignitetf.cli.tables import record_lines, table_lines
-from ignitetf.cli.values import jsonable, text
+from ignitetf.cli.values import csv_values, json_texts, jsonable
 
 __all__ = [
     "NESTED",
     "Output",
     "OutputOption",
     "QueryOutput",
-    "Rows",
+    "TextOutput",
     "as_rows",
     "note",
     "progress",
@@ -43,13 +44,11 @@ __all__ = [
     "unique",
 ]
 
-_PLAIN: Final = frozenset({int, str})
-
-
 # Format of the data a command prints.
 Output = Literal["table", "json", "csv"]
-# Of the rows of a query, which may also go to a file of this kind.
-QueryOutput = Literal[Output, "parquet"]
+# That of the rows of a query: also JSON lines, a record each; and what only a file can be.
+TextOutput = Literal[Output, "jsonl"]
+QueryOutput = Literal[TextOutput, "parquet", "arrow"]
 # Formats that print objects inside objects; others get flat rows.
 NESTED: Final[frozenset[str]] = frozenset({"json"})
 
@@ -59,24 +58,12 @@ OutputOption = Annotated[
 ]
 
 
-@runtime_checkable
-class Rows(Protocol):
-    """Rows as tuples with named columns, such as an SQL result."""
-
-    @property
-    def columns(self) -> Sequence[str]:
-        """Names of the columns."""
-
-    def __iter__(self) -> Iterator[Any]:
-        """Yield the rows, each a sequence of values."""
-
-
 Data = Rows | Mapping[str, Any] | Iterable[Mapping[str, Any]]
 
 
 def show(
     data: Data,
-    output: Output = "table",
+    output: TextOutput = "table",
     columns: Sequence[str] | None = None,
     file: IO[str] | None = None,
 ) -> None:
@@ -97,15 +84,18 @@ def show(
         if output == "json":
             out.write(json.dumps(jsonable(record), indent=2, ensure_ascii=False) + "\n")
         elif output == "csv":
-            _write_csv(list(record), [list(record.values())], out)
+            _write_csv(list(record), [[[value] for value in record.values()]], out)
         else:
             _write_lines(record_lines(record, terminal_width(out)), out)
         return
     names, rows = as_rows(data, columns)
     if output == "json":
-        _write_json(names, rows, out)
+        _write_json(names, _by_columns(rows), out)
+    elif output == "jsonl":
+        for lines in _json_records(names, _by_columns(rows)):
+            out.write("\n".join(lines) + "\n")
     elif output == "csv":
-        _write_csv(names, rows, out)
+        _write_csv(names, _by_columns(rows), out)
     else:
         _write_lines(table_lines(names, rows, terminal_width(out)), out)
 
@@ -126,7 +116,7 @@ def say(message: str, record: Mapping[str, Any], output: Output) -> None:
 
 def as_rows(
     data: Rows | Iterable[Mapping[str, Any]], columns: Sequence[str] | None = None
-) -> tuple[list[str], Iterable[Sequence[Any]]]:
+) -> tuple[list[str], Rows | Iterable[Sequence[Any]]]:
     """Return the column names, made unique, and the rows as sequences of values."""
     if isinstance(data, Rows):
         return unique(data.columns), data
@@ -207,23 +197,42 @@ def progress(
         yield advance
 
 
-def _write_json(names: Sequence[str], rows: Iterable[Sequence[Any]], out: IO[str]) -> None:
+def _by_columns(rows: Rows | Iterable[Sequence[Any]]) -> Iterator[list[list[Any]]]:
+    """Yield rows as lists of values for each column: a page, else a row at a time."""
+    if isinstance(rows, Paged):
+        for page in rows.pages():
+            yield [values.to_python() for values in page]
+        return
+    for row in rows:
+        yield [[value] for value in row]
+
+
+def _json_records(
+    names: Sequence[str], groups: Iterable[list[list[Any]]]
+) -> Iterator[Iterable[str]]:
+    """Yield the texts of the records of each group."""
+    fields = (json.dumps(name, ensure_ascii=False).replace("%", "%%") for name in names)
+    record = "{" + ", ".join(f"{field}: %s" for field in fields) + "}"
+    for columns in groups:
+        yield map(record.__mod__, zip(*map(json_texts, columns), strict=True))
+
+
+def _write_json(names: Sequence[str], groups: Iterable[list[list[Any]]], out: IO[str]) -> None:
     out.write("[")
     separator = "\n"
-    for row in rows:
-        record = {name: jsonable(value) for name, value in zip(names, row, strict=True)}
-        out.write(separator + json.dumps(record, ensure_ascii=False))
+    for records in _json_records(names, groups):
+        out.write(separator + ",\n".join(records))
         separator = ",\n"
     out.write("]\n" if separator == "\n" else "\n]\n")
 
 
-def _write_csv(names: Sequence[str], rows: Iterable[Sequence[Any]], out: IO[str]) -> None:
+def _write_csv(names: Sequence[str], groups: Iterable[list[list[Any]]], out: IO[str]) -> None:
     import csv
 
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(names)
-    # Most values are numbers and texts, which need no conversion.
-    writer.writerows([v if type(v) in _PLAIN else text(v) for v in row] for row in rows)
+    for columns in groups:
+        writer.writerows(zip(*map(csv_values, columns), strict=True))
 
 
 def _write_lines(lines: Iterable[str], out: IO[str]) -> None:

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from ignitetf.cli.files import Counted, Limited, form_of, write_file
+from ignitetf.cli.files import form_of, write_file
 from ignitetf.cli.group import UsageError
 from ignitetf.cli.options import Connect, connected
-from ignitetf.cli.output import NESTED, Output, QueryOutput, Rows, note, progress, show
+from ignitetf.cli.output import NESTED, Output, QueryOutput, note, progress, show
+from ignitetf.cli.paged import Counted, Limited, ResultPages, Rows
 from ignitetf.errors import ConfigError, SqlError
 
 if TYPE_CHECKING:
     from ignitetf.net.client import Client
-    from ignitetf.net.sql_result import SqlResult
 
 app = typer.Typer()
 
@@ -50,7 +50,8 @@ def query(
         Path | None,
         typer.Option(
             "--to",
-            help="File to write instead of stdout: .csv, .json, .parquet, or else a table.",
+            help="File to write instead of stdout: .csv, .json, .jsonl, .parquet, .arrow, or else a"
+            " table.",
         ),
     ] = None,
     param: Annotated[
@@ -78,8 +79,8 @@ def query(
     if sql is not None and file is not None:
         raise UsageError("give the statement or --file, not both")
     form = form_of(to, output)
-    if form == "parquet" and to is None:
-        raise UsageError("parquet is no text: give --to FILE")
+    if form in ("parquet", "arrow") and to is None:
+        raise UsageError(f"{form} is no text: give --to FILE")
     if sql is None and file is None and sys.stdin.isatty() and sys.stdout.isatty():
         from ignitetf.cli.prompt import run
 
@@ -150,12 +151,15 @@ def _run(
     from ignitetf.sql.tokens import first_word, is_query
     from ignitetf.tables.suggest import sql_with_suggestions
 
+    whole = max_rows is None and (to is not None or not sys.stdout.isatty())
     changed: int | None = None
     for number, text in enumerate(statements, 1):
         try:
-            with sql_with_suggestions(client, text, values, timeout_s=timeout_s) as result:
+            with sql_with_suggestions(
+                client, text, values, timeout_s=timeout_s, whole=whole
+            ) as result:
                 if result.update_count is None:
-                    print_rows(result, output, to, max_rows)
+                    print_rows(ResultPages(result, whole=whole), output, to, max_rows)
                 else:
                     changed = (changed or 0) + result.update_count
         except SqlError as error:
@@ -177,19 +181,24 @@ def _run(
 
 
 def print_rows(
-    result: SqlResult | Rows,
+    rows: Rows,
     output: QueryOutput,
     to: Path | None = None,
     max_rows: int | None = None,
 ) -> None:
     """Print the rows, or write them to the file `to`, which appears only once it is complete."""
-    rows: Rows = result if max_rows is None else Limited(result, max_rows)
+    if max_rows is not None:
+        rows = Limited(rows, max_rows, _more)
     if to is not None:
         write_file(rows, to, output)
         return
-    assert output != "parquet"  # refused before the statement runs
+    assert output != "parquet" and output != "arrow"  # refused before the statement runs
     if sys.stdout.isatty():
         show(rows, output)
         return
     with progress("query") as advance:
         show(Counted(rows, advance), output)
+
+
+def _more(limit: int) -> None:
+    note(f"stopped after {limit} rows, there are more")

@@ -14,9 +14,10 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ignitetf.cli.files import Counted, form_of, write_file
+from ignitetf.cli.files import form_of, write_file
 from ignitetf.cli.options import Connect
-from ignitetf.cli.output import Rows, note, unique
+from ignitetf.cli.output import note, unique
+from ignitetf.cli.paged import Counted, Paged, ResultPages
 from ignitetf.cli.pager import Expanded, display
 from ignitetf.cli.waiting import waiting
 from ignitetf.errors import ConfigError, ConnectError, IgniteTFError, RequestTimeout
@@ -27,6 +28,7 @@ from ignitetf.tables.suggest import sql_with_suggestions
 
 if TYPE_CHECKING:
     from ignitetf.net.client import Client
+    from ignitetf.wire.sql_values import Values
 
 __all__ = ["Options", "Shell", "is_complete", "units"]
 
@@ -178,11 +180,14 @@ class Shell:
             )
         begin = time.perf_counter()
         with waiting("running"):
-            result = sql_with_suggestions(self.client, text, timeout_s=self.options.timeout)
+            result = sql_with_suggestions(
+                self.client, text, timeout_s=self.options.timeout, whole=target is not None
+            )
         seconds = time.perf_counter() - begin
         with result:
             if result.update_count is None:
-                told, more = self._rows(result, target)
+                pages = ResultPages(result, whole=target is not None)
+                told, more = self._rows(pages, target)
                 seconds += more
             elif first_word(text) in _CHANGES_NAMES:
                 told, self._names_at = "done", -_NAMES_S
@@ -190,24 +195,25 @@ class Shell:
                 told = f"{_counted(result.update_count)} changed"
         note(f"{told}, {seconds:.3f} s" if self.options.timing else told)
 
-    def _rows(self, result: Rows, target: Path | None) -> tuple[str, float]:
+    def _rows(self, result: Paged, target: Path | None) -> tuple[str, float]:
         """Show or write the rows; returns how many there were, and the seconds they took."""
-        rows = _Timed(result)
+        timed = _Timed(result)
+        rows = Counted(timed)
         if target is not None and form_of(target) != "table":
             write_file(rows, target, form_of(target))
             self._written = True
-            return f"{_counted(rows.count)} in {target}", rows.seconds
+            return f"{_counted(rows.count)} in {target}", timed.seconds
         names, source = unique(rows.columns), iter(rows)
         if target is not None:
             self._append(names, source, target)
-            return f"{_counted(rows.count)} in {target}", rows.seconds
+            return f"{_counted(rows.count)} in {target}", timed.seconds
         with waiting("reading"):
             first = list(islice(source, _FIRST_ROWS))
         everything = chain(first, source)
         display(names, everything, expanded=self.options.expanded, paged=self.options.pager)
         count = rows.count
         left = next(everything, None) is not None
-        return f"the first {_counted(count)}" if left else _counted(count), rows.seconds
+        return f"the first {_counted(count)}" if left else _counted(count), timed.seconds
 
     def _append(self, names: list[str], rows: Iterator[Any], target: Path) -> None:
         from ignitetf.cli.tables import block_lines, table_lines
@@ -218,23 +224,23 @@ class Shell:
             file.writelines(f"{line}\n" for line in lines(names, rows, None))
 
 
-class _Timed(Counted):
-    """Rows that are counted, with the seconds it took to get them."""
+class _Timed(Paged):
+    """Pages, and the seconds it took to get them."""
 
-    def __init__(self, rows: Rows) -> None:
-        """Count these rows."""
-        super().__init__(rows)
+    def __init__(self, pages: Paged) -> None:
+        self.columns = pages.columns
         self.seconds = 0.0
+        self._pages = pages
 
-    def __iter__(self) -> Iterator[Any]:
-        source = super().__iter__()
+    def pages(self) -> Iterator[list[Values]]:
+        source = self._pages.pages()
         while True:
             begin = time.perf_counter()
-            row = next(source, None)
+            page = next(source, None)
             self.seconds += time.perf_counter() - begin
-            if row is None:
+            if page is None:
                 return
-            yield row
+            yield page
 
 
 def _counted(count: int) -> str:

@@ -217,7 +217,13 @@ COMMANDS: Final[dict[str, _Command]] = {
     "\\di": (_indexes, ("\\di [NAME]", "list the indexes, or those of a table")),
     "\\x": (_expanded, ("\\x [on|off|auto]", "a row as a block of lines")),
     "\\timing": (_timing, ("\\timing [on|off]", "the time of each statement")),
-    "\\o": (_output, ("\\o [FILE]", "rows to .csv, .json, .parquet, else a table; or the screen")),
+    "\\o": (
+        _output,
+        (
+            "\\o [FILE]",
+            "rows to .csv, .json, .jsonl, .parquet, .arrow, else a table; or the screen",
+        ),
+    ),
     "\\i": (_input, ("\\i FILE", "run the statements and commands of a file")),
     "\\e": (_edit, ("\\e [FILE]", "edit the last statement, or a file")),
     "\\set": (_set, ("\\set [NAME VALUE]", "timeout SECONDS|off, timing, expanded, pager")),

@@ -15,14 +15,16 @@ import json
 import math
 import struct
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-__all__ = ["brief", "is_number", "is_single", "jsonable", "text"]
+__all__ = ["brief", "csv_values", "is_number", "is_single", "json_texts", "jsonable", "text"]
 
 # A double has so many decimal digits surely; those after them are noise of binary fractions.
 _DIGITS: Final = 15
 _SINGLE_DIGITS: Final = range(6, 10)  # one of these tells any two single floats apart
+# What `csv` writes as it is.
+_AS_IN_CSV: Final = frozenset({int, str, type(None)})
 # Control characters would move the cursor of a terminal; a line feed begins a new line of a cell.
 _CONTROLS: Final = {
     code: ascii(chr(code))[1:-1] for code in (*range(32), *range(127, 160)) if chr(code) != "\n"
@@ -64,6 +66,45 @@ def text(value: Any) -> str:
         return ""
     plain = jsonable(value)
     return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+
+
+def json_texts(values: Sequence[Any]) -> list[str]:
+    """Convert the values of a column to JSON texts."""
+    kinds = set(map(type, values))
+    if len(kinds) == 1 and (known := _JSON.get(next(iter(kinds)))) is not None:
+        return list(map(known, values))
+    return [
+        known(v) if (known := _JSON.get(type(v))) is not None else _json(jsonable(v))
+        for v in values
+    ]
+
+
+def _json(plain: Any) -> str:
+    return json.dumps(plain, ensure_ascii=False)
+
+
+def _json_float(value: float) -> str:
+    return float.__repr__(value) if math.isfinite(value) else f'"{_not_finite(value)}"'
+
+
+_JSON: Final[dict[type, Callable[[Any], str]]] = {
+    type(None): lambda value: "null",
+    int: int.__repr__,
+    str: json.encoder.encode_basestring,
+    float: _json_float,
+}
+
+
+def csv_values(values: Sequence[Any]) -> Sequence[Any]:
+    """Convert the values of a column to what `csv` writes as `text` would."""
+    kinds = set(map(type, values)) - _AS_IN_CSV
+    if not kinds or (kinds == {float} and _finite(values)):
+        return values
+    return [v if type(v) in _AS_IN_CSV else text(v) for v in values]
+
+
+def _finite(values: Sequence[Any]) -> bool:
+    return all(math.isfinite(v) for v in values if type(v) is float)
 
 
 def brief(value: Any, *, single: bool = False) -> str:

@@ -1,6 +1,6 @@
 """`Cursor`: statements and their rows, as PEP 249 wants them, and as columns.
 
-results, values -> **cursor** -> connection
+net.results, wire.sql_values -> **cursor** -> connection
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ignitetf.dbapi.errors import InterfaceError, ProgrammingError, pep_249
-from ignitetf.dbapi.results import Result, run_batch
-from ignitetf.dbapi.values import Kind, Values, joined_arrow, joined_numpy
 from ignitetf.errors import MissingExtra, SqlError
 from ignitetf.net.redirect import run
+from ignitetf.net.results import Result, run_batch
 from ignitetf.sql.tokens import count_parameters, is_query
 from ignitetf.tables.suggest import suggested
 from ignitetf.wire.parameters import parameter_list
+from ignitetf.wire.sql_arrays import joined_arrow, joined_numpy
+from ignitetf.wire.sql_values import Kind, Values
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -46,7 +47,6 @@ class Cursor:
         self.lastrowid = None
         self._result: Result | None = None
         self._pages: Iterator[list[Values]] = iter(())
-        self._ahead: list[list[Values]] = []
         self._kinds: Sequence[Kind | None] = ()
         self._rows: deque[tuple[Any, ...]] = deque()
         self._closed = False
@@ -88,8 +88,7 @@ class Cursor:
         self.rowcount = -1 if result.update_count is None else result.update_count
         self._pages = result.pages()
         # The first page tells the types of the columns, as far as it has values.
-        first = next(self._pages, None)
-        self._ahead = [] if first is None else [first]
+        first = result.first_page()
         self._kinds = (
             [None] * len(result.columns) if first is None else [values.kind for values in first]
         )
@@ -154,7 +153,7 @@ class Cursor:
         self._check_rows()
         with pep_249():
             while not self._rows:
-                if (page := self._next_page()) is None:
+                if (page := next(self._pages, None)) is None:
                     return None
                 self._rows.extend(zip(*(values.to_python() for values in page), strict=True))
         return self._rows.popleft()
@@ -176,13 +175,10 @@ class Cursor:
         while (row := self.fetchone()) is not None:
             yield row
 
-    def _next_page(self) -> list[Values] | None:
-        return self._ahead.pop(0) if self._ahead else next(self._pages, None)
-
     # Columns
 
     def fetch_numpy(self) -> dict[str, Any]:
-        """Return all rows that are left as a NumPy array `[rows]` for each column; see `values`.
+        """Return all rows that are left as a NumPy array `[rows]` for each column; see docs/dbapi.md.
 
         Raises:
             ProgrammingError: Two columns have one name.
@@ -196,7 +192,7 @@ class Cursor:
             return {n: joined_numpy([page[i] for page in pages]) for i, n in enumerate(names)}
 
     def fetch_arrow_table(self) -> Any:
-        """Return all rows that are left as a `pyarrow.Table`; see `values` for the types.
+        """Return all rows that are left as a `pyarrow.Table`; see docs/dbapi.md for the types.
 
         Raises:
             InterfaceError: pyarrow is not installed, or rows were fetched before.
@@ -216,8 +212,33 @@ class Cursor:
         """Return all rows that are left as a `pandas.DataFrame`, made from an Arrow table."""
         return self.fetch_arrow_table().to_pandas()
 
+    def __arrow_c_schema__(self) -> object:
+        """Return the types of the columns as an Arrow schema (PyCapsule)."""
+        result = self._columns()
+        with pep_249():
+            return result.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Return all rows that are left as an Arrow stream (PyCapsule), a page at a time.
+
+        pyarrow, pandas, Polars, DuckDB and others take the cursor itself, and read it in bounded
+        memory. Decimals have 38 digits, and the scale of the first ones.
+
+        Raises:
+            InterfaceError: pyarrow is not installed, or rows were fetched before.
+        """
+        result = self._columns()
+        with pep_249():
+            return result.__arrow_c_stream__(requested_schema)
+
     def _whole(self) -> tuple[list[str], list[list[Values]]]:
-        """Return the names of the columns, and all pages that nobody has begun to read."""
+        """Return the names of the columns, and all pages that are left."""
+        result = self._columns()
+        with pep_249():
+            return result.columns, list(result.pages(ahead=True))
+
+    def _columns(self) -> Result:
+        """Return the result, of whose pages nobody has begun to read the rows."""
         self._check_rows()
         if self._rows:
             raise InterfaceError(
@@ -225,10 +246,7 @@ class Cursor:
                 hint="take columns right after execute()",
             )
         assert self._result is not None
-        with pep_249():
-            pages = [*self._ahead, *self._result.pages(ahead=True)]
-        self._ahead = []
-        return self._result.columns, pages
+        return self._result
 
     # The end
 
@@ -246,7 +264,7 @@ class Cursor:
     def _forget(self) -> None:
         if self._result is not None:
             self._result.close()
-        self._result, self._pages, self._ahead, self._kinds = None, iter(()), [], []
+        self._result, self._pages, self._kinds = None, iter(()), ()
         self._rows.clear()
         self.rowcount = -1
 

@@ -34,6 +34,7 @@ from ignitetf.errors import (
     ServerOverloaded,
     WireError,
 )
+from ignitetf.net.retry import is_retryable
 
 __all__ = [
     "DataError",
@@ -135,6 +136,8 @@ def _kind(error: IgniteTFError) -> type[Error]:
     for ours, theirs in _KINDS:
         if isinstance(error, ours):
             return theirs
+    if is_retryable(error):
+        return OperationalError
     if not isinstance(error, ServerError):
         return DatabaseError
     text = f"{error.message} {error.fields.get('server_message', '')}"

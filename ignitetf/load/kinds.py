@@ -243,4 +243,5 @@ KINDS: Final[dict[str, SourceKind]] = {
         connects=True,
     ),
     "records": SourceKind("records", "records"),
+    "stream": SourceKind("stream", "stream"),
 }

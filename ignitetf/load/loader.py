@@ -52,8 +52,10 @@ def load_dataset(
     """Load a source into a cache and record it in the catalog.
 
     Args:
-        source: A source (`ignitetf.load.sources.open_source`), a mapping of names to arrays, or an
-            iterable of dicts or of `Batch`.
+        source: A source (`ignitetf.load.sources.open_source`), a mapping of names to arrays, an
+            object with `__arrow_c_stream__` (a table or reader of pyarrow, a frame of Polars or
+            pandas, a relation of DuckDB, a cursor, result or rows of ignitetf), whose types are
+            those of a Parquet file, or an iterable of dicts or of `Batch`.
         cache: Name of the cache and the SQL table; a second table of the source (annotations) gets
             a name derived from it.
         client: The connection; None connects with the current settings.
@@ -66,9 +68,9 @@ def load_dataset(
         index: Fields that get a SQL index; in the block layout, the fields of a slim table. If
             there are several tables, each takes the fields it has.
         limit: Number of rows to load; a second table gets all rows that belong to these.
-        bad_records: What to do with bad records of an iterable; other sources have their own
+        bad_records: What to do with bad records of an iterable or a stream; other sources have their own
             setting.
-        key: Field to use as the key, for mappings and iterables.
+        key: Field to use as the key, for mappings, streams and iterables.
         sql: Whether to create a SQL table; False creates a plain cache.
         streamer: Write through the data streamer instead of `put_all`. Apache Ignite 2.17 may halt
             a node if a client dies while it streams; see `sender`.

@@ -27,7 +27,7 @@ __all__ = [
 
 
 def as_source(source: Any, key: str | None, bad_records: OnBadRecord) -> Source:
-    """Return the source itself, or wrap Python records in one."""
+    """Return the source itself, or wrap Python records or an Arrow stream in one."""
     if isinstance(source, Source):
         return source
     if isinstance(source, str):
@@ -35,7 +35,8 @@ def as_source(source: Any, key: str | None, bad_records: OnBadRecord) -> Source:
             f"{source!r} is a text, not a source",
             hint="open_source('csv', path) of ignitetf.load.sources opens files",
         )
-    return open_source("records", source, key=key, bad_records=bad_records)
+    kind = "stream" if hasattr(source, "__arrow_c_stream__") else "records"
+    return open_source(kind, source, key=key, bad_records=bad_records)
 
 
 def tables_of(source: Source, name: str) -> Iterator[tuple[str, Source]]:

@@ -2,9 +2,8 @@
 
 pool -> **client** -> load, read, fs
 
-pyignite runs over the same verified and time-limited sockets (`pyclient`), so that typed work
-(caches, SQL, binary types) and raw pages connect in one way. A client may be used by several
-threads.
+SQL, raw pages and pyignite (caches, and values of SQL that are objects) use the same verified and
+time-limited sockets. A client may be used by several threads.
 
 Source: Apache Ignite 2.17.0, `ClientCachePartitionsRequest` (op 1101).
 """
@@ -131,7 +130,7 @@ class Client(Pool):
 
     def _sql(self, statement: str, params: Sequence[Any], **options: Any) -> SqlResult:
         """Run one SQL statement unchanged."""
-        return execute(self.pyignite, statement, params, **options)
+        return execute(self, statement, params, **options)
 
     # Caches
 

@@ -21,13 +21,28 @@ from ignitetf.errors import (
 from ignitetf.sql.tokens import is_query
 from ignitetf.wire.codes import Status
 
-__all__ = ["is_full", "late", "of_statement", "plain_text", "server_error"]
+__all__ = ["CHANGED", "is_full", "late", "of_statement", "plain_text", "server_error"]
 
 _JAVA_CLASS: Final = re.compile(r"(?:class )?(?:[a-zA-Z_]\w*\.)+[A-Z][\w$]*(?:Exception|Error): ")
 _SQL_STATE: Final = re.compile(r"^[0-9A-Z]{5}: ")
 # A node that forwarded the query to another one quotes that node's message in brackets.
 _FROM_OTHER_NODE: Final = re.compile(
     r"Failed to execute \w+ query on remote node \[nodeId=.*errMsg=(.*)\]"
+)
+# What a node answers when the cluster changed during a request; a retry may succeed.
+CHANGED: Final = (
+    "ClusterTopologyException",
+    "ClusterTopologyCheckedException",
+    "left topology",
+    "Data node has left the grid",
+    "Failed to fetch data from node",
+    "No queryable nodes",
+    "Failed to find resource with id",
+    "Node is stopping",
+    "NodeStoppingException",
+    "ClusterGroupEmpty",
+    # The partition's owner left while the scan was being sent to it.
+    "ClusterNode.isLocal()",
 )
 _DISTINCT: Final = re.compile(r"\(\s*DISTINCT\b", re.IGNORECASE)
 _H2_CODE: Final = re.compile(r" \[\d{5}-\d+\]")
@@ -116,7 +131,7 @@ def of_statement(error: ServerError, statement: str) -> ServerError:
     if type(error) not in (ServerError, SqlError):
         return error
     message = str(error.fields["server_message"])
-    facts = {"statement": statement, "status": error.fields["status"]}
+    facts = {**error.fields, "statement": statement}
     return SqlError(plain_text(message) or "SQL error", hint=_sql_hint(message, statement), **facts)
 
 
@@ -127,6 +142,9 @@ def late(error: RequestTimeout, statement: str) -> RequestTimeout:
 
 
 def _sql_hint(message: str, statement: str) -> str:
+    if any(sign in message for sign in CHANGED):
+        again = "a node left the cluster meanwhile: run the statement again"
+        return again if is_query(statement) else f"{again}, after a look at what it did"
     if "out of bounds" in message and _DISTINCT.search(statement):
         # GridSqlQuerySplitter.splitAggregate of 2.17 expects an argument, which COUNT(*) lacks.
         return "Apache Ignite cannot have COUNT(*) beside a DISTINCT aggregate: write COUNT(1)"

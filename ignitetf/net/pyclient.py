@@ -1,8 +1,8 @@
 """Runs pyignite over ignitetf's own connections and translates its errors.
 
-channel -> **pyclient** -> pool, sql_result
+channel -> **pyclient** -> pool, objects
 
-pyignite encodes and decodes typed values (SQL, cache configurations), but the sockets, time limits
+pyignite encodes and decodes typed values (of caches, objects in SQL, cache configurations), but the sockets, time limits
 and frame checks are ours: an answer must have its declared length, stay below a limit and carry the
 id of the request. Whatever pyignite raises for bytes it cannot read becomes a WireError.
 """
@@ -13,22 +13,17 @@ import contextlib
 import decimal
 import re
 import threading
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final
 
 import pyignite
 from pyignite.connection import Connection as PyConnection
 from pyignite.connection.bitmask_feature import BitmaskFeature
 from pyignite.connection.protocol_context import ProtocolContext
-from pyignite.datatypes.base import IgniteDataType
-from pyignite.datatypes.internal import AnyDataObject
 from pyignite.exceptions import CacheError, ClusterError, ParameterError, ParseError, ReconnectError
 from pyignite.exceptions import SQLError as PySqlError
-from pyignite.utils import is_binary, is_hinted
 
 from ignitetf.errors import (
-    ConfigError,
     ConnectError,
     IgniteTFError,
     RequestTimeout,
@@ -41,19 +36,16 @@ from ignitetf.net.handshake import open_connection
 from ignitetf.net.incoming import Progress
 from ignitetf.settings import Settings, split_address
 from ignitetf.wire.check_answer import check_answer, readable
-from ignitetf.wire.codes import Feature, OpCode
+from ignitetf.wire.codes import Feature
 from ignitetf.wire.frames import (
     LENGTH_BYTES,
     framed,
     read_answer_head,
     read_answer_length,
     read_request_head,
-    request_head,
 )
-from ignitetf.wire.parameters import encode_parameter
-from ignitetf.wire.requests import cursor_request
 
-__all__ = ["PyClient", "abandon", "sql_arguments", "translated"]
+__all__ = ["PyClient", "translated"]
 
 _RECEIVE_BYTES: Final = 1 << 20
 _DIGITS: Final = decimal.Context(prec=5100)
@@ -102,50 +94,6 @@ def translated(statement: str | None = None) -> Iterator[None]:
         raise WireError(f"damaged answer: {type(error).__name__} while it was read") from error
 
 
-class _Encoded(IgniteDataType):  # type: ignore[misc]
-    """An object that is already encoded."""
-
-    @classmethod
-    def from_python(cls, stream: Any, value: bytes) -> None:
-        """Write the encoded object."""
-        stream.write(value)
-
-
-def sql_arguments(values: Sequence[Any]) -> list[Any]:
-    """Convert a statement's parameters to what pyignite accepts.
-
-    Raises:
-        ConfigError: SQL has no type for a value.
-    """
-    return [_argument(value) for value in values]
-
-
-def _argument(value: Any) -> Any:
-    if is_hinted(value):
-        return value
-    if isinstance(value, (list, tuple)) or is_binary(value):
-        try:  # an array, or an object, for a column that holds such
-            AnyDataObject.map_python_type(value)
-        except (TypeError, IndexError) as error:
-            raise ConfigError(
-                f"a SQL parameter cannot be this {type(value).__name__}: {error}",
-                hint="an array has values of one type; of a list for IN each value has a '?' of"
-                " its own",
-            ) from error
-        return value
-    return encode_parameter(value), _Encoded
-
-
-def abandon(cursor: Any) -> None:
-    """Close an abandoned cursor: now, or after the request that is running.
-
-    Called during garbage collection, so it neither raises nor waits for another thread.
-    """
-    connection = getattr(cursor, "connection", None)
-    if isinstance(connection, _Connection) and cursor.more and cursor.cursor_id:
-        connection.abandon(cursor.cursor_id)
-
-
 def _checked(frame: bytearray, request: bytes) -> bytearray:
     """Return the frame of an answer as pyignite can read it; raises WireError if it is damaged."""
     op, request_id = read_request_head(request)
@@ -167,7 +115,6 @@ class _Connection(PyConnection):  # type: ignore[misc]
         super().__init__(client, host, port)
         self._address = address
         self._request_lock = threading.Lock()
-        self._abandoned: deque[tuple[Any, int]] = deque()  # socket, cursor
 
     def _connect_version(self) -> dict[str, Any]:
         settings = self.client.settings
@@ -198,34 +145,10 @@ class _Connection(PyConnection):  # type: ignore[misc]
     def request(self, data: bytes | bytearray, flags: int | None = None) -> bytearray:
         """Send a request and return the frame of its answer; one request at a time."""
         with self._request_lock:
-            answer = self._requested(data)
-        self._close_abandoned()
-        return answer
-
-    def abandon(self, cursor: int) -> None:
-        """Close a cursor, now or after the request that is running."""
-        self._abandoned.append((self._socket, cursor))
-        self._close_abandoned()
-
-    def _close_abandoned(self) -> None:
-        """Close abandoned cursors unless a request is running.
-
-        Cursors of a lost connection have ended with it.
-        """
-        while self._abandoned and self._request_lock.acquire(blocking=False):
-            try:
-                sock, cursor = self._abandoned.popleft()
-                if sock is self._socket and not self.closed and not is_ended(sock):
-                    body = cursor_request(cursor)
-                    head = request_head(len(body), OpCode.RESOURCE_CLOSE, cursor)
-                    self._requested(head + body)
-            except (IndexError, IgniteTFError):
-                return
-            finally:
-                self._request_lock.release()
+            return self._requested(data)
 
     def _requested(self, data: bytes | bytearray) -> bytearray:
-        self.timeout = self.client.wait_s
+        self.timeout = self.client.settings.request_timeout_s
         try:
             if self._socket is not None:
                 self._socket.settimeout(self.timeout)
@@ -278,22 +201,7 @@ class PyClient(pyignite.Client):  # type: ignore[misc]
     def __init__(self, settings: Settings) -> None:
         super().__init__(compact_footer=True, partition_aware=False)
         self.settings = settings
-        self._waits = threading.local()
         self._connect([])
-
-    @property
-    def wait_s(self) -> float:
-        """How long this thread's requests wait for an answer to begin, in seconds."""
-        return float(getattr(self._waits, "limit_s", self.settings.request_timeout_s))
-
-    @contextlib.contextmanager
-    def waiting(self, limit_s: float) -> Iterator[None]:
-        """Let this thread's requests wait up to `limit_s` seconds."""
-        self._waits.limit_s = limit_s
-        try:
-            yield
-        finally:
-            del self._waits.limit_s
 
     def _connect(self, nodes: Any) -> None:
         self._nodes = [_Connection(self, a) for a in self.settings.addresses]

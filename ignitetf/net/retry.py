@@ -24,7 +24,7 @@ from ignitetf.errors import (
     ServerOverloaded,
     TlsError,
 )
-from ignitetf.net.failures import is_full
+from ignitetf.net.failures import CHANGED, is_full
 from ignitetf.settings import Settings
 
 __all__ = [
@@ -44,21 +44,8 @@ T = TypeVar("T")
 # Errors of the cluster and the way to it; others are of the data or of the arguments.
 FAILURES: Final = (ServerError, ConnectError, RequestTimeout)
 
-# What a node answers when the cluster changed during a request; a retry may succeed.
-_CHANGED: Final = (
-    "ClusterTopologyException",
-    "ClusterTopologyCheckedException",
-    "left topology",
-    "Data node has left the grid",
-    "No queryable nodes",
-    "Failed to find resource with id",
-    "Node is stopping",
-    "NodeStoppingException",
-    "ClusterGroupEmpty",
-    # The partition's owner left while the scan was being sent to it.
-    "ClusterNode.isLocal()",
-)
-# What it answers then to a single write or a transaction, which may have taken effect fully, partly
+# What a node answers, when the cluster changed during a request, to a single write or a
+# transaction, which may have taken effect fully, partly
 # or not at all. Only for callers that find out which by reading.
 _UNSETTLED: Final = (
     "TransactionRollback",
@@ -97,7 +84,7 @@ def is_retryable(error: BaseException) -> bool:
         return True
     if isinstance(error, (PartitionLost, ServerOverloaded)):
         return False
-    return _says(error, _CHANGED)
+    return _says(error, CHANGED)
 
 
 def _is_repeatable(error: BaseException) -> bool:

@@ -1,35 +1,29 @@
-"""Runs one SQL statement: `execute`, and `SqlResult`, its rows, fetched as they are consumed.
+"""`SqlResult`: the rows of one statement, fetched and decoded in pages as they are consumed.
 
-pyclient -> **sql_result** -> client
+results -> **sql_result** -> client
 """
 
 from __future__ import annotations
 
-import contextlib
 import datetime
-import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pyignite.exceptions import CacheError
-
-from ignitetf.errors import ConfigError, IgniteTFError, SqlError
-from ignitetf.net.pyclient import PyClient, abandon, sql_arguments, translated
-from ignitetf.sql.tokens import count_parameters, is_query
+from ignitetf.errors import ConfigError, SchemaError, SqlError
+from ignitetf.net.pool import Pool
+from ignitetf.net.results import Result
+from ignitetf.sql.tokens import count_parameters
 from ignitetf.wire.parameters import parameter_list
+from ignitetf.wire.sql_arrays import ArrowForm
 
 __all__ = ["SqlResult", "execute"]
 
-# The node takes the limit as milliseconds in a Java int.
-_LONGEST_STATEMENT_S = ((1 << 31) - 1) // 1000
-_EPOCH = datetime.datetime(1970, 1, 1)
-# Kinds of statements in a request; the node refuses one that is of another kind.
-_ANY, _SELECT = 0, 1
+_MIDNIGHT = datetime.time()
 
 
 def execute(
-    client: PyClient,
+    pool: Pool,
     statement: str,
     params: Sequence[Any],
     *,
@@ -46,113 +40,66 @@ def execute(
             f"the statement takes {expected} parameters, {len(values)} are given",
             hint="one value for each '?', in their order",
         )
-    wait_s, milliseconds = client.settings.request_timeout_s, 0
-    if timeout_s is not None:
-        if not 0 < timeout_s <= _LONGEST_STATEMENT_S:
-            raise ConfigError(
-                f"timeout_s={timeout_s}", hint=f"above 0, up to {_LONGEST_STATEMENT_S} seconds"
-            )
-        # Wait longer than the node's own limit, so that it can report the cancellation.
-        wait_s, milliseconds = wait_s + timeout_s, max(1, int(timeout_s * 1000))
-    with translated(statement), client.waiting(wait_s):
-        cursor = client.sql(
-            statement,
-            page_size=page_size,
-            query_args=sql_arguments(values) or None,
-            schema=schema,
-            statement_type=_SELECT if only_query else _ANY,
-            include_field_names=True,
-            lazy=True,
-            timeout=milliseconds,
-        )
-    return SqlResult(cursor, statement)
+    result = SqlResult(pool, statement)
+    result.begin(
+        values,
+        schema=schema,
+        page_rows=page_size,
+        timeout_s=timeout_s,
+        only_query=only_query,
+    )
+    return result
 
 
-class SqlResult:
+class SqlResult(Result):
     """The rows of one statement, fetched page by page during iteration.
 
-    The cursor on the node is closed after the last row, by `close`, or when the result is garbage
-    collected.
-
-    Attributes:
-        columns: Names of the columns.
-        update_count: Number of rows changed by a DML statement; None for a query.
+    A DATE is a datetime at midnight, a TIME a timedelta; `pages` has the values as they are. What
+    the statement holds on the node is closed after the last row, by `close`, or when the result is
+    garbage collected.
     """
 
-    def __init__(self, cursor: Any, statement: str) -> None:
-        self._cursor = cursor
-        self._statement = statement
-        self._page: deque[tuple[Any, ...]] = deque()
-        self._cut = False
-        with translated(statement):
-            self.columns: list[str] = list(next(cursor, []))
-        self.update_count: int | None = None
-        # The answer to a change looks like a query with one column of this name.
-        if self.columns == ["UPDATED"] and not is_query(statement):
-            self.update_count = int(next(iter(self), (0,))[0])
+    def __init__(self, pool: Pool, statement: str) -> None:
+        super().__init__(pool, statement)
+        self._rows: deque[tuple[Any, ...]] = deque()
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        while self._page or self._next_page():
-            yield self._page.popleft()
+        while True:
+            while self._rows:
+                yield self._rows.popleft()
+            if (page := next(self.pages(), None)) is None:
+                return
+            try:
+                columns = [_moments(values.to_python()) for values in page]
+            except SchemaError as error:
+                raise SqlError(error.message, hint=error.hint, statement=self.statement) from error
+            self._rows.extend(zip(*columns, strict=True))
 
-    def _next_page(self) -> bool:
-        """Fetch the next page; False if there are no more."""
-        cursor, plain = self._cursor, self._cursor.client.unwrap_binary
-        with translated(self._statement):
-            # Asking for the first row fetches the page; `data` holds the rows after it.
-            if (row := next(cursor, None)) is None:
-                if self._cut:
-                    raise SqlError(
-                        "the result was closed before its last row",
-                        hint="read it within its 'with', or take fetchall()",
-                        statement=self._statement,
-                    )
-                return False
-            self._page.append(tuple(map(_plain, row)))
-            self._page.extend(tuple(_plain(plain(v)) for v in row) for row in cursor.data)
-        return True
-
-    def __enter__(self) -> SqlResult:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
+    def arrow_form(self, pa: Any) -> ArrowForm:
+        """Return the Arrow types of the columns; raises ConfigError amid the rows of a page."""
+        if self._rows:
+            raise ConfigError(
+                "rows of a page were read one by one before", hint="take columns right away"
+            )
+        return super().arrow_form(pa)
 
     def fetchall(self) -> list[tuple[Any, ...]]:
         """Return all remaining rows."""
         with self:
             return list(self)
 
-    def close(self) -> None:
-        """Close the cursor on the node; does nothing if it is exhausted."""
-        with contextlib.suppress(IgniteTFError, CacheError, OSError):
-            self._cursor.close()
-        self._cut, self._cursor.more = self._cut or bool(self._cursor.more), False
 
-    def __del__(self) -> None:
-        cursor = self.__dict__.get("_cursor")
-        if cursor is not None and not sys.is_finalizing():
-            abandon(cursor)
-
-
-def _plain(value: Any) -> Any:
-    """Convert a timestamp to a datetime in UTC.
-
-    pyignite returns it in the local time zone, with the nanoseconds separate.
-    """
-    if isinstance(value, datetime.datetime):
-        return _utc(value, 0)
-    if (
-        isinstance(value, tuple)
-        and len(value) == 2
-        and isinstance(value[0], datetime.datetime)
-        and isinstance(value[1], int)
-    ):
-        return _utc(*value)
-    return value
-
-
-def _utc(local: datetime.datetime, nanoseconds: int) -> datetime.datetime:
-    # pyignite computes microseconds through a float; only its milliseconds are exact.
-    millis = round(local.timestamp() * 1000)
-    return _EPOCH + datetime.timedelta(milliseconds=millis, microseconds=nanoseconds // 1000)
+def _moments(values: list[Any]) -> list[Any]:
+    """Return days as datetimes, and times of day as timedeltas."""
+    kinds = set(map(type, values))
+    if datetime.date in kinds:
+        combine = datetime.datetime.combine
+        return [combine(v, _MIDNIGHT) if type(v) is datetime.date else v for v in values]
+    if datetime.time in kinds:
+        return [
+            datetime.datetime.combine(datetime.date.min, v) - datetime.datetime.min
+            if type(v) is datetime.time
+            else v
+            for v in values
+        ]
+    return values

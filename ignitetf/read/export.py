@@ -5,6 +5,8 @@ leaves -> **export** -> PyTorch, JAX, pandas, Polars, ...
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,10 +14,21 @@ from numpy.typing import NDArray
 
 from ignitetf.errors import MissingExtra
 from ignitetf.read.leaves import Dense, Node, Runs, Struct
-from ignitetf.wire.arrow import bytes_array, fixed_array, list_array
-from ignitetf.wire.schema import Batch, Column
+from ignitetf.wire.arrow import FIELD_METADATA, bytes_array, fixed_array, list_array
+from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.datatypes import Family, family_of
+from ignitetf.wire.schema import Batch, Column, Field
 
-__all__ = ["Ragged", "columns_of", "count_of", "record_of", "to_arrow", "to_numpy"]
+__all__ = [
+    "Ragged",
+    "arrow_schema",
+    "arrow_stream",
+    "columns_of",
+    "count_of",
+    "record_of",
+    "to_arrow",
+    "to_numpy",
+]
 
 
 class Ragged(NamedTuple):
@@ -101,6 +114,67 @@ def to_arrow(batch: Batch, key: Node, nodes: dict[str, Node]) -> Any:
     columns = {"key": _arrow(pa, batch.key, key, rows)} if batch.key is not None else {}
     columns |= {name: _arrow(pa, batch.columns[name], node, rows) for name, node in nodes.items()}
     return pa.record_batch(list(columns.values()), names=list(columns))
+
+
+def arrow_schema(empty: Any, fields: Sequence[Field]) -> object:
+    """Return the schema of `arrow_stream` as a PyCapsule."""
+    return _typed(empty, {field.name: field for field in fields}).schema.__arrow_c_schema__()
+
+
+def arrow_stream(
+    empty: Any, batches: Iterator[Any], fields: Sequence[Field], requested_schema: object | None
+) -> object:
+    """Return record batches as an Arrow stream (PyCapsule), for other libraries.
+
+    Texts, decimals and UUIDs are `large_string` in it, times are Arrow's, in UTC without a zone.
+    Each column notes the field that it is, so that a load of the stream stores the same types.
+
+    Args:
+        empty: A batch without rows, which tells the columns.
+        batches: The batches, as `to_arrow` makes them.
+        fields: The fields.
+        requested_schema: As the protocol has it.
+    """
+    import pyarrow as pa
+
+    by_name = {field.name: field for field in fields}
+    typed = (_typed(batch, by_name) for batch in batches)
+    reader = pa.RecordBatchReader.from_batches(_typed(empty, by_name).schema, typed)
+    return reader.__arrow_c_stream__(requested_schema)
+
+
+def _typed(batch: Any, fields: Mapping[str, Field]) -> Any:
+    import pyarrow as pa
+
+    arrays, columns = [], []
+    for name, array in zip(batch.schema.names, batch.columns, strict=True):
+        field, metadata = fields.get(name), {}
+        if field is not None:
+            array = _as_stored(pa, field, array)
+            metadata[FIELD_METADATA] = json.dumps(field.to_json()).encode()
+        arrays.append(array)
+        columns.append(pa.field(name, array.type, nullable=False, metadata=metadata))
+    return pa.record_batch(arrays, schema=pa.schema(columns))
+
+
+def _as_stored(pa: Any, field: Field, array: Any) -> Any:
+    """Return texts as such, and the integers of a time as one."""
+    family = family_of(field.type)
+    if pa.types.is_large_binary(array.type):
+        texts = family in (Family.TEXT, Family.DECIMAL, Family.UUID)
+        return array.cast(pa.large_string()) if texts else array
+    if field.type is TypeCode.STRING_ARRAY and pa.types.is_large_list(array.type):
+        return array.cast(pa.large_list(pa.large_string()))
+    if not pa.types.is_int64(array.type):
+        return array
+    if family is Family.TIMESTAMP:
+        unit = np.datetime_data(field.dtype)[0] if field.dtype.kind == "M" else "ns"
+        return array.cast(pa.timestamp(unit))
+    if field.type is TypeCode.DATE:
+        return array.cast(pa.timestamp("ms"))
+    if field.type is TypeCode.TIME:
+        return array.cast(pa.int32()).cast(pa.time32("ms"))
+    return array
 
 
 def _arrow(pa: Any, column: Column, node: Node, rows: int) -> Any:

@@ -8,15 +8,16 @@ step on. Its components stay where they are, in caches of one cluster or of seve
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError
 from ignitetf.read.arguments import even_of, flag, seed_of, shard_of, step_rows
-from ignitetf.read.batches import batch_count, batch_parts
-from ignitetf.read.export import to_numpy
+from ignitetf.read.batches import batch_count, batch_parts, closing_batches
+from ignitetf.read.export import arrow_schema, arrow_stream, to_arrow, to_numpy
 from ignitetf.read.interleave import MOST_STEP
 from ignitetf.read.iteration import Batches, Epochs
 from ignitetf.read.key_order import KeyOrder
@@ -269,6 +270,32 @@ class MixedRows:
         if batch_size is not None:
             batch_size = whole_argument("batch_size", batch_size, 1)
         return Batches(self, batch_size, drop_remainder)
+
+    def arrow(self) -> Iterator[Any]:
+        """Yield the rows, some thousand at a time, as `pyarrow.RecordBatch`.
+
+        Columns are those of `EpochRows.arrow`, and `source`, the number of the component.
+        """
+        for batch in closing_batches(self.column_batches()):
+            yield self._arrow(batch, source_of(batch))
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Return the rows as an Arrow stream (PyCapsule), for pandas, Polars, DuckDB and others."""
+        fields = self._first.reader.schema.fields
+        return arrow_stream(self._no_rows(), self.arrow(), fields, requested_schema)
+
+    def __arrow_c_schema__(self) -> object:
+        """Return the columns as an Arrow schema (PyCapsule)."""
+        return arrow_schema(self._no_rows(), self._first.reader.schema.fields)
+
+    def _no_rows(self) -> Any:
+        batch = self._first.reader.no_rows()
+        keyed = batch if self._with_keys else Batch(None, batch.columns)
+        return self._arrow(keyed, np.empty(0, np.int64))
+
+    def _arrow(self, batch: Batch, source: NDArray[np.int64]) -> Any:
+        found = to_arrow(batch, self._first.key, self.values)
+        return found.append_column("source", source)
 
     def batch_count(self, batch_size: int | None, drop_remainder: bool) -> int | None:
         """Return the number of batches that `batches` yields; None if it is unknown."""

@@ -33,7 +33,7 @@ from ignitetf.read.arguments import (
 from ignitetf.read.batches import batch_count, batch_parts, closing_batches, read_rows
 from ignitetf.read.block_order import RowOrder
 from ignitetf.read.devices import Framework, check_dense, device_of
-from ignitetf.read.export import columns_of, record_of, to_arrow
+from ignitetf.read.export import arrow_schema, arrow_stream, columns_of, record_of, to_arrow
 from ignitetf.read.iteration import Batches, pages
 from ignitetf.read.key_order import KeyOrder, StepOrder
 from ignitetf.read.leaves import Node, element_tree, key_tree
@@ -503,9 +503,16 @@ class EpochRows:
             yield to_arrow(batch, self.key, self.values)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Return the rows as an Arrow stream (PyCapsule), for pandas, Polars, DuckDB and others."""
-        empty = to_arrow(self.reader.no_rows(), self.key, self.values)
-        import pyarrow as pa
+        """Return the rows as an Arrow stream (PyCapsule), for pandas, Polars, DuckDB and others.
 
-        stream = pa.RecordBatchReader.from_batches(empty.schema, self.arrow())
-        return stream.__arrow_c_stream__(requested_schema)
+        Texts and times have their types there; see `export.arrow_stream`.
+        """
+        fields = self.reader.schema.fields
+        return arrow_stream(self._no_rows(), self.arrow(), fields, requested_schema)
+
+    def __arrow_c_schema__(self) -> object:
+        """Return the columns as an Arrow schema (PyCapsule)."""
+        return arrow_schema(self._no_rows(), self.reader.schema.fields)
+
+    def _no_rows(self) -> Any:
+        return to_arrow(self.reader.no_rows(), self.key, self.values)

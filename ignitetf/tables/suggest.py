@@ -6,6 +6,7 @@ client, names -> **suggest** -> query, the prompt
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -13,23 +14,48 @@ from ignitetf.errors import IgniteTFError, SqlError
 from ignitetf.net.client import Client
 from ignitetf.net.sql_result import SqlResult
 from ignitetf.sql.references import references
+from ignitetf.sql.tokens import is_query
 from ignitetf.tables.names import SqlNames, nearest, spelled, sql_names
 
 __all__ = ["sql_with_suggestions", "suggested"]
 
 _PAGE_ROWS: Final = 64
+# The size of a page of an export. Rows after the first may be larger, so their number has a limit.
+_PAGE_BYTES: Final = 1 << 20
+_MOST_ROWS: Final = 1024
+_AT_ONCE_S: Final = 0.2
 _MISSING: Final = re.compile(r'(Table|Column|Schema) "(.+?)" not found')
 
 
 def sql_with_suggestions(
-    client: Client, statement: str, params: Sequence[Any] = (), *, timeout_s: float | None = None
+    client: Client,
+    statement: str,
+    params: Sequence[Any] = (),
+    *,
+    timeout_s: float | None = None,
+    whole: bool = False,
 ) -> SqlResult:
     """Run a statement as `Client.sql` does; an unknown name gets a hint with the nearest ones.
 
     Its pages are small, so that rows with large values take little memory.
+
+    Args:
+        client: Runs it.
+        statement: The statement.
+        params: Values for its parameters.
+        timeout_s: As of `Client.sql`.
+        whole: Whether all rows will be read. Where the first ones come at once and are small, the
+            statement then begins again with larger pages.
     """
+    begin = time.monotonic()
     try:
-        return client.sql(statement, params, timeout_s=timeout_s, page_size=_PAGE_ROWS)
+        result = client.sql(statement, params, timeout_s=timeout_s, page_size=_PAGE_ROWS)
+        if not whole or time.monotonic() - begin > _AT_ONCE_S or not is_query(statement):
+            return result
+        if (rows := min(_MOST_ROWS, result.rows_in(_PAGE_BYTES))) < 2 * _PAGE_ROWS:
+            return result
+        result.close()
+        return client.sql(statement, params, timeout_s=timeout_s, page_size=rows)
     except SqlError as error:
         if (found := suggested(client, error, statement)) is error:
             raise

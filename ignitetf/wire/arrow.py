@@ -8,14 +8,17 @@ pyarrow is an argument, since only those who make tables need it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.wire.schema import Column
 
-__all__ = ["bytes_array", "fixed_array", "list_array", "validity"]
+__all__ = ["FIELD_METADATA", "bytes_array", "fixed_array", "list_array", "validity"]
+
+# The metadata of an Arrow field in which the field that it was is kept, as JSON.
+FIELD_METADATA: Final = b"ignitetf"
 
 
 def validity(pa: Any, valid: NDArray[np.bool_] | None) -> Any:

@@ -162,6 +162,7 @@ def sql_request(
     partitions: Sequence[int] | None = None,
     timeout_ms: int = 0,
     any_statement: bool = False,
+    names: bool = False,
 ) -> bytes:
     """Return the body of QUERY_SQL_FIELDS for a lazy SELECT, or for any statement.
 
@@ -174,7 +175,8 @@ def sql_request(
         partitions: Partitions to read. Pass them only if both sides announced the feature
             QUERY_PARTITIONS_BATCH_SIZE; without it the server ignores them and returns all rows.
         timeout_ms: Milliseconds after which the node cancels the statement; 0 for never.
-        any_statement: Take any statement, and have the names of the columns in the answer.
+        any_statement: Take any statement.
+        names: Have the names of the columns in the answer.
     """
     parts = [
         _cache_head(cache, None),
@@ -186,7 +188,7 @@ def sql_request(
         struct.pack("<b", _STATEMENT_ANY if any_statement else _STATEMENT_SELECT),
         # distributed joins, local, replicated only, enforce join order, collocated, lazy
         struct.pack("<6?", False, False, False, False, False, True),
-        struct.pack("<q?", timeout_ms, any_statement),  # timeout, include field names
+        struct.pack("<q?", timeout_ms, names),  # timeout, include field names
         struct.pack("<i", -1 if partitions is None else len(partitions)),
         struct.pack(f"<{len(partitions or ())}i", *(partitions or ())),
         struct.pack("<i", 1),  # update batch size

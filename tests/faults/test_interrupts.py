@@ -26,6 +26,8 @@ WAITS_S = [1.2 * 0.8**k for k in range(12)]
 WATCH_WAITS_S = [1.2, 3, 6, 12]  # watching begins late
 TABLE = "INTERRUPTED_ROWS"
 ENDLESS = f'SELECT COUNT(*) FROM {TABLE} A, {TABLE} B, {TABLE} C WHERE A."V" + B."V" > C."V" + 1'
+# Sends rows for longer than anybody waits.
+MANY_ROWS = "SELECT A.X FROM SYSTEM_RANGE(1, 100000) A, SYSTEM_RANGE(1, 100000) B"
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +58,8 @@ def commands(folder, table, big):
     return {
         "load": ["load", "npz", str(big), "--cache", "INTERRUPTED_LOAD", "--if-exists", "replace"],
         "query": ["query", ENDLESS, "--timeout", "200"],
+        # In the folder that has to be empty afterwards.
+        "query to a file": ["query", MANY_ROWS, "--to", str(folder / "tmp" / "x.csv")],
         "stats": ["stats", table],
         "verify": ["verify", table],
         "verify epoch": ["verify", table, "--epoch", "--seed", "3"],
@@ -67,7 +71,7 @@ def commands(folder, table, big):
 
 
 NAMES = [
-    "load", "query", "stats", "verify", "verify epoch", "fs put", "checkpoint watch",
+    "load", "query", "query to a file", "stats", "verify", "verify epoch", "fs put", "checkpoint watch",
     "bench read", "bench write",
 ]  # fmt: skip
 

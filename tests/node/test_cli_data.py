@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import datetime
+import decimal
 import io
 import json
 import shutil
@@ -13,6 +15,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import feather
+from pyignite import GenericObjectMeta
+from pyignite.datatypes import FloatArrayObject, IntObject
 from typer.testing import CliRunner
 
 from ignitetf.cli.main import app
@@ -136,6 +141,59 @@ def test_query_to_files(cli, numbers, tmp_path):
     assert len(path.read_text().splitlines()) == 11
     assert path.read_text().startswith("ID,V\n0,0\n")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["x.csv", "x.parquet"]
+
+
+def test_query_loses_no_column_of_any_type(cli, client, name, tmp_path):
+    """Scalars, nulls, arrays and objects, in every form; a REAL has the digits of a single float."""
+    client.sql(
+        f"CREATE TABLE {name} (ID INT PRIMARY KEY, B DOUBLE, S VARCHAR, N DECIMAL(30, 6), D DATE,"
+        f" T TIME, M TIMESTAMP, X VARBINARY, F BOOLEAN, U UUID, R REAL, O OTHER)"
+    ).close()
+    inner = GenericObjectMeta(f"Of{name}", (), {}, schema={"A": IntObject, "L": FloatArrayObject})
+    moment = datetime.datetime(2024, 1, 2, 3, 4, 5, 678901)
+    number, unique = decimal.Decimal("-1e10"), uuid.UUID(int=1 << 127)
+    day, clock = datetime.date(1900, 1, 1), datetime.time(23, 59, 59)
+    text = 'a"b,%s\nü𝄞'
+    rows = [
+        (1, 0.1, text, number, day, clock, moment, b"\0\xff", True, unique, 0.5,
+         inner(A=1, L=[0.5, 2.0])),
+        (2, *[None] * 11),
+        (3, float("nan"), "", None, None, None, None, b"", False, None, float("inf"), [1, 2, 3]),
+    ]  # fmt: skip
+    for row in rows:
+        client.sql(f"INSERT INTO {name} VALUES ({', '.join('?' * 12)})", row).close()
+    query = ("query", f"SELECT * FROM {name} ORDER BY ID")
+    wanted = [
+        {"ID": 1, "B": 0.1, "S": text, "N": "-10000000000", "D": "1900-01-01", "T": "23:59:59",
+         "M": "2024-01-02T03:04:05.678901", "X": "AP8=", "F": True, "U": str(unique), "R": 0.5,
+         "O": {"A": 1, "L": [0.5, 2.0]}},
+        {"ID": 2, **dict.fromkeys("BSNDTMXFURO")},
+        {"ID": 3, "B": "NaN", "S": "", **dict.fromkeys("NDTMU"), "X": "", "F": False,
+         "R": "Infinity", "O": [1, 2, 3]},
+    ]  # fmt: skip
+    assert json.loads(done(cli(*query, "-o", "json")).stdout) == wanted
+    lines = done(cli(*query, "-o", "jsonl")).stdout.splitlines()
+    assert list(map(json.loads, lines)) == wanted
+    told = list(csv.DictReader(io.StringIO(done(cli(*query, "-o", "csv")).stdout)))
+    for row, found in zip(wanted, told, strict=True):
+        as_text = {n: "" if v is None else v if isinstance(v, str) else json.dumps(v)
+                   for n, v in row.items()}  # fmt: skip
+        assert found == as_text
+    table = ("query", f"SELECT ID, B, S, N, D, T, M, X, F, U, R FROM {name} ORDER BY ID")
+    for path in (tmp_path / "x.parquet", tmp_path / "x.arrow"):
+        done(cli(*table, "--to", str(path)))
+        read = pq.read_table if path.suffix == ".parquet" else feather.read_table
+        columns = read(path).to_pydict()
+        assert columns.pop("B")[0] == 0.1 and columns.pop("N")[0] == number
+        assert columns.pop("U")[0] == str(unique)
+        assert columns == {
+            "ID": [1, 2, 3], "S": [text, None, ""], "D": [day, None, None], "T": [clock, None, None],
+            "M": [moment, None, None], "X": [b"\0\xff", None, b""], "F": [True, None, False],
+            "R": [0.5, None, float("inf")],
+        }  # fmt: skip
+    objects = cli("query", f"SELECT O FROM {name} ORDER BY ID", "--to", str(tmp_path / "o.parquet"))
+    assert objects.exit_code == 1 and "column O" in objects.stderr and "hint: " in objects.stderr
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["x.arrow", "x.parquet"]
 
 
 def test_query_from_a_file_and_from_standard_input(cli, name, tmp_path):

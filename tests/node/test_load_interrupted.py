@@ -56,7 +56,8 @@ def rows(start=0):
 def interrupted(name, moment, word=b"CREATE TABLE"):
     """Raise KeyboardInterrupt once, at a moment of the request that makes `name`."""
     send, answer = pyclient._Connection.send, pyclient._Connection._answer
-    came = []
+    ask, receive = Channel.send, Channel.receive
+    came, asked = [], []
 
     def makes(request):
         made = word in request or int.from_bytes(request[4:6], "little") == (
@@ -71,18 +72,38 @@ def interrupted(name, moment, word=b"CREATE TABLE"):
         return send(self, data, *args, **kwargs)
 
     def answering(self, request):
-        if not makes(request):
-            return answer(self, request)
+        return wait(lambda: answer(self, request)) if makes(request) else answer(self, request)
+
+    def asking(self, op, *buffers):
+        body = b"".join(map(bytes, buffers))
+        made = op == OpCode.QUERY_SQL_FIELDS and word in body and name.encode() in body
+        if made and not came and moment == "unsent":
+            came.append(moment)
+            raise KeyboardInterrupt
+        number = ask(self, op, *buffers)
+        if made and not came:
+            asked.append((self, number))
+        return number
+
+    def receiving(self, number, **options):
+        if (self, number) in asked and not came:
+            return wait(lambda: receive(self, number, **options))
+        return receive(self, number, **options)
+
+    def wait(answered):
         came.append(moment)
         if moment == "answered":
-            answer(self, request)
+            answered()
         else:
             time.sleep(moment)
         raise KeyboardInterrupt
 
+    # Tables are made by SQL over a channel, caches by pyignite.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pyclient._Connection, "send", sending)
         patch.setattr(pyclient._Connection, "_answer", answering)
+        patch.setattr(Channel, "send", asking)
+        patch.setattr(Channel, "receive", receiving)
         with pytest.raises(KeyboardInterrupt):
             yield
     assert came == [moment]

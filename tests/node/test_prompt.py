@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.ipc
 import pyarrow.parquet as pq
 import pytest
 from helpers.interruptible import COMMAND
@@ -175,13 +177,16 @@ def test_exports_stream_in_bounded_memory(address, tmp_path):
         assert done.returncode == 0, done.stderr
         return int(done.stdout)
 
-    for name in ("x.csv", "x.parquet"):
+    for name in ("x.csv", "x.jsonl", "x.parquet", "x.arrow"):
         few, many = (exported(rows, tmp_path / name) for rows in (5_000, 30_000))
         assert many - few < 60, f"{name}: {few} MB for few rows, {many} MB for many"
     table = pq.read_table(tmp_path / "x.parquet", columns=["X"])
     assert table.column("X").to_pylist() == list(range(1, 30_001))
-    with (tmp_path / "x.csv").open() as file:
-        assert sum(1 for _ in file) == 30_001
+    with pa.OSFile(str(tmp_path / "x.arrow")) as file:
+        assert pa.ipc.open_file(file).read_all()["X"].to_pylist() == list(range(1, 30_001))
+    for name, lines in (("x.csv", 30_001), ("x.jsonl", 30_000)):
+        with (tmp_path / name).open() as text:
+            assert sum(1 for _ in text) == lines
 
 
 def test_live_names_of_the_cluster(address, client, table):

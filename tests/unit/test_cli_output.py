@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ignitetf.cli.output import Output, as_rows, progress, show, unique
 from ignitetf.cli.tables import CHUNK_ROWS, block_lines, record_lines, table_lines
-from ignitetf.cli.values import jsonable, text
+from ignitetf.cli.values import csv_values, json_texts, jsonable, text
 
 
 class Result:
@@ -65,11 +67,25 @@ def test_json_values(value, expected):
     assert json.loads(json.dumps(jsonable(value), allow_nan=False)) == expected
 
 
+ANY_VALUE = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
+
+
+@given(st.one_of(st.lists(ANY_VALUE), st.lists(st.floats()), st.lists(st.none() | st.text())))
+def test_values_of_a_column_are_written_as_each_alone(values):
+    assert json_texts(values) == [json.dumps(jsonable(v), ensure_ascii=False) for v in values]
+    lines = [io.StringIO(), io.StringIO()]
+    csv.writer(lines[0]).writerows([v] for v in csv_values(values))
+    csv.writer(lines[1]).writerows([text(v)] for v in values)
+    assert lines[0].getvalue() == lines[1].getvalue()
+
+
 def test_json_is_one_document_of_rows():
     rows = [{"a": 1, "b": "ü"}, {"a": 2, "b": None}]
     assert json.loads(printed(rows, "json")) == rows
     assert json.loads(printed([], "json")) == []
     assert json.loads(printed(Result(["x"], []), "json")) == []
+    assert [json.loads(line) for line in printed(rows, "jsonl").splitlines()] == rows
+    assert printed([], "jsonl") == ""
 
 
 def test_json_of_a_record_is_one_object():

@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from ignitetf.cli.completion import candidates
-from ignitetf.cli.files import PARQUET_ROWS, Limited, form_of, write_file, write_parquet
+from ignitetf.cli.files import PARQUET_ROWS, form_of, write_file, write_parquet
+from ignitetf.cli.paged import Limited
 from ignitetf.cli.prompt import history_file
 from ignitetf.cli.query import literal
 from ignitetf.cli.shell import is_complete, units
@@ -149,10 +150,11 @@ def test_parquet_file_appears_only_when_complete(tmp_path):
 
 
 @pytest.mark.parametrize(("limit", "says"), [(2, True), (3, False), (9, False)])
-def test_limit_tells_when_rows_were_left(capsys, limit, says):
-    limited = Limited(Result(["a"], [(1,), (2,), (3,)]), limit)
+def test_limit_tells_when_rows_were_left(limit, says):
+    told: list[int] = []
+    limited = Limited(Result(["a"], [(1,), (2,), (3,)]), limit, told.append)
     assert len(list(limited)) == min(limit, 3)
-    assert ("there are more" in capsys.readouterr().err) is says
+    assert told == [limit] * says
 
 
 def test_the_suffix_decides_on_the_form():

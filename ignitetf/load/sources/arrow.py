@@ -11,21 +11,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import MissingExtra, SchemaError, SourceError
 from ignitetf.load.sources.exact import stored_field
+from ignitetf.wire.arrow import FIELD_METADATA
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.datatypes import DATA_TYPES, Family, family_of
 from ignitetf.wire.schema import BYTES, Column, Field, Shape, field_for
 
-__all__ = ["FIELD_METADATA", "arrow_column", "arrow_field", "import_pyarrow", "marked_field"]
-
-# The metadata of an Arrow field in which an export keeps the field that it was, as JSON.
-FIELD_METADATA: Final = b"ignitetf"
+__all__ = ["arrow_column", "arrow_field", "import_pyarrow", "marked_field"]
 
 
 def import_pyarrow(what: str) -> Any:
@@ -61,8 +59,8 @@ def arrow_field(name: str, arrow_type: Any, *, nullable: bool = True) -> Field:
         return arrow_field(name, arrow_type.value_type, nullable=nullable)
     if types.is_list(arrow_type) or types.is_large_list(arrow_type):
         shape, arrow_type = (None,), arrow_type.value_type
-    elif types.is_fixed_size_list(arrow_type):
-        shape, arrow_type = (arrow_type.list_size,), arrow_type.value_type
+    while shape != (None,) and types.is_fixed_size_list(arrow_type):
+        shape, arrow_type = (*shape, arrow_type.list_size), arrow_type.value_type
     if shape:
         if types.is_string(arrow_type) or types.is_large_string(arrow_type):
             return Field(name, TypeCode.STRING_ARRAY, BYTES, (None,), nullable)
@@ -243,10 +241,14 @@ def _fixed_bytes(field: Field, array: Any, valid: NDArray[np.bool_] | None) -> C
 
 
 def _fixed_lists(pa: Any, field: Field, array: Any, valid: NDArray[np.bool_] | None) -> Column:
-    size, n = array.type.list_size, len(array)
-    values = array.values.slice(array.offset * size, n * size)
-    if valid is None and values.null_count:
-        raise SourceError("a null inside a list")
+    n, values = len(array), array
+    while pa.types.is_fixed_size_list(values.type):
+        size = values.type.list_size
+        values = values.values.slice(values.offset * size, len(values) * size)
+        if values.null_count:
+            there = values.is_valid().to_numpy(zero_copy_only=False).reshape(n, -1)
+            if not there[slice(None) if valid is None else valid].all():
+                raise SourceError("a null inside a list")
     flat = _numbers(pa, Field(field.name, TypeCode.LONG, field.dtype), values)
     shape = tuple(k or 0 for k in field.shape)
     return Column(flat.reshape(n, *shape), valid=valid)

@@ -8,28 +8,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ignitetf.errors import ConfigError, SourceError
-from ignitetf.load.sources.arrow import arrow_column, import_pyarrow, marked_field
+from ignitetf.load.sources.arrow import import_pyarrow, marked_field
+from ignitetf.load.sources.arrowtable import ArrowTable
 from ignitetf.load.sources.base import Source, keys_of, rows_per_batch
 from ignitetf.load.sources.chain import ChainSource, files_at
-from ignitetf.load.sources.location import Place, digest, one_line, reading
-from ignitetf.load.sources.tabular import Table
+from ignitetf.load.sources.location import Place, digest, reading
 from ignitetf.tables.storage import OnBadRecord
-from ignitetf.wire.schema import Batch, Column
+from ignitetf.wire.schema import Batch
 
 __all__ = ["ParquetSource", "parquet"]
 
 _READ_BYTES = 1 << 20
 _MAX_ROWS = 1 << 16
 _HINT = "is it a Parquet file? write it again"
-_HINT_VALUE = "convert or leave out the column, or leave out the row with --bad-records skip"
-_FAILURES = (SourceError, ValueError)
 
 
-class ParquetSource(Table):
+class ParquetSource(ArrowTable):
     """One Parquet file; a column may have nulls unless the file declares that it has none.
 
     The statistics in the footer are not used, because pyarrow crashes the process if they are
@@ -75,54 +70,10 @@ class ParquetSource(Table):
                     cut = max(0, min(start - number, len(found)))
                     number += len(found)
                     found = found.slice(cut)
-                numbers = np.arange(number - len(found), number)
-                with reading(self.place.name, _HINT):
-                    columns, numbers = self._good(found, numbers)
-                if len(numbers):
-                    yield from self._batches_of(columns, numbers, max_bytes)
+                yield from self._converted(found, number - len(found), max_bytes, _HINT)
                 yield max(number, start), Batch(keys_of([]), {})
         if number != self.rows:
             raise SourceError(f"{self.place.name}: {number:,} rows, the footer says {self.rows:,}")
-
-    def _good(
-        self, found: Any, numbers: NDArray[np.int64]
-    ) -> tuple[dict[str, Column], NDArray[np.int64]]:
-        """Return columns and numbers of the rows that convert; the others are bad records."""
-        try:
-            return self._convert(found), numbers
-        except _FAILURES:
-            wrong = dict(self._wrong(found))
-        for at in sorted(wrong):
-            self.bad(self._row(int(numbers[at])), wrong[at], hint=_HINT_VALUE)
-        good = np.setdiff1d(np.arange(len(numbers)), list(wrong))
-        return self._convert(found.take(good)), numbers[good]
-
-    def _wrong(self, found: Any, first: int = 0) -> Iterator[tuple[int, str]]:
-        """Yield positions of rows that do not convert, and why; found by repeated halving."""
-        try:
-            self._convert(found)
-        except _FAILURES as error:
-            half = len(found) // 2
-            if not half:
-                reason = error.message if isinstance(error, SourceError) else one_line(error)
-                yield first, reason
-                return
-            yield from self._wrong(found.slice(0, half), first)
-            yield from self._wrong(found.slice(half), first + half)
-
-    def _convert(self, found: Any) -> dict[str, Column]:
-        columns = {}
-        for i, field in enumerate(self._columns):
-            try:
-                column = arrow_column(field, found.column(i))
-            except SourceError as error:
-                raise SourceError(f"column {field.name}: {error.message}") from error
-            except ValueError as error:
-                raise SourceError(f"column {field.name}: {one_line(error)}") from error
-            if column.valid is not None and not field.nullable:
-                raise SourceError(f"column {field.name}: a null, and it must have none")
-            columns[field.name] = column
-        return columns
 
 
 class _ParquetFile:

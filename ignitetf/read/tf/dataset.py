@@ -267,6 +267,14 @@ class IgniteDataset(OwnDataset):
         """Yield the rows of the first epoch as `pyarrow.RecordBatch`; see `EpochRows.arrow`."""
         return self._rows.arrow()
 
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Return the rows of the first epoch as an Arrow stream (PyCapsule)."""
+        return self._rows.__arrow_c_stream__(requested_schema)
+
+    def __arrow_c_schema__(self) -> object:
+        """Return the columns as an Arrow schema (PyCapsule)."""
+        return self._rows.__arrow_c_schema__()
+
     @property
     def dropped(self) -> int:
         """Records left out so far by `nulls="drop"`."""

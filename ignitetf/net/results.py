@@ -1,6 +1,6 @@
 """The rows of one statement as columns, page by page, over a connection of their own.
 
-net channel -> **results** -> cursor
+pool, objects -> **results** -> sql_result, dbapi
 
 What a statement holds on the node goes with its last page, with `close`, or with its connection;
 but a node of 2.17 keeps what it is asked for while the connection closes. So pages are asked for
@@ -13,20 +13,35 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from ignitetf.dbapi.values import Values, decode_values
-from ignitetf.errors import ConnectError, IgniteTFError, RequestTimeout, ServerError, WireError
+import numpy as np
+
+from ignitetf.errors import (
+    ConfigError,
+    ConnectError,
+    IgniteTFError,
+    MissingExtra,
+    RequestTimeout,
+    ServerError,
+    SqlError,
+    WireError,
+)
 from ignitetf.net.channel import Channel
-from ignitetf.net.client import Client
 from ignitetf.net.failures import late, of_statement
+from ignitetf.net.objects import encode_values, read_objects
+from ignitetf.net.pool import Pool
 from ignitetf.sql.tokens import is_query
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.frames import Page, read_named_sql_page, read_page
-from ignitetf.wire.objects import find_rows
-from ignitetf.wire.parameters import encode_parameter
+from ignitetf.wire.objects import Bytes, Positions, find_rows
 from ignitetf.wire.requests import cursor_request, sql_request
+from ignitetf.wire.sql_arrays import ArrowForm, sampled
+from ignitetf.wire.sql_values import Unreadable, Values, decode_values
 from ignitetf.wire.types import TypeRegistry
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["Result", "run_batch"]
 
@@ -34,13 +49,17 @@ __all__ = ["Result", "run_batch"]
 _IN_FLIGHT: Final = 128
 _IN_FLIGHT_BYTES: Final = 4 << 20
 _UPDATED: Final = ["UPDATED"]
+# Pages that are all wanted are decoded so many bytes at a time.
+_GATHERED_BYTES: Final = 1 << 20
+# The node takes the limit as milliseconds in a Java int.
+_LONGEST_STATEMENT_S: Final = ((1 << 31) - 1) // 1000
 
 
 class Result:
     """A statement and what comes of it; for use by one thread, but for `abort`.
 
     Args:
-        client: Lends the connection.
+        pool: Lends the connection.
         statement: The statement.
 
     Attributes:
@@ -49,22 +68,31 @@ class Result:
         update_count: Rows that were changed; None for a query.
     """
 
-    def __init__(self, client: Client, statement: str) -> None:
+    def __init__(self, pool: Pool, statement: str) -> None:
         self.statement = statement
         self.columns: list[str] = []
         self.update_count: int | None = None
-        self._client = client
+        self._pool = pool
         # Held while the connection changes hands, so that `abort` never meets somebody else's.
         self._lock = threading.Lock()
-        self._channel: Channel | None = client.acquire()
+        self._channel: Channel | None = pool.acquire()
         self._registry = TypeRegistry()
         self._cursor = 0
         self._asked: int | None = None
         self._more = False
         self._page: Page | None = None
+        self._cut = False
+        # Pages that were looked at, and not yet taken.
+        self._first: list[list[Values]] = []
 
     def begin(
-        self, params: Sequence[Any], *, schema: str, page_rows: int, timeout_s: float | None
+        self,
+        params: Sequence[Any],
+        *,
+        schema: str,
+        page_rows: int,
+        timeout_s: float | None,
+        only_query: bool = False,
     ) -> None:
         """Send the statement, and wait for its first page.
 
@@ -73,21 +101,28 @@ class Result:
             schema: SQL schema for names without one.
             page_rows: Rows that the node sends at once.
             timeout_s: Limit for the statement, after which the node cancels it; None for none.
+            only_query: Let the node refuse what is no query.
 
         Raises:
+            ConfigError: A parameter, or the limit, cannot be sent.
             SqlError: The node refused it, or cancelled it.
             RequestTimeout: No answer came; the connection was dropped.
         """
         assert self._channel is not None
         try:
-            request = _request(self.statement, params, schema, page_rows, timeout_s)
-            wait_s = _wait_s(self._client, timeout_s)
+            request = _request(
+                self._pool, self.statement, params, schema, page_rows, timeout_s, only_query
+            )
+            wait_s = _wait_s(self._pool, timeout_s)
             body = self._channel.call(OpCode.QUERY_SQL_FIELDS, request, timeout_s=wait_s)
             self._cursor, self.columns, self._page = read_named_sql_page(body)
             self._took(self._page)
         except ServerError as error:
             self._give_back()
             raise of_statement(error, self.statement) from error
+        except ConfigError:
+            self._give_back()
+            raise
         except RequestTimeout as error:
             self._drop()
             raise late(error, self.statement) from error
@@ -98,16 +133,74 @@ class Result:
             counts = [count for values in self.pages() for count in values[0].to_python()]
             self.update_count, self.columns = int(sum(counts)), []
 
+    def rows_in(self, nbytes: int) -> int:
+        """Return how many rows like the first ones have this size; 0 if there are no others."""
+        if self._page is None or not self._more:
+            return 0
+        return nbytes * self._page.count // max(1, self._page.data.nbytes)
+
     def pages(self, *, ahead: bool = False) -> Iterator[list[Values]]:
         """Yield the pages that are left, each as one `Values` for each column.
 
         Args:
-            ahead: Ask for the next page before the present one is decoded.
+            ahead: All are wanted: ask for the next page before the present one is decoded, and
+                decode small ones together.
+
+        Raises:
+            SqlError: The result was closed before its last row.
         """
-        while (page := self._next(ahead)) is not None:
-            if page.count:
+        pages = iter(lambda: self._next(ahead), None)
+        pages = _gathered(pages) if ahead else pages
+        while True:
+            if self._first:
+                yield self._first.pop(0)
+            elif (page := next(pages, None)) is None:
+                break
+            elif page.count:
                 rows = find_rows(page.data, page.count, len(self.columns))
-                yield [decode_values(page.data, at, self._registry) for at in rows]
+                yield [self._values(page.data, at) for at in rows]
+        if self._cut:
+            raise SqlError(
+                "the result was closed before its last row",
+                hint="read it within its 'with', or take fetchall()",
+                statement=self.statement,
+            )
+
+    def first_page(self) -> list[Values] | None:
+        """Return the next page, which stays the next one; None if there is none."""
+        if not self._first:
+            self._first += itertools.islice(self.pages(), 1)
+        return self._first[0] if self._first else None
+
+    def arrow_form(self, pa: Any) -> ArrowForm:
+        """Return the Arrow types of the columns, as the pages that are left tell them.
+
+        A column without a value is null, or text if there are further pages.
+        """
+        first, ended = sampled(self.pages())
+        self._first[:0] = first
+        return ArrowForm(pa, self.columns, first, pa.null() if ended else pa.large_string())
+
+    def __arrow_c_schema__(self) -> object:
+        """Return the types of the columns as an Arrow schema (PyCapsule)."""
+        return self.arrow_form(_pyarrow()).schema.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Return the rows that are left as an Arrow stream (PyCapsule), a page at a time.
+
+        Raises:
+            MissingExtra: pyarrow is not installed.
+        """
+        pa = _pyarrow()
+        form = self.arrow_form(pa)
+        reader = pa.RecordBatchReader.from_batches(form.schema, form.batches(self.pages()))
+        return reader.__arrow_c_stream__(requested_schema)
+
+    def _values(self, data: Bytes, at: Positions) -> Values:
+        try:
+            return decode_values(data, at, self._registry)
+        except Unreadable:
+            return Values.of_objects(read_objects(self._pool, data, at, self.statement))
 
     def _next(self, ahead: bool) -> Page | None:
         page, self._page = self._page, None
@@ -150,9 +243,17 @@ class Result:
 
     # The end
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """Give up the rows that are left."""
+        self._cut = self._cut or bool(self._first) or self._page is not None or self._more
         self._page = None
+        self._first.clear()
         with contextlib.suppress(IgniteTFError):
             if self._asked is not None:
                 self._receive()
@@ -172,7 +273,7 @@ class Result:
         with self._lock:
             channel, self._channel = self._channel, None
         if channel is not None:
-            self._client.release(channel)
+            self._pool.release(channel)
 
     def _drop(self) -> None:
         with self._lock:
@@ -186,8 +287,37 @@ class Result:
                 self._drop()
 
 
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise MissingExtra.of("columns of Arrow need pyarrow", "arrow", error) from error
+    return pyarrow
+
+
+def _gathered(pages: Iterator[Page]) -> Iterator[Page]:
+    """Yield pages, several small ones as one."""
+    parts: list[Page] = []
+    size = 0
+    for page in pages:
+        parts.append(page)
+        size += page.data.nbytes
+        if size >= _GATHERED_BYTES:
+            yield _joined(parts)
+            parts, size = [], 0
+    if parts:
+        yield _joined(parts)
+
+
+def _joined(parts: list[Page]) -> Page:
+    if len(parts) == 1:
+        return parts[0]
+    data = np.concatenate([page.data for page in parts])
+    return Page(sum(page.count for page in parts), parts[-1].more, data)
+
+
 def run_batch(
-    client: Client,
+    pool: Pool,
     statement: str,
     rows: Iterable[Sequence[Any]],
     *,
@@ -199,20 +329,20 @@ def run_batch(
     The first that fails is raised, after the answers to those that were under way have come. They
     may have taken effect, in any order.
     """
-    bodies = (_request(statement, row, schema, 1, timeout_s) for row in rows)
+    bodies = (_request(pool, statement, row, schema, 1, timeout_s) for row in rows)
     changed = 0
-    channel = client.acquire()
+    channel = pool.acquire()
     try:
         for part in _windows(bodies):
             numbers = channel.send_all(OpCode.QUERY_SQL_FIELDS, part)
-            changed += _count_changes(channel, numbers, statement, _wait_s(client, timeout_s))
+            changed += _count_changes(channel, numbers, statement, _wait_s(pool, timeout_s))
     except ServerError:
-        client.release(channel)
+        pool.release(channel)
         raise
     except BaseException:
         channel.close()
         raise
-    client.release(channel)
+    pool.release(channel)
     return changed
 
 
@@ -248,15 +378,29 @@ def _count_changes(channel: Channel, numbers: Sequence[int], statement: str, wai
 
 
 def _request(
-    statement: str, params: Sequence[Any], schema: str, page_rows: int, timeout_s: float | None
+    pool: Pool,
+    statement: str,
+    params: Sequence[Any],
+    schema: str,
+    page_rows: int,
+    timeout_s: float | None,
+    only_query: bool = False,
 ) -> bytes:
-    values = [encode_parameter(value) for value in params]
-    milliseconds = 0 if timeout_s is None else max(1, int(timeout_s * 1000))
+    if timeout_s is not None and not 0 < timeout_s <= _LONGEST_STATEMENT_S:
+        raise ConfigError(
+            f"timeout_s={timeout_s}", hint=f"above 0, up to {_LONGEST_STATEMENT_S} seconds"
+        )
     return sql_request(
-        schema, statement, values, page_rows, timeout_ms=milliseconds, any_statement=True
+        schema,
+        statement,
+        encode_values(pool, params),
+        page_rows,
+        timeout_ms=0 if timeout_s is None else max(1, int(timeout_s * 1000)),
+        any_statement=not only_query,
+        names=True,
     )
 
 
-def _wait_s(client: Client, timeout_s: float | None) -> float:
+def _wait_s(pool: Pool, timeout_s: float | None) -> float:
     """Return how long to wait: longer than the node, so that it can report the cancellation."""
-    return client.settings.request_timeout_s + (timeout_s or 0.0)
+    return pool.settings.request_timeout_s + (timeout_s or 0.0)

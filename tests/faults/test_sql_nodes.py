@@ -1,0 +1,116 @@
+"""A node that dies while rows are fetched: all of them, or an error that says what to do."""
+
+import subprocess
+import sys
+import time
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pytest
+from helpers.ports import lasting_port
+
+from ignitetf import dbapi
+from ignitetf.load.loader import load_dataset
+from ignitetf.net.client import connect
+
+pytestmark = [pytest.mark.node, pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(300)]
+ROWS = 3_000
+LIMIT_S = 30.0
+QUERY = "SELECT N, X FROM FETCHED"
+
+
+@pytest.fixture(scope="module")
+def cluster(node_home):
+    from ignitetf.node import Node
+
+    with Node.start("fetched", port=lasting_port(2), nodes=2, memory="256m") as node:
+        with connect(node.addresses) as client:
+            made = {"N": np.arange(ROWS), "X": np.zeros((ROWS, 6_000), np.uint8)}
+            load_dataset(made, "FETCHED", client=client, partitions=8, backups=1)
+        yield node
+
+
+def killed(pid):
+    process = psutil.Process(pid)
+    process.kill()
+    process.wait(30)
+
+
+def by_rows(cursor):
+    yield from (row[0] for row in cursor)
+
+
+def by_columns(cursor):
+    for batch in pa.RecordBatchReader.from_stream(cursor):
+        yield from batch["N"].to_pylist()
+
+
+WAYS = {"rows": by_rows, "columns": by_columns}
+
+
+def fetched(cursor, way, kill):
+    """What came of a fetch amid which a node dies: the rows, and the error."""
+    found, begun = [], time.monotonic()
+    try:
+        for number in WAYS[way](cursor):
+            found.append(number)
+            if len(found) == 200:
+                kill()
+    except dbapi.Error as error:
+        assert isinstance(error, dbapi.OperationalError) and error.hint, repr(error)
+        return found, error
+    except (pa.ArrowException, OSError) as error:  # of pyarrow, with our text
+        assert "connection" in str(error) or "node" in str(error).lower(), error
+        return found, error
+    finally:
+        assert time.monotonic() - begun < LIMIT_S
+    return found, None
+
+
+def exporting(address, path):
+    """A process that writes the rows, once it has begun to."""
+    query = "SELECT A.N, A.X FROM FETCHED A, FETCHED B"
+    words = [sys.executable, "-m", "ignitetf", "query", query, "--to", str(path)]
+    done = subprocess.Popen([*words, "--address", address], stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + LIMIT_S
+    while not any(part.stat().st_size for part in path.parent.iterdir()):
+        assert time.monotonic() < until
+        assert done.poll() is None, done.stderr.read()
+        time.sleep(0.05)
+    return done
+
+
+def test_a_node_that_dies_amid_a_fetch_costs_no_row_silently(cluster, tmp_path):
+    own, other = cluster.pids
+    first = cluster.addresses[0]
+    connection = dbapi.connect(first, page_rows=16)
+    # The other node dies: its copies are here.
+    cursor = connection.execute(QUERY)
+    found, error = fetched(cursor, "rows", lambda: killed(other))
+    assert len(set(found)) == len(found)
+    assert error is not None or len(found) == ROWS
+    # Once the cluster has noticed, everything is there, by rows and by columns.
+    until = time.monotonic() + LIMIT_S
+    while True:
+        try:
+            found = connection.execute(QUERY).fetch_numpy()["N"]
+            break
+        except dbapi.OperationalError:
+            assert time.monotonic() < until
+            time.sleep(0.2)
+    assert sorted(found.tolist()) == list(range(ROWS))
+    # The node that sends the rows dies, under a cursor, a stream and an export.
+    waiting = connection.execute(QUERY)
+    export = exporting(first, tmp_path / "x.csv")
+    found, error = fetched(connection.execute(QUERY), "rows", lambda: killed(own))
+    assert error is not None and 200 <= len(found) < ROWS
+    found, error = fetched(waiting, "columns", lambda: None)
+    assert error is not None and len(found) < ROWS
+    _, told = export.communicate(timeout=LIMIT_S)
+    assert export.returncode == 1 and "hint: " in told and "Traceback" not in told, told
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(dbapi.OperationalError) as caught:
+        connection.execute("SELECT 1")
+    assert caught.value.hint
+    connection.close()
