@@ -44,7 +44,9 @@ def jsonable(value: Any) -> Any:
     if isinstance(value, (datetime.date, datetime.time)):
         return value.isoformat()
     if isinstance(value, datetime.timedelta):
-        return _clock(value)
+        from ignitetf.explore.times import span_text
+
+        return span_text(value)
     if isinstance(value, Mapping):
         return {str(k): jsonable(v) for k, v in value.items()}
     if (kind := getattr(value, "dtype", None)) is not None:  # NumPy
@@ -158,12 +160,6 @@ def _rounded(plain: Any, single: bool) -> Any:
     if isinstance(plain, dict):
         return {name: _rounded(each, single) for name, each in plain.items()}
     return plain
-
-
-def _clock(value: datetime.timedelta) -> str:
-    if datetime.timedelta(0) <= value < datetime.timedelta(days=1):
-        return (datetime.datetime.min + value).time().isoformat()
-    return str(value)
 
 
 def _not_finite(value: float) -> str:

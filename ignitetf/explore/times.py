@@ -14,7 +14,7 @@ from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.datatypes import DATA_TYPES
 from ignitetf.wire.schema import Field
 
-__all__ = ["as_times", "iso_text", "time_unit"]
+__all__ = ["as_times", "iso_text", "span_text", "time_unit"]
 
 # What the integers of a time are.
 _ONE: Final = {
@@ -53,9 +53,13 @@ def iso_text(value: np.datetime64 | np.timedelta64) -> str | None:
     if np.isnat(value):
         return None
     if isinstance(value, np.timedelta64):
-        span: datetime.timedelta = value.astype("m8[us]").item()
-        is_clock = datetime.timedelta(0) <= span < datetime.timedelta(days=1)
-        return (datetime.datetime.min + span).time().isoformat() if is_clock else str(span)
+        return span_text(value.astype("m8[us]").item())
     whole, point, fraction = str(value).partition(".")
     digits = fraction.rstrip("0")
     return f"{whole}{point}{digits.ljust(6, '0')}" if digits else whole
+
+
+def span_text(value: datetime.timedelta) -> str:
+    """Return a time of day in ISO 8601; anything else in days and hours."""
+    is_clock = datetime.timedelta(0) <= value < datetime.timedelta(days=1)
+    return (datetime.datetime.min + value).time().isoformat() if is_clock else str(value)
