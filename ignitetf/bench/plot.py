@@ -44,7 +44,7 @@ def plot_rates(rates: Sequence[Rate], path: str | Path) -> None:
 
     Args:
         rates: As returned by `bench_read` and `bench_partitions`.
-        path: The PNG to write.
+        path: The picture to write; `.svg` draws lines, anything else is a PNG.
 
     Raises:
         MissingExtra: matplotlib is not installed.
@@ -59,7 +59,7 @@ def plot_rates(rates: Sequence[Rate], path: str | Path) -> None:
     for axis, (name, panel) in zip(axes[:, 0], panels.items(), strict=True):
         (_lines if name == SWEEP else _bars)(axis, panel)
         axis.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, format="png")
+    figure.savefig(path, format="svg" if Path(path).suffix == ".svg" else "png")
 
 
 def _matplotlib() -> Any:
