@@ -17,9 +17,8 @@ __all__ = ["ALIGNMENT", "BufferPool"]
 
 # TensorFlow takes over an array without a copy if its data begin at a multiple of this.
 ALIGNMENT: Final = 64
-# Buffers below this share blocks of that size.
-_SMALL: Final = 256 << 10
-_SHARED: Final = 2 << 20
+# Below this the allocator reuses memory itself, and faster.
+_SMALL: Final = 64 << 10
 # Below this a copy is cheaper than alignment.
 _TINY: Final = 1 << 10
 # A block is only used for requests of at least this share of its size.
@@ -36,27 +35,11 @@ class BufferPool:
     def __init__(self, max_idle_bytes: int = 64 << 20) -> None:
         self._max_idle_bytes = max_idle_bytes
         self._blocks: list[_Block] = []
-        # What small buffers are cut from, and where the rest of it begins.
-        self._shared: NDArray[np.uint8] | None = None
-        self._used = 0
 
     def take(self, nbytes: int) -> NDArray[np.uint8]:
         """Return an uninitialised uint8 array `[nbytes]`, aligned to 64 bytes from 1 KiB on."""
-        if nbytes < _TINY:
-            return np.empty(nbytes, np.uint8)
         if nbytes < _SMALL:
-            return self._take_small(nbytes)
-        return self._take_block(nbytes)
-
-    def _take_small(self, nbytes: int) -> NDArray[np.uint8]:
-        """Cut a buffer from a block that others share: that costs less than to allocate it."""
-        if self._shared is None or self._used + nbytes > _SHARED:
-            self._shared = None  # idle, if no view of it is left
-            self._shared, self._used = self._take_block(_SHARED), 0
-        begin, self._used = self._used, -(-(self._used + nbytes) // ALIGNMENT) * ALIGNMENT
-        return self._shared[begin : begin + nbytes]
-
-    def _take_block(self, nbytes: int) -> NDArray[np.uint8]:
+            return np.empty(nbytes, np.uint8) if nbytes < _TINY else _Block(nbytes).view(nbytes)
         idle = [i for i in range(len(self._blocks)) if self._is_idle(i)]
         most = nbytes / _LEAST_USE
         fitting = [i for i in idle if nbytes <= self._blocks[i].nbytes <= most]
@@ -75,7 +58,6 @@ class BufferPool:
         Small blocks are cheap to allocate again, and there may be many idle pools.
         """
         kept = 0
-        self._shared = None
         for index in reversed(range(len(self._blocks))):
             if not self._is_idle(index):
                 continue

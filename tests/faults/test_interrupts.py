@@ -22,7 +22,8 @@ if sys.platform == "win32":
 LIMIT_S = 15
 # Seconds before the signal. Most commands have an end of their own, which it must precede: where
 # one has ended, the next one is met in the last fifth of its time, so in its work.
-WAITS_S = [1.2 * 0.8**k for k in range(12)]
+# The long ones at the end are for a machine that is busy.
+WAITS_S = [*(1.2 * 0.8**k for k in range(12)), 2, 3, 5]
 WATCH_WAITS_S = [1.2, 3, 6, 12]  # watching begins late
 TABLE = "INTERRUPTED_ROWS"
 ENDLESS = f'SELECT COUNT(*) FROM {TABLE} A, {TABLE} B, {TABLE} C WHERE A."V" + B."V" > C."V" + 1'

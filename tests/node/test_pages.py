@@ -51,8 +51,9 @@ def test_the_way_around_csvlogger_keeps_every_row(address, monkeypatch):
     import numpy as np
     import tensorflow as tf
 
-    import ignitetf.fs.gfile  # noqa: F401
+    from ignitetf.fs import gfile
 
+    gfile.configure()  # as in a new process
     monkeypatch.setenv("IGNITETF_ADDRESS", address)
     names = {}
     exec(next(c for _, _, c in blocks(text_of("faq")) if "CSVLogger" in c), names)
