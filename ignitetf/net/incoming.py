@@ -119,8 +119,11 @@ class Incoming:
                 progress.received(count)
 
     def rest(self) -> None:
-        """Give the memory back that is not in use, until the next bytes."""
-        if self._begin == self._end:
+        """Give the memory back, until the next bytes, if most of it has been used.
+
+        Otherwise those come behind: whoever keeps a small answer keeps the block that it is in.
+        """
+        if self._begin == self._end > len(self._block) // 2:
             self._block, self._begin, self._end = memoryview(b""), 0, 0
 
     def _fill(self, nbytes: int) -> None:
