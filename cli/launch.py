@@ -13,6 +13,7 @@ from ignitetf.cli.output import NESTED, Output, OutputOption, note, show
 
 if TYPE_CHECKING:
     from ignitetf.launch.spec import LaunchSpec
+    from ignitetf.net.client import Client
 
 app = typer.Typer()
 
@@ -88,8 +89,6 @@ def launch(
     Example: ignitetf launch -n 2 --restarts 2 train.py --epochs 10
     """
     from ignitetf.launch.checks import check_spec
-    from ignitetf.launch.job import check_launch, job_of, place_of, run_job
-    from ignitetf.launch.output import Prefixed
     from ignitetf.launch.spec import LaunchSpec, elastic_range
 
     spec = LaunchSpec(
@@ -112,24 +111,31 @@ def launch(
         _print_manifests(spec, image, connect, dry_run)
         return
     with connect() as client:
-        check_launch(spec, client)
-        job = job_of(spec)
-        if dry_run:
-            from ignitetf.launch.local import LocalEngine
+        _launch(spec, client, output, detach=detach, dry_run=dry_run)
 
-            plan = LocalEngine(client.settings).plan(spec, place_of(job))
-            show(_planned(plan, output), output)
-            return
-        if detach:
-            from ignitetf.launch.background import run_in_background
 
-            job = run_in_background(spec, job, client)
-            note(f"'ignitetf attach {job.id}' looks at it, 'ignitetf stop {job.id}' ends it")
-            show(job.to_json() if output in NESTED else {"job": job.id}, output)
-            return
-        # Standard output is for the record, if that is a document.
-        screen = Prefixed(sys.stderr if output != "table" else sys.stdout, sys.stderr)
-        job = run_job(spec, job, client, show=screen.write, note=note)
+def _launch(
+    spec: LaunchSpec, client: Client, output: Output, *, detach: bool, dry_run: bool
+) -> None:
+    """Run the workers from here, and exit with the code of the job; or show what would run."""
+    from ignitetf.launch.background import run_in_background
+    from ignitetf.launch.job import check_launch, job_of, place_of, run_job
+    from ignitetf.launch.local import LocalEngine
+    from ignitetf.launch.output import Prefixed
+
+    check_launch(spec, client)
+    job = job_of(spec)
+    if dry_run:
+        show(_planned(LocalEngine(client.settings).plan(spec, place_of(job)), output), output)
+        return
+    if detach:
+        job = run_in_background(spec, job, client)
+        note(f"'ignitetf attach {job.id}' looks at it, 'ignitetf stop {job.id}' ends it")
+        show(job.to_json() if output in NESTED else {"job": job.id}, output)
+        return
+    # Standard output is for the record, if that is a document.
+    screen = Prefixed(sys.stderr if output != "table" else sys.stdout, sys.stderr)
+    job = run_job(spec, job, client, show=screen.write, note=note)
     if output != "table":
         show(job.to_json(), output)
     raise typer.Exit(job.exit_code or 0)

@@ -144,10 +144,3 @@ class Counted(Paged):
             self.count += page[0].count
             self._advance(page[0].count)
             yield page
-
-    def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        for row in self._rows:
-            self.count += 1
-            if self.count % _ROWS == 0:
-                self._advance(_ROWS)
-            yield row

@@ -213,7 +213,7 @@ class _Column:
         self.high = high if self.high is None else max(high, self.high)
         if self.origin is None:
             self.origin = values[0].item()
-        moved = _less(values, self.origin, low, high)
+        moved = _from_origin(values, self.origin, low, high)
         self.count += len(values)
         self.total += float(moved.sum())
         self.squares += float(np.dot(moved, moved))
@@ -255,8 +255,8 @@ class _Column:
         return value if value is None or self.unit is None else as_times(self.kind, value)
 
 
-def _less(values: NDArray[Any], origin: float, low: float, high: float) -> NDArray[Any]:
-    """Return values less an origin, as floats; integers lose no digit before they are near zero."""
+def _from_origin(values: NDArray[Any], origin: float, low: float, high: float) -> NDArray[Any]:
+    """Return the differences to an origin as floats; of integers they are exact before."""
     if values.dtype.kind == "i" and max(high - origin, origin - low) < _MOST_APART:
         return (values.astype(np.int64) - origin).astype(np.float64)
     return values.astype(np.float64) - origin

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ignitetf.errors import (
     ConfigError,
@@ -33,7 +34,7 @@ from ignitetf.net.objects import encode_values, read_objects
 from ignitetf.net.pool import Pool
 from ignitetf.sql.tokens import is_query
 from ignitetf.wire.codes import OpCode
-from ignitetf.wire.frames import Page, read_named_sql_page, read_page
+from ignitetf.wire.frames import Page, join_pages, read_named_sql_page, read_page
 from ignitetf.wire.objects import Bytes, Positions, find_rows
 from ignitetf.wire.requests import cursor_request, sql_request
 from ignitetf.wire.sql_arrays import ArrowForm, sampled
@@ -109,7 +110,7 @@ class Result:
             RequestTimeout: No answer came; the connection was dropped.
         """
         assert self._channel is not None
-        try:
+        with self._asking():
             request = _request(
                 self._pool, self.statement, params, schema, page_rows, timeout_s, only_query
             )
@@ -117,18 +118,6 @@ class Result:
             body = self._channel.call(OpCode.QUERY_SQL_FIELDS, request, timeout_s=wait_s)
             self._cursor, self.columns, self._page = read_named_sql_page(body)
             self._took(self._page)
-        except ServerError as error:
-            self._give_back()
-            raise of_statement(error, self.statement) from error
-        except ConfigError:
-            self._give_back()
-            raise
-        except RequestTimeout as error:
-            self._drop()
-            raise late(error, self.statement) from error
-        except BaseException:
-            self._drop()
-            raise
         if self.columns == _UPDATED and not is_query(self.statement):
             counts = [count for values in self.pages() for count in values[0].to_python()]
             self.update_count, self.columns = int(sum(counts)), []
@@ -221,19 +210,29 @@ class Result:
         if self._channel is None or self._asked is None:
             raise ConnectError("the result was given up", hint="execute the statement again")
         number, self._asked = self._asked, None
-        try:
+        with self._asking():
             page = read_page(self._channel.receive(number))
             self._took(page)
+        return page
+
+    @contextlib.contextmanager
+    def _asking(self) -> Iterator[None]:
+        """End the result with an error that names the statement, if a request fails."""
+        try:
+            yield
         except ServerError as error:
-            self._drop()
+            # A statement that was refused left nothing; a later page may leave its cursor.
+            (self._drop if self._more else self._give_back)()
             raise of_statement(error, self.statement) from error
+        except ConfigError:
+            self._give_back()
+            raise
         except RequestTimeout as error:
             self._drop()
             raise late(error, self.statement) from error
         except BaseException:
             self._drop()
             raise
-        return page
 
     def _took(self, page: Page) -> None:
         """Give the connection back after the last page."""
@@ -303,17 +302,14 @@ def _gathered(pages: Iterator[Page]) -> Iterator[Page]:
         parts.append(page)
         size += page.data.nbytes
         if size >= _GATHERED_BYTES:
-            yield _joined(parts)
+            yield join_pages(parts, _fresh)
             parts, size = [], 0
     if parts:
-        yield _joined(parts)
+        yield join_pages(parts, _fresh)
 
 
-def _joined(parts: list[Page]) -> Page:
-    if len(parts) == 1:
-        return parts[0]
-    data = np.concatenate([page.data for page in parts])
-    return Page(sum(page.count for page in parts), parts[-1].more, data)
+def _fresh(nbytes: int) -> NDArray[np.uint8]:
+    return np.empty(nbytes, np.uint8)
 
 
 def run_batch(

@@ -45,8 +45,8 @@ T = TypeVar("T")
 FAILURES: Final = (ServerError, ConnectError, RequestTimeout)
 
 # What a node answers, when the cluster changed during a request, to a single write or a
-# transaction, which may have taken effect fully, partly
-# or not at all. Only for callers that find out which by reading.
+# transaction, which may have taken effect fully, partly or not at all. Only for callers that find
+# out which by reading.
 _UNSETTLED: Final = (
     "TransactionRollback",
     "TransactionTimeout",

@@ -1,4 +1,4 @@
-"""`Place`: adds the location of a record to errors about it.
+"""`Place`: adds the location of a record to errors about it; and the error of a fork.
 
 **error_context** -> reader
 """
@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ignitetf.errors import SchemaError, WireError
+from ignitetf.errors import ConfigError, SchemaError, WireError
 from ignitetf.wire.schema import Batch, Column
 
-__all__ = ["Place", "key_of"]
+__all__ = ["Place", "forked", "key_of"]
 
 
 class Place:
@@ -39,6 +39,15 @@ class Place:
             facts["key"] = key = key_of(keys, record)
             where += f", key {key}"
         raise error.at(where, **facts) from error
+
+
+def forked(name: str) -> ConfigError:
+    """Return the error of a data set whose reading was begun before a fork."""
+    return ConfigError(
+        f"{name}: the process was forked while it read, and the threads that receive are its"
+        " parent's",
+        hint="begin to read in the process that goes on to do so",
+    )
 
 
 def key_of(key: Column, record: int) -> Any:

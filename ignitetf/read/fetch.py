@@ -25,12 +25,13 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from ignitetf.errors import ConfigError, IgniteTFError, WireError
+from ignitetf.errors import IgniteTFError, WireError
 from ignitetf.net.channel import Channel
 from ignitetf.net.client import Client
 from ignitetf.net.places import Source
 from ignitetf.net.retry import READ, Backoff
 from ignitetf.read.cursor import Times
+from ignitetf.read.error_context import forked
 from ignitetf.read.page_query import RetryPolicy
 from ignitetf.read.usage import add_wait
 from ignitetf.wire.codes import OpCode
@@ -164,11 +165,7 @@ class Fetch:
             while (group := self._next()) is not None:
                 yield [_received(part) for part in group.parts.values() if part.count]
                 if os.getpid() != process:
-                    raise ConfigError(
-                        f"{self.name}: the process was forked while it read, and the threads that"
-                        " receive are its parent's",
-                        hint="begin to read in the process that goes on to do so",
-                    )
+                    raise forked(self.name)
         finally:
             if os.getpid() == process:
                 self._end()

@@ -22,7 +22,7 @@ from ignitetf.read.error_context import Place
 from ignitetf.wire.blocks import BlockDecoder
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.decoder import Decoder
-from ignitetf.wire.frames import Page
+from ignitetf.wire.frames import Page, join_pages
 from ignitetf.wire.keysets import KeySet
 from ignitetf.wire.schema import Batch, Schema
 from ignitetf.wire.types import TypeRegistry
@@ -109,9 +109,7 @@ class PageDecoder:
         if self._keys is not None:
             pages = [self._keys.entries(page) for page in pages]
         counts = [page.count for page in pages]
-        data = self._pool.take(sum(page.data.nbytes for page in pages))
-        np.concatenate([page.data for page in pages], out=data)
-        parts = self._parts(Page(sum(counts), False, data))
+        parts = self._parts(join_pages(pages, self._pool.take))
         if not self._blocks:
             return Decoded(parts, counts, fingerprints(parts[0], counts))
         ends = np.cumsum(counts).tolist()

@@ -10,6 +10,7 @@ be fetched again with those delivered before.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from typing import Final
@@ -243,9 +244,9 @@ class CacheReader:
         """About as many bytes as a page of a scan has: more where a page takes long to come."""
         return max(self.page_bytes, min(_MOST_PAGE_BYTES, self.options.in_flight_bytes))
 
-    @property
+    @functools.cached_property
     def unit_bytes(self) -> float:
-        """About as many bytes as a partition has; 0 if that is not known."""
+        """About as many bytes as a partition had at the first use; 0 if that is not known."""
         rows = self.manifest.rows if self.manifest is not None else 0
         return self.entry_bytes * (rows or self.entry_count()) / max(1, self.partition_count)
 

@@ -24,10 +24,11 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, cast
 
-from ignitetf.errors import ConfigError, IgniteTFError
+from ignitetf.errors import IgniteTFError
 from ignitetf.net.client import Client
 from ignitetf.net.retry import is_retryable
 from ignitetf.read.cursor import Times
+from ignitetf.read.error_context import forked
 from ignitetf.read.page_query import Query, RetryPolicy, UnitPage, UnitRun
 from ignitetf.read.scan_thread import RUN_SHARE, ScanThread, WholeUnit, owners_of
 
@@ -131,11 +132,7 @@ def _in_order(
             yield _joined(run, stream)
             run, nbytes = [], 0
         if os.getpid() != process:
-            raise ConfigError(
-                f"{query.name}: the process was forked while it read, and the threads that"
-                " receive are its parent's",
-                hint="begin to read in the process that goes on to do so",
-            )
+            raise forked(query.name)
         item = stream.take()
         if isinstance(item, WholeUnit):
             run.append(item)

@@ -61,7 +61,6 @@ class UnitReading:
         self._ends = ends
         self._next_end = 0  # index into `ends`
         self._rows = 0
-        self._pool = reader.page_pools.pop() if reader.page_pools else BufferPool()
         # Of the present unit: records so far, the mark of each page, and pages that came again.
         self._unit, self._first, self._again = -1, 0, 0
         self._marks: list[int] = []
@@ -69,8 +68,9 @@ class UnitReading:
     def batches(self) -> Generator[UnitBatch, None, None]:
         """Yield the batches, and the marks of the ends."""
         reader = self._reader
+        pool = reader.page_pools.pop() if reader.page_pools else BufferPool()
         try:
-            query, keys = self._query()
+            query, keys = self._query(pool)
             size = self._expected(keys)
             pages = scan_runs(
                 reader.client,
@@ -84,9 +84,9 @@ class UnitReading:
                     yield from self._run(item) if isinstance(item, UnitRun) else self._page(item)
             reader.changes.check_size(size, self._rows)
         finally:
-            reader.page_pools.append(self._pool)
+            reader.page_pools.append(pool)
 
-    def _query(self) -> tuple[Query, KeySet | None]:
+    def _query(self, pool: BufferPool) -> tuple[Query, KeySet | None]:
         reader = self._reader
         page, selection = reader.page_size(), reader.selection
         keys: KeySet | None = None
@@ -96,7 +96,7 @@ class UnitReading:
         else:
             query = selection.query(page)
         schema = reader.schema if reader.split is None else reader.split.scanned(reader.schema)
-        decoder = partial(reader.decoder, keys, schema, self._pool)
+        decoder = partial(reader.decoder, keys, schema, pool)
         run_bytes = reader.page_bytes
         return replace(query, decoder=decoder, times=reader.times, run_bytes=run_bytes), keys
 

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from ignitetf.errors import ConfigError
 from ignitetf.net.client import Client
 from ignitetf.sql import split
 from ignitetf.sql.tokens import tokens
 from ignitetf.ui.cells import Cell, cell
+from ignitetf.wire.sql_values import Values
 
 __all__ = ["Answer", "only_statement", "reads_only", "run_statement"]
 
@@ -89,10 +91,15 @@ def run_statement(client: Client, text: str, *, write: bool) -> Answer:
     with client.sql(statement, page_size=_PAGE_ROWS, timeout_s=LIMIT_S, only_query=query) as result:
         answer = Answer(result.columns, changed=result.update_count)
         if answer.changed is None:
-            for row in result:
+            rows = (row for page in result.pages() for row in _rows_of(page))
+            for row in rows:
                 if len(answer.rows) == _MOST_ROWS:
                     answer.more = True
                     break
                 answer.rows.append([cell(value) for value in row])
     answer.seconds = time.monotonic() - begin
     return answer
+
+
+def _rows_of(page: Sequence[Values]) -> Iterator[tuple[Any, ...]]:
+    return zip(*(values.to_python() for values in page), strict=True)

@@ -12,6 +12,7 @@ Source: Apache Ignite 2.17.0, `ClientMessageParser`, `ClientResponse` (head of a
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -32,6 +33,7 @@ __all__ = [
     "count_in_head",
     "cursor_in_head",
     "framed",
+    "join_pages",
     "read_answer_head",
     "read_answer_length",
     "read_counted_head",
@@ -222,6 +224,22 @@ def read_page(body: memoryview) -> Page:
     if body[-1] > 1:
         raise WireError(f"page ends with byte {body[-1]}, expected a bool")
     return Page(count, bool(body[-1]), np.frombuffer(body, np.uint8)[4:-1])
+
+
+def join_pages(pages: Sequence[Page], room: Callable[[int], NDArray[np.uint8]]) -> Page:
+    """Return the entries of several pages as one page, which is as much the last one as the last.
+
+    Args:
+        pages: The pages, one or more. A single one is returned as it is.
+        room: Returns memory for so many bytes, uint8 `[nbytes]`; the entries are copied there.
+    """
+    if len(pages) == 1:
+        return pages[0]
+    import numpy as np  # not for a handshake
+
+    data = room(sum(page.data.nbytes for page in pages))
+    np.concatenate([page.data for page in pages], out=data)
+    return Page(sum(page.count for page in pages), pages[-1].more, data)
 
 
 def _int32(body: memoryview, at: int) -> int:
