@@ -50,10 +50,15 @@ class StreamSource(ArrowTable):
         self._id = self._stamp() if self.resumable else uuid.uuid4().hex
 
     def _stamp(self) -> str:
-        """Return a digest of the schema, the number of rows, and the first ones."""
+        """Return a digest of the schema, the number of rows, and the first ones.
+
+        Ends the stream, as some libraries (DuckDB) have one at a time; the load opens another.
+        """
         pa = import_pyarrow("Arrow streams")
         with reading(self.place.name, _HINT):
-            first = next(pa.RecordBatchReader.from_stream(self._value), None)
+            reader, self._reader = self._reader, None
+            first = next(reader, None)
+            reader.close()
             sink = pa.BufferOutputStream()
             with pa.ipc.new_stream(sink, self._schema) as writer:
                 if first is not None:
