@@ -45,6 +45,8 @@ CHANGED: Final = (
     "ClusterNode.isLocal()",
 )
 _DISTINCT: Final = re.compile(r"\(\s*DISTINCT\b", re.IGNORECASE)
+# What a node appends to the message about a transaction: all its fields, in a kilobyte.
+_TRANSACTION: Final = re.compile(r"(?:: | \[timeout=\d+, tx=)?GridNearTx\w+ ?\[.*")
 _H2_CODE: Final = re.compile(r" \[\d{5}-\d+\]")
 
 
@@ -52,6 +54,7 @@ def plain_text(message: str) -> str:
     """Reduce a node's message to one line without Java class names or repetitions."""
     text = message.strip().splitlines()[0] if message.strip() else ""
     text = _SQL_STATE.sub("", text.split("; SQL statement:")[0])
+    text = _TRANSACTION.sub("", text)
     text = _JAVA_CLASS.sub("", _FROM_OTHER_NODE.sub(r"\1", text))
     text = _H2_CODE.sub("", text).removeprefix("Failed to parse query. ")
     return ": ".join(dict.fromkeys(text.split(": ")))

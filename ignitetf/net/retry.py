@@ -59,6 +59,11 @@ _UNSETTLED: Final = (
     "ClusterTopology",
     "Failed to send",
     "rolled back",
+    "rollback-only",
+    # Its message names no class of Java where the node throws it itself.
+    "transaction timed out",
+    "Transaction has been timed out",
+    "Invalid transaction state",
     "Committing a transaction has produced",
     "Failed to commit transaction",
     "Heuristic",

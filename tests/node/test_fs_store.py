@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from ignitetf.fs import meta
 from ignitetf.fs.check import check
 from ignitetf.fs.files import close_together
 from ignitetf.fs.records import Entry
@@ -101,6 +102,42 @@ def test_a_discarded_writer_leaves_the_old_file_and_no_chunk(store):
     assert read(store, "/f") == b"old"
     consistent(store)
     assert store.chunks.count() == 1
+
+
+@pytest.mark.parametrize("step", ["lock", "put", "remove", "commit", "waits"])
+def test_a_transaction_that_met_its_time_limit_runs_again(store, monkeypatch, step):
+    monkeypatch.setattr(meta, "_LOCK_TIMEOUT_MS", 200)
+    store.meta.put_all({"k": b"old", "other": b"1"})
+    tries = []
+
+    def late(transaction):
+        transaction.lock(["k"])
+        transaction.put({"k": b"new"})
+        tries.append(transaction)
+        if len(tries) == 1:
+            time.sleep(0.5)
+        if step == "lock":
+            transaction.lock(["other"])
+        elif step == "put":
+            transaction.put({"other": b"2"})
+        elif step == "remove":
+            transaction.remove(["other"])
+
+    def holds(transaction):
+        transaction.lock(["k"])
+        tries.append(transaction)
+        if len(tries) == 1:
+            # Another transaction waits in vain for the lock, and is run again after this one.
+            waiting.start()
+            time.sleep(0.5)
+
+    waiting = threading.Thread(target=lambda: store.meta.transact(late))
+    store.meta.transact(holds if step == "waits" else late)
+    if step == "waits":
+        waiting.join(20)
+    assert len(tries) > 1
+    assert store.meta.get("k") == b"new"
+    assert store.meta.get("other") == {"put": b"2", "remove": None}.get(step, b"1")
 
 
 @pytest.mark.parametrize("moved", [False, True])

@@ -105,6 +105,13 @@ SAID = {
     "Value conversion failed [column=V, from=java.lang.String, to=java.lang.Integer]": (
         "Value conversion failed [column=V, from=java.lang.String, to=java.lang.Integer]"
     ),
+    "Cache transaction timed out: GridNearTxLocal[xid=81b0, mappings=IgniteTxMappingsImpl []]": (
+        "Cache transaction timed out"
+    ),
+    "Failed to acquire lock within provided timeout for transaction [timeout=300,"
+    " tx=GridNearTxLocal [xid=81b0]]": (
+        "Failed to acquire lock within provided timeout for transaction"
+    ),
     "Cache does not exist [cacheId= 84]": "Cache does not exist [cacheId= 84]",
     " \n": "",
 }
