@@ -127,12 +127,4 @@ def test_what_a_node_says_is_told_plainly(raw, text):
 
 def test_an_error_of_sql_is_one_wherever_it_was_evaluated():
     kinds = [type(server_error(1, raw)) for raw in SAID]
-    assert kinds == [
-        ServerError,
-        SqlError,
-        SqlError,
-        SqlError,
-        ServerError,
-        ServerError,
-        ServerError,
-    ]
+    assert kinds == [ServerError, *3 * [SqlError], *5 * [ServerError]]
