@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -93,7 +94,8 @@ def _look(settings: Settings) -> str:
     columns = next(open_rows(TEST, settings=settings).batches(200))["val"]
     first = [int(np.flatnonzero(columns["LABEL"] == label)[0]) for label in range(10)]
     strip = np.hstack([columns["IMAGE"][row, :, :, 0] for row in first])
-    return half_blocks(Image.fromarray((strip * 15).astype(np.uint8)), strip.shape[1])
+    image = Image.fromarray((strip * 15).astype(np.uint8))
+    return half_blocks(image, strip.shape[1], colored=sys.stderr.isatty())
 
 
 class _Training:

@@ -204,13 +204,14 @@ def _blocks(picture: Image.Image | None, cells: int) -> list[str]:
     return [f"{before}{line}{after}" for line in half_blocks(fitted, fitted.width).split("\n")]
 
 
-def half_blocks(image: Image.Image, width: int) -> str:
+def half_blocks(image: Image.Image, width: int, *, colored: bool = True) -> str:
     """Draw an image as terminal text of `width` columns: two pixels a character, 24-bit colours.
 
-    With `NO_COLOR` in the environment it is drawn in shades, one pixel a character.
+    With `colored=False`, or `NO_COLOR` in the environment, it is drawn in shades, one pixel a
+    character, without escape codes.
     """
     height = max(2, round(image.height * width / image.width) // 2 * 2)
-    if os.environ.get("NO_COLOR"):
+    if not colored or os.environ.get("NO_COLOR"):
         gray = np.asarray(image.convert("L").resize((width, height // 2)))
         rows = (gray.astype(int) * len(_SHADES) // 256).tolist()
         return "\n".join("".join(_SHADES[shade] for shade in row) for row in rows)
