@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ignitetf.cli.options import Connect, connected
-from ignitetf.cli.output import OutputOption, note, show
+from ignitetf.cli.output import OutputOption, note, show, terminal_width
 from ignitetf.cli.quiet import quiet_tensorflow
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def demo(
     quiet_tensorflow()
     from ignitetf.demo import run_demo
 
-    show(run_demo(settings, note, node), output)
+    show(run_demo(settings, note, node, terminal_width(sys.stderr)), output)
 
 
 def _listens(settings: Settings) -> bool:

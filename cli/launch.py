@@ -94,16 +94,16 @@ def launch(
     spec = LaunchSpec(
         script,
         tuple(arguments or ()),
-        workers,
-        parameter_servers,
-        data,
-        restarts,
-        None if elastic is None else elastic_range(elastic),
-        start_timeout,
-        end_timeout,
-        grace,
-        engine_name,
-        keras,
+        workers=workers,
+        parameter_servers=parameter_servers,
+        data=data,
+        restarts=restarts,
+        elastic=None if elastic is None else elastic_range(elastic),
+        start_timeout_s=start_timeout,
+        end_timeout_s=end_timeout,
+        grace_s=grace,
+        engine=engine_name,
+        keras=keras,
     )
     # Before the cluster is asked: a wrong name needs none.
     check_spec(spec)

@@ -11,22 +11,17 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-from PIL import Image
-
-from ignitetf.explore.preview import half_blocks
+from ignitetf.explore.preview import contact_sheet
 from ignitetf.load.loader import load_dataset
 from ignitetf.load.sources import open_source
 from ignitetf.net.client import Client
 from ignitetf.node import Node
-from ignitetf.read.rows import open_rows
 from ignitetf.settings import Settings
 
 __all__ = ["run_demo"]
@@ -44,14 +39,17 @@ _ENDED_IN: Final = 7
 _BATCHES_BEFORE_END: Final = 13
 
 
-def run_demo(settings: Settings, say: Callable[[str], None], node: Node | None) -> dict[str, Any]:
+def run_demo(
+    settings: Settings, say: Callable[[str], None], node: Node | None, columns: int | None
+) -> dict[str, Any]:
     """Load the digits, look at them, train, save, restore; and do it with disturbances.
 
     Args:
         settings: Where the cluster is.
-        say: Receives a line for each step, and a picture.
+        say: Receives a line for each step, and the images.
         node: A node that was started for this, of several members. The last one is killed during
             the training, and started again. None spares whatever runs there.
+        columns: Width of the terminal that shows what `say` receives; None draws no images.
 
     Returns:
         `rows`, `test_accuracy`, `restored_accuracy`, `killed` (members), `resumed_equal` (None if
@@ -59,7 +57,8 @@ def run_demo(settings: Settings, say: Callable[[str], None], node: Node | None) 
         `read_rows_per_s`, `address`.
     """
     rows, rate = _load(settings, say, copies=0 if node is None else 1)
-    say(_look(settings))
+    if columns is not None:
+        say(_look(settings, columns))
     training = _Training(settings, say)
     result = training.run(node)
     return {
@@ -89,13 +88,10 @@ def _load(settings: Settings, say: Callable[[str], None], copies: int) -> tuple[
     return rows, round(rows / seconds) if seconds else 0
 
 
-def _look(settings: Settings) -> str:
-    """Return a picture of a digit of each class, as text for a terminal."""
-    columns = next(open_rows(TEST, settings=settings).batches(200))["val"]
-    first = [int(np.flatnonzero(columns["LABEL"] == label)[0]) for label in range(10)]
-    strip = np.hstack([columns["IMAGE"][row, :, :, 0] for row in first])
-    image = Image.fromarray((strip * 15).astype(np.uint8))
-    return half_blocks(image, strip.shape[1], colored=sys.stderr.isatty())
+def _look(settings: Settings, columns: int) -> str:
+    """Return a digit of each class with its label, as text for a terminal."""
+    with Client(settings) as client:
+        return contact_sheet(client, TEST, count=10, columns=10).text(columns)
 
 
 class _Training:

@@ -39,6 +39,9 @@ _GAP: Final = 4
 _BACKGROUND: Final = (250, 250, 250)
 _INK: Final = (40, 40, 40)
 _BROKEN: Final = (200, 60, 60)
+# Grey pixels below this are a mask, classes, or levels of another scale (the digits of scikit-learn
+# have 17): they would all be black.
+_FEW_LEVELS: Final = 32
 _SHADES: Final = " ░▒▓█"
 
 
@@ -204,14 +207,13 @@ def _blocks(picture: Image.Image | None, cells: int) -> list[str]:
     return [f"{before}{line}{after}" for line in half_blocks(fitted, fitted.width).split("\n")]
 
 
-def half_blocks(image: Image.Image, width: int, *, colored: bool = True) -> str:
+def half_blocks(image: Image.Image, width: int) -> str:
     """Draw an image as terminal text of `width` columns: two pixels a character, 24-bit colours.
 
-    With `colored=False`, or `NO_COLOR` in the environment, it is drawn in shades, one pixel a
-    character, without escape codes.
+    With `NO_COLOR` in the environment it is drawn in shades, one pixel a character.
     """
     height = max(2, round(image.height * width / image.width) // 2 * 2)
-    if not colored or os.environ.get("NO_COLOR"):
+    if os.environ.get("NO_COLOR"):
         gray = np.asarray(image.convert("L").resize((width, height // 2)))
         rows = (gray.astype(int) * len(_SHADES) // 256).tolist()
         return "\n".join("".join(_SHADES[shade] for shade in row) for row in rows)
@@ -259,8 +261,10 @@ def picture_of(value: Any) -> Image.Image | None:
         return None
     if value.ndim == 3 and value.shape[2] == 1:
         value = value[:, :, 0]
+    if value.ndim == 2 and (value.dtype == np.uint16 or value.max() < _FEW_LEVELS):
+        return _scaled(value)
     if value.dtype == np.uint16:
-        return _scaled(value) if value.ndim == 2 else None
+        return None
     if value.ndim == 2 or (value.ndim == 3 and value.shape[2] in (3, 4)):
         return Image.fromarray(np.ascontiguousarray(value)).convert("RGB")
     return None

@@ -59,10 +59,10 @@ _UNSETTLED: Final = (
     "ClusterTopology",
     "Failed to send",
     "rolled back",
-    "rollback-only",
-    # Its message names no class of Java where the node throws it itself.
-    "transaction timed out",
-    "Transaction has been timed out",
+    # A transaction past its limit, whose error names no class of Java where the node throws it
+    # itself: "Cache transaction timed out", "Transaction has been timed out".
+    "timed out",
+    # The same, caught while it was being rolled back.
     "Invalid transaction state",
     "Committing a transaction has produced",
     "Failed to commit transaction",

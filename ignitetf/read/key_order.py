@@ -16,6 +16,7 @@ No sockets and no TensorFlow here.
 from __future__ import annotations
 
 import functools
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -202,7 +203,7 @@ class Turns:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepOrder:
+class StepOrder(ABC):
     """An order whose epoch has places from 0 on, read in global steps.
 
     Attributes:
@@ -218,9 +219,9 @@ class StepOrder:
     known: Final = True
 
     @property
+    @abstractmethod
     def total(self) -> int:
         """Number of places of an epoch."""
-        raise NotImplementedError
 
     def slices(self, position: Position, shard: Shard) -> Slices:
         """Return the places that a worker has left to read from a position on.

@@ -108,13 +108,13 @@ def test_a_discarded_writer_leaves_the_old_file_and_no_chunk(store):
 def test_a_transaction_that_met_its_time_limit_runs_again(store, monkeypatch, step):
     monkeypatch.setattr(meta, "_LOCK_TIMEOUT_MS", 200)
     store.meta.put_all({"k": b"old", "other": b"1"})
-    tries = []
+    late_tries, holding_tries = [], []
 
     def late(transaction):
         transaction.lock(["k"])
         transaction.put({"k": b"new"})
-        tries.append(transaction)
-        if len(tries) == 1:
+        late_tries.append(transaction)
+        if len(late_tries) == 1:
             time.sleep(0.5)
         if step == "lock":
             transaction.lock(["other"])
@@ -125,17 +125,20 @@ def test_a_transaction_that_met_its_time_limit_runs_again(store, monkeypatch, st
 
     def holds(transaction):
         transaction.lock(["k"])
-        tries.append(transaction)
-        if len(tries) == 1:
-            # Another transaction waits in vain for the lock, and is run again after this one.
-            waiting.start()
+        holding_tries.append(transaction)
+        if len(holding_tries) == 1:
+            # The other waits for the lock, in vain at first, while this one outlives its limit.
+            other.start()
             time.sleep(0.5)
 
-    waiting = threading.Thread(target=lambda: store.meta.transact(late))
-    store.meta.transact(holds if step == "waits" else late)
+    other = threading.Thread(target=lambda: store.meta.transact(late))
     if step == "waits":
-        waiting.join(20)
-    assert len(tries) > 1
+        store.meta.transact(holds)
+        other.join(30)
+        assert not other.is_alive() and len(holding_tries) > 1
+    else:
+        store.meta.transact(late)
+    assert len(late_tries) > 1
     assert store.meta.get("k") == b"new"
     assert store.meta.get("other") == {"put": b"2", "remove": None}.get(step, b"1")
 

@@ -152,6 +152,29 @@ def test_an_action_is_told_how_the_try_before_ended(clock):
     assert len(clock.slept) == 2
 
 
+# What a node of 2.17 says of a transaction that met its limit, by the moment.
+ENDED = (
+    "Cache transaction timed out: GridNearTxLocal[xid=1]",
+    "class org.apache.ignite.transactions.TransactionTimeoutException: Failed to acquire lock",
+    "Transaction has been timed out: GridNearTxLocal[xid=1]",
+    "Cache transaction is marked as rollback-only (will be rolled back automatically): xid=1",
+    "Invalid transaction state for commit [state=ROLLING_BACK, tx=1]",
+    "Failed to commit transaction, transaction is concurrently rolled back on timeout: xid=1",
+)
+
+
+@pytest.mark.parametrize("message", ENDED)
+def test_a_transaction_that_met_its_limit_is_run_again(clock, message):
+    errors = iter([ServerError("x", server_message=message)])
+
+    def action(earlier):
+        for error in errors:
+            raise error
+        return earlier
+
+    assert retry(SETTINGS, action).server_message == message
+
+
 @pytest.mark.parametrize(
     ("error", "limit_s"),
     [

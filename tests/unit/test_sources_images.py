@@ -566,6 +566,16 @@ def test_odd_pictures_are_shown_and_damaged_ones_are_none(tmp_path):
     assert picture_of(np.zeros((0, 5, 1), np.uint16)) is None
 
 
+@pytest.mark.parametrize("largest", range(256))
+def test_grey_pixels_of_few_levels_are_shown_over_all_brightness(largest):
+    pixels = np.arange(largest + 1, dtype=np.uint8).reshape(1, -1, 1)
+    shown = np.asarray(picture_of(pixels))
+    assert shown.shape == (1, largest + 1, 3) and (np.diff(shown[0, :, 0].astype(int)) > 0).all()
+    assert shown.max() == (255 if 0 < largest < 32 else largest)
+    colours = np.repeat(pixels, 3, axis=2)
+    assert (np.asarray(picture_of(colours)) == colours).all()  # as they are
+
+
 def test_16_bits_of_grey_are_all_loaded(tmp_path):
     pixels = np.array([[0, 255, 256], [40_000, 65_534, 65_535]], np.uint16)
     Image.fromarray(pixels).save(tmp_path / "a.png")
