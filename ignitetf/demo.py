@@ -32,6 +32,8 @@ CHECKPOINT: Final = "igfs:///demo/digits"
 LOGS: Final = "igfs:///demo/logs"
 _BATCH: Final = 64
 _EPOCHS: Final = 12
+# The data are shuffled where they are read.
+_FIT: Final[dict[str, Any]] = {"epochs": _EPOCHS, "shuffle": False, "verbose": 0}
 _PARTITIONS: Final = 8
 # A node is killed in one epoch, and the second training is ended in the middle of another one.
 _KILLED_IN: Final = 4
@@ -162,12 +164,12 @@ class _Training:
         model = _model()
         if not self._native:
             batches = self._train.batch(_BATCH)
-            model.fit(batches, epochs=_EPOCHS, shuffle=False, verbose=0, callbacks=[*callbacks])
+            model.fit(batches, **_FIT, callbacks=callbacks)
             return model, None
         from ignitetf.train.backup import BackupAndRestore
 
         backup = BackupAndRestore(f"igfs:///demo/{name}", self._train, _BATCH, save_freq=5)
-        model.fit(backup.batches, epochs=_EPOCHS, verbose=0, callbacks=[backup, *callbacks])
+        model.fit(backup.batches, **_FIT, callbacks=[backup, *callbacks])
         return model, backup.resumed
 
     def _resume(self, wanted: Any) -> bool:

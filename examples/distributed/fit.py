@@ -38,7 +38,8 @@ with group.scope():
 train = IgniteDataset("MNIST_TRAIN", as_supervised=True, order="global", shuffle=1, even="drop")
 test = IgniteDataset("MNIST_TEST", as_supervised=True, even="drop")
 # Where workers train alike, one of them is enough to say how.
-model.fit(train.batch(group.batch(BATCH)), epochs=EPOCHS, verbose=2 if group.worker == 0 else 0)
+verbose = 2 if group.worker == 0 else 0
+model.fit(train.batch(group.batch(BATCH)), epochs=EPOCHS, shuffle=False, verbose=verbose)
 found = model.evaluate(test.batch(group.batch(BATCH)), verbose=0, return_dict=True)
 print(f"worker {group.worker} of {group.workers}: {found}")
 weights = sum(float(abs(w).sum()) for w in model.get_weights())

@@ -37,7 +37,7 @@ class BackupAndRestore(BackgroundCheckpoint):
 
         dataset = IgniteDataset("MNIST_TRAIN", shuffle=7, as_supervised=True)
         backup = BackupAndRestore("igfs:///run1/backup", dataset, 128, save_freq=500)
-        model.fit(backup.batches, epochs=10, callbacks=[backup])
+        model.fit(backup.batches, epochs=10, shuffle=False, callbacks=[backup])
 
     The same program, restarted after it was killed, trains the remaining batches of the interrupted
     epoch and the remaining epochs. With deterministic ops it ends with the same weights as an
@@ -229,7 +229,8 @@ class BackupAndRestore(BackgroundCheckpoint):
         kinds = [*note["variables"], *note["metrics"]]
         copies = [tf.Variable(tf.zeros(shape, dtype)) for shape, dtype in kinds]
         saved = tf.train.Checkpoint(values=[tf.Variable(""), *copies])
-        saved.read(path).assert_existing_objects_matched()
+        # Partial: the counter of the manager that saved it is not taken.
+        saved.read(path).assert_existing_objects_matched().expect_partial()
         for variable, copy in zip(variables, copies, strict=False):
             variable.assign(copy)
         self._metrics = [copy.numpy() for copy in copies[len(variables) :]]

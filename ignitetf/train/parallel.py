@@ -60,7 +60,8 @@ def data_parallel() -> DataParallel:
         group = data_parallel()
         with group.scope():
             model = ...
-        model.fit(IgniteDataset("MNIST_TRAIN", even="drop").batch(group.batch(64)))
+        train = IgniteDataset("MNIST_TRAIN", even="drop").batch(group.batch(64))
+        model.fit(train, shuffle=False)
 
     Call it once, before TensorFlow, JAX or Keras do anything; importing them is fine. Which worker this is, and where
     the others are, comes from `TF_CONFIG`, and with JAX from `JAX_COORDINATOR_ADDRESS`,

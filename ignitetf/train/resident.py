@@ -71,7 +71,7 @@ def device_resident(
     """Read a data set into the memory of a device, and return batches gathered there.
 
         batches = device_resident(IgniteDataset("MNIST_TRAIN", as_supervised=True), 128, seed=7)
-        model.fit(batches, epochs=10)
+        model.fit(batches, epochs=10, shuffle=False)
 
         batches = device_resident(open_rows("MNIST_TRAIN"), 128, seed=7, framework="jax")
         for epoch in range(10):

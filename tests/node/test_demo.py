@@ -34,7 +34,8 @@ def demo(folder, *arguments, **environment):
     )
     assert done.returncode == 0, done.stderr[-3000:]
     # TensorFlow, absl and oneDNN say nothing about themselves.
-    assert not re.search(r"^[IWE]\d{4} |absl|oneDNN", done.stderr, re.MULTILINE), done.stderr
+    noise = r"^[IWE]\d{4} |absl|oneDNN|^WARNING|^warning"
+    assert not re.search(noise, done.stderr, re.MULTILINE), done.stderr
     return json.loads(done.stdout), done.stderr
 
 

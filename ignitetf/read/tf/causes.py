@@ -54,7 +54,7 @@ def own_errors() -> Iterator[None]:
     """Raise ignitetf's own errors instead of TensorFlow's versions of them.
 
         with own_errors():
-            model.fit(dataset.batch(128).prefetch(2), epochs=10)
+            model.fit(dataset.batch(128).prefetch(2), epochs=10, shuffle=False)
 
     TensorFlow only knows its own exception classes. An error of a dataset comes out of `fit`,
     `reduce`, a `tf.function` or a step after the dataset as `tf.errors.UnknownError` or
