@@ -60,9 +60,7 @@ def _in_memory(profile: Profile) -> tf.data.Dataset:
 def _array(column: Column) -> Any:
     if column.lengths is None:
         return column.values
-    out = np.empty(len(column), object)
-    out[:] = column.to_bytes()
-    return out
+    return column.to_objects()
 
 
 def _records(profile: Profile, path: Path) -> tf.data.Dataset:

@@ -39,7 +39,9 @@ log = logging.getLogger(__name__)
 # vectorization.
 PARTS: Final = {
     "wire/_hash.c": "-O3",
-    "wire/_walk.c": "-O2",
+    "wire/_rows.c": "-O3",
+    "wire/_receive.c": "-O2",
+    "wire/_bytes.c": "-O2",
     "read/tf/_substr.c": "-O2",
     "fs/_gfile.c": "-O2",
 }
@@ -68,7 +70,8 @@ def shared_object(source: Path) -> Path:
     if (built := source.with_suffix(".so")).exists():
         return built
     words = " ".join((platform.machine(), *_FLAGS, _optimize(source)))
-    key = hashlib.sha256(source.read_bytes() + words.encode()).hexdigest()[:16]
+    texts = [path.read_bytes() for path in (source, *sorted(source.parent.glob("*.h")))]
+    key = hashlib.sha256(b"".join(texts) + words.encode()).hexdigest()[:16]
     cached = _cache_folder() / f"{source.stem.lstrip('_')}-{key}.so"
     if not cached.exists():
         build(source, cached)

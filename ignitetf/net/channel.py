@@ -14,8 +14,8 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from ignitetf.errors import (
     ConnectError,
@@ -26,7 +26,7 @@ from ignitetf.errors import (
 )
 from ignitetf.net.failures import server_error
 from ignitetf.net.handshake import open_connection
-from ignitetf.net.incoming import Incoming
+from ignitetf.net.incoming import Incoming, Through
 from ignitetf.net.refusals import cause
 from ignitetf.settings import Settings
 from ignitetf.wire.answers import read_error, read_int
@@ -40,8 +40,13 @@ from ignitetf.wire.frames import (
     read_answer_head,
     read_answer_length,
     read_counted_head,
+    request_frames,
     request_head,
 )
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = ["Channel", "is_ended"]
 
@@ -51,6 +56,8 @@ _RESTING_BYTES: Final = 32 << 20
 # Buffers passed to one sendmsg call; Linux accepts 1,024.
 _SEND_PARTS: Final = 256
 _BEGIN_BYTES: Final = MAX_HEAD_BYTES + 32  # the head and the beginning of the body
+
+OnHead = Callable[[int, memoryview, int], Through | None]
 
 
 class Channel:
@@ -106,11 +113,21 @@ class Channel:
         self._waiting.add(number)
         return number
 
-    def send_all(self, op: OpCode | int, bodies: Sequence[bytes]) -> list[int]:
+    def send_all(self, op: OpCode | int, bodies: Sequence[bytes] | NDArray[np.void]) -> list[int]:
         """Send several requests at once and return their ids.
 
         Of small requests this costs hardly more than sending one of them.
+
+        Args:
+            op: What they ask for.
+            bodies: Their bodies; an array for those of one size.
         """
+        if not isinstance(bodies, Sequence):
+            numbers = list(range(self._request_id + 1, self._request_id + 1 + len(bodies)))
+            self._send([memoryview(request_frames(op, numbers[0], bodies))] if numbers else [])
+            self._request_id += len(numbers)
+            self._waiting.update(numbers)
+            return numbers
         heads = [self._head(op, len(body)) for body in bodies]
         pairs = zip(heads, bodies, strict=True)
         self._send([memoryview(part) for (head, _), body in pairs for part in (head, body)])
@@ -141,20 +158,22 @@ class Channel:
         request_id: int,
         *,
         timeout_s: float | None = None,
-        on_head: Callable[[memoryview], object] | None = None,
+        on_head: OnHead | None = None,
     ) -> memoryview:
         """Return the body of the answer to `request_id`, keeping other answers that arrive first.
 
         Args:
             request_id: As returned by `send`.
             timeout_s: Limit in seconds until the answer begins, and for each further 64 KiB.
-            on_head: Called with the first bytes of the body (up to 32, fewer if it is shorter)
-                while the rest is still arriving, so that a request that depends on them can go out
-                early. Not called for an error answer, or for one received while waiting for
-                another.
+            on_head: Called for each answer that arrives, but for errors, with the id of its
+                request, the first bytes of its body (up to 32, fewer if it is shorter) and the
+                length of it, while the rest is still arriving: so that a request that depends on
+                them can go out early, and so that the body of the answer to `request_id` can be
+                taken as it arrives, by what this returns.
 
         Returns:
-            A view of a buffer that is not reused while any view of it is alive.
+            A view of a buffer that is not reused while any view of it is alive. Of a body that was
+            taken as it arrived, the bytes behind those.
 
         Raises:
             RequestTimeout: The limit passed; the channel is closed.
@@ -164,27 +183,57 @@ class Channel:
         """
         self._check_open()
         self._set_limit(self.settings.request_timeout_s if timeout_s is None else timeout_s)
-        try:
+        with self._explained():
             while (answer := self._early.pop(request_id, None)) is None:
                 head, frame = self._frame(request_id, on_head)
                 if head.request_id not in self._waiting:
                     raise WireError(f"answer to request {head.request_id}, which was not asked")
                 self._waiting.discard(head.request_id)
                 self._early[head.request_id] = head, frame
-        except WireError as error:
-            self.close()
-            raise error.at(self.address) from error
-        except IgniteTFError:
-            # Already explained: `on_head` sends the next request, which may itself fail.
-            self.close()
-            raise
-        except OSError as error:
-            raise self._broken(error, "waiting for an answer") from error
-        except BaseException:
-            # For example Ctrl-C in the middle of a frame: the bytes that follow are meaningless.
-            self.close()
-            raise
         return self._body(*answer)
+
+    # For `SmallUnits`, which receives by itself
+
+    @property
+    def socket_number(self) -> int:
+        """The socket's file descriptor, if the bytes on it are those of answers; else -1."""
+        return self._incoming.socket_number
+
+    @contextlib.contextmanager
+    def receiving(self, answered: Callable[[], Sequence[int]]) -> Iterator[None]:
+        """Close the channel at any failure of who receives by itself.
+
+        Args:
+            answered: Returns the ids of the requests whose answers were received.
+        """
+        self._check_open()
+        self._set_limit(self.settings.request_timeout_s)
+        with self._explained():
+            yield
+        self._waiting.difference_update(answered())
+
+    def receive_some(self, view: memoryview) -> int:
+        """Wait for some bytes, at most so many, and return how many came."""
+        return self._incoming.receive_some(view)
+
+    def take_bytes(self) -> memoryview:
+        """Take the bytes that have been received and belong to no answer yet."""
+        return self._incoming.take_here()
+
+    def return_bytes(self, data: memoryview) -> None:
+        """Have bytes, which are copied, received again before all others."""
+        self._incoming.return_bytes(data)
+
+    def early_answer(self, request_id: int) -> memoryview | None:
+        """Take the body of an answer that arrived while another was waited for; else None."""
+        if (found := self._early.get(request_id)) is None or found[0].failed:
+            return None
+        return self._body(*self._early.pop(request_id))
+
+    def return_answer(self, request_id: int, frame: memoryview) -> None:
+        """Keep an answer, with its head, for `receive`."""
+        self._waiting.discard(request_id)
+        self._early[request_id] = read_answer_head(frame), frame
 
     def next_answer(
         self, room: Callable[[int, int, int], memoryview], *, timeout_s: float | None = None
@@ -204,18 +253,8 @@ class Channel:
         """
         self._check_open()
         self._set_limit(self.settings.request_timeout_s if timeout_s is None else timeout_s)
-        try:
+        with self._explained(ServerError):
             return self._next_answer(room)
-        except ServerError:
-            raise
-        except WireError as error:
-            self.close()
-            raise error.at(self.address) from error
-        except OSError as error:
-            raise self._broken(error, "waiting for an answer") from error
-        except BaseException:
-            self.close()
-            raise
 
     def _next_answer(self, room: Callable[[int, int, int], memoryview]) -> int:
         beginning = memoryview(bytearray(COUNTED_HEAD_BYTES))
@@ -251,6 +290,11 @@ class Channel:
     def idle(self) -> bool:
         """Whether every request has been answered and received, so the channel can be reused."""
         return not self.closed and not self._waiting and not self._early
+
+    @property
+    def unanswered(self) -> int:
+        """Number of requests whose answer has not arrived as a whole."""
+        return len(self._waiting)
 
     def shrink(self) -> None:
         """Release most buffers until the channel is used again."""
@@ -298,9 +342,7 @@ class Channel:
             if parts and sent:
                 parts[0] = parts[0][sent:]
 
-    def _frame(
-        self, request_id: int, on_head: Callable[[memoryview], object] | None
-    ) -> tuple[AnswerHead, memoryview]:
+    def _frame(self, request_id: int, on_head: OnHead | None) -> tuple[AnswerHead, memoryview]:
         incoming = self._incoming
         begin = time.monotonic()
         length = read_answer_length(incoming.peek(LENGTH_BYTES))
@@ -309,13 +351,25 @@ class Channel:
         if on_head is not None:
             first = incoming.peek(min(length, _BEGIN_BYTES))
             head = read_answer_head(first)
-            if head.request_id == request_id and not head.failed:
-                on_head(first[head.begin :])
+            if not head.failed:
+                through = on_head(head.request_id, first[head.begin :], length - head.begin)
+                if through is not None and head.request_id == request_id:
+                    return self._hand_on(head, length, through)
         try:
             frame = incoming.take(length)
         except MemoryError as error:
             raise WireError(f"no memory for an answer of {length} bytes") from error
         return read_answer_head(frame), frame
+
+    def _hand_on(
+        self, head: AnswerHead, length: int, through: Through
+    ) -> tuple[AnswerHead, memoryview]:
+        lead = head.begin + through.lead
+        self._incoming.skip(lead)
+        through.receive(self._incoming, length - lead - through.tail)
+        return AnswerHead(head.request_id, False, head.topology, 0), self._incoming.take(
+            through.tail
+        )
 
     def _body(self, head: AnswerHead, frame: memoryview) -> memoryview:
         if head.topology is not None:
@@ -329,6 +383,27 @@ class Channel:
             self.close()
             raise error.at(self.address) from error
         raise server_error(status, message, address=self.address)
+
+    @contextlib.contextmanager
+    def _explained(self, *harmless: type[IgniteTFError]) -> Iterator[None]:
+        """Close the channel at any failure, but for these errors."""
+        try:
+            yield
+        except harmless:
+            raise
+        except WireError as error:
+            self.close()
+            raise error.at(self.address) from error
+        except IgniteTFError:
+            # Already explained: `on_head` sends the next request, which may itself fail.
+            self.close()
+            raise
+        except OSError as error:
+            raise self._broken(error, "waiting for an answer") from error
+        except BaseException:
+            # For example Ctrl-C in the middle of a frame: the bytes that follow are meaningless.
+            self.close()
+            raise
 
     def _broken(self, error: OSError, doing: str) -> ConnectError | RequestTimeout:
         self.close()

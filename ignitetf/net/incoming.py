@@ -2,9 +2,10 @@
 
 socket -> **incoming** -> channel
 
-A large answer is received into memory of its own, by one call that waits for all of it. Small ones
-are received several at a time, as many as have arrived, and are used where they lie: a call for
-each would cost more than the bytes.
+A large answer is received into memory of its own, by one call that waits for all of it, or in
+pieces, each of which is used while it is still in the processor's cache. Small answers are received
+several at a time, as many as have arrived, and are used where they lie: a call for each would cost
+more than the bytes.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import socket
 import ssl
 import sys
 import time
-from typing import Final
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 from ignitetf.wire.buffers import BufferPool
 
-__all__ = ["KERNEL_LIMITS", "Incoming", "Progress"]
+__all__ = ["KERNEL_LIMITS", "SMALL_BYTES", "Incoming", "Progress", "Through"]
 
 # With kernel time limits one call receives a whole page without the GIL; elsewhere Python polls.
 KERNEL_LIMITS: Final = sys.platform in ("linux", "darwin")
@@ -26,8 +28,22 @@ _RECEIVE_BYTES: Final = 8 << 20
 # Less than this within a time limit is no progress.
 _PROGRESS_BYTES: Final = 64 << 10
 # Up to here an answer is small.
-_SMALL: Final = 128 << 10
+SMALL_BYTES: Final = 128 << 10
 _BLOCK_BYTES: Final = 512 << 10
+
+
+class Through(NamedTuple):
+    """Bytes of an answer that are handed on as they arrive.
+
+    Attributes:
+        lead: Bytes of the body before them.
+        tail: Bytes of the body behind them.
+        receive: Receives them all, so many, from the connection.
+    """
+
+    lead: int
+    tail: int
+    receive: Callable[[Incoming, int], None]
 
 
 class Progress:
@@ -80,6 +96,35 @@ class Incoming:
         self._fill(nbytes)
         return self._block[self._begin : self._begin + nbytes]
 
+    def receive_some(self, view: memoryview) -> int:
+        """Wait for some bytes, at most so many, and return how many came."""
+        return self._receive(view, whole=False)
+
+    @property
+    def socket_number(self) -> int:
+        """The socket's file descriptor, if the bytes on it are those of answers; else -1."""
+        return self._sock.fileno() if self.waits else -1
+
+    @property
+    def bytes_here(self) -> int:
+        """Bytes that were received and are still to be taken."""
+        return self._end - self._begin
+
+    def take_here(self) -> memoryview:
+        """Take the bytes that are here."""
+        begin, self._begin = self._begin, self._end
+        return self._block[begin : self._end]
+
+    def return_bytes(self, data: memoryview) -> None:
+        """Put bytes, of which a copy is made, before all that are still to come; none are here."""
+        self._small = True
+        if not len(data):
+            return
+        if len(data) > len(self._block) - self._end:
+            self._turn(len(data))
+        self._block[self._end : self._end + len(data)] = data
+        self._end += len(data)
+
     def skip(self, nbytes: int) -> None:
         """Take bytes that were looked at."""
         self._begin += nbytes
@@ -94,7 +139,7 @@ class Incoming:
             OSError: The connection broke, or a time limit passed.
             MemoryError: There is no memory for so much.
         """
-        self._small = nbytes <= _SMALL
+        self._small = nbytes <= SMALL_BYTES
         if self._small:
             self._fill(nbytes)
             self._begin += nbytes

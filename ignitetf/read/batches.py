@@ -23,14 +23,13 @@ from ignitetf.read.options import PAGE_BYTES
 from ignitetf.read.plan import Piece, Position, ScanOrder, Shard, Window
 from ignitetf.read.reader import CacheReader
 from ignitetf.read.window import (
-    ALIGNED_ROWS,
     MANY_ROWS,
     Filling,
     inverse,
     piece_rows,
 )
-from ignitetf.wire.buffers import BufferPool
-from ignitetf.wire.concat import concat
+from ignitetf.wire.buffers import ALIGNED_ROWS, BufferPool
+from ignitetf.wire.concat import concat, merged
 from ignitetf.wire.schema import Batch
 
 __all__ = [
@@ -46,6 +45,8 @@ __all__ = [
 # Batches are joined until they have this many bytes, because each hand-over to TensorFlow has a
 # cost. A full page crosses alone, blocks about as many together as fill a page.
 _LEAST_BYTES: Final = PAGE_BYTES * 3 // 4
+# From so many bytes on, another page costs less than the copy that adds to this one.
+_LEAST_OWN_BYTES: Final = PAGE_BYTES // 8
 
 
 def read_rows(
@@ -186,7 +187,9 @@ def join_batches(
     """Join batches up to about a page, or cut them to exactly `exact_rows`.
 
     Pages of many rows have a multiple of `ALIGNED_ROWS` rows. For any dtype these are a multiple of
-    64 bytes, so TensorFlow can cut batches out of the page without a copy.
+    64 bytes, so TensorFlow can cut batches out of the page without a copy. Batches that follow each
+    other in memory are one view of it; one that begins elsewhere begins another page, if the last
+    one is not small.
     """
     if exact_rows is not None:
         yield from _cut(batches, exact_rows, drop_remainder)
@@ -195,15 +198,20 @@ def join_batches(
     rows = nbytes = 0
     with contextlib.closing(batches):
         for batch in batches:
-            waiting.append(batch)
+            parts = merged([*waiting, batch])
+            if len(parts) > len(waiting) and nbytes >= _LEAST_OWN_BYTES:
+                yield waiting
+                rows = nbytes = 0
+                parts = [batch]
+            waiting = parts
             rows, nbytes = rows + len(batch), nbytes + batch.nbytes
             if nbytes < _LEAST_BYTES:
                 continue
-            rest = rows % ALIGNED_ROWS
-            if rows < MANY_ROWS or rest >= len(batch):
+            rest, last = rows % ALIGNED_ROWS, waiting[-1]
+            if rows < MANY_ROWS or rest >= len(last):
                 rest = 0
-            yield [*waiting[:-1], batch[: len(batch) - rest]]
-            waiting, rows = ([batch[len(batch) - rest :]] if rest else []), rest
+            yield [*waiting[:-1], last[: len(last) - rest]]
+            waiting, rows = ([last[len(last) - rest :]] if rest else []), rest
             nbytes = sum(b.nbytes for b in waiting)
         if waiting:
             yield waiting

@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ignitetf.errors import DataChanged, IgniteTFError, PartitionLost
 from ignitetf.net.client import Client
 from ignitetf.wire.schema import Batch, Column
 
-__all__ = ["Changes", "fingerprint", "fingerprints", "with_lost_partitions"]
+__all__ = ["Changes", "fingerprint", "fingerprints", "key_mark", "with_lost_partitions"]
 
 log = logging.getLogger(__name__)
 _SHOWN = 20
@@ -72,10 +74,20 @@ class Changes:
 
     def check_keys(self, partition: int, marks: Sequence[int]) -> None:
         """Compare the keys of a partition with those of an earlier epoch."""
-        mark = zlib.crc32(np.array(marks, "<u4").tobytes())
+        mark = marks[0] if len(marks) == 1 else zlib.crc32(np.array(marks, "<u4").tobytes())
         if self._marks.setdefault(partition, mark) != mark:
             self._marks[partition] = mark
             self._tell(partition, "other keys than in an earlier epoch")
+
+    def check_units(
+        self, partitions: Sequence[int], rows: Sequence[int], marks: Sequence[int]
+    ) -> None:
+        """Compare counts and keys of partitions of a single page, as `check_count` and `_keys` do."""
+        for partition, count, mark in zip(partitions, rows, marks, strict=True):
+            if self.counts.get(partition, count) != count:
+                self.check_count(partition, count)
+            if self._marks.setdefault(partition, mark) != mark:
+                self.check_keys(partition, [mark])
 
     def check_again(self, partition: int, seen: Sequence[int], number: int, mark: int) -> None:
         """Compare a page that was fetched again; a difference is an error under any policy."""
@@ -127,37 +139,42 @@ def with_lost_partitions(
 
 def fingerprint(batches: Sequence[Batch]) -> int:
     """Return a checksum of the batches' keys, in order."""
-    found = 0
-    for batch in batches:
-        if batch.key is not None:
-            found = _checksum(batch.key, found)
-    return found
+    return key_mark([batch.key for batch in batches if batch.key is not None])
 
 
 def fingerprints(batch: Batch, counts: Sequence[int]) -> list[int]:
     """Return the checksum of the keys of each of several adjacent ranges of rows of a batch."""
-    key, ends = batch.key, np.cumsum(counts).tolist()
-    if key is None:
+    if (key := batch.key) is None:
         return [0] * len(counts)
-    ranges = [(end - count, end) for end, count in zip(ends, counts, strict=True)]
-    if key.starts is not None or not isinstance(key.values, np.ndarray):
-        return [_checksum(key[begin:end], 0) for begin, end in ranges]
-    values = np.ascontiguousarray(key.values)
-    width = values.nbytes // max(1, len(values))
-    data = values.reshape(-1).view(np.uint8).data
-    return [zlib.crc32(data[begin * width : end * width]) for begin, end in ranges]
+    ends = np.cumsum(counts).tolist()
+    return [key_mark([key[end - n : end]]) for end, n in zip(ends, counts, strict=True)]
 
 
-def _checksum(column: Column, start: int) -> int:
-    if isinstance(column.values, dict):
-        for inner in column.values.values():
-            start = _checksum(inner, start)
-        return start
-    if column.starts is not None:
-        values, offsets = column.compact()
-        start = zlib.crc32(np.ascontiguousarray(offsets).tobytes(), start)
+def key_mark(keys: Sequence[Column]) -> int:
+    """Return a checksum of keys, which is the same however they are cut into columns."""
+    if len(keys) == 1 and (key := keys[0]).starts is None and isinstance(key.values, np.ndarray):
+        return zlib.crc32(np.ascontiguousarray(key.values).data)
+    sums: list[int] = []
+    for key in keys:
+        for number, part in enumerate(_parts(key)):
+            if number == len(sums):
+                sums.append(0)
+            sums[number] = zlib.crc32(np.ascontiguousarray(part).data, sums[number])
+    return sums[0] if len(sums) == 1 else zlib.crc32(np.array(sums, "<u4").data)
+
+
+def _parts(key: Column) -> Iterator[NDArray[Any]]:
+    """Yield the arrays that keys are made of: dense values, or lengths and values of runs."""
+    if isinstance(key.values, dict):
+        for inner in key.values.values():
+            yield from _parts(inner)
+    elif key.starts is None:
+        assert isinstance(key.values, np.ndarray)
+        yield key.values
+    else:
+        values, offsets = key.compact()
+        yield np.diff(offsets)
         if isinstance(values, Column):
-            return _checksum(values, start)
-        return zlib.crc32(np.ascontiguousarray(values).tobytes(), start)
-    assert isinstance(column.values, np.ndarray)
-    return zlib.crc32(np.ascontiguousarray(column.values).tobytes(), start)
+            yield from _parts(values)
+        else:
+            yield values

@@ -54,9 +54,7 @@ def to_numpy(column: Column, node: Node) -> Any:
     if isinstance(node, Runs):
         values, offsets = _items(column, node)
         return Ragged(to_numpy(values, node.item), offsets)
-    out = np.empty(len(column), object)
-    out[:] = column.to_bytes()
-    return out
+    return column.to_objects()
 
 
 def columns_of(batch: Batch, key: Node, values: dict[str, Node], plain: bool) -> dict[str, Any]:

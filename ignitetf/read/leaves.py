@@ -126,12 +126,7 @@ class Text:
             yield np.concatenate([texts.add(c) for c in columns])
             yield np.concatenate([c.lengths for c in columns if c.lengths is not None])
             return
-        items: list[bytes] = []
-        for column in columns:
-            items += column.to_bytes()
-        out = np.empty(len(items), object)
-        out[:] = items
-        yield out
+        yield np.concatenate([column.to_objects() for column in columns])
 
 
 @dataclass(frozen=True)

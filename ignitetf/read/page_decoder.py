@@ -1,6 +1,6 @@
 """`PageDecoder`: turns pages into batches, and marks their keys to see whether they change.
 
-scan -> **page decoder** -> reader
+scan -> **page decoder** -> collector, lookup
 
 Small partitions are decoded together, because a page of a few rows costs as much as one of
 thousands. If they cannot be decoded so, each is decoded alone, and the error names its partition.
@@ -8,15 +8,18 @@ thousands. If they cannot be decoded so, each is decoded alone, and the error na
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+import logging
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 
-from ignitetf.errors import SchemaError, WireError
+from ignitetf.errors import IgniteTFError, SchemaError, WireError
 from ignitetf.net.binary_types import with_types
 from ignitetf.net.client import Client
+from ignitetf.net.retry import READ, Backoff
 from ignitetf.read.changes import fingerprint, fingerprints
 from ignitetf.read.error_context import Place
 from ignitetf.wire.blocks import BlockDecoder
@@ -27,7 +30,12 @@ from ignitetf.wire.keysets import KeySet
 from ignitetf.wire.schema import Batch, Schema
 from ignitetf.wire.types import TypeRegistry
 
-__all__ = ["Decoded", "PageDecoder", "cut"]
+__all__ = ["Decoded", "PageDecoder"]
+
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,10 @@ class PageDecoder:
         blocks: Whether entries are blocks of records.
         keys: Keys of the entries to keep; None keeps all.
         pool: Memory for pages that are joined.
+        retry_s: Seconds in which a type is asked for again, if a connection is lost.
+
+    Attributes:
+        pool: That memory.
     """
 
     def __init__(
@@ -68,13 +80,15 @@ class PageDecoder:
         blocks: bool = False,
         keys: KeySet | None = None,
         pool: BufferPool | None = None,
+        retry_s: float = 0.0,
     ) -> None:
         self._client = client
         self._name = name
         self._registry = registry
         self._keys = keys
-        self._pool = pool or BufferPool()
+        self.pool = pool or BufferPool()
         self._blocks = blocks
+        self._retry_s = retry_s
         self._decode: Callable[[Page], list[Batch]]
         if blocks:
             self._decode = BlockDecoder(schema, registry).decode
@@ -82,16 +96,31 @@ class PageDecoder:
             rows = Decoder(schema, registry)
             self._decode = lambda page: [rows.decode(page)]
 
-    def one(self, partition: int | None, page: Page) -> Decoded:
-        """Decode a page of a partition, if it is of a single one.
+    @property
+    def filters(self) -> bool:
+        """Whether only some entries of a page are kept."""
+        return self._keys is not None
+
+    def chosen(self, partition: int | None, page: Page) -> Page:
+        """Return a page of the entries that are kept; raises as `one`."""
+        if self._keys is None:
+            return page
+        with Place(self._name, partition):
+            return self._keys.entries(page)
+
+    def one(self, partition: int | None, page: Page, first: int = 0) -> Decoded:
+        """Decode a page, of which the entries that are not kept are left out.
+
+        Args:
+            partition: Its partition, if it is of a single one.
+            page: The page.
+            first: Number of its first entry, for messages.
 
         Raises:
             SchemaError: A record does not fit; names cache, partition, key and field.
         """
-        with Place(self._name, partition):
-            if self._keys is not None:
-                page = self._keys.entries(page)
-            parts = self._parts(page)
+        with Place(self._name, partition, first=first):
+            parts = self._parts(self.chosen(partition, page))
         return Decoded(parts, [sum(map(len, parts))], [fingerprint(parts)])
 
     def joined(self, partitions: Sequence[int], pages: Sequence[Page]) -> Decoded:
@@ -109,7 +138,7 @@ class PageDecoder:
         if self._keys is not None:
             pages = [self._keys.entries(page) for page in pages]
         counts = [page.count for page in pages]
-        parts = self._parts(join_pages(pages, self._pool.take))
+        parts = self._parts(join_pages(pages, self.pool.take))
         if not self._blocks:
             return Decoded(parts, counts, fingerprints(parts[0], counts))
         ends = np.cumsum(counts).tolist()
@@ -117,20 +146,24 @@ class PageDecoder:
         rows = [sum(map(len, own)) for own in blocks]
         return Decoded(parts, rows, [fingerprint(own) for own in blocks])
 
+    def with_types(self, work: Callable[..., T], *args: Any) -> T:
+        """Run `work(*args)` with the types that it needs; as `net.binary_types.with_types`.
+
+        A type is asked for over another connection, which may be lost though the page is here.
+        """
+        backoff = Backoff(READ)
+        while True:
+            try:
+                return with_types(self._client, self._registry, work, *args)
+            except IgniteTFError as error:
+                if (wait := backoff.wait_s(error, self._retry_s)) is None:
+                    raise
+                log.warning("%s: %s; asking again in %.1f s", self._name, error, wait)
+                time.sleep(wait)
+
+    def place(self, partition: int | None, first: int = 0) -> Place:
+        """Return the context of an error about records of which the first is number `first`."""
+        return Place(self._name, partition, first=first)
+
     def _parts(self, page: Page) -> list[Batch]:
-        return with_types(self._client, self._registry, self._decode, page)
-
-
-def cut(parts: Iterable[Batch], sizes: Iterable[int]) -> Generator[list[Batch], None, None]:
-    """Yield the parts anew, cut so that each list has one of the sizes in rows."""
-    waiting = deque(part for part in parts if len(part))
-    for size in sizes:
-        found = []
-        while size > 0:
-            part = waiting.popleft()
-            if len(part) > size:
-                waiting.appendleft(part[size:])
-                part = part[:size]
-            found.append(part)
-            size -= len(part)
-        yield found
+        return self.with_types(self._decode, page)

@@ -1,51 +1,35 @@
-"""`Query`: how partitions are requested and decoded, and what a scan yields.
+"""`Query`: how partitions are requested, and the pages that a scan yields.
 
 **page query** -> scan thread -> scan -> reader
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Final
 
-from ignitetf.net.places import Source
+import numpy as np
+from numpy.typing import NDArray
+
 from ignitetf.read.cursor import Times
+from ignitetf.read.options import PAGE_BYTES
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.frames import Page
 
 __all__ = [
-    "PagesDecoder",
+    "Ends",
     "Query",
     "RetryPolicy",
     "UnitPage",
-    "UnitRun",
     "pipeline_depth",
     "requested_bytes",
 ]
 
 # Of the 128 cursors that a connection may have; each is closed by the last page of its unit.
 _MAX_PIPELINED: Final = 120
-
-
-class PagesDecoder(Protocol):
-    """Decodes pages, for one thread."""
-
-    def one(self, partition: int, page: Page, /) -> Any:
-        """Decode a page of a partition."""
-
-    def joined(self, partitions: Sequence[int], pages: Sequence[Page], /) -> Any:
-        """Decode the only pages of several partitions."""
-
-
-class _AsReceived:
-    """Leaves pages as they are."""
-
-    def one(self, partition: int, page: Page) -> Page:
-        return page
-
-    def joined(self, partitions: Sequence[int], pages: Sequence[Page]) -> list[Page]:
-        return list(pages)
+_MANY_UNITS: Final = 8
 
 
 @dataclass(frozen=True)
@@ -54,26 +38,29 @@ class Query:
 
     Attributes:
         op: QUERY_SCAN or QUERY_SQL_FIELDS.
-        body: Partition to request body.
+        bodies: Partitions to request bodies.
         name: Cache, for messages.
         page_rows: Entries of every page but the last of a unit.
-        pipelined: Units whose first page is requested at once on one connection.
+        pipelined: Requests that are unanswered at a time on one connection, beside that of the page
+            which is being received.
         buffer_bytes: A reader stops receiving while more bytes than this are waiting.
-        run_bytes: Units of one page that are next to each other are decoded together until they
-            have so many bytes; 0 decodes each alone.
-        decoder: Makes what decodes the pages, for one thread.
+        run_bytes: Rows are handed over when their pages have about so many bytes.
         times: Receives the times of each scan that has ended.
     """
 
     op: OpCode
-    body: Callable[[int], bytes]
+    bodies: Callable[[Sequence[int]], Sequence[bytes] | NDArray[np.void]]
     name: str
     page_rows: int
     pipelined: int = 1
     buffer_bytes: int = 2 << 20
-    run_bytes: int = 0
-    decoder: Callable[[], PagesDecoder] = _AsReceived
+    run_bytes: int = PAGE_BYTES
     times: Times = field(default_factory=Times)
+
+    @property
+    def has_small_units(self) -> bool:
+        """Whether so many units are requested at a time that each is small."""
+        return self.pipelined >= _MANY_UNITS
 
 
 @dataclass(frozen=True)
@@ -87,40 +74,43 @@ class RetryPolicy:
     budget_s: float = 60.0
 
 
+class Ends:
+    """The units with which a batch must end.
+
+    Args:
+        units: Their indexes; None for all units.
+    """
+
+    def __init__(self, units: Iterable[int] | None) -> None:
+        self._order = None if units is None else sorted(units)
+        self._set = frozenset(self._order or ())
+
+    def __contains__(self, unit: int) -> bool:
+        return self._order is None or unit in self._set
+
+    def next(self, unit: int) -> int:
+        """Return the first one from this unit on, which must not be the last."""
+        return unit if self._order is None else self._order[bisect_left(self._order, unit)]
+
+
 @dataclass(frozen=True)
 class UnitPage:
-    """One page of one unit.
+    """One page of one unit, as received.
 
     Attributes:
         unit: Index into the requested units.
-        page: What the query's decoder made of the page; None marks the end of the unit.
+        page: The page; None marks the end of the unit.
         replay: Number of this page among those delivered before, -1 for a new page.
-        nbytes: Bytes of the page.
-        source: Where it came from.
     """
 
     unit: int
-    page: Any
+    page: Page | None
     replay: int = -1
-    nbytes: int = 0
-    source: Source | None = None
 
-
-@dataclass(frozen=True)
-class UnitRun:
-    """All entries of several adjacent units, each of which had a single page.
-
-    Attributes:
-        unit: Index of the first one into the requested units.
-        page: What the query's decoder made of the pages.
-        nbytes: Bytes of each page.
-        sources: Where each came from.
-    """
-
-    unit: int
-    page: Any
-    nbytes: list[int]
-    sources: list[Source | None]
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the page."""
+        return 0 if self.page is None else self.page.data.nbytes
 
 
 def requested_bytes(unit_bytes: float, page_bytes: int) -> int:

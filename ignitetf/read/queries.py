@@ -25,7 +25,7 @@ from ignitetf.sql.tokens import tokens
 from ignitetf.wire.codes import Feature, OpCode
 from ignitetf.wire.frames import Page
 from ignitetf.wire.keysets import KeySet
-from ignitetf.wire.requests import scan_request, sql_request
+from ignitetf.wire.requests import scan_requests, sql_request
 
 __all__ = ["Selection", "find_selection", "scan_query"]
 
@@ -44,11 +44,11 @@ def scan_query(cache: str, page_size: int, unit_bytes: float | None, page_bytes:
     number = cache_id(cache)
     return Query(
         OpCode.QUERY_SCAN,
-        lambda partition: scan_request(number, page_size, partition),
+        lambda partitions: scan_requests(number, page_size, partitions),
         cache,
         page_size,
         pipelined=pipeline_depth(unit_bytes, page_bytes) if unit_bytes is not None else 1,
-        buffer_bytes=page_bytes,
+        buffer_bytes=2 * page_bytes,
     )
 
 
@@ -74,13 +74,16 @@ class Selection:
         """Return queries for any rows of the table: of one partition, and of all of them."""
         found = self._entries(page_size, "TRUE", ())
         body = sql_request(self.table.schema, self._select("_KEY, _VAL", "TRUE"), (), page_size)
-        return found, replace(found, body=lambda _: body)
+        return found, replace(found, bodies=lambda _: [body])
 
     def _entries(self, page_size: int, condition: str, params: Sequence[bytes]) -> Query:
         schema, sql = self.table.schema, self._select("_KEY, _VAL", condition)
         return Query(
             OpCode.QUERY_SQL_FIELDS,
-            lambda partition: sql_request(schema, sql, params, page_size, partitions=[partition]),
+            lambda partitions: [
+                sql_request(schema, sql, params, page_size, partitions=[partition])
+                for partition in partitions
+            ],
             self.cache,
             page_size,
             pipelined=1,
@@ -126,7 +129,7 @@ class Selection:
         what = "_KEY" if column is None else f"_KEY, {quoted(column)}"
         sql = self._select(what, self.condition.text)
         body = sql_request(self.table.schema, sql, self.condition.params, _KEYS_IN_PAGE)
-        query = Query(OpCode.QUERY_SQL_FIELDS, lambda _: body, self.cache, _KEYS_IN_PAGE)
+        query = Query(OpCode.QUERY_SQL_FIELDS, lambda _: [body], self.cache, _KEYS_IN_PAGE)
         first = True
         with contextlib.closing(scan_units(client, query, [0], retry=retry)) as pages:
             for item in pages:

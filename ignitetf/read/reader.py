@@ -27,22 +27,25 @@ from ignitetf.errors import (
 from ignitetf.net.binary_types import with_types
 from ignitetf.net.client import Client
 from ignitetf.read.changes import Changes, with_lost_partitions
+from ignitetf.read.collector import Collector
 from ignitetf.read.cursor import Times
 from ignitetf.read.declared import choose_fields, merge, parse_declaration
 from ignitetf.read.error_context import Place
 from ignitetf.read.nulls import apply_nulls, check_masks
 from ignitetf.read.options import LARGE_ROW_BYTES, PAGE_BYTES, ReadOptions
 from ignitetf.read.page_decoder import PageDecoder
-from ignitetf.read.page_query import Query, RetryPolicy
+from ignitetf.read.page_query import Ends, Query, RetryPolicy
 from ignitetf.read.queries import Selection, find_selection, scan_query
 from ignitetf.read.sample import Sampler
 from ignitetf.read.scan import scan_units
 from ignitetf.read.splits import find_split
 from ignitetf.read.unit_reading import UnitBatch, UnitReading
+from ignitetf.read.window import MANY_ROWS
 from ignitetf.tables.catalog import Manifest, read_manifest
 from ignitetf.tables.describe import data_name
 from ignitetf.wire.blocks import BlockDecoder
-from ignitetf.wire.buffers import BufferPool
+from ignitetf.wire.buffers import ALIGNED_ROWS, BufferPool
+from ignitetf.wire.builder import BatchBuilder
 from ignitetf.wire.columns import decode_column
 from ignitetf.wire.decoder import Decoder
 from ignitetf.wire.frames import Page
@@ -293,6 +296,38 @@ class CacheReader:
                 raise
             raise found from error
 
+    def times_of(self, query: Query) -> Query:
+        """Return a query whose scans are counted among those of this reader."""
+        return replace(query, times=self.times, run_bytes=self.page_bytes)
+
+    def collector(self, keys: KeySet | None, pool: BufferPool, ends: Ends) -> Collector:
+        """Return what takes the rows of pages apart, for one thread.
+
+        Args:
+            keys: Keys of the entries to keep; None keeps all.
+            pool: Memory.
+            ends: The units with which a batch must end.
+        """
+        schema = self.schema if self.split is None else self.split.scanned(self.schema)
+        decoder, builder = self.decoder(keys, schema, pool), None
+        rows = self._batch_rows
+        if rows and BatchBuilder.can_build(schema):
+            builder = BatchBuilder(schema, self.registry, pool, rows, self.entry_bytes)
+        multiple = ALIGNED_ROWS if rows >= MANY_ROWS else 1
+        return Collector(decoder, builder, self.page_bytes, multiple, ends)
+
+    @property
+    def _batch_rows(self) -> int:
+        """Rows of a batch of about a page; 0 if pages are decoded as a whole.
+
+        Large values are best left where they were received.
+        """
+        if self.is_blocks or self.entry_bytes >= LARGE_ROW_BYTES:
+            return 0
+        rows = int(PAGE_BYTES // max(self.entry_bytes, 64.0))
+        step = ALIGNED_ROWS if rows < 2 * MANY_ROWS else MANY_ROWS
+        return max(step, round(rows / step) * step)
+
     def decoder(
         self,
         keys: KeySet | None = None,
@@ -314,6 +349,7 @@ class CacheReader:
             blocks=self.is_blocks,
             keys=keys,
             pool=pool,
+            retry_s=self.retry.budget_s,
         )
 
     def no_rows(self) -> Batch:

@@ -126,7 +126,7 @@ class Sampler:
             return self._selection.sample(page)
         query = scan_query(self._cache, page, None, PAGE_BYTES)
         request = scan_request(cache_id(self._cache), page)
-        return query, replace(query, body=lambda _: request)
+        return query, replace(query, bodies=lambda _: [request])
 
     def _observe(
         self, query: Query, partitions: Sequence[int], key: Evidence, value: Evidence

@@ -1,12 +1,12 @@
 """Fetches pages of partitions, in order, over several connections, through the loss of a node.
 
-scan thread -> **scan** -> reader
+scan thread, collector -> **scan** -> unit reading, reader
 
 The unit of work is one partition, read by its number, because a scan of a whole cache has no stable
-order. Each reader is a thread with one connection that receives ahead of its consumer up to a limit
-in bytes. Pages are decoded by whichever side has time: by the consumer if it had to wait, else by
-the reader; units of a single page by the consumer, several at once. The consumer takes the units
-strictly in the given order, so the number of readers never affects the output.
+order. Each reader is a thread with one connection that receives, and takes rows apart, ahead of its
+consumer up to a limit in bytes. Of several readers, units of a single page are taken apart by the
+consumer, since they go into the same batches. The consumer takes the units strictly in the given
+order, so the number of readers never affects the output.
 
 When a connection or node is lost, the unit is read again from its first page on another node. Pages
 that were delivered before are marked as replays, for the consumer to compare and drop. A partition
@@ -16,28 +16,33 @@ the same way, so the replayed pages are equal as long as no key is added or remo
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
 import os
 import time
 import uuid
-from collections.abc import Generator, Mapping, Sequence
-from dataclasses import replace
-from typing import Final, cast
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Final
 
 from ignitetf.errors import IgniteTFError
 from ignitetf.net.client import Client
 from ignitetf.net.retry import is_retryable
+from ignitetf.read.collector import Collector, Portion
 from ignitetf.read.cursor import Times
 from ignitetf.read.error_context import forked
-from ignitetf.read.page_query import Query, RetryPolicy, UnitPage, UnitRun
-from ignitetf.read.scan_thread import RUN_SHARE, ScanThread, WholeUnit, owners_of
+from ignitetf.read.page_query import Ends, Query, RetryPolicy, UnitPage
+from ignitetf.read.scan_thread import RUN_SHARE, ScanThread, Share, WholeUnit, owners_of
 
-__all__ = ["assign_readers", "scan_runs", "scan_units"]
+__all__ = ["assign_readers", "scan_portions", "scan_units"]
 
 log = logging.getLogger(__name__)
 
 # How long closing a scan waits. A reader that still expects an answer then finishes alone.
 _CLOSING_S: Final = 1.0
+
+# Makes a collector, for one thread.
+NewCollector = Callable[[Ends], Collector]
 
 
 def assign_readers(
@@ -55,57 +60,6 @@ def assign_readers(
     return [part for units in by_owner.values() for i in range(share) if (part := units[i::share])]
 
 
-def scan_runs(
-    client: Client,
-    query: Query,
-    partitions: Sequence[int],
-    *,
-    readers: int = 1,
-    retry: RetryPolicy | None = None,
-) -> Generator[UnitPage | UnitRun, None, None]:
-    """Yield all pages of the partitions, in the order of `partitions`.
-
-    With `Query.run_bytes`, units of a single page come as a `UnitRun`, with those next to them.
-
-    Closing the generator at any point closes the cursors on the nodes, the connections with an
-    outstanding answer, and the threads. If a node takes longer than a second to answer, its thread
-    waits for it alone, within the request's time limit.
-
-    Raises:
-        IgniteTFError: What the decoder raises, and what `Channel.receive` raises once it cannot be
-            retried any more.
-        ConfigError: The process was forked since the first page was requested.
-    """
-    if not partitions:
-        return
-    query.times.began = time.monotonic()
-    owners: dict[int, uuid.UUID] | None = None
-    try:
-        owners = owners_of(client, query)
-    except IgniteTFError as error:
-        if not is_retryable(error):
-            raise
-        # A node just left: the readers find the owners themselves.
-        log.warning("%s: %s; the owners of its partitions are not known", query.name, error)
-    shares = assign_readers(owners or {}, partitions, readers)
-    policy = retry or RetryPolicy()
-    streams = [
-        ScanThread(client, query, [(i, partitions[i]) for i in share], policy, owners)
-        for share in shares
-    ]
-    reader_of = {i: stream for share, stream in zip(shares, streams, strict=True) for i in share}
-    process = os.getpid()
-    try:
-        for stream in streams:
-            stream.start()
-        yield from _in_order(query, [reader_of[i] for i in range(len(partitions))], process)
-    finally:
-        # Not in a forked child: the readers' locks may be held there, and nobody would release
-        # them.
-        if os.getpid() == process:
-            _end(streams, query.times)
-
-
 def scan_units(
     client: Client,
     query: Query,
@@ -114,48 +68,184 @@ def scan_units(
     readers: int = 1,
     retry: RetryPolicy | None = None,
 ) -> Generator[UnitPage, None, None]:
-    """Yield all pages of the partitions as `scan_runs` does, each page alone."""
-    alone = replace(query, run_bytes=0)
-    pages = scan_runs(client, alone, partitions, readers=readers, retry=retry)
-    return cast("Generator[UnitPage, None, None]", pages)
+    """Yield all pages of the partitions as received, in the order of `partitions`.
+
+    Closing the generator at any point closes the cursors on the nodes, the connections with an
+    outstanding answer, and the threads. If a node takes longer than a second to answer, its thread
+    waits for it alone, within the request's time limit.
+
+    Raises:
+        IgniteTFError: What `Channel.receive` raises once it cannot be retried any more.
+        ConfigError: The process was forked since the first page was requested.
+    """
+    scan = _Scan(client, query, partitions, readers, retry or RetryPolicy())
+    with scan.reading(None, ()) as streams:
+        for stream in streams:
+            while True:
+                item = scan.take(stream)
+                assert isinstance(item, UnitPage)
+                yield item
+                if item.page is None:
+                    break
 
 
-def _in_order(
-    query: Query, stream_of: Sequence[ScanThread], process: int
-) -> Generator[UnitPage | UnitRun, None, None]:
-    """Take the pages of each unit from its stream."""
-    run: list[WholeUnit] = []
-    nbytes = unit = 0
-    while unit < len(stream_of):
-        stream = stream_of[unit]
-        if run and (nbytes >= query.run_bytes or _would_wait(query, stream, nbytes)):
-            yield _joined(run, stream)
-            run, nbytes = [], 0
-        if os.getpid() != process:
-            raise forked(query.name)
-        item = stream.take()
-        if isinstance(item, WholeUnit):
-            run.append(item)
-            nbytes += item.page.data.nbytes
-            unit += 1
-            continue
-        if run:
-            yield _joined(run, stream)
-            run, nbytes = [], 0
-        yield item
-        unit += item.page is None
-    if run:
-        yield _joined(run, stream_of[-1])
+def scan_portions(
+    client: Client,
+    query: Query,
+    partitions: Sequence[int],
+    new_collector: NewCollector,
+    ends: Sequence[int],
+    *,
+    readers: int = 1,
+    retry: RetryPolicy | None = None,
+) -> Generator[Portion, None, None]:
+    """Yield the rows of the partitions, in the order of `partitions`; else as `scan_units`.
+
+    Args:
+        client: The cluster.
+        query: How to request a partition.
+        partitions: What to read.
+        new_collector: Makes what takes the rows apart, for one thread.
+        ends: Indexes into the partitions: a portion ends with the last row of each.
+        readers: Connections at once.
+        retry: How long to try to replace a lost connection.
+
+    Raises:
+        IgniteTFError: As `scan_units`; and what the collector raises.
+        ConfigError: As `scan_units`.
+    """
+    if not partitions:
+        return
+    scan = _Scan(client, query, partitions, readers, retry or RetryPolicy())
+    with scan.reading(new_collector, ends) as streams:
+        yield from _Merging(scan, streams, new_collector, ends).portions()
 
 
-def _would_wait(query: Query, stream: ScanThread, nbytes: int) -> bool:
-    """Whether to decode what is here instead of waiting for more."""
-    return not stream.has_next and nbytes >= query.run_bytes // RUN_SHARE
+class _Scan:
+    """The threads of a scan."""
+
+    def __init__(
+        self,
+        client: Client,
+        query: Query,
+        partitions: Sequence[int],
+        readers: int,
+        retry: RetryPolicy,
+    ) -> None:
+        self._client = client
+        self.query = query
+        self._partitions = partitions
+        self._readers = readers
+        self._retry = retry
+        self._process = os.getpid()
+
+    def take(self, stream: ScanThread) -> UnitPage | Portion | WholeUnit:
+        """Return what comes next from a thread."""
+        if os.getpid() != self._process:
+            raise forked(self.query.name)
+        return stream.take()
+
+    @contextlib.contextmanager
+    def reading(
+        self, new_collector: NewCollector | None, ends: Sequence[int]
+    ) -> Generator[list[ScanThread], None, None]:
+        """Start the threads, and end them; gives the thread of each unit."""
+        self.query.times.began = time.monotonic()
+        owners = self._owners()
+        shares = assign_readers(owners or {}, self._partitions, self._readers)
+        streams = [
+            ScanThread(self._client, self.query, share, self._retry, owners)
+            for share in self._shares(shares, new_collector, ends)
+        ]
+        units = zip(shares, streams, strict=True)
+        stream_of = {unit: stream for share, stream in units for unit in share}
+        try:
+            for stream in streams:
+                stream.start()
+            yield [stream_of[unit] for unit in range(len(self._partitions))]
+        finally:
+            # Not in a forked child: the readers' locks may be held there, and nobody would release
+            # them.
+            if os.getpid() == self._process:
+                _end(streams, self.query.times)
+
+    def _owners(self) -> dict[int, uuid.UUID] | None:
+        try:
+            return owners_of(self._client, self.query)
+        except IgniteTFError as error:
+            if not is_retryable(error):
+                raise
+            # A node just left: the readers find the owners themselves.
+            log.warning(
+                "%s: %s; the owners of its partitions are not known", self.query.name, error
+            )
+            return None
+
+    def _shares(
+        self,
+        shares: Sequence[Sequence[int]],
+        new_collector: NewCollector | None,
+        ends: Sequence[int],
+    ) -> Generator[Share, None, None]:
+        is_only = len(shares) == 1
+        wanted = Ends({*ends, len(self._partitions) - 1})
+        for share in shares:
+            collector = None
+            if new_collector is not None:
+                # What follows a unit of one of several threads comes from another one.
+                collector = new_collector(wanted if is_only else Ends(None))
+            yield Share([(u, self._partitions[u]) for u in share], collector, is_only)
 
 
-def _joined(run: Sequence[WholeUnit], stream: ScanThread) -> UnitRun:
-    sizes = [unit.page.data.nbytes for unit in run]
-    return UnitRun(run[0].unit, stream.joined(run), sizes, [unit.source for unit in run])
+class _Merging:
+    """Puts the portions of several threads in order.
+
+    Units that came as received are collected here, as they go into the same batches.
+    """
+
+    def __init__(
+        self,
+        scan: _Scan,
+        stream_of: Sequence[ScanThread],
+        new_collector: NewCollector,
+        ends: Sequence[int],
+    ) -> None:
+        self._scan = scan
+        self._stream_of = stream_of
+        self._new_collector = new_collector
+        self._ends = Ends({*ends, len(stream_of) - 1})
+
+    @functools.cached_property
+    def _collector(self) -> Collector:
+        return self._new_collector(self._ends)
+
+    def portions(self) -> Generator[Portion, None, None]:
+        """Yield all portions."""
+        unit, collects = 0, False
+        while unit < len(self._stream_of):
+            stream = self._stream_of[unit]
+            if collects and self._is_due(stream):
+                yield self._collector.portion(whole=False)
+            item = self._scan.take(stream)
+            if isinstance(item, WholeUnit):
+                self._collector.add(item.place, item.page, item.page.data.nbytes, last=True)
+                unit, collects = unit + 1, True
+                if self._collector.ended:
+                    yield self._collector.portion(whole=True)
+                    collects = False
+                continue
+            if collects:
+                yield self._collector.portion(whole=True)
+                collects = False
+            assert isinstance(item, Portion)
+            yield item
+            unit += item.ended_units
+
+    def _is_due(self, stream: ScanThread) -> bool:
+        """Whether to hand over what is here instead of waiting for more."""
+        nbytes, run_bytes = self._collector.nbytes, self._scan.query.run_bytes
+        waits = not stream.has_next and nbytes >= run_bytes // RUN_SHARE
+        return nbytes >= run_bytes or waits
 
 
 def _end(streams: Sequence[ScanThread], times: Times) -> None:

@@ -1,33 +1,34 @@
 """`ScanThread`: receives the pages of its units in order, over one connection, ahead of a consumer.
 
-cursor -> **scan thread** -> scan
+page requests, small units, collector -> **scan thread** -> scan
 
-Of small units, many first pages are requested at a time. A unit that has a single page is handed
-over together with those that follow it, because a hand-over between threads costs as much as
-receiving a small page does.
+Of small units, many first pages are requested at a time. Rows are taken apart as they arrive, and
+handed over about a page at a time, because a hand-over between threads costs as much as receiving a
+small page does.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
-from typing import Any, Final, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from ignitetf.errors import IgniteTFError
 from ignitetf.net.channel import Channel
 from ignitetf.net.client import Client
 from ignitetf.net.places import Source
 from ignitetf.net.retry import READ, Backoff
-from ignitetf.read.cursor import Cursor, Times
+from ignitetf.read.collector import Collector, PagePlace, Portion
+from ignitetf.read.cursor import Times
 from ignitetf.read.nearest import nearest_nodes
 from ignitetf.read.page_query import Query, RetryPolicy, UnitPage
+from ignitetf.read.page_requests import PageRequests
+from ignitetf.read.small_units import SmallUnits
 from ignitetf.read.usage import add_wait
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.frames import Page
@@ -36,22 +37,20 @@ __all__ = ["RUN_SHARE", "ScanThread", "WholeUnit", "owners_of"]
 
 log = logging.getLogger(__name__)
 
-# Units of one page are handed over in portions of a share of a run, or of so many units.
+# A consumer that waits gets what is there from this share of a run on.
 RUN_SHARE: Final = 4
+# Units of one page are handed over as received in portions of at most so many.
 _MOST_UNITS: Final = 512
-# A larger page is worth more than the copy that joins it to others.
-_MOST_JOINED_BYTES: Final = 256 << 10
-# A portion is not held back for longer than this while more is arriving.
+_MOST_WHOLE_BYTES: Final = 256 << 10
+# Rows are not held back for longer than this while more are arriving.
 _HELD_S: Final = 0.05
 
 
 class WholeUnit(NamedTuple):
     """A unit with its only page, as received."""
 
-    unit: int
-    partition: int
+    place: PagePlace
     page: Page
-    source: Source | None
 
 
 def owners_of(client: Client, query: Query) -> dict[int, uuid.UUID]:
@@ -64,13 +63,23 @@ def owners_of(client: Client, query: Query) -> dict[int, uuid.UUID]:
     return nearest_nodes(client, query.name, nodes)
 
 
-@dataclass(frozen=True)
-class _Undecoded:
-    """A page as received, for the consumer to decode; `number` counts within its unit."""
+Item = UnitPage | Portion | list[WholeUnit]
 
-    partition: int
-    page: Page
-    number: int
+
+@dataclass(frozen=True)
+class Share:
+    """The units of one thread.
+
+    Attributes:
+        units: Index and partition of each.
+        collector: Takes their rows; None to hand over all pages as received.
+        is_only: Whether these are all units. If not, units of a single page are handed over as
+            received, because rows are to be collected in the order of all units.
+    """
+
+    units: Sequence[tuple[int, int]]
+    collector: Collector | None
+    is_only: bool
 
 
 class ScanThread(threading.Thread):
@@ -79,7 +88,7 @@ class ScanThread(threading.Thread):
     Args:
         client: The cluster.
         query: What to request.
-        units: Index and partition of each unit.
+        share: The units, and what becomes of their pages.
         retry: How long to try to replace a lost connection.
         owners: The node to read each partition from, for the first connection; None if unknown.
     """
@@ -88,34 +97,31 @@ class ScanThread(threading.Thread):
         self,
         client: Client,
         query: Query,
-        units: list[tuple[int, int]],
+        share: Share,
         retry: RetryPolicy,
         owners: dict[int, uuid.UUID] | None,
     ) -> None:
         super().__init__(name=f"ignitetf-read-{query.name}", daemon=True)
         self._client = client
         self._query = query
-        self._decoder = query.decoder()
-        self._taken_decoder = query.decoder()
-        self._units = deque(units)
+        self._units = deque(share.units)
+        self._collector = share.collector
+        self._is_only = share.is_only
         self._retry = retry
         self._owners = owners  # for the first connection
         self._ready = threading.Condition()
-        self._buffer: deque[UnitPage | list[WholeUnit] | BaseException] = deque()
+        self._buffer: deque[Item | BaseException] = deque()
         self._buffered_bytes = 0
         self._taken: deque[WholeUnit] = deque()  # by the consumer, in one portion
-        # The portion that is being received, its bytes, and when it was begun.
-        self._portion: list[WholeUnit] = []
-        self._portion_bytes = 0
-        self._portion_since = 0.0
+        self._whole: list[WholeUnit] = []
+        self._whole_bytes = 0
+        self._held_since = 0.0  # since when there is something to hand over; 0 for nothing
         self._stop_asked = threading.Event()
-        self._channel: Channel | None = None
+        self._requests: PageRequests | None = None
         self._source: Source | None = None
-        # Unit, partition, request id. No `InFlight`: the oldest goes to a cursor, which requests
-        # its next page as soon as the first bytes of an answer are here.
-        self._asked: deque[tuple[int, int, int]] = deque()
+        self._small: SmallUnits | None = None
         self._backoff = Backoff(READ)
-        self._starving = False  # the consumer had to wait for the last page it took
+        self._starving = False  # the consumer is waiting
         self.times = Times()
         self.taken = Times()
 
@@ -126,43 +132,23 @@ class ScanThread(threading.Thread):
         """Whether `take` has something to return at once."""
         return bool(self._taken or self._buffer)
 
-    def take(self) -> UnitPage | WholeUnit:
-        """Wait for the next page and return it; raises what ended the thread.
-
-        A unit of a single page comes as it was received, for `joined`, and without a mark of its
-        end.
-        """
-        if self._taken:
-            return self._taken.popleft()
-        item = self._take()
-        if isinstance(item, list):
+    def take(self) -> UnitPage | Portion | WholeUnit:
+        """Wait for what comes next and return it; raises what ended the thread."""
+        if not self._taken:
+            item = self._take()
+            if not isinstance(item, list):
+                return item
             self._taken.extend(item)
-            return self._taken.popleft()
-        if isinstance(item.page, _Undecoded):
-            found = item.page
-            page = self._decode_taken(
-                lambda: self._taken_decoder.one(found.partition, found.page),
-                found.partition,
-                found.number,
-            )
-            return replace(item, page=page)
-        return item
+        return self._taken.popleft()
 
-    def joined(self, units: Sequence[WholeUnit]) -> Any:
-        """Decode units of a single page at once."""
-        partitions = [unit.partition for unit in units]
-        pages = [unit.page for unit in units]
-        return self._decode_taken(
-            lambda: self._taken_decoder.joined(partitions, pages), partitions[0], 0
-        )
-
-    def _take(self) -> UnitPage | list[WholeUnit]:
+    def _take(self) -> Item:
         with self._ready:
-            self._starving = not self._buffer
-            if self._starving:
+            if not self._buffer:
+                self._starving = True
                 begin = time.monotonic()
                 self._ready.wait_for(lambda: self._buffer)
                 starved = time.monotonic() - begin
+                self._starving = False
                 self.taken.starved += starved
                 add_wait(starved)
             item = self._buffer.popleft()
@@ -171,14 +157,6 @@ class ScanThread(threading.Thread):
             self._buffered_bytes -= _nbytes(item)
             self._ready.notify_all()
         return item
-
-    def _decode_taken(self, decode: Callable[[], Any], partition: int, number: int) -> Any:
-        while True:
-            try:
-                return _timed(decode, self.taken)
-            except IgniteTFError as error:
-                # The page is here, but looking up one of its types needs a connection.
-                self._wait_to_retry(error, partition, number)
 
     def stop(self) -> None:
         """End the thread once the answers it must not leave behind have arrived."""
@@ -192,117 +170,154 @@ class ScanThread(threading.Thread):
         """Read all units; an error that ends it early is passed to the consumer."""
         try:
             while self._units and not self._stop_asked.is_set():
-                unit, partition = self._units[0]
-                self._read_unit(unit, partition)
-                self._units.popleft()
-            self._hand_over()
+                self._read_next()
+            self._hand_over(whole=True)
         except BaseException as error:
-            self._drop()
-            with self._ready:
-                self._buffer.append(error)
-                self._ready.notify_all()
+            try:
+                self._drop()
+            finally:  # the consumer waits for this
+                with self._ready:
+                    self._buffer.append(error)
+                    self._ready.notify_all()
         if self._units:
             self._drop()
-        elif self._channel is not None:
-            self._client.release(self._channel)
+        elif self._requests is not None:
+            self._client.release(self._requests.channel)
 
-    def _read_unit(self, unit: int, partition: int) -> None:
+    def _read_next(self) -> None:
+        """Read the next unit, or several small ones."""
         delivered = 0
         while not self._stop_asked.is_set():
+            unit, partition = self._units[0]
             try:
+                if delivered == 0 and self._read_small():
+                    return
                 delivered = self._try_unit(unit, partition, delivered)
+                self._units.popleft()
                 return
             except IgniteTFError as error:
+                partition = self._units[0][1]
                 self._drop()
+                if self._collector is not None:
+                    self._collector.abandon()
                 if self._stop_asked.is_set():
                     return
                 delivered = getattr(error, "_delivered", delivered)
                 self._hand_over()
                 self._wait_to_retry(error, partition, delivered)
 
+    def _read_small(self) -> bool:
+        """Read the next units if they have a single small page each; returns whether it did."""
+        collector, query = self._collector, self._query
+        if not (
+            collector is not None
+            and collector.takes_units
+            and self._is_only
+            and query.op == OpCode.QUERY_SCAN
+            and query.has_small_units
+        ):
+            return False
+        requests = self._connected()
+        if len(requests.asked) <= query.pipelined // 2:
+            # Several at once, because each call costs as much as the node's work for some rows.
+            requests.ask_units(query.pipelined - len(requests.asked))
+        if self._small is None or self._small.channel is not requests.channel:
+            self._small = SmallUnits(requests.channel, self._source, collector, self.times)
+        few = query.pipelined // 2 if requests.has_more else -1
+        count, goes_on = self._small.take(requests.asked, few, query.run_bytes // RUN_SHARE)
+        for _ in range(count):
+            requests.asked.popleft()
+            self._units.popleft()
+        if count:
+            self._backoff.progress()
+            self._hand_over_if_due()
+        if not goes_on:
+            self._small.give_back()
+        return goes_on or count > 0
+
     def _try_unit(self, unit: int, partition: int, delivered: int) -> int:
         """Read a unit from its first page; the first `delivered` pages count as replays."""
         number = 0
         try:
-            # One less until the first page is here: another request would share the node with it.
-            channel = self._ask_ahead(max(1, self._query.pipelined - 1))
-            _, _, request = self._asked.popleft()
-            cursor = Cursor(channel, self._query.op, self._query.page_rows, request, self.times)
+            requests, collector = self._connected(), self._collector
+            requests.ask_more()
+            requests.begin()
             while True:
-                page = cursor.page()
-                if number == 0:
-                    self._ask_ahead(self._query.pipelined, after=1)
-                    if delivered == 0 and self._is_whole(page):
-                        self._backoff.progress()
-                        self._hold(WholeUnit(unit, partition, page, self._source))
-                        break
-                    self._hand_over()
                 replay = number if number < delivered else -1
-                decoded = self._decoded(_Undecoded(partition, page, number))
-                self._put(UnitPage(unit, decoded, replay, page.data.nbytes, self._source))
+                place = PagePlace(unit, partition, replay, self._source)
+                taker = None if collector is None else collector.taker(place)
+                page, nbytes = requests.page(taker)
+                self._collect(place, page, nbytes, is_whole=number == 0 and not page.more)
                 number += 1
+                self._hand_over_if_due()
                 if replay < 0:  # replays are no progress: they come with each new try
                     self._backoff.progress()
-                if self._stop_asked.is_set():
-                    return number
-                if not page.more:
-                    self._put(UnitPage(unit, None))
+                if not page.more or self._stop_asked.is_set():
                     break
         except IgniteTFError as error:
             error._delivered = max(delivered, number)  # type: ignore[attr-defined]
             raise
-        if not cursor.finish():
+        if not page.more and not requests.end():
             self._drop()
         return number
 
-    def _decoded(self, found: _Undecoded) -> Any:
-        """Decode the page here, unless the consumer is waiting and has the time to do it."""
-        if self._starving and not self._buffer:
-            return found
-        return _timed(lambda: self._decoder.one(found.partition, found.page), self.times)
+    def _collect(self, place: PagePlace, page: Page, nbytes: int, is_whole: bool) -> None:
+        """Collect the rows of a page, or hand the page over as received."""
+        collector = self._collector
+        if collector is None:
+            self._put(UnitPage(place.unit, page, place.replay))
+            if not page.more:
+                self._put(UnitPage(place.unit, None))
+            return
+        if not self._is_only and is_whole and nbytes <= _MOST_WHOLE_BYTES and place.replay < 0:
+            self._whole.append(WholeUnit(place, page))
+            self._whole_bytes += nbytes
+        else:
+            self._hand_over_whole()
+            begin = time.monotonic()
+            collector.add(place, page, nbytes, last=not page.more)
+            self.times.decode += time.monotonic() - begin
 
-    def _is_whole(self, page: Page) -> bool:
-        limit = min(_MOST_JOINED_BYTES, self._query.run_bytes // 2)
-        return bool(limit) and not page.more and page.data.nbytes <= limit
-
-    def _hold(self, unit: WholeUnit) -> None:
-        """Add a unit to the portion, and hand that over if it is large or old."""
-        if not self._portion:
-            self._portion_since = time.monotonic()
-        self._portion.append(unit)
-        self._portion_bytes += unit.page.data.nbytes
-        if (
-            self._portion_bytes >= self._query.run_bytes // RUN_SHARE
-            or len(self._portion) >= _MOST_UNITS
-            or time.monotonic() - self._portion_since > _HELD_S
+    def _hand_over_if_due(self) -> None:
+        collector = self._collector
+        if collector is not None and (
+            collector.ended or collector.is_full or self._is_due(collector)
         ):
             self._hand_over()
 
-    def _hand_over(self) -> None:
-        if self._portion:
-            portion, self._portion, self._portion_bytes = self._portion, [], 0
-            self._put(portion)
+    def _is_due(self, collector: Collector) -> bool:
+        """Whether to hand over what there is."""
+        now, nbytes = time.monotonic(), collector.nbytes + self._whole_bytes
+        if not self._held_since:
+            self._held_since = now
+        run_bytes = self._query.run_bytes
+        waiting = self._starving and not self._buffer
+        return (
+            nbytes >= (run_bytes // RUN_SHARE if waiting or self._whole else run_bytes)
+            or len(self._whole) >= _MOST_UNITS
+            or now - self._held_since > _HELD_S
+        )
 
-    def _ask_ahead(self, count: int, after: int = 0) -> Channel:
-        """Request the first pages of the next `count` units that were not requested yet.
+    def _hand_over(self, whole: bool = False) -> None:
+        """Hand over what was received since the last time."""
+        self._hand_over_whole()
+        collector = self._collector
+        if collector is not None and not collector.is_empty:
+            self._put(collector.portion(whole or collector.ended))
+        self._held_since = 0.0
 
-        Args:
-            count: Units to have requested.
-            after: 1 if the current unit is no longer among `_asked`.
-        """
-        if self._channel is None:
-            self._channel = self._connect()
-            self._source = self._client.source_of(self._channel)
-        channel = self._channel
-        if len(self._asked) <= count // 2:
-            # Several at once, because each call costs as much as the node's work for some rows.
-            new = list(islice(self._units, after + len(self._asked), after + count))
-            if not new:
-                return channel
-            bodies = [self._query.body(partition) for _, partition in new]
-            numbers = channel.send_all(self._query.op, bodies)
-            self._asked.extend((*one, number) for one, number in zip(new, numbers, strict=True))
-        return channel
+    def _hand_over_whole(self) -> None:
+        if self._whole:
+            whole, self._whole, self._whole_bytes = self._whole, [], 0
+            self._put(whole)
+
+    def _connected(self) -> PageRequests:
+        """Return the requests on the connection, which is opened if there is none."""
+        if self._requests is None:
+            channel = self._connect()
+            self._source = self._client.source_of(channel)
+            self._requests = PageRequests(channel, self._query, self._units, self.times)
+        return self._requests
 
     def _connect(self) -> Channel:
         partition = self._units[0][1]
@@ -314,7 +329,7 @@ class ScanThread(threading.Thread):
             owners = owners_of(self._client, self._query)
         return self._client.acquire(owners.get(partition))
 
-    def _put(self, item: UnitPage | list[WholeUnit]) -> None:
+    def _put(self, item: Item) -> None:
         """Pass to the consumer, then wait until there is room for more."""
         with self._ready:
             self._buffer.append(item)
@@ -344,23 +359,16 @@ class ScanThread(threading.Thread):
         (2.17) has started its query, the node starts it afterwards and keeps the cursor until it is
         shut down.
         """
-        channel, self._channel = self._channel, None
-        if channel is None:
+        requests, self._requests = self._requests, None
+        if requests is None:
             return
-        while self._asked and not channel.closed:
-            _, _, request = self._asked.popleft()
-            with contextlib.suppress(IgniteTFError):
-                channel.receive(request)
-        self._asked.clear()
-        channel.close()
+        if self._small is not None and not requests.channel.closed:
+            self._small.give_back()
+        requests.drain()
+        requests.channel.close()
 
 
-def _nbytes(item: UnitPage | list[WholeUnit]) -> int:
-    return item.nbytes if isinstance(item, UnitPage) else sum(u.page.data.nbytes for u in item)
-
-
-def _timed(decode: Callable[[], Any], times: Times) -> Any:
-    begin = time.monotonic()
-    decoded = decode()
-    times.decode += time.monotonic() - begin
-    return decoded
+def _nbytes(item: Item) -> int:
+    if isinstance(item, list):
+        return sum(unit.page.data.nbytes for unit in item)
+    return item.nbytes

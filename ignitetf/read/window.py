@@ -18,14 +18,12 @@ from numpy.typing import NDArray
 
 from ignitetf.errors import DataChanged
 from ignitetf.read.options import PAGE_BYTES
-from ignitetf.wire.buffers import BufferPool
+from ignitetf.wire.buffers import ALIGNED_ROWS, BufferPool
 from ignitetf.wire.concat import concat_columns
 from ignitetf.wire.schema import Batch, Column
 
-__all__ = ["ALIGNED_ROWS", "MANY_ROWS", "Filling", "inverse", "piece_rows"]
+__all__ = ["MANY_ROWS", "Filling", "inverse", "piece_rows"]
 
-# This many rows, of any number of bytes, are a multiple of TensorFlow's alignment of 64.
-ALIGNED_ROWS: Final = 64
 # With fewer rows than this, rounding to aligned ones is not worth it.
 MANY_ROWS: Final = 16 * ALIGNED_ROWS
 _KEY: Final = ""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ignitetf.wire.encoders import copy_runs
 from ignitetf.wire.schema import Batch, Column
 
-__all__ = ["compact", "concat", "concat_columns"]
+__all__ = ["compact", "concat", "concat_columns", "merged"]
 
 
 def compact(column: Column) -> tuple[NDArray[Any] | Column, NDArray[np.int64]]:
@@ -33,6 +33,63 @@ def compact(column: Column) -> tuple[NDArray[Any] | Column, NDArray[np.int64]]:
     sizes = column.lengths * size
     copy_runs(out.view(np.uint8), offsets[:-1] * size, flat, column.starts * size, sizes)
     return out, offsets
+
+
+def merged(batches: Sequence[Batch]) -> list[Batch]:
+    """Return the same rows in fewer batches: those that follow each other in memory are one."""
+    found: list[Batch] = []
+    for batch in batches:
+        both = _merge(found[-1], batch) if found else None
+        if both is None:
+            found.append(batch)
+        else:
+            found[-1] = both
+    return found
+
+
+def _merge(left: Batch, right: Batch) -> Batch | None:
+    """Return two batches as one view of memory; None if the second does not follow the first."""
+    if left.key is None or right.key is None or left.columns.keys() != right.columns.keys():
+        return None
+    key = _merge_columns(left.key, right.key)
+    if key is None:
+        return None
+    columns = {}
+    for name, column in left.columns.items():
+        both = _merge_columns(column, right.columns[name])
+        if both is None:
+            return None
+        columns[name] = both
+    return Batch(key, columns)
+
+
+def _merge_columns(left: Column, right: Column) -> Column | None:
+    if left.valid is not None or right.valid is not None:
+        return None
+    if left.starts is None or right.starts is None:
+        values = _merge_arrays(left.values, right.values)
+        return None if values is None else Column(values)
+    if left.values is not right.values or left.lengths is None or right.lengths is None:
+        return None
+    starts, lengths = (
+        _merge_arrays(left.starts, right.starts),
+        _merge_arrays(left.lengths, right.lengths),
+    )
+    return None if starts is None or lengths is None else Column(left.values, starts, lengths)
+
+
+def _merge_arrays(left: Any, right: Any) -> NDArray[Any] | None:
+    """Return two arrays as one view, if the second follows the first in the same memory."""
+    if not (isinstance(left, np.ndarray) and isinstance(right, np.ndarray)):
+        return None
+    base = left.base
+    if not isinstance(base, np.ndarray) or base is not right.base or not base.flags.c_contiguous:
+        return None
+    contiguous = left.flags.c_contiguous and right.flags.c_contiguous
+    if not contiguous or left.ctypes.data + left.nbytes != right.ctypes.data:
+        return None
+    shape = (len(left) + len(right), *left.shape[1:])
+    return np.ndarray(shape, left.dtype, base.data, left.ctypes.data - base.ctypes.data)
 
 
 def concat(batches: Sequence[Batch]) -> Batch:

@@ -25,8 +25,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COUNTED_HEAD_BYTES",
+    "COUNT_BYTES",
     "LENGTH_BYTES",
     "MAX_HEAD_BYTES",
+    "MIN_HEAD_BYTES",
+    "MORE_BYTES",
     "AnswerHead",
     "CountedHead",
     "Page",
@@ -34,6 +37,7 @@ __all__ = [
     "cursor_in_head",
     "framed",
     "join_pages",
+    "plain_head",
     "read_answer_head",
     "read_answer_length",
     "read_counted_head",
@@ -43,16 +47,24 @@ __all__ = [
     "read_length",
     "read_named_sql_page",
     "read_page",
+    "read_page_end",
     "read_request_head",
+    "request_frames",
     "request_head",
 ]
 
 LENGTH_BYTES: Final = 4  # before each message: the length of the rest
+# Of a page: the number of its entries before them, and whether there are more pages behind them.
+COUNT_BYTES: Final = 4
+MORE_BYTES: Final = 1
 _REQUEST: Final = struct.Struct("<ihq")  # length of the rest, op code, request id
+_LENGTH: Final = struct.Struct("<i")
+_REQUEST_DTYPE: Final = [("length", "<i4"), ("op", "<i2"), ("id", "<i8")]
 _ANSWER: Final = struct.Struct("<qh")  # request id, flags
 _TOPOLOGY: Final = struct.Struct("<qi")
 _FLAG_ERROR: Final = 1
 _FLAG_TOPOLOGY: Final = 2
+MIN_HEAD_BYTES: Final = _ANSWER.size
 MAX_HEAD_BYTES: Final = _ANSWER.size + _TOPOLOGY.size
 _COUNTED: Final = struct.Struct("<iqhi")  # length of the rest, request id, flags, first number
 COUNTED_HEAD_BYTES: Final = _COUNTED.size
@@ -112,6 +124,20 @@ def request_head(nbytes: int, op: OpCode | int, request_id: int) -> bytes:
     return _REQUEST.pack(_REQUEST.size - LENGTH_BYTES + nbytes, op, request_id)
 
 
+def request_frames(op: OpCode | int, first_id: int, bodies: NDArray[np.void]) -> bytes:
+    """Return requests with bodies of one size and consecutive ids, one after the other."""
+    import numpy as np  # not for a handshake
+
+    size = bodies.dtype.itemsize
+    kind = np.dtype([("head", _REQUEST_DTYPE), ("body", f"V{size}")])
+    out = np.empty(len(bodies), kind)
+    head = out["head"]
+    head["length"], head["op"] = _REQUEST.size - LENGTH_BYTES + size, op
+    head["id"] = np.arange(first_id, first_id + len(bodies))
+    out["body"] = bodies
+    return out.tobytes()
+
+
 def read_request_head(request: bytes) -> tuple[int, int]:
     """Read the op code and the id of a request."""
     _, op, request_id = _REQUEST.unpack_from(request, 0)
@@ -134,6 +160,11 @@ def read_answer_length(prefix: Any) -> int:
     if length < _ANSWER.size:
         raise WireError(f"answer of impossible length {length}")
     return length
+
+
+def plain_head(request_id: int) -> bytes:
+    """Return the head of an answer without an error, without its length."""
+    return _ANSWER.pack(request_id, 0)
 
 
 def read_answer_head(answer: Any) -> AnswerHead:
@@ -221,9 +252,20 @@ def read_page(body: memoryview) -> Page:
     # The smallest entry is a key and a value of one byte each (SQL rows: one null).
     if not 0 <= count <= len(body) - 5:
         raise WireError(f"page of {len(body)} bytes cannot hold {count} entries")
+    return Page(count, _more(body), np.frombuffer(body, np.uint8)[COUNT_BYTES:-MORE_BYTES])
+
+
+def read_page_end(body: memoryview, count: int) -> Page:
+    """Return the page that ends with these bytes, without its `count` entries, taken elsewhere."""
+    import numpy as np  # not for a handshake
+
+    return Page(count, _more(body), np.empty(0, np.uint8))
+
+
+def _more(body: memoryview) -> bool:
     if body[-1] > 1:
         raise WireError(f"page ends with byte {body[-1]}, expected a bool")
-    return Page(count, bool(body[-1]), np.frombuffer(body, np.uint8)[4:-1])
+    return bool(body[-1])
 
 
 def join_pages(pages: Sequence[Page], room: Callable[[int], NDArray[np.uint8]]) -> Page:
@@ -245,7 +287,8 @@ def join_pages(pages: Sequence[Page], room: Callable[[int], NDArray[np.uint8]]) 
 def _int32(body: memoryview, at: int) -> int:
     if len(body) < at + 4:
         raise WireError(f"answer of {len(body)} bytes is cut")
-    return int.from_bytes(body[at : at + 4], "little", signed=True)
+    value: int = _LENGTH.unpack_from(body, at)[0]
+    return value
 
 
 def _int64(body: memoryview, at: int) -> int:

@@ -19,10 +19,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ignitetf.wire.codes import StreamerFlag, TypeCode
 from ignitetf.wire.parameters import encode_string
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = [
     "batch_head",
@@ -35,6 +39,7 @@ __all__ = [
     "nodes_request",
     "partitions_request",
     "scan_request",
+    "scan_requests",
     "size_request",
     "sql_request",
     "streamer_head",
@@ -50,6 +55,7 @@ _CACHE_WITH_EXPIRY: Final = struct.Struct("<ibqqq")  # ..., after creation, upda
 _COUNT: Final = struct.Struct("<i")
 _BATCH: Final = struct.Struct("<ibi")  # cache id, flags, number of keys or entries
 _SCAN: Final = struct.Struct("<ibbii?")  # cache id, flags, no filter, page size, partition, local
+_SCAN_PARTITION_AT: Final = 10
 _STREAMER_START: Final = struct.Struct("<ibiibi")
 _STREAMER_DATA: Final = struct.Struct("<qbi")  # streamer id, flags, number of entries
 
@@ -145,6 +151,23 @@ def scan_request(
         raise ValueError(f"partition {partition} is negative")
     which = _ALL_PARTITIONS if partition is None else partition
     return _SCAN.pack(cache, 0, TypeCode.NULL, page_size, which, local)
+
+
+def scan_requests(cache: int, page_size: int, partitions: Sequence[int]) -> NDArray[np.void]:
+    """Return the bodies of QUERY_SCAN for several partitions, in a tenth of the time for each.
+
+    Returns:
+        Void of the size of a body, `[n]`.
+    """
+    import numpy as np  # not for a handshake
+
+    if len(partitions) == 0:
+        return np.empty(0, f"V{_SCAN.size}")
+    body = scan_request(cache, page_size, int(min(partitions)))  # refuses a negative one
+    kind = np.dtype([("begin", f"V{_SCAN_PARTITION_AT}"), ("partition", "<i4"), ("local", "?")])
+    out = np.frombuffer(bytearray(body * len(partitions)), kind)
+    out["partition"] = partitions
+    return out.view(f"V{_SCAN.size}")
 
 
 def cursor_request(cursor: int) -> bytes:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from ignitetf.errors import ConfigError, SchemaError
 from ignitetf.wire.codes import TypeCode, java_hash_lower
 from ignitetf.wire.datatypes import ARRAY_ELEMENT, BYTES, DATA_TYPES, Family
+from ignitetf.wire.texts import bytes_of
 
 __all__ = ["BYTES", "Batch", "Column", "Field", "Schema", "Shape", "field_for", "is_identifier"]
 
@@ -296,13 +297,20 @@ class Column:
             valid = np.fromiter((b is not None for b in items), np.bool_, len(items))
         return cls(flat, offsets[:-1], lengths, valid)
 
-    def to_bytes(self) -> list[bytes]:
-        """Return a copy of each record as `bytes`, b"" for a null; only for runs of uint8."""
+    def to_objects(self) -> NDArray[Any]:
+        """Return a copy of each record as `bytes`, b"" for a null, as an object array [n].
+
+        Only for runs of bytes.
+        """
         assert isinstance(self.values, np.ndarray)
         assert self.starts is not None and self.lengths is not None
-        view = np.ascontiguousarray(self.values).data.cast("B")
-        ends = self.starts + self.lengths
-        return [bytes(view[p:q]) for p, q in zip(self.starts.tolist(), ends.tolist(), strict=True)]
+        flat = np.ascontiguousarray(self.values).view(np.uint8)
+        return bytes_of(flat, self.starts, self.lengths)
+
+    def to_bytes(self) -> list[bytes]:
+        """Return what `to_objects` does, as a list."""
+        found: list[bytes] = self.to_objects().tolist()
+        return found
 
     def compact(self) -> tuple[NDArray[Any] | Column, NDArray[np.int64]]:
         """Return values in order without gaps, copied only if needed, and offsets [n + 1]."""

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from ignitetf.native import native_library
 from ignitetf.wire.datatypes import DATA_TYPES
 
-__all__ = ["object_positions"]
+__all__ = ["SOURCE", "extents", "object_positions"]
 
-_SOURCE: Final = Path(__file__).with_name("_walk.c")
+SOURCE: Final = Path(__file__).with_name("_rows.c")
 # For fewer objects, building and loading a library is not worthwhile.
 _WORTH_OBJECTS: Final = 256
 _CODES: Final = 256
@@ -47,25 +47,26 @@ def object_positions(data: NDArray[np.uint8], count: int) -> NDArray[np.int64] |
 @functools.cache
 def _native() -> Callable[[NDArray[np.uint8], int], NDArray[np.int64] | None] | None:
     """The C function; None if it is not available."""
-    if (library := native_library(_SOURCE)) is None:
+    if (library := native_library(SOURCE)) is None:
         return None
     function = library.walk
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     function.argtypes = [pointer, number, number, pointer, pointer]
-    extents = _extents()
+    table = extents()
 
     def walk(data: NDArray[np.uint8], count: int) -> NDArray[np.int64] | None:
         starts = np.empty(count, np.int64)
         failed = function(
-            data.ctypes.data, len(data), count, extents.ctypes.data, starts.ctypes.data
+            data.ctypes.data, len(data), count, table.ctypes.data, starts.ctypes.data
         )  # fmt: skip
         return None if failed else starts
 
     return walk
 
 
-def _extents() -> NDArray[np.int32]:
-    """The `Extent` of each type code as `_walk.c` expects it; int32 `[256, 5]`."""
+@functools.cache
+def extents() -> NDArray[np.int32]:
+    """Return the `Extent` of each type code as _rows.c expects it; int32 `[256, 5]`."""
     table = np.zeros((_CODES, 5), np.int32)
     for code, row in DATA_TYPES.items():
         if (end := row.extent) is not None:

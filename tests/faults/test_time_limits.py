@@ -224,9 +224,9 @@ def scan(client):
     from ignitetf.read.page_query import Query, RetryPolicy
     from ignitetf.read.scan import scan_units
     from ignitetf.wire.codes import OpCode
-    from ignitetf.wire.requests import scan_request
+    from ignitetf.wire.requests import scan_requests
 
-    query = Query(OpCode.QUERY_SCAN, lambda partition: scan_request(1, 10, partition), "C", 10)
+    query = Query(OpCode.QUERY_SCAN, lambda which: scan_requests(1, 10, which), "C", 10)
     retry = RetryPolicy(client.settings.idle_timeout_s)
     list(scan_units(client, query, [0, 1, 2], retry=retry))
 

@@ -16,6 +16,7 @@ from pyignite import GenericObjectMeta
 
 from ignitetf.errors import CacheNotFound, ConfigError, SchemaError, SqlError
 from ignitetf.load.loader import load_dataset
+from ignitetf.read.reader import CacheReader
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.node
@@ -154,7 +155,8 @@ def test_supervised_pairs(open_dataset, table):
     "times",
     [120, pytest.param(10_000, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])],
 )
-def test_abandoned_iterators_leave_nothing_behind(open_dataset, client, table, times):
+def test_abandoned_iterators_leave_nothing_behind(open_dataset, client, table, times, monkeypatch):
+    monkeypatch.setattr(CacheReader, "page_bytes", 500)  # rows are handed over a few at a time
     dataset = open_dataset(table, fields=["LABEL"], page_size=10)
     process = psutil.Process()
 

@@ -202,15 +202,15 @@ def test_a_read_that_fails_leaves_no_cursor(build, client):
 
 def test_giving_up_does_not_wait_for_a_node_that_says_nothing(build, monkeypatch):
     dataset = build(page_size=3)
-    page = scan_thread.Cursor.page
+    page = scan_thread.PageRequests.page
     began, answers = threading.Event(), threading.Event()
 
-    def silent(self):
+    def silent(self, taker):
         began.set()
         answers.wait(60)
-        return page(self)
+        return page(self, taker)
 
-    monkeypatch.setattr(scan_thread.Cursor, "page", silent)
+    monkeypatch.setattr(scan_thread.PageRequests, "page", silent)
     streams = []
     start = scan_thread.ScanThread.start
     monkeypatch.setattr(
@@ -228,7 +228,8 @@ def test_giving_up_does_not_wait_for_a_node_that_says_nothing(build, monkeypatch
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_child_is_told_and_its_parent_goes_on(build):
+def test_a_forked_child_is_told_and_its_parent_goes_on(build, monkeypatch):
+    monkeypatch.setattr(CacheReader, "page_bytes", 100)  # rows are handed over a few at a time
     dataset = build(page_size=3)
     name = dataset.rows.reader.name
     keys = [key for page in dataset.numpy() for key in page["key"].tolist()]

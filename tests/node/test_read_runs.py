@@ -1,19 +1,20 @@
 """Small partitions are read together, and give what each gives alone."""
 
 import contextlib
-import functools
 
 import numpy as np
 import pytest
 
 from ignitetf.errors import SchemaError
 from ignitetf.load.loader import load_dataset
+from ignitetf.read.collector import UnitsRecord
 from ignitetf.read.divide import make_splits
 from ignitetf.read.options import ReadOptions
-from ignitetf.read.page_query import UnitPage, UnitRun
 from ignitetf.read.reader import CacheReader
 from ignitetf.read.rows import open_rows
-from ignitetf.read.scan import scan_runs, scan_units
+from ignitetf.read.scan import scan_portions, scan_units
+from ignitetf.wire.buffers import BufferPool
+from ignitetf.wire.builder import BatchBuilder
 from ignitetf.wire.concat import concat
 
 pytestmark = pytest.mark.node
@@ -94,38 +95,63 @@ def test_partitions_read_together_are_those_read_alone(client, names, what, read
         assert len(batches) <= len(ends) + 2
 
 
-def test_marks_of_keys_are_those_of_single_pages(client, names):
+@pytest.mark.parametrize("built", [True, False])
+@pytest.mark.parametrize("readers", [1, 2])
+def test_marks_of_keys_are_those_of_single_pages(client, names, built, readers, monkeypatch):
+    """However the pages of a partition are read, their keys have the same checksum."""
+    if not built:
+        monkeypatch.setattr(BatchBuilder, "can_build", lambda schema: False)
     for name in names.values():
         reader = CacheReader(client, name, ReadOptions(nulls="default"))
-        query = functools.partial(reader.scan_query, reader.page_size())
+        query = reader.scan_query(reader.page_size())
         order = list(range(PARTITIONS))
-        decoder, found = reader.decoder(), {}
-        with contextlib.closing(scan_units(client, query(), order)) as pages:
+        decoder, found = reader.decoder(), []
+        with contextlib.closing(scan_units(client, query, order)) as pages:
             for item in pages:
                 if item.page is not None:
-                    found[item.unit] = decoder.one(item.unit, item.page)
-        seen = 0
-        with_runs = [*runs(client, query(), order, reader)]
-        for item in with_runs:
-            assert isinstance(item, UnitRun)
-            for number, (count, mark) in enumerate(
-                zip(item.page.counts, item.page.marks, strict=True)
-            ):
-                unit = item.unit + number
-                assert (found[unit].counts, found[unit].marks) == ([count], [mark])
-                seen += 1
-        assert seen == PARTITIONS
-        assert len(with_runs) < PARTITIONS // 4
+                    one = decoder.one(item.unit, item.page)
+                    found.append((item.unit, *one.counts, *one.marks))
+        portions = list(collected(client, reader, query, order, readers))
+        assert [record for portion in portions for record in records(portion)] == found
+        assert len(portions) < PARTITIONS // 4
+        rows = sum(len(part) for portion in portions for part in portion.parts)
+        assert rows == sum(count for _, count, _ in found) == ROWS
 
 
-def runs(client, query, order, reader):
-    from dataclasses import replace
+def collected(client, reader, query, order, readers):
+    def new_collector(ends):
+        return reader.collector(None, BufferPool(), ends)
 
-    query = replace(query, decoder=reader.decoder, run_bytes=1 << 20)
-    with contextlib.closing(scan_runs(client, query, order)) as found:
-        for item in found:
-            if not isinstance(item, UnitPage):
-                yield item
+    return scan_portions(client, query, order, new_collector, (), readers=readers)
+
+
+def records(portion):
+    """Partition, rows and checksum of each unit, all of which have a single page."""
+    for page in portion.pages:
+        if isinstance(page, UnitsRecord):
+            yield from zip(page.partitions, page.rows, page.marks, strict=True)
+        else:
+            yield page.place.partition, page.rows, page.mark
+
+
+def test_small_pages_beside_large_ones_and_in_other_forms(client, cache_name):
+    """What the fast way does not take is read by itself, and in its place."""
+    rng = np.random.default_rng(5)
+    texts = ["x" * int(rng.integers(1, 40)) for _ in range(3000)]
+    for n in rng.integers(0, 3000, 6).tolist():
+        texts[n] = "y" * 200_000  # an answer that is not small
+    columns = {"A": np.arange(3000), "TEXT": texts}
+    load_dataset(columns, cache_name, client=client, partitions=256)
+    nulls = sorted(rng.choice(3000, 9, replace=False).tolist())
+    for n in nulls:
+        client.sql(f"UPDATE {cache_name} SET A = NULL WHERE _KEY = {n}").close()
+    reader = CacheReader(client, cache_name, ReadOptions(nulls="default", on_change="ignore"))
+    order = rng.permutation(256).tolist()
+    fast = concat([i.batch for i in reader.batches(order, ()) if i.batch is not None])
+    slow = [i.batch for p in order for i in reader.batches([p]) if i.batch is not None]
+    assert values(fast) == values(concat(slow))
+    found = dict(zip(values(fast)[""], values(fast)["TEXT"], strict=True))
+    assert found == {n: text.encode() for n, text in enumerate(texts)}
 
 
 @pytest.mark.parametrize("nulls", ["error", "default"])

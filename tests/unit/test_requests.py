@@ -33,7 +33,7 @@ from ignitetf.wire.answers import (
     uuid_at,
 )
 from ignitetf.wire.codes import Feature, OpCode, StreamerFlag, TypeCode
-from ignitetf.wire.frames import request_head
+from ignitetf.wire.frames import request_frames, request_head
 from ignitetf.wire.handshake import handshake_request
 from ignitetf.wire.parameters import encode_bytes, encode_parameter, encode_string, encode_uuid
 
@@ -304,3 +304,18 @@ def test_values_at_a_position(text, number, small):
     assert uuid_at(encode_uuid(high, low), 1) == number
     assert encode_uuid(high, low) == encode_parameter(number)
     assert int_at(b"any" + struct.pack("<i", small), 3) == small
+
+
+@given(ints, st.integers(1, (1 << 31) - 1), st.lists(st.integers(0, (1 << 31) - 1), max_size=9))
+def test_requests_made_together_are_those_made_alone(cache, page_size, partitions):
+    bodies = requests.scan_requests(cache, page_size, partitions)
+    alone = [requests.scan_request(cache, page_size, partition) for partition in partitions]
+    assert [body.tobytes() for body in bodies] == alone
+    sent = request_frames(OpCode.QUERY_SCAN, 7, bodies)
+    heads = [request_head(len(b), OpCode.QUERY_SCAN, 7 + n) for n, b in enumerate(alone)]
+    assert sent == b"".join(head + body for head, body in zip(heads, alone, strict=True))
+
+
+def test_a_negative_partition_is_refused_together_too():
+    with pytest.raises(ValueError, match="negative"):
+        requests.scan_requests(1, 10, [3, -1, 4])

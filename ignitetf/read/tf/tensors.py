@@ -26,8 +26,7 @@ from ignitetf.read.leaves import (
 from ignitetf.read.rows import EpochRows
 from ignitetf.read.tf.cluster import in_cluster
 from ignitetf.read.tf.substr import Sharing, substr_op
-from ignitetf.read.window import ALIGNED_ROWS
-from ignitetf.wire.buffers import BufferPool
+from ignitetf.wire.buffers import ALIGNED_ROWS, BufferPool
 from ignitetf.wire.schema import Batch
 
 __all__ = ["Form", "counted", "page_options", "rebatched"]

@@ -1,0 +1,366 @@
+"""`Collector`: the rows of pages, in order, as batches that go on across pages and partitions.
+
+cursor, scan thread -> page decoder, builder -> **collector** -> scan -> unit reading
+
+A page that arrives is taken apart piece by piece by a `BatchBuilder`. Rows in a form that it does
+not know, and all rows where there is no builder, are decoded as a page; small pages are joined
+first, because a page of a few rows costs as much as one of thousands.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignitetf.errors import SchemaError
+from ignitetf.net.places import Source
+from ignitetf.read.changes import key_mark
+from ignitetf.read.cursor import Receive, Taker
+from ignitetf.read.error_context import RowPlaces
+from ignitetf.read.page_decoder import Decoded, PageDecoder
+from ignitetf.read.page_query import Ends
+from ignitetf.wire.builder import BatchBuilder, Position
+from ignitetf.wire.frames import Page
+from ignitetf.wire.objects import Bytes
+from ignitetf.wire.page_reader import Arrival, PageReader
+from ignitetf.wire.schema import Batch
+from ignitetf.wire.units import UnitReader
+
+__all__ = ["Collector", "PagePlace", "PageRecord", "Portion", "UnitsRecord"]
+
+# A larger page is worth more than the copy that joins it to others.
+_MOST_JOINED_BYTES: Final = 256 << 10
+
+
+class PagePlace(NamedTuple):
+    """Where a page belongs.
+
+    Attributes:
+        unit: Index of its partition into the requested ones.
+        partition: The partition.
+        replay: Number of the page among those of the unit that were delivered before, -1 for a new
+            one.
+        source: Where it came from.
+    """
+
+    unit: int
+    partition: int
+    replay: int = -1
+    source: Source | None = None
+
+
+class PageRecord(NamedTuple):
+    """What is known of a page whose rows were collected.
+
+    Attributes:
+        place: Where it belongs.
+        rows: Its records.
+        mark: Checksum of their keys.
+        nbytes: Bytes of its entries.
+        last: Whether the unit ends with it.
+    """
+
+    place: PagePlace
+    rows: int
+    mark: int
+    nbytes: int
+    last: bool
+
+
+class UnitsRecord(NamedTuple):
+    """What is known of adjacent units of a single page each, whose rows were collected.
+
+    Attributes:
+        unit: Index of the last one.
+        partitions: The partition of each.
+        rows: The records of each.
+        marks: The checksum of the keys of each.
+        nbytes: Bytes of all their entries.
+        source: Where they came from.
+    """
+
+    unit: int
+    partitions: list[int]
+    rows: list[int]
+    marks: list[int]
+    nbytes: int
+    source: Source | None
+
+
+@dataclass(frozen=True)
+class Portion:
+    """Pages that were collected, and rows that are ready.
+
+    Attributes:
+        pages: The pages, in order.
+        parts: The rows, in order. Those of the last pages may follow in a later portion.
+        end: Whether the rows of all pages have been handed over with this portion.
+    """
+
+    pages: list[PageRecord | UnitsRecord]
+    parts: list[Batch]
+    end: bool
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the pages."""
+        return sum(page.nbytes for page in self.pages)
+
+    @property
+    def unit(self) -> int:
+        """Index of the unit of the last page; -1 if there is none."""
+        if not self.pages:
+            return -1
+        last = self.pages[-1]
+        return last.unit if isinstance(last, UnitsRecord) else last.place.unit
+
+    @property
+    def ended_units(self) -> int:
+        """Number of units of which the last page is among these."""
+        return sum(
+            len(page.rows) if isinstance(page, UnitsRecord) else page.last for page in self.pages
+        )
+
+
+@dataclass
+class _Arrived:
+    """A page whose entries a builder has taken.
+
+    Attributes:
+        begin: Where its rows begin in the builder.
+        count: Its entries.
+        rows: Those that were taken, from the front.
+        rest: The bytes of all others; None if there are none.
+    """
+
+    begin: Position
+    count: int
+    rows: int = 0
+    rest: Bytes | None = None
+
+
+class Collector:
+    """Collects the rows of pages that come in order; for one thread.
+
+    Args:
+        decoder: Decodes pages.
+        builder: Takes rows apart; None to decode all pages.
+        run_bytes: Small pages are joined until they have about so many bytes.
+        multiple: Unless a batch must end, only a multiple of so many rows is handed over.
+        ends: The units with which a batch must end.
+
+    Attributes:
+        nbytes: Bytes of the pages since the last portion.
+        ended: Whether a batch must end here.
+    """
+
+    def __init__(
+        self,
+        decoder: PageDecoder,
+        builder: BatchBuilder | None,
+        run_bytes: int,
+        multiple: int,
+        ends: Ends,
+    ) -> None:
+        self._decoder = decoder
+        self._builder = builder
+        self._most_joined = min(_MOST_JOINED_BYTES, run_bytes // 2)
+        self._multiple = multiple
+        self.ends = ends
+        self._reader: PageReader | None = None
+        if builder is not None:
+            self._reader = PageReader(builder, decoder.pool, self._learn)
+        self._arrived: _Arrived | None = None
+        self._pages: list[PageRecord | UnitsRecord] = []
+        self._parts: list[Batch] = []
+        self._small: list[tuple[PagePlace, Page, bool]] = []
+        self._waiting = RowPlaces()  # of the rows in the builder
+        self.nbytes = 0
+        self.ended = False
+
+    def _learn(self, entry: Bytes) -> bool:
+        """Have the builder learn the form of an entry."""
+        assert self._builder is not None
+        return self._decoder.with_types(self._builder.learn, entry)
+
+    # A page that arrives
+
+    def taker(self, place: PagePlace) -> Taker | None:
+        """Return what takes the page at this place as it arrives; None if it is to be added."""
+        reader = self._reader
+        if reader is None or place.replay >= 0 or self._decoder.filters:
+            return None
+
+        def taker(count: int) -> Receive:
+            return functools.partial(self._read, count)
+
+        return taker
+
+    def _read(self, count: int, arrival: Arrival, nbytes: int) -> None:
+        assert self._builder is not None and self._reader is not None
+        self._arrived = page = _Arrived(self._builder.position, count)
+        page.rows, page.rest = self._reader.read(arrival, nbytes, count)
+
+    def abandon(self) -> None:
+        """Take back the rows of a page that did not arrive as a whole."""
+        if self._arrived is not None and self._builder is not None:
+            self._builder.return_to(self._arrived.begin)
+        self._arrived = None
+
+    # A page that is here
+
+    def add(self, place: PagePlace, page: Page, nbytes: int, last: bool) -> None:
+        """Collect the rows of a page, the next one.
+
+        Args:
+            place: Where it belongs.
+            page: The page, without its entries if they were taken as they arrived.
+            nbytes: Bytes of its entries.
+            last: Whether its unit ends with it.
+
+        Raises:
+            SchemaError: A record does not fit; names cache, partition, key and field.
+        """
+        arrived = self._arrived
+        self.nbytes += nbytes
+        self.ended = last and place.unit in self.ends
+        if arrived is None and self._joins(place, page):
+            self._small.append((place, page, last))
+            return
+        self._join()
+        if place.replay >= 0:
+            found = self._decoder.one(place.partition, page)
+            self._record(place, found, nbytes, last)
+            return
+        if arrived is None and self._builder is not None:
+            arrived = self._add(self._decoder.chosen(place.partition, page))
+        if arrived is None:
+            found = self._decoder.one(place.partition, page)
+            self._record(place, found, nbytes, last)
+            self._parts += found.parts
+        else:
+            self._add_arrived(place, arrived, nbytes, last)
+        self._arrived = None
+
+    def _add(self, page: Page) -> _Arrived:
+        assert self._builder is not None and self._reader is not None
+        self._arrived = found = _Arrived(self._builder.position, page.count)
+        found.rows, found.rest = self._reader.add(page.data, page.count)
+        return found
+
+    @property
+    def takes_units(self) -> bool:
+        """Whether `unit_reader` and `add_units` can be used."""
+        return (
+            self._builder is not None and self._builder.has_dense_keys and not self._decoder.filters
+        )
+
+    def unit_reader(self, most_bytes: int) -> UnitReader:
+        """Return what receives small units, into the memory of this collector.
+
+        Args:
+            most_bytes: A larger answer is not small.
+        """
+        assert self._builder is not None
+        return UnitReader(self._builder, self._decoder.pool, most_bytes)
+
+    def add_units(
+        self, first: int, partitions: list[int], units: NDArray[np.void], source: Source | None
+    ) -> None:
+        """Count adjacent units among those collected, whose rows a `UnitReader` has taken.
+
+        Args:
+            first: Index of the first one; a batch must not end but with the last one.
+            partitions: The partition of each.
+            units: What `UnitReader.read` returned of them.
+            source: Where they came from.
+        """
+        nbytes, last = int(units["size"].sum()), first + len(units) - 1
+        rows, marks = units["rows"].tolist(), units["mark"].tolist()
+        self._pages.append(UnitsRecord(last, partitions, rows, marks, nbytes, source))
+        self._waiting.add_all(partitions, rows)
+        self.nbytes += nbytes
+        self.ended = last in self.ends
+
+    def _joins(self, place: PagePlace, page: Page) -> bool:
+        small = page.data.nbytes <= self._most_joined
+        return small and self._builder is None and place.replay < 0
+
+    def _join(self) -> None:
+        """Decode the small pages that have been collected."""
+        if not self._small:
+            return
+        small, self._small = self._small, []
+        found = self._decoder.joined([p.partition for p, _, _ in small], [p for _, p, _ in small])
+        marks = zip(small, found.counts, found.marks, strict=True)
+        for (place, page, last), rows, mark in marks:
+            self._pages.append(PageRecord(place, rows, mark, page.data.nbytes, last))
+        self._parts += found.parts
+
+    def _record(self, place: PagePlace, found: Decoded, nbytes: int, last: bool) -> None:
+        rows, mark = sum(found.counts), found.marks[0]
+        self._pages.append(PageRecord(place, rows, mark, nbytes, last))
+
+    def _add_arrived(self, place: PagePlace, page: _Arrived, nbytes: int, last: bool) -> None:
+        assert self._builder is not None
+        keys = list(self._builder.keys_since(page.begin))
+        parts: list[Batch] = []
+        if page.rest is not None:
+            rest = Page(page.count - page.rows, False, page.rest)
+            parts = self._decoder.one(place.partition, rest, first=page.rows).parts
+            keys += [part.key for part in parts if part.key is not None]
+        self._pages.append(PageRecord(place, page.count, key_mark(keys), nbytes, last))
+        self._waiting.add(place.partition, 0, page.rows)
+        if parts:
+            self._parts += self._built(1)
+            self._parts += parts
+
+    # Handing over
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to hand over."""
+        return not (self._pages or self._small or self._waiting.has_rows)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a whole batch is ready."""
+        return self._builder is not None and self._builder.is_full
+
+    def portion(self, whole: bool) -> Portion:
+        """Return what was collected since the last one.
+
+        Args:
+            whole: Return all rows; otherwise those that are left over from a multiple come with the
+                next portion.
+
+        Raises:
+            SchemaError: As `add`.
+        """
+        self._join()
+        parts, self._parts = self._parts, []
+        if self._builder is not None:
+            parts += self._built(1 if whole else self._multiple)
+        pages, self._pages, self.nbytes = self._pages, [], 0
+        ended, self.ended = whole and self.ended, False
+        return Portion(pages, parts, ended)
+
+    def _built(self, multiple: int) -> Iterator[Batch]:
+        """Yield what the builder has; names the partition in an error."""
+        assert self._builder is not None
+        done = 0
+        try:
+            for batch in self._builder.take(multiple):
+                done += len(batch)
+                yield batch
+        except SchemaError as error:
+            record = int(error.fields.get("record") or 0)
+            partition, row = self._waiting.find(done + record) or (None, record)
+            with self._decoder.place(partition, row - record):
+                raise
+        self._waiting.drop(done)

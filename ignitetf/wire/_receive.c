@@ -1,0 +1,315 @@
+/* Receives pages, and takes their rows apart, while their bytes are in the processor's cache.
+ *
+ * page_reader.py, units.py (ctypes) -> this -> _rows.c
+ *
+ * Of a partition with a few dozen rows, everything that Python does costs more than the rows do.
+ * So the loops over the pieces of a page, and over the answers to many requests, are here.
+ */
+#define _GNU_SOURCE
+#include "_rows.h"
+
+#include <errno.h>
+#include <sys/socket.h>
+#include <time.h>
+
+/* Checksums of keys */
+
+static uint32_t crc_table[256];
+
+__attribute__((constructor)) static void fill_crc_table(void) {
+  for (uint32_t i = 0; i < 256; i++) {
+    uint32_t value = i;
+    for (int bit = 0; bit < 8; bit++) value = value & 1 ? value >> 1 ^ 0xedb88320u : value >> 1;
+    crc_table[i] = value;
+  }
+}
+
+/* zlib's crc32. */
+static uint32_t crc32(uint32_t crc, const uint8_t *data, int64_t size) {
+  crc = ~crc;
+  while (size--) crc = crc >> 8 ^ crc_table[(crc ^ *data++) & 255];
+  return ~crc;
+}
+
+/* Receiving */
+
+/* How `read_page` and `read_units` end, beside DONE, FULL and OTHER. */
+enum {
+  END = 4,      /* the units up to `stop` are done */
+  ASK = 5,      /* few units are left */
+  ENOUGH = 6,   /* so many bytes were taken */
+  BYTES = 7,    /* there is no socket to receive from */
+  LARGE = 8,    /* the next answer is not a small one, or damaged */
+  ROOM = 9,     /* the memory is too small for a row, or for the answers that wait */
+  UNKNOWN = 10, /* an answer that no unit waits for; it is at `begin` */
+  CLOSED = 11,  /* the other side has hung up */
+  FAILED = 12   /* receiving has failed: `error` */
+};
+
+/* Less than this within the time limit is no progress, as in incoming.py. */
+enum { LEAST_PROGRESS = 64 << 10 };
+/* Received at a time, so that it is still in the cache when its rows are taken. */
+enum { MOST_RECEIVED = 256 << 10 };
+
+typedef struct {
+  int64_t socket; /* -1 for none */
+  int64_t limit_ns, waited_ns, error;
+  int64_t since, count; /* of the bytes that count as progress */
+} Source;
+
+static int64_t now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1000000000LL + now.tv_nsec;
+}
+
+static void begin_receiving(Source *source) {
+  source->since = now_ns();
+  source->count = 0;
+}
+
+/* Receives some bytes, up to `room`, or `all` of these, to the end of what is at `to`. */
+static int receive(Source *source, uint8_t *to, int64_t *end, int64_t room, int all) {
+  if (source->socket < 0) return BYTES;
+  ssize_t got = recv((int)source->socket, to + *end, (size_t)room, MSG_DONTWAIT);
+  int waits = got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
+  if (waits || (all && got > 0 && got < room)) {
+    int64_t before = got < 0 ? 0 : got, begin = now_ns(), now;
+    do
+      got = recv((int)source->socket, to + *end + before, (size_t)(room - before),
+                 all ? MSG_WAITALL : 0);
+    while (got < 0 && errno == EINTR);
+    now = now_ns();
+    source->waited_ns += now - begin;
+    if (got > 0 || (got < 0 && before && (errno == EAGAIN || errno == EWOULDBLOCK)))
+      got = before + (got > 0 ? got : 0);
+    if (source->count >= LEAST_PROGRESS) {
+      source->since = now;
+      source->count = 0;
+    } else if (got > 0 && got < LEAST_PROGRESS && now - source->since > source->limit_ns) {
+      source->error = EAGAIN;
+      return FAILED;
+    }
+  }
+  if (got > 0) {
+    *end += got;
+    source->count += got;
+    return DONE;
+  }
+  source->error = errno;
+  return got ? errno == EINTR ? DONE : FAILED : CLOSED;
+}
+
+/* `build` and `take_back` of _rows.c, which is a library of its own. */
+typedef struct {
+  int (*build)(Builder *, const uint8_t *data, int64_t size, int64_t count, int64_t *done,
+               int64_t *used);
+  void (*take_back)(const Builder *);
+} Rows;
+
+/* A page whose entries arrive. */
+typedef struct {
+  const Rows *rows;
+  Builder *builder;
+  uint8_t *piece;           /* where bytes are received */
+  int64_t room, begin, end; /* its bytes; those that are not yet taken */
+  int64_t missing;          /* bytes of the page that are yet to be received */
+  int64_t entries;          /* that are yet to be taken */
+  Source source;
+} Arriving;
+
+/* Receives the entries of a page and takes their rows. DONE: all of them. FULL: go on with other
+ * columns. OTHER: the entry at `begin` has another form, or there are too few or too many bytes. */
+EXPORT int read_page(Arriving *page) {
+  begin_receiving(&page->source);
+  for (;;) {
+    int64_t done, used;
+    int found = page->rows->build(page->builder, page->piece + page->begin, page->end - page->begin,
+                      page->entries, &done, &used);
+    page->begin += used;
+    page->entries -= done;
+    if (found == DONE) return page->missing || page->begin < page->end ? OTHER : DONE;
+    if (found != MORE) return found;
+    if (!page->missing) return OTHER;
+    page->end -= page->begin;
+    memmove(page->piece, page->piece + page->begin, (size_t)page->end);
+    page->begin = 0;
+    if (page->end == page->room) return ROOM;
+    int64_t most = page->room - page->end, before = page->end;
+    found = receive(&page->source, page->piece, &page->end,
+                    page->missing < most ? page->missing : most, 1);
+    page->missing -= page->end - before;
+    if (found != DONE) return found;
+  }
+}
+
+/* Answers */
+
+/* A request for the only page of a cursor, and its answer once that is here. */
+typedef struct {
+  int64_t request;
+  int64_t at, size, flags; /* of the body: its address, or 0, its bytes, and the flags before it */
+  int64_t rows, mark;      /* its entries, and the checksum of their keys */
+} Unit;
+
+typedef struct {
+  const Rows *rows;
+  Builder *builder;
+  Unit *units;
+  int64_t count, next, stop; /* units; the next to be taken; the one to stop at */
+  int64_t few;               /* ASK where no more units than this are left */
+  uint8_t *block, *spare;    /* where bytes are received, and to where what remains is moved */
+  int64_t room, begin, end;  /* bytes of each; those that are not yet taken as answers */
+  int64_t waiting;           /* answers in the block that wait for those before them */
+  int64_t most;              /* bytes of a small answer */
+  int64_t nbytes, enough;    /* taken; ENOUGH from so many on */
+  /* Of a page that is taken in several steps: bytes, rows, and the checksum of the keys. */
+  int64_t page_bytes, page_rows, page_mark;
+  Source source;
+} Units;
+
+enum { LENGTH = 4, ANSWER_HEAD = 10, PAGE_HEAD = 12, PAGE_END = 1 };
+
+/* Takes the rows of a unit: DONE, FULL or OTHER. The page is that of a scan: the cursor's id
+ * (int64), the number of entries, these, and whether there are more. */
+static int take_unit(Units *units, Unit *unit) {
+  Builder *builder = units->builder;
+  const uint8_t *page = (const uint8_t *)(intptr_t)unit->at;
+  int64_t size = unit->size - PAGE_HEAD - PAGE_END, done, used, first = builder->rows;
+  if (unit->flags || size < 1 || page[PAGE_HEAD + size]) return OTHER;
+  int64_t entries = int_at(page + 8);
+  if (entries < 1 || entries > size) return OTHER;
+  int found = units->rows->build(builder, page + PAGE_HEAD + units->page_bytes, size - units->page_bytes,
+                    entries - units->page_rows, &done, &used);
+  if (found != FULL && (found != DONE || units->page_bytes + used != size)) {
+    builder->rows = first;
+    units->rows->take_back(builder);
+    return OTHER;
+  }
+  const Store *keys = builder->store + builder->key->column;
+  units->page_mark =
+      crc32((uint32_t)units->page_mark, keys->values + first * keys->size, done * keys->size);
+  units->page_bytes += used;
+  units->page_rows += done;
+  if (found == FULL) return FULL;
+  unit->rows = entries;
+  unit->mark = units->page_mark;
+  units->page_bytes = units->page_rows = units->page_mark = 0;
+  return DONE;
+}
+
+static Unit *unit_of(const Units *units, int64_t request) {
+  int64_t low = units->next, high = units->count;
+  while (low < high) { /* ids ascend */
+    int64_t middle = (low + high) / 2;
+    if (units->units[middle].request < request) low = middle + 1;
+    else high = middle;
+  }
+  Unit *unit = units->units + low;
+  return low < units->count && unit->request == request && !unit->at ? unit : NULL;
+}
+
+/* Gives the answers that are here as a whole to their units. DONE where there was one; MORE, and
+ * how many bytes the next one has with its length, as far as that is known. */
+static int find_answers(Units *units, int64_t *need) {
+  int found = MORE;
+  *need = LENGTH;
+  while (units->end - units->begin >= LENGTH) {
+    const uint8_t *at = units->block + units->begin;
+    int64_t length = int_at(at), request;
+    uint16_t flags;
+    if (length < ANSWER_HEAD || length > units->most) return found == DONE ? DONE : LARGE;
+    *need = LENGTH + length;
+    if (units->end - units->begin < *need) break;
+    memcpy(&request, at + LENGTH, 8);
+    memcpy(&flags, at + LENGTH + 8, 2);
+    Unit *unit = unit_of(units, request);
+    if (!unit) return found == DONE ? DONE : UNKNOWN;
+    unit->at = (intptr_t)(at + LENGTH + ANSWER_HEAD);
+    unit->size = length - ANSWER_HEAD;
+    unit->flags = flags;
+    units->waiting++;
+    units->begin += *need;
+    *need = LENGTH;
+    found = DONE;
+  }
+  return found;
+}
+
+/* Whether an answer is in the block, and not in memory that was given. */
+static int is_inside(const Units *units, const Unit *unit) {
+  const uint8_t *at = (const uint8_t *)(intptr_t)unit->at;
+  return at && at >= units->block && at < units->block + units->room;
+}
+
+/* Moves what remains in the block, the answers that wait and the bytes behind them, to the spare
+ * one, which becomes the block. */
+static int move_on(Units *units, int64_t need) {
+  int64_t total = 0;
+  for (int64_t i = units->next; i < units->count; i++)
+    if (is_inside(units, units->units + i)) total += units->units[i].size + ANSWER_HEAD;
+  if (total + need > units->room) return ROOM;
+  uint8_t *to = units->spare;
+  for (int64_t i = units->next; i < units->count; i++) {
+    Unit *unit = units->units + i;
+    if (!is_inside(units, unit)) continue;
+    const uint8_t *at = (const uint8_t *)(intptr_t)unit->at;
+    memcpy(to, at - ANSWER_HEAD, (size_t)(unit->size + ANSWER_HEAD));
+    unit->at = (intptr_t)(to + ANSWER_HEAD);
+    to += unit->size + ANSWER_HEAD;
+  }
+  int64_t rest = units->end - units->begin;
+  memcpy(to, units->block + units->begin, (size_t)rest);
+  units->spare = units->block;
+  units->block = (uint8_t *)(intptr_t)(to - total);
+  units->begin = total;
+  units->end = total + rest;
+  return DONE;
+}
+
+/* Moves the bytes that are no whole answer to the front, if no others are in the block: what is
+ * received next stays in the processor's cache. */
+static void move_to_front(Units *units) {
+  if (units->waiting || !units->begin) return;
+  int64_t rest = units->end - units->begin;
+  memmove(units->block, units->block + units->begin, (size_t)rest);
+  units->begin = 0;
+  units->end = rest;
+}
+
+/* Receives at least a byte, of which `need` are needed from `begin` on. */
+static int receive_answers(Units *units, int64_t need) {
+  move_to_front(units);
+  if (units->begin + need > units->room || units->end == units->room) {
+    int found = move_on(units, need);
+    if (found != DONE) return found;
+  }
+  int64_t room = units->room - units->end;
+  if (room > MOST_RECEIVED && need < MOST_RECEIVED) room = MOST_RECEIVED;
+  return receive(&units->source, units->block, &units->end, room, 0);
+}
+
+/* Receives answers, in any order, and takes the rows of units, in order, until one of the ends
+ * above. FULL: go on with other columns. OTHER: the next unit is to be read by itself; `page_rows`
+ * of it are in columns that were full. */
+EXPORT int read_units(Units *units) {
+  int64_t need;
+  begin_receiving(&units->source);
+  for (;;) {
+    while (units->next < units->stop && units->units[units->next].at) {
+      Unit *unit = units->units + units->next;
+      int found = take_unit(units, unit);
+      if (found != DONE) return found;
+      units->nbytes += unit->size;
+      units->waiting -= is_inside(units, unit);
+      units->next++;
+      if (units->nbytes >= units->enough) return ENOUGH;
+      if (units->count - units->next <= units->few) return ASK;
+    }
+    if (units->next == units->stop) return END;
+    int found = find_answers(units, &need);
+    if (found == DONE) continue;
+    if (found == MORE) found = receive_answers(units, need);
+    if (found != DONE) return found;
+  }
+}

@@ -1,0 +1,66 @@
+"""What `PageReader` and `UnitReader` share: the functions of _receive.c, and how they end.
+
+builder -> **receiving** -> page reader, units
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import functools
+import os
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from ignitetf.native import native_library
+from ignitetf.wire.builder import rows_library
+from ignitetf.wire.rowends import RowsEnd
+
+__all__ = ["Native", "Source", "failure", "native"]
+
+_SOURCE: Final = Path(__file__).with_name("_receive.c")
+
+
+class Source(ctypes.Structure):
+    """Where bytes come from, as `Source` of _receive.c."""
+
+    _fields_ = (
+        ("socket", ctypes.c_int64),
+        ("limit_ns", ctypes.c_int64),
+        ("waited_ns", ctypes.c_int64),
+        ("error", ctypes.c_int64),
+        ("since", ctypes.c_int64),
+        ("count", ctypes.c_int64),
+    )
+
+
+class Native(NamedTuple):
+    """The functions of _receive.c, and the structure with those of _rows.c that they call."""
+
+    read_page: Any
+    read_units: Any
+    rows: Any
+
+
+@functools.cache
+def native() -> Native | None:
+    """Return the functions; None without a compiler."""
+    library, rows = native_library(_SOURCE), rows_library()
+    if library is None or rows is None:
+        return None
+    for function in (library.read_page, library.read_units):
+        function.argtypes = [ctypes.c_void_p]
+    functions = (rows.build, rows.take_back)
+    table = (ctypes.c_void_p * 2)(*(ctypes.cast(f, ctypes.c_void_p).value for f in functions))
+    return Native(library.read_page, library.read_units, table)
+
+
+def failure(end: RowsEnd, source: Source) -> OSError | None:
+    """Return what has ended the connection; None if nothing has."""
+    if end is RowsEnd.CLOSED:
+        return ConnectionResetError("the node closed the connection")
+    if end is not RowsEnd.FAILED:
+        return None
+    number = int(source.error)
+    kind = TimeoutError if number in (errno.EAGAIN, errno.EWOULDBLOCK) else OSError
+    return kind(number, os.strerror(number))

@@ -1,0 +1,82 @@
+"""`bytes_of`: runs of bytes in a page as Python's `bytes`, made in C.
+
+columns -> **texts** -> NumPy, lists
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignitetf.errors import WireError
+from ignitetf.native import NotBuilt, shared_object
+from ignitetf.wire.buffers import address_of
+
+__all__ = ["bytes_of"]
+
+_SOURCE: Final = Path(__file__).with_name("_bytes.c")
+# In the order of the members of `Functions` in _bytes.c.
+_FUNCTIONS: Final = ("PyBytes_FromStringAndSize", "Py_DecRef")
+
+
+def bytes_of(
+    data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> NDArray[Any]:
+    """Return runs of bytes as an object array `[n]` of `bytes`, copies.
+
+    Args:
+        data: The page, contiguous.
+        starts: Where each run begins.
+        lengths: How many bytes it has.
+
+    Raises:
+        WireError: A run lies beyond the page.
+    """
+    out = np.empty(len(starts), object)
+    if (native := _native()) is None:
+        view = data.data
+        ends = (starts + lengths).tolist()
+        out[:] = [bytes(view[p:q]) for p, q in zip(starts.tolist(), ends, strict=True)]
+        return out
+    if len(out):
+        native(data, np.ascontiguousarray(starts), np.ascontiguousarray(lengths), out)
+    return out
+
+
+@functools.cache
+def _native() -> Callable[..., None] | None:
+    try:
+        # Unlike CDLL, it keeps the GIL, which Python's functions need.
+        library = ctypes.PyDLL(str(shared_object(_SOURCE)))
+    except (NotBuilt, OSError):
+        return None
+    function = library.make_bytes
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    function.restype = number
+    function.argtypes = [pointer, pointer, number, pointer, pointer, number, pointer]
+    found = [ctypes.cast(getattr(ctypes.pythonapi, n), pointer).value for n in _FUNCTIONS]
+    table = (pointer * len(found))(*found)
+
+    def make(
+        data: NDArray[np.uint8],
+        starts: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        out: NDArray[Any],
+    ) -> None:
+        made = function(
+            ctypes.addressof(table), address_of(data), len(data), address_of(starts),
+            address_of(lengths), len(out), out.ctypes.data,
+        )  # fmt: skip
+        if made == len(out):
+            return
+        if starts[made] >= 0 and 0 <= lengths[made] <= len(data) - starts[made]:
+            raise MemoryError(f"no memory for {lengths[made]} bytes")
+        raise WireError(f"a value reaches beyond the end of the page ({len(data)} bytes)")
+
+    return make

@@ -1,0 +1,222 @@
+"""`UnitReader`: receives the answers to many requests, and takes their rows apart, in C.
+
+a socket, builder -> **units** -> small units
+
+Of a partition with a few dozen rows, everything that Python does costs more than the rows do. So
+the loop over answers is in C: it receives as many as have arrived, finds the unit that each belongs
+to, and adds the rows of those that are in order to the columns of a `BatchBuilder`, while the bytes
+are in the processor's cache, and without the GIL.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignitetf.wire.buffers import BufferPool, address_of
+from ignitetf.wire.builder import BatchBuilder, Position
+from ignitetf.wire.frames import MIN_HEAD_BYTES, plain_head
+from ignitetf.wire.receiving import Source, failure, native
+from ignitetf.wire.rowends import RowsEnd
+
+__all__ = ["UnitReader"]
+
+_BLOCK_BYTES: Final = 1 << 20
+
+
+class _Units(ctypes.Structure):
+    _fields_ = (
+        ("rows", ctypes.c_void_p),
+        ("builder", ctypes.c_void_p),
+        ("units", ctypes.c_void_p),
+        ("count", ctypes.c_int64),
+        ("next", ctypes.c_int64),
+        ("stop", ctypes.c_int64),
+        ("few", ctypes.c_int64),
+        ("block", ctypes.c_void_p),
+        ("spare", ctypes.c_void_p),
+        ("room", ctypes.c_int64),
+        ("begin", ctypes.c_int64),
+        ("end", ctypes.c_int64),
+        ("waiting", ctypes.c_int64),
+        ("most", ctypes.c_int64),
+        ("nbytes", ctypes.c_int64),
+        ("enough", ctypes.c_int64),
+        ("page_bytes", ctypes.c_int64),
+        ("page_rows", ctypes.c_int64),
+        ("page_mark", ctypes.c_int64),
+        ("source", Source),
+    )
+
+
+_UNIT: Final = np.dtype(
+    [(name, "<i8") for name in ("request", "at", "size", "flags", "rows", "mark")]
+)
+
+
+class UnitReader:
+    """Requests for units, and what has come of their answers.
+
+    Args:
+        builder: Takes the rows; its keys are dense.
+        pool: Memory.
+        most_bytes: A larger answer is not small.
+
+    Attributes:
+        socket: File descriptor to receive from; -1 if `received` brings all bytes.
+        few: `read` ends where no more units than this are left.
+        enough: `read` ends when it has taken so many bytes.
+        limit_s: Seconds in which some bytes must arrive.
+    """
+
+    def __init__(self, builder: BatchBuilder, pool: BufferPool, most_bytes: int) -> None:
+        self._builder = builder
+        self._pool = pool
+        functions = native()
+        assert functions is not None
+        self._read_units = functions.read_units
+        self._state = _Units(builder=builder.address, most=most_bytes)
+        self._state.rows = ctypes.addressof(functions.rows)
+        self._table = np.zeros(0, _UNIT)
+        self._blocks = [pool.take(_BLOCK_BYTES), pool.take(_BLOCK_BYTES)]
+        self._kept: dict[int, memoryview] = {}  # answers outside of the blocks, by address
+        # Where the page of a unit began that stands in more than one memory.
+        self._split: Position | None = None
+        self._split_request = -1
+        self._set_blocks()
+        self.socket = -1
+        self.few = 0
+        self.enough = 0
+        self.limit_s = 0.0
+
+    @property
+    def waiting(self) -> int:
+        """Units that were expected and not yet taken."""
+        return int(self._state.count - self._state.next)
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds spent waiting for bytes so far."""
+        return float(self._state.source.waited_ns) / 1e9
+
+    def failure(self, end: RowsEnd) -> OSError | None:
+        """Return what has ended the connection, if that is how `read` ended."""
+        return failure(end, self._state.source)
+
+    def expect(self, requests: Sequence[int]) -> None:
+        """Add units whose first pages have been requested, in order."""
+        state = self._state
+        new = np.zeros(len(requests), _UNIT)
+        new["request"] = requests
+        self._table = np.concatenate([self._table[state.next : state.count], new])
+        state.units, state.count, state.next = address_of(self._table), len(self._table), 0
+        addresses = self._table["at"]
+        self._kept = {at: body for at, body in self._kept.items() if at in addresses}
+
+    def give(self, number: int, body: memoryview) -> None:
+        """Have the answer to the request of a unit that was expected, counted from the next one."""
+        number += self._state.next
+        self._table["at"][number], self._table["size"][number] = address_of(body), len(body)
+        self._kept[address_of(body)] = body
+
+    def read(self, units: int) -> tuple[RowsEnd, NDArray[np.void]]:
+        """Take units until there is something to do.
+
+        Args:
+            units: How many, at most.
+
+        Returns:
+            Why it ended, and the units that were taken, with their `rows`, the `mark` of their
+            keys and the `size` of the answer.
+        """
+        state, first = self._state, int(self._state.next)
+        state.stop = min(first + units, state.count)
+        state.few, state.enough = self.few, self.enough
+        state.source.socket, state.source.limit_ns = self.socket, int(self.limit_s * 1e9)
+        state.nbytes = 0
+        end = self._run()
+        if end in (RowsEnd.FULL, RowsEnd.OTHER):
+            end = RowsEnd.OTHER  # FULL: a row that is larger than the memory for rows
+            if state.page_rows:
+                assert self._split is not None
+                self._builder.return_to(self._split)
+            state.page_bytes = state.page_rows = state.page_mark = 0
+        return end, self._table[first : state.next]
+
+    def _run(self) -> RowsEnd:
+        while True:
+            end = RowsEnd(self._read_units(ctypes.addressof(self._state)))
+            if end is RowsEnd.ROOM:
+                self._enlarge()
+            elif end is not RowsEnd.FULL or not self._go_on():
+                return end
+
+    def _go_on(self) -> bool:
+        """Have the builder go on in other memory; remember where the page in it began."""
+        request = int(self._table["request"][self._state.next])
+        if self._split_request != request:
+            self._split = self._builder.before(self._state.page_rows)
+            self._split_request = request
+        return self._builder.go_on()
+
+    def received(self, receive: Callable[[memoryview], int]) -> None:
+        """Receive bytes, by a function that puts some into memory and returns how many."""
+        state = self._state
+        block = self._block
+        state.end += receive(block[state.end :].data)
+
+    def rest(self) -> tuple[list[tuple[int, memoryview]], memoryview]:
+        """Give up what has come: answers of units, with their request ids, and what follows them.
+
+        Returns:
+            Views of memory that is used again by the next `read`.
+        """
+        state = self._state
+        units = self._table[state.next : state.count]
+        answers = [(int(u["request"]), self._frame(u)) for u in units[units["at"] != 0]]
+        rest = self._block[state.begin : state.end].data
+        state.begin = state.end = state.waiting = 0
+        state.count = state.next
+        self._kept.clear()
+        return answers, rest
+
+    def put_back(self, data: memoryview) -> None:
+        """Have bytes that were received before taken first; there are no others."""
+        state = self._state
+        while len(data) > state.room:
+            self._enlarge()
+        self._block[: len(data)] = data
+        state.begin, state.end = 0, len(data)
+
+    @property
+    def _block(self) -> NDArray[np.uint8]:
+        """The block that bytes are received into."""
+        return next(b for b in self._blocks if address_of(b) == self._state.block)
+
+    def _frame(self, unit: np.void) -> memoryview:
+        """The answer of a unit, without its length."""
+        if (kept := self._kept.get(int(unit["at"]))) is not None:
+            return memoryview(plain_head(int(unit["request"])) + bytes(kept))
+        begin = int(unit["at"]) - self._state.block - MIN_HEAD_BYTES
+        return self._block[begin : begin + MIN_HEAD_BYTES + int(unit["size"])].data
+
+    def _enlarge(self) -> None:
+        """Double the blocks."""
+        state, old = self._state, self._block
+        size = 2 * len(old)
+        self._blocks = [self._pool.take(size), self._pool.take(size)]
+        block = self._blocks[0]
+        block[: state.end] = old[: state.end]
+        moved = address_of(block) - state.block
+        here = (self._table["at"] >= state.block) & (self._table["at"] < state.block + len(old))
+        self._table["at"][here] += moved
+        self._set_blocks()
+
+    def _set_blocks(self) -> None:
+        block, spare = self._blocks
+        self._state.block, self._state.spare = address_of(block), address_of(spare)
+        self._state.room = len(block)

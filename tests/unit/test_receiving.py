@@ -1,0 +1,379 @@
+"""Pages and answers that arrive in pieces, over a socket or without one, become the same rows."""
+
+import random
+import socket
+import struct
+import threading
+import zlib
+
+import numpy as np
+import pytest
+from helpers.needs import without_native
+from test_builder import (
+    LONG_KEY,
+    builder_of,
+    columns_of,
+    entries_of,
+    keys_of,
+    page_of,
+    registry_of,
+    same,
+    schema_of,
+)
+
+from ignitetf.wire.buffers import BufferPool
+from ignitetf.wire.concat import concat
+from ignitetf.wire.decoder import Decoder
+from ignitetf.wire.page_reader import PageReader
+from ignitetf.wire.receiving import native
+from ignitetf.wire.rowends import RowsEnd
+from ignitetf.wire.schema import Batch
+from ignitetf.wire.units import UnitReader
+
+NAMES = ["IMAGE", "LABEL", "NAME", "WEIGHT"]
+SMALL = 1 << 16
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled():
+    if native() is None:
+        without_native("no C compiler to build what receives")
+
+
+@pytest.fixture
+def sockets():
+    ours, theirs = socket.socketpair()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", 20, 0))
+    with ours, theirs:
+        yield ours, theirs
+
+
+class Arrival:
+    """Bytes of which some are here, and others come from a socket, by itself or by Python."""
+
+    limit_s = 20.0
+
+    def __init__(self, sock, here, own):
+        self._sock, self._here = sock, memoryview(here)
+        self.socket_number = sock.fileno() if own else -1
+
+    @property
+    def bytes_here(self):
+        return len(self._here)
+
+    def receive_into(self, view):
+        count = min(len(view), len(self._here))
+        view[:count], self._here = self._here[:count], self._here[count:]
+        while count < len(view):
+            if not (more := self._sock.recv_into(view[count:])):
+                raise ConnectionResetError("closed")
+            count += more
+
+
+def dripping(sock, data, rng):
+    """Send bytes in pieces of any size, in a thread."""
+
+    def run():
+        at = 0
+        while at < len(data):
+            size = int(rng.integers(1, 200_000))
+            sock.sendall(data[at : at + size])
+            at += size
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
+
+
+def rows_of(rng, rows, names=NAMES):
+    schema = schema_of(LONG_KEY, names)
+    columns = columns_of(rows, rng)
+    batch = Batch(keys_of(LONG_KEY, rows, rng), {n: columns[n] for n in names})
+    return schema, entries_of(schema, batch)
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own socket", "no socket"])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_page_that_arrives_is_that_page(sockets, own, seed):
+    rng = np.random.default_rng(seed)
+    schema, entries = rows_of(rng, 4000)
+    registry, page = registry_of(schema), page_of(entries)
+    builder = builder_of(schema, registry, 640, page)
+    reader = PageReader(builder, BufferPool(), builder.learn)
+    data, here = page.data.tobytes(), int(rng.integers(0, 300_000))
+    thread = dripping(sockets[1], data[here:] + b"next", rng)
+    arrival = Arrival(sockets[0], data[:here], own)
+    assert reader.read(arrival, len(data), page.count) == (page.count, None)
+    rest = bytearray(4)
+    arrival.receive_into(memoryview(rest))
+    assert rest == b"next"
+    thread.join()
+    same(concat(list(builder.take())), Decoder(schema, registry).decode(page))
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own socket", "no socket"])
+def test_what_has_another_form_is_left_with_all_that_follows(sockets, own):
+    rng = np.random.default_rng(7)
+    schema, entries = rows_of(rng, 3000)
+    strange = bytearray(entries[1234])
+    strange[9 + 5 + 1] = 9  # the version of the object
+    entries[1234] = bytes(strange)
+    registry, page = registry_of(schema), page_of(entries)
+    builder = builder_of(schema, registry, 640, page)
+    reader = PageReader(
+        builder, BufferPool(), lambda entry: entry[15] == 1 and builder.learn(entry)
+    )
+    thread = dripping(sockets[1], page.data.tobytes() + b"next", rng)
+    arrival = Arrival(sockets[0], b"", own)
+    rows, rest = reader.read(arrival, len(page.data), page.count)
+    thread.join()
+    assert rows == 1234
+    assert rest.tobytes() == b"".join(entries[1234:])
+    assert sockets[0].recv(4) == b"next"
+    assert sum(map(len, builder.take())) == 1234
+
+
+@pytest.mark.parametrize("more", [-9, 9])
+def test_too_few_or_too_many_bytes_are_left(sockets, more):
+    """What is wrong with them is for the decoder to say."""
+    rng = np.random.default_rng(8)
+    schema, entries = rows_of(rng, 50)
+    registry, page = registry_of(schema), page_of(entries)
+    data = (page.data.tobytes() + bytes(9))[: len(page.data) + more]
+    builder = builder_of(schema, registry, 640, page)
+    reader = PageReader(builder, BufferPool(), builder.learn)
+    sockets[1].sendall(data)
+    rows, rest = reader.read(Arrival(sockets[0], b"", True), len(data), page.count)
+    assert (rows, rest.tobytes()) == ((50, bytes(9)) if more > 0 else (49, entries[49][:-9]))
+    found = reader.add(np.frombuffer(data, np.uint8), page.count)
+    assert (found[0], found[1].tobytes()) == (rows, rest.tobytes())
+
+
+def test_a_row_larger_than_a_piece_is_taken_too(sockets):
+    rng = np.random.default_rng(9)
+    schema, entries = rows_of(rng, 6, ["JPEG"])
+    columns = columns_of(1, rng)
+    columns["JPEG"] = columns["JPEG"].from_bytes([rng.bytes(900_000)])
+    entries[3:3] = entries_of(schema, Batch(keys_of(LONG_KEY, 1, rng), {"JPEG": columns["JPEG"]}))
+    registry, page = registry_of(schema), page_of(entries)
+    builder = builder_of(schema, registry, 640, page)
+    reader = PageReader(builder, BufferPool(), builder.learn)
+    thread = dripping(sockets[1], page.data.tobytes(), rng)
+    found = reader.read(Arrival(sockets[0], b"", True), len(page.data), page.count)
+    thread.join()
+    assert found == (7, None)
+    same(concat(list(builder.take())), Decoder(schema, registry).decode(page))
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own socket", "no socket"])
+def test_a_connection_that_ends_is_an_error(sockets, own):
+    rng = np.random.default_rng(1)
+    schema, entries = rows_of(rng, 3000)
+    registry, page = registry_of(schema), page_of(entries)
+    builder = builder_of(schema, registry, 640, page)
+    reader = PageReader(builder, BufferPool(), builder.learn)
+    before = builder.position
+    sockets[1].sendall(page.data.tobytes()[:100_000])
+    sockets[1].close()
+    with pytest.raises(ConnectionResetError):
+        reader.read(Arrival(sockets[0], b"", own), len(page.data), page.count)
+    builder.return_to(before)
+    assert sum(map(len, builder.take())) == 0
+
+
+def test_silence_and_trickles_end_with_a_timeout(sockets):
+    rng = np.random.default_rng(1)
+    schema, entries = rows_of(rng, 3000)
+    registry, page = registry_of(schema), page_of(entries)
+    sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", 0, 200_000))
+    stop = threading.Event()
+
+    def trickle():
+        while not stop.wait(0.02):
+            sockets[1].send(b"\x04")
+
+    for sends in (False, True):
+        builder = builder_of(schema, registry, 640, page)
+        reader = PageReader(builder, BufferPool(), builder.learn)
+        arrival = Arrival(sockets[0], b"", True)
+        arrival.limit_s = 0.2
+        thread = threading.Thread(target=trickle, daemon=True)
+        if sends:
+            thread.start()
+        with pytest.raises(TimeoutError):
+            reader.read(arrival, len(page.data), page.count)
+        stop.set()
+
+
+# Units
+
+
+def answer(request, body, flags=0):
+    message = struct.pack("<qh", request, flags) + body
+    return struct.pack("<i", len(message)) + message
+
+
+def only_page(entries, more=0):
+    data = b"".join(entries)
+    return struct.pack("<qi", 77, len(entries)) + data + bytes([more])
+
+
+def units_of(rng, count, most_rows=90):
+    """The rows of so many units, and their answers."""
+    schema, entries = rows_of(rng, count * most_rows)
+    ends = np.sort(rng.integers(1, len(entries), count - 1)).tolist()
+    ends = [max(end, n + 1) for n, end in enumerate(ends)]
+    parts = [entries[a:b] for a, b in zip([0, *ends], [*ends, len(entries)], strict=True)]
+    parts = [part or entries[:1] for part in parts]
+    return schema, parts
+
+
+def read_all(reader, units, sock, own):
+    """Read units until there is nothing more to do; returns the last end and what was taken."""
+    taken = []
+    while True:
+        end, found = reader.read(units - len(taken))
+        taken += found.copy().tolist()
+        if end is RowsEnd.BYTES:
+            assert not own
+            reader.received(lambda view: sock.recv_into(view))
+            continue
+        if end is RowsEnd.ENOUGH:
+            continue
+        return end, taken
+
+
+def reader_of(schema, registry, room, entries, sock, own):
+    builder = builder_of(schema, registry, room, page_of(entries))
+    builder.learn(np.frombuffer(entries[0], np.uint8))
+    reader = UnitReader(builder, BufferPool(), SMALL)
+    reader.socket = sock.fileno() if own else -1
+    reader.limit_s, reader.few, reader.enough = 20.0, -1, 1 << 20
+    return builder, reader
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own socket", "no socket"])
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("room", [50, 640])
+def test_answers_in_any_order_are_the_units_in_theirs(sockets, own, seed, room):
+    rng = np.random.default_rng(seed)
+    schema, parts = units_of(rng, 60)
+    registry, entries = registry_of(schema), [entry for part in parts for entry in part]
+    builder, reader = reader_of(schema, registry, room, entries, sockets[0], own)
+    reader.expect(list(range(100, 160)))
+    order = list(range(60))
+    random.Random(seed).shuffle(order) if seed else None
+    stream = b"".join(answer(100 + n, only_page(parts[n])) for n in order)
+    here = int(rng.integers(0, 2000))
+    reader.put_back(memoryview(stream[:here]))
+    thread = dripping(sockets[1], stream[here:], rng)
+    end, taken = read_all(reader, 60, sockets[0], own)
+    thread.join()
+    assert end is RowsEnd.END
+    page = page_of(entries)
+    expected = Decoder(schema, registry).decode(page)
+    same(concat(list(builder.take())), expected)
+    assert [(unit[0], unit[4]) for unit in taken] == [(100 + n, len(parts[n])) for n in range(60)]
+    first = 0
+    for part, unit in zip(parts, taken, strict=True):
+        keys = np.ascontiguousarray(expected.key.values[first : first + len(part)])
+        assert unit[5] == zlib.crc32(keys.tobytes())
+        first += len(part)
+
+
+SPECIAL = {
+    "an error": lambda n, part: answer(n, b"\x01\0\0\0", flags=1),
+    "another page": lambda n, part: answer(n, only_page(part, more=1)),
+    "no entries": lambda n, part: answer(n, only_page([])),
+    "a topology": lambda n, part: answer(n, bytes(12) + only_page(part), flags=2),
+    "a damaged page": lambda n, part: answer(n, only_page(part)[:-7]),
+}
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own socket", "no socket"])
+@pytest.mark.parametrize("what", SPECIAL)
+def test_what_is_no_only_page_is_given_back_whole(sockets, own, what):
+    """And so are the answers that came early, and the bytes behind them."""
+    rng = np.random.default_rng(3)
+    schema, parts = units_of(rng, 12)
+    registry, entries = registry_of(schema), [entry for part in parts for entry in part]
+    builder, reader = reader_of(schema, registry, 640, entries, sockets[0], own)
+    reader.expect(list(range(12)))
+    answers = [answer(n, only_page(part)) for n, part in enumerate(parts)]
+    answers[5] = SPECIAL[what](5, parts[5])
+    stream = b"".join([*answers[:3], answers[8], *answers[3:7], answers[11], answers[9][:20]])
+    sockets[1].sendall(stream)
+    end, taken = read_all(reader, 12, sockets[0], own)
+    assert end is RowsEnd.OTHER
+    assert [unit[0] for unit in taken] == list(range(5))
+    given, rest = reader.rest()
+    found = b"".join(struct.pack("<i", len(frame)) + bytes(frame) for _, frame in given)
+    left = found + bytes(rest) + received_by_now(sockets[0])
+    remaining = b"".join([answers[8], *answers[5:7], answers[11], answers[9][:20]])
+    assert sorted(split(left)) == sorted(split(remaining))
+    assert sum(map(len, builder.take())) == sum(map(len, parts[:5]))
+
+
+def received_by_now(sock):
+    sock.setblocking(False)
+    try:
+        return sock.recv(1 << 20)
+    except BlockingIOError:
+        return b""
+
+
+def split(stream):
+    """The answers in a stream, the last of which may be cut."""
+    found = []
+    while stream:
+        end = 4 + struct.unpack_from("<i", stream)[0]
+        found.append(stream[:end])
+        stream = stream[end:]
+    return found
+
+
+def test_units_end_where_they_shall(sockets):
+    rng = np.random.default_rng(4)
+    schema, parts = units_of(rng, 40)
+    registry, entries = registry_of(schema), [entry for part in parts for entry in part]
+    _builder, reader = reader_of(schema, registry, 640, entries, sockets[0], True)
+    reader.expect(list(range(40)))
+    thread = dripping(
+        sockets[1], b"".join(answer(n, only_page(p)) for n, p in enumerate(parts)), rng
+    )
+    end, found = reader.read(7)
+    assert (end, len(found)) == (RowsEnd.END, 7)
+    reader.few = 20
+    end, found = reader.read(40)
+    while end is not RowsEnd.ASK:
+        end, found = reader.read(40)
+    assert reader.waiting == 20
+    reader.few, reader.enough = -1, 1
+    assert reader.read(40)[0] is RowsEnd.ENOUGH
+    assert reader.waiting == 19
+    thread.join()
+
+
+def test_an_answer_that_nobody_waits_for_is_told(sockets):
+    rng = np.random.default_rng(5)
+    schema, parts = units_of(rng, 4)
+    registry, entries = registry_of(schema), [entry for part in parts for entry in part]
+    for request in (9, 0):  # unknown, and twice
+        _, reader = reader_of(schema, registry, 640, entries, sockets[0], True)
+        reader.expect(list(range(4)))
+        sockets[1].sendall(answer(0, only_page(parts[0])) + answer(request, only_page(parts[0])))
+        end, taken = read_all(reader, 4, sockets[0], True)
+        assert (end, len(taken)) == (RowsEnd.UNKNOWN, 1)
+
+
+def test_a_large_answer_is_left_on_the_connection(sockets):
+    rng = np.random.default_rng(6)
+    schema, parts = units_of(rng, 4)
+    registry, entries = registry_of(schema), [entry for part in parts for entry in part]
+    _, reader = reader_of(schema, registry, 640, entries, sockets[0], True)
+    reader.expect(list(range(4)))
+    large = answer(1, bytes(SMALL))
+    sockets[1].sendall(answer(0, only_page(parts[0])) + large)
+    end, taken = read_all(reader, 4, sockets[0], True)
+    assert (end, len(taken)) == (RowsEnd.LARGE, 1)
+    assert bytes(reader.rest()[1]) + received_by_now(sockets[0]) == large
