@@ -199,7 +199,8 @@ def join_batches(
     with contextlib.closing(batches):
         for batch in batches:
             parts = merged([*waiting, batch])
-            if len(parts) > len(waiting) and nbytes >= _LEAST_OWN_BYTES:
+            large = max(nbytes, batch.nbytes) >= _LEAST_OWN_BYTES
+            if len(parts) > len(waiting) > 0 and large:
                 yield waiting
                 rows = nbytes = 0
                 parts = [batch]

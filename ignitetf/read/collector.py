@@ -35,6 +35,8 @@ __all__ = ["Collector", "PagePlace", "PageRecord", "Portion", "UnitsRecord"]
 
 # A larger page is worth more than the copy that joins it to others.
 _MOST_JOINED_BYTES: Final = 256 << 10
+# No memory has so many rows.
+_NEVER: Final = 1 << 62
 
 
 class PagePlace(NamedTuple):
@@ -332,12 +334,13 @@ class Collector:
         """Whether a whole batch is ready."""
         return self._builder is not None and self._builder.is_full
 
-    def portion(self, whole: bool) -> Portion:
+    def portion(self, whole: bool, only_full: bool = False) -> Portion:
         """Return what was collected since the last one.
 
         Args:
             whole: Return all rows; otherwise those that are left over from a multiple come with the
                 next portion.
+            only_full: Leave rows in memory that is not full for a later portion.
 
         Raises:
             SchemaError: As `add`.
@@ -345,7 +348,7 @@ class Collector:
         self._join()
         parts, self._parts = self._parts, []
         if self._builder is not None:
-            parts += self._built(1 if whole else self._multiple)
+            parts += self._built(1 if whole else _NEVER if only_full else self._multiple)
         pages, self._pages, self.nbytes = self._pages, [], 0
         ended, self.ended = whole and self.ended, False
         return Portion(pages, parts, ended)

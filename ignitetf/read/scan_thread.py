@@ -280,30 +280,32 @@ class ScanThread(threading.Thread):
 
     def _hand_over_if_due(self) -> None:
         collector = self._collector
-        if collector is not None and (
-            collector.ended or collector.is_full or self._is_due(collector)
-        ):
+        if collector is None:
+            return
+        if collector.ended or self._is_due(collector):
             self._hand_over()
+        elif collector.is_full:
+            self._hand_over(only_full=True)
 
     def _is_due(self, collector: Collector) -> bool:
-        """Whether to hand over what there is."""
+        """Whether to hand over what there is, however little it may be."""
         now, nbytes = time.monotonic(), collector.nbytes + self._whole_bytes
         if not self._held_since:
             self._held_since = now
         run_bytes = self._query.run_bytes
-        waiting = self._starving and not self._buffer
+        waiting = self._whole or (self._starving and not self._buffer)
         return (
-            nbytes >= (run_bytes // RUN_SHARE if waiting or self._whole else run_bytes)
+            nbytes >= (run_bytes // RUN_SHARE if waiting else 2 * run_bytes)
             or len(self._whole) >= _MOST_UNITS
             or now - self._held_since > _HELD_S
         )
 
-    def _hand_over(self, whole: bool = False) -> None:
+    def _hand_over(self, whole: bool = False, only_full: bool = False) -> None:
         """Hand over what was received since the last time."""
         self._hand_over_whole()
         collector = self._collector
         if collector is not None and not collector.is_empty:
-            self._put(collector.portion(whole or collector.ended))
+            self._put(collector.portion(whole or collector.ended, only_full))
         self._held_since = 0.0
 
     def _hand_over_whole(self) -> None:
