@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ignitetf.errors import SchemaError
+from ignitetf.errors import IgniteTFError
 from ignitetf.net.places import Source
 from ignitetf.read.changes import key_mark
 from ignitetf.read.cursor import Receive, Taker
@@ -361,7 +361,8 @@ class Collector:
             for batch in self._builder.take(multiple):
                 done += len(batch)
                 yield batch
-        except SchemaError as error:
+        except IgniteTFError as error:
+            self._pages.clear()  # without their rows they must not count as read
             record = int(error.fields.get("record") or 0)
             partition, row = self._waiting.find(done + record) or (None, record)
             with self._decoder.place(partition, row - record):
