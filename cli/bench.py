@@ -30,6 +30,16 @@ _TABLE: Final = (
     "start_ms",
 )
 _SWEEP: Final = ("partitions", "nodes")
+_STORAGE: Final = (
+    "workload",
+    "way",
+    "accelerators",
+    "utilisation",
+    "needed",
+    "mb_per_s",
+    "memory_mb",
+    "samples",
+)
 
 app = typer.Typer(help="Measure rates beside the limit of the machine.", no_args_is_help=True)
 
@@ -54,6 +64,14 @@ class WriteProfile(str, Enum):
     MNIST = "mnist"
     MB1 = "1mb"
     PNG = "png"
+
+
+class StorageWorkload(str, Enum):
+    """Trainings of MLPerf Storage."""
+
+    RESNET50 = "resnet50"
+    UNET3D = "unet3d"
+    COSMOFLOW = "cosmoflow"
 
 
 @app.callback()
@@ -235,3 +253,41 @@ def fs(
         connect.settings(), size_bytes=size << 20, rounds=rounds, files=files, say=note
     )
     show(report, output)
+
+
+@app.command()
+@connected
+def storage(
+    connect: Connect,
+    workload: Annotated[
+        StorageWorkload,
+        typer.Option(help="Samples, batches and steps, as MLPerf Storage has them for H100."),
+    ] = StorageWorkload.RESNET50,
+    accelerators: Annotated[
+        int, typer.Option(min=1, max=1024, metavar="N", help="Most accelerators to try.")
+    ] = 64,
+    seconds: Annotated[
+        float, typer.Option(min=0.1, max=3600, help="How long each number is tried.")
+    ] = 5.0,
+    output: OutputOption = "table",
+) -> None:
+    """Find how many accelerators this cluster keeps busy, beside TFRecord files in memory.
+
+    An accelerator is a thread that takes a batch and sleeps for a step. One process feeds 1, 2, 4
+    ... of them. `accelerators` is the most that were at work for the needed share of their time.
+
+    Example: ignitetf bench storage --workload resnet50 --accelerators 16 --output json
+    """
+    from dataclasses import asdict
+
+    from ignitetf.bench.storage import bench_storage
+    from ignitetf.bench.workloads import WORKLOADS
+
+    found = bench_storage(
+        connect.settings(),
+        WORKLOADS[workload.value],
+        accelerators=accelerators,
+        seconds=seconds,
+        say=note,
+    )
+    show([asdict(s) for s in found], output, None if output == "json" else _STORAGE)

@@ -26,7 +26,6 @@ LAYERS = (
     ({"tables"},),
     ({"fs"}, {"load"}, {"read"}),
     (
-        {"bench"},
         {"dbapi"},
         {"explore"},
         {"export"},
@@ -35,6 +34,7 @@ LAYERS = (
         {"torch"},
         {"train"},
     ),
+    ({"bench"},),
     ({"demo"}, {"launch"}, {"ui"}),
     ({"cli", "__main__"},),
 )

@@ -1,0 +1,275 @@
+"""Feeds simulated accelerators in a process of its own, from a cache or from TFRecord files.
+
+`bench storage` -> where the samples are -> **process** -> utilisation and memory of each run
+
+With a process for each way to read, none pays for the memory, the threads or the lock of the other.
+The process takes one JSON object a line, first the `Feed`, and answers each with one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import json
+import os
+import re
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Generator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any, Final, Literal
+
+from ignitetf.bench.accelerators import ahead_of, utilisation_of
+from ignitetf.errors import IgniteTFError, RequestTimeout
+from ignitetf.settings import Settings
+
+__all__ = ["Fed", "Feed", "FeedProcess"]
+
+_START_S: Final = 120.0
+_END_S: Final = 5.0
+_SWEEP_S: Final = 0.5
+_READS: Final = (1, 2, 4)
+_BUFFERS: Final = (256 << 10, 8 << 20)
+
+Batches = Callable[[], Generator[Any, None, None]]
+
+
+@dataclass(frozen=True)
+class Feed:
+    """What a process reads.
+
+    Attributes:
+        way: From the cluster, or from files.
+        settings: Where the cluster is.
+        cache: Cache with the samples.
+        files: TFRecord files with the same samples.
+        batch_rows: Rows of a batch.
+        batch_bytes: Bytes of a batch.
+    """
+
+    way: Literal["ignitetf", "tfrecord"]
+    settings: Settings
+    cache: str
+    files: tuple[str, ...]
+    batch_rows: int
+    batch_bytes: int
+
+
+@dataclass(frozen=True)
+class Fed:
+    """One run of simulated accelerators.
+
+    Attributes:
+        accelerators: How many they were.
+        steps: Steps of all of them.
+        utilisation: Share of the time in which they computed.
+        batches_per_s: Batches per second that all of them took.
+        memory_mb: Largest memory of the process during the run beyond that before its first run,
+            in MB (10^6); None where the system does not tell.
+    """
+
+    accelerators: int
+    steps: int
+    utilisation: float
+    batches_per_s: float
+    memory_mb: float | None
+
+
+class FeedProcess:
+    """A process that feeds accelerators; close it, or use it as a context manager.
+
+    Attributes:
+        setting: How it reads, for people.
+
+    Raises:
+        IgniteTFError: The process failed; the message is the last line of its error.
+        RequestTimeout: It took too long to start.
+    """
+
+    def __init__(self, feed: Feed) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - until `close`
+        self._idle_s = feed.settings.idle_timeout_s
+        # In a session of its own, Ctrl-C ends it through this object, without a traceback.
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            start_new_session=True,
+            # The current folder must not affect what is imported.
+            env=os.environ | {"PYTHONSAFEPATH": "1", "TF_CPP_MIN_LOG_LEVEL": "3"},
+        )
+        try:
+            self.setting = str(self._ask(asdict(feed), _START_S)["setting"])
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> FeedProcess:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def run(self, accelerators: int, step_s: float, seconds: float) -> Fed:
+        """Let accelerators consume batches for some seconds; see `utilisation_of`."""
+        given = {"accelerators": accelerators, "step_s": step_s, "seconds": seconds}
+        # A last batch may take as long as the reader waits for a page.
+        limit = 3 * (seconds + step_s) + 2 * self._idle_s
+        return Fed(**self._ask(given, limit))
+
+    def close(self) -> None:
+        """End the process."""
+        with contextlib.suppress(OSError):
+            self._stdin.close()
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._errors.close()
+
+    @property
+    def _stdin(self) -> IO[bytes]:
+        assert self._process.stdin is not None
+        return self._process.stdin
+
+    def _ask(self, given: dict[str, Any], limit_s: float) -> dict[str, Any]:
+        out = self._process.stdout
+        assert out is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._stdin.write(json.dumps(given).encode() + b"\n")
+            self._stdin.flush()
+        if not select.select([out], [], [], limit_s)[0]:
+            raise RequestTimeout(f"the process that reads did not answer in {limit_s:.0f} s")
+        if not (line := out.readline()):
+            raise IgniteTFError(f"the process that reads failed: {self._last_words()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _last_words(self) -> str:
+        self._process.wait(_END_S)
+        self._errors.seek(0)
+        told = self._errors.read().decode(errors="replace").strip().splitlines()
+        lines = [line for line in told if not line.startswith("hint: ")]
+        return lines[-1] if lines else "no message"
+
+
+# In the process
+
+
+def _serve(lines: IO[bytes], answers: IO[str]) -> None:
+    feed = _read(lines.readline())
+    with contextlib.ExitStack() as stack:
+        if feed.way == "ignitetf":
+            batches, setting = _from_cache(feed, stack)
+        else:
+            batches, setting = _from_files(feed)
+        gc.collect()
+        before = _memory("VmRSS")
+        print(json.dumps({"setting": setting}), file=answers, flush=True)
+        for line in lines:
+            print(json.dumps(asdict(_run(feed, batches, before, **json.loads(line)))), file=answers)
+            answers.flush()
+
+
+def _run(
+    feed: Feed,
+    batches: Batches,
+    before: float | None,
+    accelerators: int,
+    step_s: float,
+    seconds: float,
+) -> Fed:
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", "ascii")  # forgets the peak
+    ahead = ahead_of(accelerators, feed.batch_bytes)
+    found = utilisation_of(batches(), accelerators, step_s, seconds, ahead)
+    peak = _memory("VmHWM")
+    return Fed(
+        accelerators,
+        found.steps,
+        found.utilisation,
+        found.steps / (found.seconds / accelerators) if found.steps else 0.0,
+        None if peak is None or before is None else round(max(0.0, peak - before) / 1e6, 1),
+    )
+
+
+def _read(given: bytes) -> Feed:
+    values = json.loads(given)
+    settings = values.pop("settings")
+    addresses = tuple(settings.pop("addresses"))
+    files = tuple(values.pop("files"))
+    return Feed(settings=Settings(addresses=addresses, **settings), files=files, **values)
+
+
+def _from_cache(feed: Feed, stack: contextlib.ExitStack) -> tuple[Batches, str]:
+    """Read pages of columns, and cut them into batches without a copy."""
+    from ignitetf.net.client import connect
+    from ignitetf.read.rows import open_rows
+
+    client = stack.enter_context(connect(settings=feed.settings))
+    opened = open_rows(feed.cache, client=client, shard=(0, 1))
+
+    def batches() -> Generator[Any, None, None]:
+        for epoch in itertools.count():
+            rows = opened.at(type(opened.position)(epoch))
+            with contextlib.closing(rows.batch_parts(feed.batch_rows, True)) as parts:
+                yield from parts
+
+    return batches, "one reader, pages of columns"
+
+
+def _from_files(feed: Feed) -> tuple[Batches, str]:
+    """Parse records by the batch, with the settings that read fastest here."""
+    best = max(itertools.product(_READS, _BUFFERS), key=lambda tried: _rate(_parsed(feed, *tried)))
+    reads, buffer = best
+    return (
+        lambda: _parsed(feed, reads, buffer),
+        f"{reads} parallel reads, buffers of {buffer >> 10:,} KiB",
+    )
+
+
+def _parsed(feed: Feed, reads: int, buffer: int) -> Generator[Any, None, None]:
+    import tensorflow as tf
+
+    features = {
+        "IMAGE": tf.io.FixedLenFeature([], tf.string),
+        "LABEL": tf.io.FixedLenFeature([], tf.int64),
+    }
+    records = tf.data.TFRecordDataset(
+        list(feed.files), buffer_size=buffer, num_parallel_reads=reads
+    )
+    parsed = records.repeat().batch(feed.batch_rows, drop_remainder=True)
+    parsed = parsed.map(lambda texts: tf.io.parse_example(texts, features), num_parallel_calls=2)
+    yield from parsed.prefetch(1)
+
+
+def _rate(batches: Generator[Any, None, None]) -> float:
+    """Return batches per second."""
+    with contextlib.closing(batches):
+        next(batches)
+        begin, count = time.monotonic(), 0
+        while time.monotonic() - begin < _SWEEP_S:
+            next(batches)
+            count += 1
+        return count / (time.monotonic() - begin)
+
+
+def _memory(name: str) -> float | None:
+    """Return a figure of this process's memory in bytes, as Linux tells it."""
+    with contextlib.suppress(OSError):
+        found = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text("ascii"))
+        return None if found is None else 1024.0 * int(found[1])
+    return None
+
+
+if __name__ == "__main__":
+    _serve(sys.stdin.buffer, sys.stdout)

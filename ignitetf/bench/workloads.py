@@ -1,0 +1,73 @@
+"""Trainings as MLPerf Storage describes them: samples, batches, and the time that a step takes.
+
+published figures -> **workloads** -> bench storage, plan
+
+Sizes and times are those that DLIO, the benchmark's generator, has for H100 accelerators: `unet3d`,
+`resnet50` and `cosmoflow` in its folder of workloads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["MOST_ROW_BYTES", "WORKLOADS", "Workload"]
+
+# A page has a row at least, and a node needs several times its bytes of Java heap.
+MOST_ROW_BYTES: Final = 16_000_000
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A training, as its storage sees it.
+
+    Attributes:
+        name: Its name.
+        batch: Samples of a step of one accelerator.
+        sample_bytes: Bytes of a sample.
+        step_s: Seconds for which an accelerator computes a step.
+        least_utilisation: Share of its time for which an accelerator must compute.
+        samples: Samples of the data set.
+    """
+
+    name: str
+    batch: int
+    sample_bytes: int
+    step_s: float
+    least_utilisation: float
+    samples: int
+
+    @property
+    def sample_rows(self) -> int:
+        """Rows of equal size that a sample is stored as: 1, or more if it is large."""
+        return -(-self.sample_bytes // MOST_ROW_BYTES)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        return -(-self.sample_bytes // self.sample_rows)
+
+    @property
+    def batch_rows(self) -> int:
+        """Rows of a step of one accelerator."""
+        return self.batch * self.sample_rows
+
+    @property
+    def batch_bytes(self) -> int:
+        """Bytes of a step of one accelerator."""
+        return self.batch_rows * self.row_bytes
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Bytes per second that keep one accelerator busy without a pause."""
+        return self.batch * self.sample_bytes / self.step_s
+
+
+WORKLOADS: Final = {
+    workload.name: workload
+    for workload in (
+        Workload("resnet50", 400, 114_660, 0.224, 0.90, 1024 * 1251),
+        Workload("unet3d", 7, 146_600_628, 0.323, 0.90, 168),
+        Workload("cosmoflow", 1, 2_828_486, 0.0035, 0.70, 524_288),
+    )
+}

@@ -1,0 +1,45 @@
+"""`bench storage`: all ways read the same samples, and nothing is left of them."""
+
+import pytest
+
+from ignitetf.bench.storage import bench_storage
+from ignitetf.bench.workloads import Workload
+from ignitetf.errors import ServerOverloaded
+
+pytest.importorskip("tensorflow")
+pytestmark = pytest.mark.node
+
+SMALL = Workload("small", 20, 5_000, 0.02, 0.05, 1_000)
+
+
+@pytest.fixture
+def no_files(tmp_path, monkeypatch):
+    """A folder for temporary files that is empty in the end."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    yield
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_each_way_keeps_accelerators_busy_and_leaves_nothing(client, no_files):
+    before, told = set(client.cache_names()), []
+    found = bench_storage(
+        client.settings, SMALL, accelerators=2, seconds=0.2, most_bytes=1_000_000, say=told.append
+    )
+    assert [s.way for s in found] == ["ignitetf", "TFRecord, page cache"]
+    for one in found:
+        assert one.workload == "small" and one.samples == 200
+        assert one.accelerators == 2 and one.limit
+        assert 0.05 <= one.utilisation <= 1 and one.mb_per_s > 0
+        assert one.memory_mb is None or one.memory_mb < 500
+        assert [run["accelerators"] for run in one.runs] == [1, 2]
+    assert any("200 samples of 5,000 bytes" in line for line in told)
+    assert set(client.cache_names()) - before <= {"IGNITETF_CATALOG"}
+
+
+def test_a_batch_that_the_node_has_no_room_for_is_refused(client, no_files):
+    before = set(client.cache_names())
+    huge = Workload("huge", 1, 1 << 50, 1.0, 0.9, 1)
+    with pytest.raises(ServerOverloaded, match=r"a batch of huge has .* MB") as caught:
+        bench_storage(client.settings, huge)
+    assert "--memory" in caught.value.hint
+    assert set(client.cache_names()) == before
