@@ -318,12 +318,11 @@ class CacheReader:
 
     @property
     def _batch_rows(self) -> int:
-        """Rows of a batch of about a page; 0 if pages are decoded as a whole.
-
-        Large values are best left where they were received.
-        """
-        if self.is_blocks or self.entry_bytes >= LARGE_ROW_BYTES:
+        """Rows of a batch of about a page; 0 if pages are decoded as a whole, as blocks are."""
+        if self.is_blocks:
             return 0
+        if self.entry_bytes >= LARGE_ROW_BYTES:
+            return max(1, int(_LARGE_PAGE_BYTES // self.entry_bytes))
         rows = int(PAGE_BYTES // max(self.entry_bytes, 64.0))
         step = ALIGNED_ROWS if rows < 2 * MANY_ROWS else MANY_ROWS
         return max(step, round(rows / step) * step)

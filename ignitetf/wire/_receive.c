@@ -100,11 +100,14 @@ static int receive(Source *source, uint8_t *to, int64_t *end, int64_t room, int 
   return got ? errno == EINTR ? DONE : FAILED : CLOSED;
 }
 
-/* `build` and `take_back` of _rows.c, which is a library of its own. */
+/* Functions of _rows.c, which is a library of its own. */
 typedef struct {
   int (*build)(Builder *, const uint8_t *data, int64_t size, int64_t count, int64_t *done,
                int64_t *used);
   void (*take_back)(const Builder *);
+  int (*find_gap)(const Builder *, const uint8_t *data, int64_t size, int64_t least, int64_t most,
+                  Gap *gap);
+  int (*build_around)(Builder *, uint8_t *row, int64_t size, const Gap *gap);
 } Rows;
 
 /* A page whose entries arrive. */
@@ -115,15 +118,69 @@ typedef struct {
   int64_t room, begin, end; /* its bytes; those that are not yet taken */
   int64_t missing;          /* bytes of the page that are yet to be received */
   int64_t entries;          /* that are yet to be taken */
+  int64_t placed;           /* bytes of the gap that are in their place; -1 without a gap */
+  Gap gap;                  /* of the row at the front of the piece */
   Source source;
 } Arriving;
 
+/* Values of so many bytes are received into their place; at most so many at a time. */
+enum { LARGE_VALUE = 64 << 10, MOST_PLACED = 8 << 20 };
+
+/* Goes on with the large value of a row, then with the rest of the row. What is behind the value is
+ * received with as many bytes of the next row as this one has before it. */
+static int read_gap(Arriving *page) {
+  Gap *gap = &page->gap;
+  while (page->placed < gap->nbytes) {
+    int64_t most = gap->nbytes - page->placed, before = page->placed;
+    int found = receive(&page->source, gap->to, &page->placed,
+                        most < MOST_PLACED ? most : MOST_PLACED, 1);
+    page->missing -= page->placed - before;
+    if (found != DONE) return found;
+  }
+  int64_t size = gap->row_bytes - gap->nbytes;
+  if (size + gap->at > page->room) return ROOM;
+  while (page->end < size) {
+    int64_t most = size + gap->at - page->end, before = page->end;
+    int found = receive(&page->source, page->piece, &page->end,
+                        page->missing < most ? page->missing : most, 1);
+    page->missing -= page->end - before;
+    if (found != DONE) return found;
+  }
+  if (page->rows->build_around(page->builder, page->piece, size, gap) != DONE) return OTHER;
+  page->placed = -1;
+  page->begin = size;
+  page->entries--;
+  return DONE;
+}
+
+/* Looks for a large value in the row that begins in the piece, and begins to place it. */
+static int begin_gap(Arriving *page) {
+  Gap *gap = &page->gap;
+  int64_t here = page->end - page->begin;
+  uint8_t *row = page->piece + page->begin;
+  int found = page->rows->find_gap(page->builder, row, here, LARGE_VALUE,
+                                   here + page->missing, gap);
+  if (found != DONE) return found;
+  if (gap->row_bytes - here > page->missing) return OTHER; /* the page is cut */
+  page->placed = here - gap->at;
+  memcpy(gap->to, row + gap->at, (size_t)page->placed);
+  memmove(page->piece, row, (size_t)gap->at);
+  page->begin = 0;
+  page->end = gap->at;
+  return DONE;
+}
+
 /* Receives the entries of a page and takes their rows. DONE: all of them. FULL: go on with other
- * columns. OTHER: the entry at `begin` has another form, or there are too few or too many bytes. */
+ * columns. OTHER: the entry at `begin` has another form, or there are too few or too many bytes;
+ * with a gap, its bytes are not where the entry's others are. */
 EXPORT int read_page(Arriving *page) {
   begin_receiving(&page->source);
   for (;;) {
     int64_t done, used;
+    if (page->placed >= 0) {
+      int found = read_gap(page);
+      if (found != DONE) return found;
+    }
     int found = page->rows->build(page->builder, page->piece + page->begin, page->end - page->begin,
                       page->entries, &done, &used);
     page->begin += used;
@@ -131,6 +188,11 @@ EXPORT int read_page(Arriving *page) {
     if (found == DONE) return page->missing || page->begin < page->end ? OTHER : DONE;
     if (found != MORE) return found;
     if (!page->missing) return OTHER;
+    if (page->missing >= LARGE_VALUE) {
+      found = begin_gap(page);
+      if (found == FULL) return FULL;
+      if (found == DONE) continue;
+    }
     page->end -= page->begin;
     memmove(page->piece, page->piece + page->begin, (size_t)page->end);
     page->begin = 0;

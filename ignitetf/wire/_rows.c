@@ -296,3 +296,124 @@ EXPORT int build(Builder *builder, const uint8_t *data, int64_t size, int64_t co
   }
   return DONE;
 }
+
+/* Large values */
+
+/* The bytes of the value of a counted object, or CUT where its head is not here. */
+static int64_t counted_bytes(const Field *field, const uint8_t *from, const uint8_t *end) {
+  if (end - from < field->head || *from != field->code || !field->count_at) return CUT;
+  int64_t count = int_at(from + field->count_at);
+  return count < 0 ? CUT : count * field->unit;
+}
+
+/* Sets the place of a value whose bytes end beyond `end`; whether it is one that has a place. */
+static int find_place(const Builder *builder, const Field *field, const uint8_t *from,
+                      const uint8_t *end, int64_t least, int64_t most, Gap *gap) {
+  if (field->what != DENSE && field->what != RUN) return OTHER;
+  int64_t nbytes = counted_bytes(field, from, end);
+  if (nbytes < least || nbytes > most || end - from - field->head >= nbytes) return OTHER;
+  Store *store = builder->store + field->column;
+  if (store->size) {
+    if (nbytes != store->size) return OTHER;
+    gap->to = store->values + builder->rows * store->size;
+  } else {
+    if (field->step > 1 && nbytes % field->step) return OTHER;
+    if (nbytes > store->room - store->used) return FULL;
+    gap->to = store->values + store->used;
+  }
+  gap->nbytes = nbytes;
+  gap->field = (Field *)field;
+  return DONE;
+}
+
+/* Looks for a value of `least` to `most` bytes that reaches beyond these bytes, the beginning of a
+ * row. DONE: it is `gap`. FULL: go on with other columns. */
+EXPORT int find_gap(const Builder *builder, const uint8_t *data, int64_t size, int64_t least,
+                    int64_t most, Gap *gap) {
+  const uint8_t *at = data, *end = data + size;
+  const Field *key = builder->key;
+  if (builder->rows == builder->room) return FULL;
+  if (end - at < key->head || *at != key->code) return OTHER;
+  int64_t nbytes = key->count_at ? counted_bytes(key, at, end) : 0;
+  if (nbytes == CUT || end - at < key->head + nbytes) return OTHER;
+  at += key->head + nbytes;
+  if (builder->plain) {
+    int found = find_place(builder, builder->plain, at, end, least, most, gap);
+    gap->at = at + builder->plain->head - data;
+    gap->row_bytes = gap->at + gap->nbytes;
+    return found;
+  }
+  if (end - at < 5 + HEADER_BYTES || *at != WRAPPED) return OTHER;
+  const uint8_t *object = at + 5;
+  int64_t object_bytes = int_at(at + 1);
+  const Form *form = form_of(builder, object);
+  if (!form || object_bytes < HEADER_BYTES) return OTHER;
+  at = object + HEADER_BYTES;
+  for (int32_t i = 0; i < form->fields; i++) {
+    const Field *field = form->field + i;
+    int found = find_place(builder, field, at, end, least, most, gap);
+    if (found == FULL) return FULL;
+    if (found == DONE) {
+      gap->at = at + field->head - data;
+      gap->row_bytes = object - data + object_bytes + 4;
+      return gap->at + gap->nbytes + 4 <= gap->row_bytes ? DONE : OTHER;
+    }
+    Page rest = {object, end - object, builder->extents};
+    int64_t next = skip(&rest, at - object, 0);
+    if (next == CUT) return OTHER;
+    at = object + next;
+  }
+  return OTHER;
+}
+
+static void add_to_int(uint8_t *at, int64_t change) {
+  int32_t value = (int32_t)(int_at(at) + change);
+  memcpy(at, &value, 4);
+}
+
+/* Makes a row that has no bytes of its gap one whose value is empty, or undoes that: all lengths and
+ * offsets that count these bytes become smaller, or larger. */
+static void close_gap(const Builder *builder, uint8_t *row, int64_t size, const Gap *gap, int undo) {
+  int64_t change = undo ? gap->nbytes : -gap->nbytes;
+  const Field *field = gap->field;
+  add_to_int(row + gap->at - field->head + field->count_at, change / field->unit);
+  if (builder->plain) return;
+  uint8_t *wrapped = row + builder->key->head;
+  if (builder->key->count_at) wrapped += int_at(row + builder->key->count_at) * builder->key->unit;
+  uint8_t *object = wrapped + 5;
+  add_to_int(wrapped + 1, change);
+  add_to_int(object + 12, change);
+  add_to_int(object + 20, change);
+  const Form *form = form_of(builder, object);
+  int32_t width = form->flags & 8 ? 1 : form->flags & 16 ? 2 : 4;
+  if (width != 4) return; /* nothing stands behind so large a value */
+  uint8_t *footer = row + size - 4 - 4 * (int64_t)form->fields;
+  for (const Field *other = field + 1; other < form->field + form->fields; other++)
+    add_to_int(footer + 4 * (other - form->field), change);
+}
+
+/* Adds the row around a gap, whose value is in its place: its `size` bytes without those of the
+ * gap. DONE, or OTHER, and the row is as it was. */
+EXPORT int build_around(Builder *builder, uint8_t *row, int64_t size, const Gap *gap) {
+  Field *field = gap->field;
+  Store *store = builder->store + field->column;
+  int32_t what = field->what;
+  int64_t number = builder->rows, done, used;
+  close_gap(builder, row, size, gap, 0);
+  field->what = SKIP;
+  int found = build(builder, row, size, 1, &done, &used);
+  field->what = what;
+  if (found != DONE || used != size) {
+    if (found == DONE) builder->rows--;
+    take_back(builder);
+    close_gap(builder, row, size, gap, 1);
+    return OTHER;
+  }
+  if (store->valid) store->valid[number] = 1;
+  if (!store->size) {
+    store->starts[number] = store->used / store->unit;
+    store->lengths[number] = gap->nbytes / store->unit;
+    store->used += gap->nbytes;
+  }
+  return DONE;
+}

@@ -47,6 +47,14 @@ typedef struct {
   int64_t rows, room; /* in the columns */
 } Builder;
 
+/* A large value that is received into its place, while the bytes of the row around it are not. */
+typedef struct {
+  int64_t at, nbytes; /* where it begins in the row */
+  int64_t row_bytes;  /* of the whole row */
+  uint8_t *to;
+  Field *field;
+} Gap;
+
 static inline int32_t int_at(const uint8_t *at) {
   int32_t value;
   memcpy(&value, at, 4);

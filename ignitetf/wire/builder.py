@@ -305,9 +305,7 @@ class BatchBuilder:
             rows, nbytes = rows + self._done.value, nbytes + self._used.value
             if end != RowsEnd.FULL:
                 return Added(rows, nbytes, RowsEnd(end))
-            if not self._rows:
-                return Added(rows, nbytes, RowsEnd.OTHER)  # a row larger than the memory
-            self._close()
+            self.go_on()
 
     def _undo(self, rows: int) -> None:
         """Take back the rows of this memory behind so many."""
@@ -354,12 +352,11 @@ class BatchBuilder:
         """Where the structure is in memory that _rows.c works with."""
         return self._pointer
 
-    def go_on(self) -> bool:
-        """Go on in other memory; returns False if this one is empty: a row is larger than it."""
+    def go_on(self) -> None:
+        """Go on in other memory, which is larger if the next row had no room in an empty one."""
         if not self._rows:
-            return False
+            self._heap_bytes *= 2
         self._close()
-        return True
 
     def before(self, rows: int) -> Position:
         """Return the place before the last rows, so many, of this memory."""

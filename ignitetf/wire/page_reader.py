@@ -3,7 +3,7 @@
 frames, builder -> **page reader** -> collector
 
 Bytes are received a few hundred KB at a time, into the same memory, from which their rows go to the
-columns of a `BatchBuilder` at once.
+columns of a `BatchBuilder` at once. Large values are received into their place in a column.
 """
 
 from __future__ import annotations
@@ -43,6 +43,16 @@ class Arrival(Protocol):
         """Wait for the next bytes, and put them into memory."""
 
 
+class _Gap(ctypes.Structure):
+    _fields_ = (
+        ("at", ctypes.c_int64),
+        ("nbytes", ctypes.c_int64),
+        ("row_bytes", ctypes.c_int64),
+        ("to", ctypes.c_void_p),
+        ("field", ctypes.c_void_p),
+    )
+
+
 class _Arriving(ctypes.Structure):
     _fields_ = (
         ("rows", ctypes.c_void_p),
@@ -53,6 +63,8 @@ class _Arriving(ctypes.Structure):
         ("end", ctypes.c_int64),
         ("missing", ctypes.c_int64),
         ("entries", ctypes.c_int64),
+        ("placed", ctypes.c_int64),
+        ("gap", _Gap),
         ("source", Source),
     )
 
@@ -117,7 +129,8 @@ class PageReader:
         while (end := self._run(arrival)) is not RowsEnd.DONE:
             if (error := failure(end, state.source)) is not None:
                 raise error
-            if end is RowsEnd.FULL and self._builder.go_on():
+            if end is RowsEnd.FULL:
+                self._builder.go_on()
                 continue
             if end is RowsEnd.OTHER and self._learn_arriving(arrival):
                 continue
@@ -126,8 +139,10 @@ class PageReader:
 
     def _begin(self, arrival: Arrival, nbytes: int, count: int) -> _Arriving:
         state = self._state
-        if not len(self._piece):
+        if len(self._piece) != _PIECE_BYTES:
+            self._state.end = 0
             self._set_piece(_PIECE_BYTES)
+        state.placed = -1
         state.source.limit_ns = int(arrival.limit_s * 1e9)
         state.begin = state.end = 0
         state.missing, state.entries = nbytes, count
@@ -149,11 +164,18 @@ class PageReader:
 
     def _receive(self, arrival: Arrival) -> None:
         """Receive what there is room for, or what is here."""
-        state = self._state
-        count = min(int(state.missing), len(self._piece) - int(state.end))
-        count = min(count, arrival.bytes_here or count)
-        arrival.receive_into(self._piece[state.end : state.end + count].data)
-        state.end += count
+        state, gap = self._state, self._state.gap
+        is_large = 0 <= state.placed < gap.nbytes
+        count = gap.nbytes - state.placed if is_large else len(self._piece) - state.end
+        if state.placed >= 0 and not is_large:
+            count = min(count, gap.row_bytes - gap.nbytes + gap.at - state.end)
+        count = min(count, state.missing, arrival.bytes_here or count)
+        if is_large:
+            arrival.receive_into(_memory(gap.to + state.placed, count))
+            state.placed += count
+        else:
+            arrival.receive_into(self._piece[state.end : state.end + count].data)
+            state.end += count
         state.missing -= count
 
     def _learn_first(self, data: Bytes) -> bool:
@@ -163,6 +185,8 @@ class PageReader:
     def _learn_arriving(self, arrival: Arrival) -> bool:
         """Learn the form of the next entry, of which more may have to be received."""
         state = self._state
+        if state.placed >= 0:
+            return False  # its form is known, so it is damaged
         while entry_end(self._piece[state.begin : state.end]) is None:
             if not state.missing:
                 return False
@@ -173,11 +197,18 @@ class PageReader:
 
     def _rest(self, arrival: Arrival) -> Bytes:
         """Return the bytes that were not taken, in memory of their own."""
-        state = self._state
-        here = self._piece[state.begin : state.end]
-        rest = self._pool.take(len(here) + int(state.missing))
-        rest[: len(here)] = here
-        arrival.receive_into(rest[len(here) :].data)
+        state, gap = self._state, self._state.gap
+        parts = [self._piece[state.begin : state.end].data]
+        if state.placed >= 0:
+            row = parts[0]
+            parts = [row[: gap.at], _memory(gap.to, state.placed), row[gap.at :]]
+        size = sum(map(len, parts))
+        rest = self._pool.take(size + int(state.missing))
+        at = 0
+        for part in parts:
+            rest[at : at + len(part)] = part
+            at += len(part)
+        arrival.receive_into(rest[at:].data)
         return rest
 
     def _set_piece(self, nbytes: int) -> None:
@@ -185,3 +216,8 @@ class PageReader:
         piece[: self._state.end] = self._piece[: self._state.end]
         self._piece = piece
         self._state.piece, self._state.room = address_of(piece), nbytes
+
+
+def _memory(address: int, nbytes: int) -> memoryview:
+    """Return memory of the builder, which must not be used after it."""
+    return memoryview((ctypes.c_char * nbytes).from_address(address)).cast("B")

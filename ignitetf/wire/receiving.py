@@ -50,8 +50,9 @@ def native() -> Native | None:
         return None
     for function in (library.read_page, library.read_units):
         function.argtypes = [ctypes.c_void_p]
-    functions = (rows.build, rows.take_back)
-    table = (ctypes.c_void_p * 2)(*(ctypes.cast(f, ctypes.c_void_p).value for f in functions))
+    functions = (rows.build, rows.take_back, rows.find_gap, rows.build_around)
+    addresses = [ctypes.cast(function, ctypes.c_void_p).value for function in functions]
+    table = (ctypes.c_void_p * len(addresses))(*addresses)
     return Native(library.read_page, library.read_units, table)
 
 

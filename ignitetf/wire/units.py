@@ -139,8 +139,7 @@ class UnitReader:
         state.source.socket, state.source.limit_ns = self.socket, int(self.limit_s * 1e9)
         state.nbytes = 0
         end = self._run()
-        if end in (RowsEnd.FULL, RowsEnd.OTHER):
-            end = RowsEnd.OTHER  # FULL: a row that is larger than the memory for rows
+        if end is RowsEnd.OTHER:
             if state.page_rows:
                 assert self._split is not None
                 self._builder.return_to(self._split)
@@ -152,16 +151,18 @@ class UnitReader:
             end = RowsEnd(self._read_units(ctypes.addressof(self._state)))
             if end is RowsEnd.ROOM:
                 self._enlarge()
-            elif end is not RowsEnd.FULL or not self._go_on():
+            elif end is RowsEnd.FULL:
+                self._go_on()
+            else:
                 return end
 
-    def _go_on(self) -> bool:
+    def _go_on(self) -> None:
         """Have the builder go on in other memory; remember where the page in it began."""
         request = int(self._table["request"][self._state.next])
         if self._split_request != request:
             self._split = self._builder.before(self._state.page_rows)
             self._split_request = request
-        return self._builder.go_on()
+        self._builder.go_on()
 
     def received(self, receive: Callable[[memoryview], int]) -> None:
         """Receive bytes, by a function that puts some into memory and returns how many."""

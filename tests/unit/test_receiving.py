@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from helpers.needs import without_native
 from test_builder import (
+    FIELDS,
     LONG_KEY,
     builder_of,
     columns_of,
@@ -27,7 +28,7 @@ from ignitetf.wire.decoder import Decoder
 from ignitetf.wire.page_reader import PageReader
 from ignitetf.wire.receiving import native
 from ignitetf.wire.rowends import RowsEnd
-from ignitetf.wire.schema import Batch
+from ignitetf.wire.schema import Batch, Column, Schema, field_for
 from ignitetf.wire.units import UnitReader
 
 NAMES = ["IMAGE", "LABEL", "NAME", "WEIGHT"]
@@ -377,3 +378,74 @@ def test_a_large_answer_is_left_on_the_connection(sockets):
     end, taken = read_all(reader, 4, sockets[0], True)
     assert (end, len(taken)) == (RowsEnd.LARGE, 1)
     assert bytes(reader.rest()[1]) + received_by_now(sockets[0]) == large
+
+
+LARGE = {
+    "blobs": ["JPEG", "LABEL", "NAME"],
+    "blobs last": ["LABEL", "JPEG"],
+    "arrays of one length": ["PIXELS", "LABEL"],
+    "arrays last": ["LABEL", "PIXELS"],
+    "two": ["JPEG", "PIXELS", "WEIGHT", "NAME"],
+    "lists": ["ITEMS", "NAME"],
+}
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own socket", "no socket"])
+@pytest.mark.parametrize("what", LARGE)
+@pytest.mark.parametrize("room", [1, 5, 64])
+def test_large_values_are_received_into_their_place(sockets, own, what, room):
+    rng = np.random.default_rng(len(what))
+    schema, entries = large_rows(rng, LARGE[what], 40)
+    registry, page = registry_of(schema), page_of(entries)
+    builder = builder_of(schema, registry, room, page)
+    reader = PageReader(builder, BufferPool(), builder.learn)
+    for _ in range(2):  # once the form is known, too
+        thread = dripping(sockets[1], page.data.tobytes(), rng)
+        found = reader.read(Arrival(sockets[0], b"", own), len(page.data), page.count)
+        thread.join()
+        assert found == (40, None)
+        same(concat(list(builder.take())), Decoder(schema, registry).decode(page))
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own socket", "no socket"])
+@pytest.mark.parametrize("damage", ["length", "footer", "size", "code", "cut"])
+def test_what_is_wrong_around_a_large_value_is_left_as_it_came(sockets, own, damage):
+    rng = np.random.default_rng(3)
+    schema, entries = large_rows(rng, ["LABEL", "PIXELS", "NAME"], 6)
+    registry = registry_of(schema)
+    builder = builder_of(schema, registry, 64, page_of(entries))
+    builder.learn(np.frombuffer(entries[0], np.uint8))
+    reader = PageReader(builder, BufferPool(), lambda entry: False)
+    row = bytearray(entries[4])
+    at = {"length": 14 + 12, "size": 10, "code": 14 + 24, "footer": len(row) - 6, "cut": 0}[damage]
+    row[at] ^= 1 if damage != "cut" else 0
+    entries[4] = bytes(row)
+    data = b"".join(entries)
+    data = data[: len(data) - 100_000] if damage == "cut" else data
+    thread = dripping(sockets[1], data + b"next", rng)
+    arrival = Arrival(sockets[0], b"", own)
+    rows, rest = reader.read(arrival, len(data), 6)
+    thread.join()
+    taken = 5 if damage == "cut" else 4
+    assert rows == taken
+    assert rest.tobytes() == b"".join(entries[taken:])[: len(rest)]
+    assert len(rest) == len(data) - sum(map(len, entries[:taken]))
+    assert received_by_now(sockets[0]) == b"next"
+    assert sum(map(len, builder.take())) == taken
+
+
+def large_rows(rng, names, rows):
+    fields = {f.name: f for f in FIELDS} | {
+        "PIXELS": field_for("PIXELS", np.dtype("u1"), (300, 400))
+    }
+    schema = Schema("Row", LONG_KEY, tuple(fields[name] for name in names))
+    columns = columns_of(rows, rng)
+    lengths = rng.choice([0, 9, 70_000, 300_000], rows)
+    columns["JPEG"] = Column.from_bytes([rng.bytes(int(n)) for n in lengths])
+    columns["PIXELS"] = Column(rng.integers(0, 256, (rows, 300, 400), dtype=np.uint8))
+    counts = rng.choice([0, 3, 20_000], rows)
+    columns["ITEMS"] = Column.from_offsets(
+        rng.integers(0, 1 << 60, int(counts.sum())), np.concatenate(([0], np.cumsum(counts)))
+    )
+    batch = Batch(keys_of(LONG_KEY, rows, rng), {name: columns[name] for name in names})
+    return schema, entries_of(schema, batch)
