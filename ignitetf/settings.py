@@ -32,6 +32,7 @@ _SECRETS = frozenset({"password", "key_password"})
 _FILES = ("ca", "cert", "key")
 # Longer than any sensible wait; sockets do not accept arbitrarily large limits.
 _LONGEST_S = 1e7
+_MOST_AHEAD_BYTES = 1 << 40
 
 
 def limits_of_environment() -> dict[str, Any]:
@@ -84,6 +85,8 @@ class Settings:
             further 64 KiB of it.
         idle_timeout_s: Limit in seconds for an operation without progress; within it, lost
             connections are replaced and requests refused by a changing cluster are repeated.
+        ahead_bytes: Limit for the bytes that one load, file or query has on its way at once beyond
+            what a near cluster needs; the farther the cluster, the more of it is used.
         data_center: Where this process runs. Of several copies of a partition, one on its own host
             is read, else one on a node whose attribute `data_center` is the same, else any.
         profile: Name of the profile these settings were read from, if any.
@@ -101,6 +104,7 @@ class Settings:
     connect_timeout_s: float = 5.0
     request_timeout_s: float = 30.0
     idle_timeout_s: float = 60.0
+    ahead_bytes: int = 128 << 20
     data_center: str | None = None
     profile: str | None = None
     origin: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
@@ -153,6 +157,10 @@ class Settings:
                     f"{name} must be above zero and at most {_LONGEST_S:.0f}, not"
                     f" {getattr(self, name)!r}"
                 )
+        if not 0 <= self.ahead_bytes <= _MOST_AHEAD_BYTES:
+            raise ConfigError(
+                f"ahead_bytes must be from 0 to {_MOST_AHEAD_BYTES}, not {self.ahead_bytes!r}"
+            )
         if self.username and self.password is None:
             raise ConfigError(
                 f"user {self.username!r} has no password",
@@ -204,6 +212,8 @@ def _normal(layer: Mapping[str, Any]) -> dict[str, Any]:
             out[name] = _switch(name, value)
         elif name.endswith("_timeout_s"):
             out[name] = _number(name, value)
+        elif name == "ahead_bytes":
+            out[name] = _whole(name, value)
         elif name in _FILES:
             out[name] = str(_expanded(_text(name, str(value))))
         else:
@@ -244,6 +254,7 @@ def _from_environment() -> dict[str, Any]:
         "connect_timeout_s": "IGNITETF_CONNECT_TIMEOUT",
         "request_timeout_s": "IGNITETF_REQUEST_TIMEOUT",
         "idle_timeout_s": "IGNITETF_IDLE_TIMEOUT",
+        "ahead_bytes": "IGNITETF_AHEAD_BYTES",
         "data_center": "IGNITETF_DATA_CENTER",
         "profile": "IGNITETF_PROFILE",
     }
@@ -325,6 +336,13 @@ def _number(name: str, value: Any) -> float:
         return float(value)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{name}: {value!r} is no number of seconds") from error
+
+
+def _whole(name: str, value: Any) -> int:
+    try:
+        return int(value)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{name}: {value!r} is no number of bytes") from error
 
 
 def is_loopback(addresses: Iterable[str]) -> bool:

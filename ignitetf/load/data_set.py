@@ -10,12 +10,14 @@ its replacement while that is being loaded. The SQL names never change, because 
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 from ignitetf.errors import CacheExists
 from ignitetf.load.fill import index_schema
 from ignitetf.load.options import LoadOptions
 from ignitetf.net.client import Client
+from ignitetf.net.together import together
 from ignitetf.tables.caches import create_cache, create_table, has_table
 from ignitetf.tables.removal import caches_of, index_table
 from ignitetf.tables.spec import CacheSpec
@@ -70,7 +72,9 @@ def require_new_names(
         schema: Its records.
         old: The caches that it replaces.
     """
-    there = set(client.cache_names())
+    free = functools.partial(require_free, client, views_of(name, name, storage, schema), old)
+    names, _ = together(client, client.cache_names, free)
+    there = set(names)
     for cache in caches_of(name, storage):
         if cache in there and cache not in old:
             raise CacheExists(
@@ -78,4 +82,3 @@ def require_new_names(
                 hint="choose another name, or remove it with 'ignitetf cache drop'",
                 cache=cache,
             )
-    require_free(client, views_of(name, name, storage, schema), old)

@@ -22,7 +22,9 @@ from ignitetf.load.journal import Journal, write_journal
 from ignitetf.load.sources.base import Source, batch_bytes
 from ignitetf.load.writer import Writer, register_types
 from ignitetf.net.client import Client
+from ignitetf.net.distance import bytes_ahead
 from ignitetf.net.retry import FAILURES, LOAD, Backoff
+from ignitetf.net.together import together
 from ignitetf.tables.lease import Lease
 from ignitetf.tables.removal import index_table
 from ignitetf.wire.block_keys import BlockKeys
@@ -35,6 +37,9 @@ Progress = Callable[[int, int], None]
 
 # An interrupted load loses what it wrote since the last journal entry; each entry costs a flush.
 _NOTE_S: Final = 2.0
+# It waits for all that is under way, which costs a distant link two round trips: so there are at
+# least so many between two.
+_NOTE_TRIPS: Final = 100
 
 
 class Filler:
@@ -113,7 +118,8 @@ class Filler:
             if blocks is not None and not fresh:
                 self.lease.check()
                 trim(self.client, journal.cache, keys)
-            rows, next_note = journal.rows, time.monotonic() + _NOTE_S
+            note_s = _note_seconds(self.client)
+            rows, next_note = journal.rows, time.monotonic() + note_s
             size = batch_bytes(journal.schema)
             for read in self.source.batches(journal.position, max_bytes=size):
                 batch = self._prepared(read, rows)
@@ -129,7 +135,7 @@ class Filler:
                     break
                 if time.monotonic() >= next_note and (blocks is None or blocks.empty):
                     self._note(writer, slim, blocks)
-                    next_note = time.monotonic() + _NOTE_S
+                    next_note = time.monotonic() + note_s
             if blocks is not None:
                 blocks.write()
             self._note(writer, slim, blocks)
@@ -157,16 +163,22 @@ class Filler:
     def _writer(self, partitions: int, *, overwrite: bool) -> Writer:
         journal = self.journal
         entries = block_schema(journal.schema) if self.layout == "blocks" else journal.schema
-        register_types(self.client, entries)
+        _, found, nodes = together(
+            self.client,
+            lambda: register_types(self.client, entries),
+            lambda: self.client.partition_map(journal.cache),
+            self.client.nodes,
+        )
         # Without a partition map the cache has its own affinity function, so rows by partition are
         # unknown.
-        counted = partitions if self.client.partition_map(journal.cache).count > 0 else None
+        counted = partitions if found.count > 0 else None
         writer = Writer(
             self.client,
             journal.cache,
             journal.schema,
             entry_schema=entries,
             partitions=counted,
+            nodes=[node.node_id for node in nodes],
             overwrite=overwrite,
             streamer=self.streamer,
             check_lease=self.lease.check,
@@ -201,6 +213,11 @@ class Filler:
             assert name is not None
             return Column({**key.values, name: self._moved(key.values[name])})
         return Column(np.asarray(key.values) + self.journal.key_base)
+
+
+def _note_seconds(client: Client) -> float:
+    far = client.quickest_s if bytes_ahead(client) else 0.0
+    return max(_NOTE_S, _NOTE_TRIPS * min(far, 0.1))
 
 
 def index_schema(schema: Schema, index: Collection[str]) -> Schema:

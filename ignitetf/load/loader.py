@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from ignitetf.load.checks import check_options, exists_error
 from ignitetf.load.fill import Progress
@@ -25,10 +25,13 @@ from ignitetf.load.size import partitions_for
 from ignitetf.load.sources.base import Source
 from ignitetf.load.targets import as_source, index_of, part_name, tables_of
 from ignitetf.net.client import Client, connect
+from ignitetf.net.together import open_ahead
 from ignitetf.tables.lease import is_held
 from ignitetf.tables.storage import IfExists, Layout, OnBadRecord, Origin
 
 __all__ = ["LoadReport", "Progress", "check_target", "load_dataset"]
+
+_CONNECTIONS_AHEAD: Final = 7
 
 
 def load_dataset(
@@ -128,6 +131,8 @@ def _loads(
 
 def _run(loads: Sequence[Load], if_exists: IfExists) -> LoadReport:
     """Fill the tables of a source in turn; the report of the first contains the others."""
+    # They stand when the requests that need them come.
+    open_ahead(loads[0].client, _CONNECTIONS_AHEAD)
     with contextlib.ExitStack() as leases:
         for load in loads:
             leases.enter_context(load.lease)

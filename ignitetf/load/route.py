@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -55,17 +56,26 @@ class Route:
         return next(self._turns)
 
 
-def find_route(client: Client, cache: str, schema: Schema) -> Route | None:
-    """Return the route to a cache, or None if there is one node or the owners are unknown."""
-    nodes = [node.node_id for node in client.nodes()]
-    if not 2 <= len(nodes) <= _MAX_NODES or not _is_quick(schema):
+def find_route(
+    client: Client, cache: str, schema: Schema, nodes: Sequence[uuid.UUID] | None = None
+) -> Route | None:
+    """Return the route to a cache, or None if there is one node or the owners are unknown.
+
+    Args:
+        client: The connection.
+        cache: Name of the cache.
+        schema: The rows.
+        nodes: The server nodes, if they are known.
+    """
+    known_nodes = [node.node_id for node in client.nodes()] if nodes is None else list(nodes)
+    if not 2 <= len(known_nodes) <= _MAX_NODES or not _is_quick(schema):
         return None
     found = client.partition_map(cache)
     owners = [found.owners.get(partition) for partition in range(found.count)]
-    known = [owner for owner in owners if owner in nodes]
+    known = [owner for owner in owners if owner in known_nodes]
     if not owners or len(known) < len(owners):
         return None
-    return Route(schema, nodes, known)
+    return Route(schema, known_nodes, known)
 
 
 def _is_quick(schema: Schema) -> bool:

@@ -34,6 +34,7 @@ from ignitetf.load.options import LoadOptions, LoadReport
 from ignitetf.load.sources.base import Source
 from ignitetf.load.targets import type_name_of
 from ignitetf.net.client import Client
+from ignitetf.net.together import together
 from ignitetf.partitions import DEFAULT_PARTITIONS
 from ignitetf.tables.catalog import Manifest, drop_manifest, read_manifest, write_manifest
 from ignitetf.tables.lease import Lease
@@ -90,8 +91,11 @@ class Load:
             raise interrupted_error(self.unfinished, error) from error
 
     def _run(self, if_exists: IfExists) -> LoadReport:
-        exists = self.client.cache_exists(self.name)
-        journal = read_journal(self.client, self.name)
+        exists, journal = together(
+            self.client,
+            lambda: self.client.cache_exists(self.name),
+            lambda: read_journal(self.client, self.name),
+        )
         if if_exists == "resume":
             return self._resume(exists, journal)
         if if_exists == "replace":
@@ -221,9 +225,12 @@ class Load:
         if self.options.layout == "blocks":
             slim = index_schema(self.schema, self.options.index)
             stored = [block_schema(self.schema), slim]
-        if journal.cache == self.name:
-            require_new_names(self.client, self.name, journal.storage, self.schema, [])
-        journal.schema = self.schema = with_free_name(self.client, self.schema, stored)
+        _, named = together(
+            self.client,
+            lambda: self._require_new_names(journal),
+            lambda: with_free_name(self.client, self.schema, stored),
+        )
+        journal.schema = self.schema = named
         self._choose_partitions(journal)
         self._note(journal)
         made = False
@@ -238,6 +245,10 @@ class Load:
                     self._forget(journal)
             raise
 
+    def _require_new_names(self, journal: Journal) -> None:
+        if journal.cache == self.name:
+            require_new_names(self.client, self.name, journal.storage, self.schema, [])
+
     def _fill(self, journal: Journal, *, fresh: bool) -> LoadReport:
         Filler(
             self.client,
@@ -248,8 +259,11 @@ class Load:
             streamer=self.options.streamer,
         ).run(fresh=fresh)
         manifest = manifest_of(journal, self.source)
-        require_stored(self.client, journal, manifest, self.source.key_name)
-        old = read_manifest(self.client, self.name)
+        _, old = together(
+            self.client,
+            lambda: require_stored(self.client, journal, manifest, self.source.key_name),
+            lambda: read_manifest(self.client, self.name),
+        )
         self.lease.check()
         if old is None or old.options.load != journal.load:
             write_manifest(self.client, successor(self.client, old, manifest, journal.mode))

@@ -13,7 +13,7 @@ import queue
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -22,6 +22,7 @@ from ignitetf.errors import IgniteTFError, RequestTimeout
 from ignitetf.load.route import find_route
 from ignitetf.load.sender import POLL_S, Flush, Job, Sender, Totals, Work, WorkQueue
 from ignitetf.net.client import Client
+from ignitetf.net.distance import times
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.register import binary_type_requests
 from ignitetf.wire.schema import Batch, Schema
@@ -32,6 +33,7 @@ __all__ = ["Totals", "Work", "Writer", "register_types"]
 REQUEST_BYTES: Final = 4 << 20
 IN_FLIGHT: Final = 3
 CONNECTIONS: Final = 2
+_MOST_CONNECTIONS: Final = 8
 _QUEUED_BATCHES: Final = 2
 # How long an abandoned load waits for the node to finish what it has received.
 _GIVE_UP_S: Final = 15.0
@@ -61,8 +63,9 @@ class Writer:
         *,
         entry_schema: Schema | None = None,
         partitions: int | None = None,
+        nodes: Sequence[uuid.UUID] | None = None,
         overwrite: bool = True,
-        connections: int = CONNECTIONS,
+        connections: int | None = None,
         in_flight: int = IN_FLIGHT,
         request_bytes: int = REQUEST_BYTES,
         streamer: bool = False,
@@ -76,9 +79,12 @@ class Writer:
             schema: The rows that are counted.
             entry_schema: The records that are stored, if they differ from the rows.
             partitions: Number of partitions of the cache, to count the rows of each.
+            nodes: The server nodes, if they are known.
             overwrite: Whether a row replaces one with the same key. False is for an empty cache,
                 where it saves the search for an older row.
-            connections: Number of connections, each with a thread.
+            connections: Number of connections, each with a thread; None takes two, or one for each
+                node that owns rows, and more on a distant link, where each carries only what its
+                TCP window holds in a round trip.
             in_flight: Unanswered requests on one connection.
             request_bytes: Size of a request, unless a single row is larger.
             streamer: Whether to use the data streamer instead of `put_all` if the server has it;
@@ -100,7 +106,8 @@ class Writer:
         )
         if partitions is not None:
             self.totals.partition_rows = np.zeros(partitions, np.int64)
-        self._route = find_route(client, cache, schema)
+        self._nodes = [node.node_id for node in client.nodes()] if nodes is None else list(nodes)
+        self._route = find_route(client, cache, schema, self._nodes)
         self._senders = self._make_senders(connections)
 
     @property
@@ -140,12 +147,12 @@ class Writer:
         """
         work = Work(work) if isinstance(work, Batch) else work
         if self._route is None:
-            self._put(work, self._senders[0])
+            self._put(work, self._queues[0])
         elif work.entries is not None:
-            self._put(work, self._senders[self._route.next_place()])
+            self._put(work, self._queues[self._route.next_place()])
         else:
             for place, rows in self._route.split(work.rows):
-                self._put(Work(rows), self._senders[place])
+                self._put(Work(rows), self._queues[place])
 
     def flush(self) -> None:
         """Wait until everything written so far is stored.
@@ -156,7 +163,7 @@ class Writer:
         limit_s = self._job.flush_timeout_s
         barrier = self._job.flushing = Flush(threading.Barrier(len(self._senders)))
         for sender in self._senders:
-            self._put(barrier, sender)
+            self._put(barrier, sender.queue)
         deadline = time.monotonic() + limit_s + self.client.settings.request_timeout_s
         while not barrier.done.wait(POLL_S):
             self._job.check()
@@ -167,23 +174,32 @@ class Writer:
                 )
         self._job.check()
 
-    def _make_senders(self, connections: int) -> list[Sender]:
-        """Make a sender with its own queue per node of the route, or several that share one."""
-        if self._route is not None:
-            return [Sender(self._job, n, WorkQueue(_QUEUED_BATCHES)) for n in self._route.nodes]
-        shared = WorkQueue(_QUEUED_BATCHES)
-        return [Sender(self._job, node, shared) for node in _targets(self.client, connections)]
+    def _make_senders(self, connections: int | None) -> list[Sender]:
+        """Make the senders; those of a node of the route, or else all, share a queue."""
+        job = self._job
+        near = CONNECTIONS if self._route is None else len(self._route.nodes)
+        if connections is None:
+            each = job.request_bytes * (job.in_flight + 1)
+            connections = times(self.client, each, near, max(near, _MOST_CONNECTIONS))
+        if self._route is None:
+            targets = _targets(self._nodes, connections)
+            self._queues = [WorkQueue(max(_QUEUED_BATCHES, len(targets) // 2))]
+            return [Sender(job, node, self._queues[0]) for node in targets]
+        pairs = [(node, WorkQueue(_QUEUED_BATCHES)) for node in self._route.nodes]
+        self._queues = [waiting for _, waiting in pairs]
+        each_node = max(1, connections // near)
+        return [Sender(job, node, waiting) for node, waiting in pairs for _ in range(each_node)]
 
-    def _put(self, item: Work | Flush | None, sender: Sender) -> None:
+    def _put(self, item: Work | Flush | None, waiting: WorkQueue) -> None:
         while True:
             self._job.check()
             with contextlib.suppress(queue.Full):
-                return sender.queue.put(item, timeout=POLL_S)
+                return waiting.put(item, timeout=POLL_S)
 
     def _end(self) -> None:
         """Let the threads finish and close their streams; raises what prevents that."""
         for sender in self._senders:
-            self._put(None, sender)
+            self._put(None, sender.queue)
         self._join(self._job.flush_timeout_s)
         self._job.check()
 
@@ -208,9 +224,8 @@ class Writer:
             sender.thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def _targets(client: Client, connections: int) -> list[uuid.UUID | None]:
+def _targets(nodes: Sequence[uuid.UUID], connections: int) -> list[uuid.UUID | None]:
     """Return the node of each connection: the server nodes in turn if there are several."""
-    nodes = client.nodes()
     if len(nodes) < 2:
         return [None] * connections
-    return [nodes[i % len(nodes)].node_id for i in range(max(connections, min(len(nodes), 4)))]
+    return [nodes[i % len(nodes)] for i in range(max(connections, min(len(nodes), 4)))]

@@ -30,6 +30,7 @@ from ignitetf.errors import (
     SqlError,
 )
 from ignitetf.net.client import Client
+from ignitetf.net.together import together
 from ignitetf.node.config import template_xml
 from ignitetf.partitions import DEFAULT_PARTITIONS
 from ignitetf.sql import statement
@@ -98,8 +99,11 @@ def create_table(
         ServerOverloaded: The node's memory has no room for the partitions.
     """
     schema.check_identifiers()
-    _require_absent(client, spec.name)
-    require_room_for(client, spec)
+    together(
+        client,
+        lambda: _require_absent(client, spec.name),
+        lambda: require_room_for(client, spec),
+    )
     if not has_table(schema):
         create_cache(client, spec)
         return

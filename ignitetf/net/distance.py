@@ -1,0 +1,41 @@
+"""How many bytes are on their way at once, by the distance of the cluster.
+
+pool -> **distance** -> load, fs, results
+
+Who waits for an answer before the next request gets one answer for each round trip. So on a distant
+link so many bytes are under way that they fill it: a gigabyte for each second of the round trip, up
+to a limit of memory that is a setting. The round trip is the time of the quickest request so far,
+which costs no request of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from ignitetf.net.pool import Pool
+
+__all__ = ["FAR_S", "bytes_ahead", "times"]
+
+# A link on which a request takes so long counts as distant.
+FAR_S: Final = 0.005
+_BYTES_A_SECOND: Final = 1e9
+
+
+def bytes_ahead(pool: Pool) -> int:
+    """Return how many bytes to have on their way; 0 where the link is near, or nothing is known."""
+    if not FAR_S <= pool.quickest_s < math.inf:
+        return 0
+    return int(min(pool.settings.ahead_bytes, pool.quickest_s * _BYTES_A_SECOND))
+
+
+def times(pool: Pool, nbytes: int, near: int, most: int) -> int:
+    """Return how many things of this size to have on their way.
+
+    Args:
+        pool: The connections.
+        nbytes: Size of one.
+        near: Their number on a near link, and the least.
+        most: The largest number.
+    """
+    return max(near, min(most, bytes_ahead(pool) // max(1, nbytes)))

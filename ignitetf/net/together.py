@@ -1,0 +1,68 @@
+"""Independent requests at the same time, where each round trip takes long.
+
+distance -> **together** -> load, tables
+
+On a near link the requests go one after the other, which costs least there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from ignitetf.errors import IgniteTFError
+from ignitetf.net.distance import bytes_ahead
+from ignitetf.net.pool import Pool
+
+__all__ = ["open_ahead", "together"]
+
+
+class _Call:
+    """A call in a thread of its own."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+        self._found: Any = None
+        self._error: BaseException | None = None
+        # A daemon: after Ctrl-C nobody waits for its answer.
+        self._thread = threading.Thread(target=self._run, name="ignitetf-together", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._found = self._call()
+        except BaseException as error:
+            self._error = error
+
+    def result(self) -> Any:
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._found
+
+
+def together(pool: Pool, *calls: Callable[[], Any]) -> list[Any]:
+    """Return what the calls return, in their order; each uses connections of its own.
+
+    Raises:
+        Exception: The first error in the order of the calls; all of them may have been made.
+    """
+    if not bytes_ahead(pool):
+        return [call() for call in calls]
+    first, *others = calls
+    started = [_Call(call) for call in others]
+    return [first(), *(call.result() for call in started)]
+
+
+def open_ahead(pool: Pool, count: int) -> None:
+    """Begin to open connections that will be used soon; only on a distant link."""
+    if bytes_ahead(pool):
+        for _ in range(count):
+            _Call(lambda: _open(pool))
+
+
+def _open(pool: Pool) -> None:
+    with contextlib.suppress(IgniteTFError):
+        pool.release(pool.open_channel(pool.settings.addresses[0]))

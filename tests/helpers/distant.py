@@ -1,0 +1,95 @@
+"""A distant cluster: a proxy through which every byte takes its time, as many as there may be."""
+
+import collections
+import contextlib
+import socket
+import threading
+import time
+
+_PIECE = 256 << 10
+
+
+class Distant:
+    """Listens on a free port of 127.0.0.1; `address` is what clients connect to.
+
+    Args:
+        target: `HOST:PORT` that is behind it.
+        delay_s: Seconds from one side to the other, each way.
+
+    Attributes:
+        connections: Connections that were made.
+        most: The most bytes that were on their way at once, by direction, `up` and `down`.
+    """
+
+    def __init__(self, target, delay_s):
+        host, _, port = target.rpartition(":")
+        self._target, self._delay_s = (host, int(port)), delay_s
+        self._lock = threading.Lock()
+        self._open = []
+        self.connections = 0
+        self._held = {"up": 0, "down": 0}
+        self.most = dict(self._held)
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        _start(self._accept)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        for sock in (self._listener, *self._open):
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+            sock.close()
+
+    def forget(self):
+        """Measure `most` anew from here."""
+        with self._lock:
+            self.most = dict(self._held)
+
+    def _accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                node = socket.create_connection(self._target, 5)
+                node.settimeout(None)
+                self.connections += 1
+                self._open += [client, node]
+                for sock in (client, node):
+                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._pump("up", client, node)
+                self._pump("down", node, client)
+
+    def _pump(self, way, source, sink):
+        pieces, there = collections.deque(), threading.Semaphore(0)
+        _start(self._take, way, source, pieces, there)
+        _start(self._give, way, sink, pieces, there)
+
+    def _take(self, way, source, pieces, there):
+        piece = b"."
+        while piece:
+            try:
+                piece = source.recv(_PIECE)
+            except OSError:
+                piece = b""
+            with self._lock:
+                self._held[way] += len(piece)
+                self.most[way] = max(self.most[way], self._held[way])
+            pieces.append((time.monotonic() + self._delay_s, piece))
+            there.release()
+
+    def _give(self, way, sink, pieces, there):
+        with contextlib.suppress(OSError):
+            while True:
+                there.acquire()
+                due, piece = pieces.popleft()
+                time.sleep(max(0.0, due - time.monotonic()))
+                if not piece:
+                    return sink.shutdown(socket.SHUT_WR)
+                with self._lock:
+                    self._held[way] -= len(piece)
+                sink.sendall(piece)
+
+
+def _start(work, *args):
+    threading.Thread(target=work, args=args, name="distant", daemon=True).start()

@@ -1,0 +1,38 @@
+"""Over a distant link the same bytes arrive, and more of them are on their way at once."""
+
+import numpy as np
+import pytest
+from helpers.distant import Distant
+
+from ignitetf.explore.verify import verify
+from ignitetf.load.loader import load_dataset
+from ignitetf.net.client import connect
+
+pytestmark = pytest.mark.node
+
+DELAY_S = 0.05
+
+
+@pytest.fixture(scope="module")
+def distant(client):
+    with Distant(client.settings.addresses[0], DELAY_S) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def far(client, distant):
+    settings = client.settings.replace(addresses=(distant.address,))
+    with connect(settings=settings) as found:
+        found.cache_names()  # the first request tells the distance
+        distant.forget()
+        yield found
+
+
+@pytest.mark.parametrize("layout", ["rows", "blocks"])
+def test_a_load_is_complete_and_uses_more_connections(client, far, distant, cache_name, layout):
+    rows = {"IMAGE": np.arange(48 << 20, dtype=np.uint8).reshape(-1, 1 << 14)}
+    before = distant.connections
+    load_dataset(rows, cache_name, client=far, partitions=8, layout=layout)
+    assert distant.connections - before > 6
+    report = verify(client, cache_name)
+    assert report.ok, report
