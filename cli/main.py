@@ -39,6 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "fs": ("ignitetf.cli.fs", "Files in the cluster: ls, cat, put, get, cp, mv, rm, du, check."),
     "checkpoint": ("ignitetf.cli.checkpoint", "Push, pull, list, prune and watch checkpoints."),
     "bench": ("ignitetf.cli.bench", "Measure rates beside the limit of the machine."),
+    "plan": ("ignitetf.cli.plan", "How large a cluster a training needs, and why."),
     "doctor": ("ignitetf.cli.doctor", "Versions, what is missing, and what works together."),
     "config": ("ignitetf.cli.config", "Show the settings in force and where each comes from."),
 }

@@ -1,10 +1,11 @@
-"""`bench storage`: all ways read the same samples, and nothing is left of them."""
+"""`bench storage` and `plan`: what they measure on a node, and that nothing is left of it."""
 
 import pytest
 
 from ignitetf.bench.storage import bench_storage
 from ignitetf.bench.workloads import Workload
 from ignitetf.errors import ServerOverloaded
+from ignitetf.plan.service import measure_times
 
 pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.node
@@ -43,3 +44,13 @@ def test_a_batch_that_the_node_has_no_room_for_is_refused(client, no_files):
         bench_storage(client.settings, huge)
     assert "--memory" in caught.value.hint
     assert set(client.cache_names()) == before
+
+
+def test_times_of_a_page_are_measured_and_leave_nothing(client):
+    before = set(client.cache_names())
+    times = measure_times(client, Workload("some", 10, 100_000, 0.1, 0.9, 100))
+    assert times is not None and times.measured
+    assert 10_000_000 < times.page_bytes < 20_000_000  # pages of large rows
+    assert times.page_s > 0 and times.decode_s >= 0 and times.round_trip_s > 0
+    assert times.reader_bytes_per_s < times.node_bytes_per_s
+    assert set(client.cache_names()) - before <= {"IGNITETF_CATALOG"}

@@ -35,7 +35,7 @@ LAYERS = (
         {"train"},
     ),
     ({"bench"},),
-    ({"demo"}, {"launch"}, {"ui"}),
+    ({"demo"}, {"launch"}, {"plan"}, {"ui"}),
     ({"cli", "__main__"},),
 )
 
