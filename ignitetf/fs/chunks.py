@@ -29,7 +29,8 @@ from ignitetf.errors import ServerError, WireError
 from ignitetf.fs.path import os_error
 from ignitetf.fs.records import Extent
 from ignitetf.net.client import Client, cache_id
-from ignitetf.net.pipeline import Pipeline
+from ignitetf.net.distance import times
+from ignitetf.net.lines import Lines
 from ignitetf.net.retry import ROOM, Backoff, retry
 from ignitetf.wire.answers import damaged, read_sized, sized_at, uuid_at
 from ignitetf.wire.codes import OpCode, TypeCode
@@ -40,7 +41,9 @@ from ignitetf.wire.requests import batch_request, cache_request, cursor_request,
 __all__ = ["CHUNK_BYTES", "ChunkCache", "ContentReader", "ContentWriter"]
 
 CHUNK_BYTES: Final = 1 << 20
+# Chunks in flight on a near link, and the most on a distant one.
 WINDOW: Final = 6
+_MOST_WINDOW: Final = 1024
 _KEPT_CHUNKS: Final = 2
 _REMOVE_BATCH: Final = 512
 _CHECKSUM_BYTES: Final = 4
@@ -108,6 +111,11 @@ def _scanned_keys(page: Page) -> list[tuple[str, int]]:
     return found
 
 
+def _window(client: Client, chunk_bytes: int) -> int:
+    """Return how many chunks are in flight at once, more the farther the cluster is."""
+    return times(client, chunk_bytes, WINDOW, _MOST_WINDOW)
+
+
 class ContentWriter:
     """Appends bytes to new content. Not thread-safe.
 
@@ -123,7 +131,8 @@ class ContentWriter:
         self.size = 0
         self._cache = cache
         self._content = int(content_id, 16)
-        self._pipeline = Pipeline(cache.client)
+        self._pipeline = Lines(cache.client)
+        self._window = _window(cache.client, chunk_bytes)
         self._number = 0
         self._filled = 0
         self._stored = 0  # bytes of the current chunk that are already in the cache
@@ -169,7 +178,7 @@ class ContentWriter:
         self._buffer = None
 
     def _take_buffer(self) -> bytearray:
-        while len(self._pipeline) >= WINDOW:
+        while len(self._pipeline) >= self._window:
             self._answer()
         return self._free.pop() if self._free else bytearray(_HEAD_BYTES + self.chunk_bytes)
 
@@ -196,7 +205,7 @@ class ContentWriter:
                 self._cache.make_room()
                 time.sleep(wait_s)
         buffer = self._used.popleft()
-        if buffer is not self._buffer and len(self._free) <= WINDOW:
+        if buffer is not self._buffer and len(self._free) <= self._window:
             self._free.append(buffer)
 
 
@@ -251,6 +260,8 @@ class ContentReader:
         self._ahead = _ReadAhead(self)
         self._next = 0
         self._depth = 0
+        chunk_bytes = max((extent.chunk_bytes for extent in extents), default=CHUNK_BYTES)
+        self.window = _window(cache.client, chunk_bytes)
 
     def read_into(self, offset: int, target: memoryview) -> int:
         """Fill the target from an offset on, and return the number of bytes read."""
@@ -289,7 +300,10 @@ class ContentReader:
         if not 0 <= self._next - first <= 1:
             self._depth = 0
         elif last >= self._next > 0:
-            self._depth = min(self._depth * 2 or 1, WINDOW)
+            # On a distant link each step takes a round trip, so there are fewer.
+            steep = self.window > WINDOW
+            further = max(self._depth, last + 1 - first) * 4 if steep else self._depth * 2 or 1
+            self._depth = min(further, self.window)
 
     def _chunk(self, index: int, last: int) -> memoryview:
         if index in self._kept:
@@ -344,7 +358,7 @@ class _ReadAhead:
 
     def __init__(self, reader: ContentReader) -> None:
         self._reader = reader
-        self._pipeline = Pipeline(reader.cache.client)
+        self._pipeline = Lines(reader.cache.client)
         self._waiting: deque[int] = deque()
 
     def chunk(self, index: int, until: int) -> memoryview:
@@ -352,7 +366,7 @@ class _ReadAhead:
         if self._waiting and self._waiting[0] != index:
             self.close()
         following = self._waiting[-1] + 1 if self._waiting else index
-        for number in range(following, min(until, index + WINDOW) + 1):
+        for number in range(following, min(until, index + self._reader.window) + 1):
             self._pipeline.submit(OpCode.CACHE_GET, self._reader.request(number))
             self._waiting.append(number)
         body = self._pipeline.next_answer()

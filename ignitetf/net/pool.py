@@ -128,6 +128,12 @@ class Pool:
         self._lock = threading.Lock()
         self._idle, self._py, self._resting = {}, None, None
 
+    @property
+    def idle_count(self) -> int:
+        """Number of connections that are open and not lent."""
+        with self._lock:
+            return sum(map(len, self._idle.values()))
+
     def release_idle(self) -> None:
         """Close unused connections: at once, or after a while if new ones would be costly.
 

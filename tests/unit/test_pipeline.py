@@ -1,5 +1,6 @@
 """Requests in flight: never more than allowed, answered in order, sent again where that is meant."""
 
+import math
 from collections import deque
 from types import SimpleNamespace
 
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ignitetf.errors import ConnectError, ServerError
+from ignitetf.net.lines import Lines
 from ignitetf.net.pipeline import InFlight, Pipeline
 from ignitetf.wire.codes import OpCode
 
@@ -52,7 +54,9 @@ class FakeChannel:
 class FakeClient:
     """Hands out channels in turn."""
 
-    settings = SimpleNamespace(idle_timeout_s=5.0)
+    settings = SimpleNamespace(idle_timeout_s=5.0, ahead_bytes=128 << 20)
+    quickest_s = math.inf
+    idle_count = 0
 
     def __init__(self, *channels):
         self.channels = deque(channels)
@@ -146,3 +150,34 @@ def test_a_connection_is_given_back_only_when_all_is_answered(pending):
         pipeline.next_answer()
     pipeline.close()
     assert (client.released == [channel], channel.closed) == (not pending, bool(pending))
+
+
+class FarClient(FakeClient):
+    """A distant client, with connections that are open."""
+
+    quickest_s = 0.05
+
+    @property
+    def idle_count(self):
+        return len(self.channels)
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=8), st.integers(1, 60))
+def test_over_several_connections_answers_come_in_order_and_losses_are_sent_again(lives, count):
+    client = FarClient(*map(FakeChannel, lives), *(FakeChannel() for _ in range(count + 8)))
+    lines = Lines(client)
+    for number in range(count):
+        lines.submit(PUT, payload(number))
+    assert [bytes(lines.next_answer()) for _ in range(count)] == [payload(n) for n in range(count)]
+    assert len(lines) == 0
+    assert len(client.acquired) > 1 or (count <= 4 and lives[0] >= count)
+    lines.close_if_idle()
+    assert all(channel.closed or channel in client.released for channel in client.acquired)
+
+
+def test_a_near_cluster_has_one_connection():
+    client = FakeClient(FakeChannel(), FakeChannel())
+    lines = Lines(client)
+    for number in range(50):
+        lines.submit(PUT, payload(number))
+    assert len(client.acquired) == 1
