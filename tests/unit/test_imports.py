@@ -35,7 +35,7 @@ LAYERS = (
         {"train"},
     ),
     ({"bench"},),
-    ({"demo"}, {"launch"}, {"plan"}, {"ui"}),
+    ({"demo"}, {"launch"}, {"plan"}, {"sqlalchemy"}, {"ui"}),
     ({"cli", "__main__"},),
 )
 

@@ -1,0 +1,17 @@
+"""Apache Ignite for SQLAlchemy: `create_engine("ignite://127.0.0.1:10800/PUBLIC")`.
+
+A package that is installed registers the name `ignite` by itself; otherwise importing this does.
+What SQLAlchemy can do with Ignite, and what it cannot: docs/sqlalchemy.md.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy.dialects import registry
+
+from ignitetf.sqlalchemy.dialect import IgniteDialect
+from ignitetf.sqlalchemy.dml import Merge, merge
+from ignitetf.sqlalchemy.types import TINYINT
+
+__all__ = ["TINYINT", "IgniteDialect", "Merge", "merge"]
+
+registry.register("ignite", "ignitetf.sqlalchemy.dialect", "IgniteDialect")

@@ -1,0 +1,122 @@
+"""SQL of Ignite from SQLAlchemy's expressions.
+
+dml, hidden -> **compiler** -> dialect
+
+Source: H2 1.4.197, `Parser`, and Apache Ignite 2.17.0, which refuses `LIKE ... ESCAPE`, recursive
+CTEs and `FOR UPDATE`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from sqlalchemy import Table, exc, types
+from sqlalchemy.sql.compiler import IdentifierPreparer, SQLCompiler
+
+from ignitetf.sqlalchemy.dml import Merge
+from ignitetf.sqlalchemy.hidden import KEY, has_hidden_key
+from ignitetf.sqlalchemy.insertion import columns_of, with_column
+
+__all__ = ["IgniteCompiler", "IgnitePreparer"]
+
+# The words that H2 1.4.197 does not take as a name, and the columns that every table has.
+_RESERVED: Final = frozenset(
+    re.findall(
+        r"\w+",
+        """all and array case check constraint cross current_date current_time current_timestamp
+        current_user distinct except exists false fetch for foreign from full group having if
+        inner intersect intersects interval is join key left like limit localtime localtimestamp
+        minus natural not null offset on or order primary right row rownum select sysdate systime
+        systimestamp table today top true union unique using values where window with
+        create default delete drop insert set update user value _key _val _ver""",
+    )
+)
+
+
+class IgnitePreparer(IdentifierPreparer):  # type: ignore[misc]
+    """Names: those in small letters are written as they are, and Ignite makes capitals of them."""
+
+    reserved_words = _RESERVED
+
+
+class IgniteCompiler(SQLCompiler):  # type: ignore[misc]
+    """Queries and statements that change rows."""
+
+    def visit_insert(self, insert_stmt: Any, *args: Any, **kw: Any) -> str:
+        """Compile an insert; as `MERGE`, and with a hidden key, where it is one."""
+        text: str = super().visit_insert(insert_stmt, *args, **kw)
+        table = insert_stmt.table
+        if isinstance(table, Table):
+            if has_hidden_key(table):
+                text = with_column(text, self.preparer.quote(KEY), "RANDOM_UUID()")
+            else:
+                self._require_key(table, text)
+        return text.replace("INSERT", "MERGE", 1) if isinstance(insert_stmt, Merge) else text
+
+    def _require_key(self, table: Table, text: str) -> None:
+        """Raise CompileError where SQLAlchemy counts on a number that the database gives."""
+        column = table.autoincrement_column
+        if column is None or self.preparer.format_column(column) in columns_of(text):
+            return
+        raise exc.CompileError(
+            f"Apache Ignite has no autoincrement, and there is no value for"
+            f" {table.name}.{column.name}; hint: give one, or a column"
+            f' Column("{column.name}", Uuid, primary_key=True, default=uuid.uuid4)'
+        )
+
+    # Operators
+
+    def visit_like_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
+        """Compile LIKE."""
+        return self._like(binary, "LIKE", kw)
+
+    def visit_not_like_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
+        """Compile NOT LIKE."""
+        return self._like(binary, "NOT LIKE", kw)
+
+    def _like(self, binary: Any, operator: str, kw: dict[str, Any]) -> str:
+        """Compile LIKE without ESCAPE, which Ignite refuses; a backslash always escapes.
+
+        So the pattern is rewritten: backslashes are doubled, and what escapes becomes one.
+        """
+        left = binary.left._compiler_dispatch(self, **kw)
+        pattern = binary.right._compiler_dispatch(self, **kw)
+        escape = binary.modifiers.get("escape")
+        if escape is not None and escape != "\\":
+            mark = self.render_literal_value(escape, types.String())
+            twice = self.render_literal_value(escape * 2, types.String())
+            pattern = f"REPLACE({pattern}, '\\', '\\\\')"
+            # Twice is the character itself, which is put aside meanwhile.
+            pattern = f"REPLACE(REPLACE({pattern}, {twice}, CHAR(1)), {mark}, '\\')"
+            pattern = f"REPLACE({pattern}, CHAR(1), {mark})"
+        return f"{left} {operator} {pattern}"
+
+    def visit_regexp_match_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
+        """Compile a match; flags come first in a regular expression of Java, `(?i)`."""
+        return f"{self._side(binary.left, kw)} REGEXP {self._pattern(binary, kw)}"
+
+    def visit_not_regexp_match_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
+        """Compile the opposite of a match."""
+        return f"NOT ({self._side(binary.left, kw)} REGEXP {self._pattern(binary, kw)})"
+
+    def visit_regexp_replace_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
+        """Compile a replacement by a regular expression of Java."""
+        sides = f"{self._side(binary.left, kw)}, {self._side(binary.right, kw)}"
+        if (flags := binary.modifiers["flags"]) is not None:
+            sides += f", {self.render_literal_value(flags, types.String())}"
+        return f"REGEXP_REPLACE({sides})"
+
+    def _pattern(self, binary: Any, kw: dict[str, Any]) -> str:
+        pattern = self._side(binary.right, kw)
+        if (flags := binary.modifiers["flags"]) is None:
+            return pattern
+        return f"{self.render_literal_value(f'(?{flags})', types.String())} || {pattern}"
+
+    def _side(self, element: Any, kw: dict[str, Any]) -> str:
+        text: str = element._compiler_dispatch(self, **kw)
+        return text
+
+    def visit_empty_set_expr(self, element_types: Any, **kw: Any) -> str:
+        """Compile a set of no rows."""
+        return f"SELECT {', '.join('NULL' for _ in element_types) or 'NULL'} WHERE 1 != 1"

@@ -1,0 +1,131 @@
+"""`IgniteDialect`: how SQLAlchemy speaks to Apache Ignite.
+
+dbapi, url, types, compiler, ddl, reflection -> **dialect** -> SQLAlchemy
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, Final
+
+from sqlalchemy import exc, text
+from sqlalchemy.engine.default import DefaultDialect
+
+from ignitetf.errors import ConnectError
+from ignitetf.sqlalchemy.compiler import IgniteCompiler, IgnitePreparer
+from ignitetf.sqlalchemy.ddl import CONSTRUCT_ARGUMENTS, IgniteDDLCompiler, IgniteTypeCompiler
+from ignitetf.sqlalchemy.reflection import Reflection
+from ignitetf.sqlalchemy.types import COLSPECS
+from ignitetf.sqlalchemy.url import arguments
+
+__all__ = ["IgniteDialect"]
+
+_AUTOCOMMIT: Final = "AUTOCOMMIT"
+
+
+class IgniteDialect(Reflection, DefaultDialect):  # type: ignore[misc]
+    """Apache Ignite 2 through `ignitetf.dbapi`.
+
+    Each statement takes effect at once. `commit()` and `rollback()` do nothing, as in SQLAlchemy's
+    isolation level AUTOCOMMIT, which is the only one.
+    """
+
+    name = "ignite"
+    driver = "ignitetf"
+    default_paramstyle = "qmark"
+    max_identifier_length = 128
+    supports_statement_cache = True
+    # Ignite makes capitals of names that are not quoted.
+    requires_name_normalize = True
+
+    statement_compiler = IgniteCompiler
+    ddl_compiler = IgniteDDLCompiler
+    type_compiler_cls = IgniteTypeCompiler
+    preparer = IgnitePreparer
+    colspecs = COLSPECS
+    construct_arguments = CONSTRUCT_ARGUMENTS
+
+    # Off, SQLAlchemy writes foreign keys into CREATE TABLE, where they are left out.
+    supports_alter = False
+    supports_native_boolean = True
+    supports_native_decimal = True
+    supports_native_uuid = True
+    returns_native_bytes = True
+    supports_multivalues_insert = True
+    supports_default_values = False
+    supports_empty_insert = False
+    postfetch_lastrowid = False
+    tuple_in_values = False
+    supports_sane_rowcount = True
+    supports_sane_multi_rowcount = True
+
+    @classmethod
+    def import_dbapi(cls) -> ModuleType:
+        """Return `ignitetf.dbapi`."""
+        from ignitetf import dbapi
+
+        return dbapi
+
+    def create_connect_args(self, url: Any) -> tuple[list[Any], dict[str, Any]]:
+        """Return what a URL says, as arguments of `dbapi.connect`."""
+        return [], arguments(url)
+
+    # Transactions, of which there are none
+
+    def do_rollback(self, dbapi_connection: Any) -> None:
+        """Do nothing: each statement has taken effect already."""
+
+    def do_begin_twophase(self, connection: Any, xid: Any) -> None:
+        """Refuse it."""
+        raise exc.InvalidRequestError("Apache Ignite has no transactions over several statements")
+
+    def do_savepoint(self, connection: Any, name: str) -> None:
+        """Refuse it."""
+        raise exc.InvalidRequestError(
+            "Apache Ignite has no savepoints: statements cannot be taken back"
+        )
+
+    def get_isolation_level_values(self, dbapi_connection: Any) -> list[str]:
+        """Return the only one."""
+        return [_AUTOCOMMIT]
+
+    def get_default_isolation_level(self, dbapi_conn: Any) -> str:
+        """Return the only one."""
+        return _AUTOCOMMIT
+
+    def get_isolation_level(self, dbapi_connection: Any) -> str:
+        """Return the only one."""
+        return _AUTOCOMMIT
+
+    def set_isolation_level(self, dbapi_connection: Any, level: str) -> None:
+        """Do nothing: SQLAlchemy has checked that it is the only one."""
+
+    def detect_autocommit_setting(self, dbapi_conn: Any) -> bool:
+        """Return True."""
+        return True
+
+    # The connection
+
+    def do_ping(self, dbapi_connection: Any) -> bool:
+        """Ask the cluster for something."""
+        with dbapi_connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+        return True
+
+    def is_disconnect(self, e: Exception, connection: Any, cursor: Any) -> bool:
+        """Whether no node answers any more, or the connection was closed.
+
+        A connection that was lost is replaced by the client itself, as long as some node answers.
+        """
+        if isinstance(e, self.dbapi.InterfaceError):
+            return "connection is closed" in str(e)
+        return isinstance(e.__cause__, ConnectError)
+
+    def _get_server_version_info(self, connection: Any) -> tuple[int, ...]:
+        told = connection.execute(text("SELECT VERSION FROM SYS.NODES")).scalar()
+        numbers = str(told).partition("#")[0].split("-")[0].split(".")
+        return tuple(int(number) for number in numbers if number.isdigit())
+
+    def _get_default_schema_name(self, connection: Any) -> str:
+        found: str = self.normalize_name(connection.connection.dbapi_connection.schema)
+        return found

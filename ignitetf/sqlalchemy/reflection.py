@@ -1,0 +1,266 @@
+"""What tables, views, columns, keys and indexes a cluster has, as SQLAlchemy asks for it.
+
+system views -> **reflection** -> dialect
+
+Source: Apache Ignite 2.17.0. `SYS.TABLE_COLUMNS` has types and defaults in no order, which `SELECT
+*` of no rows has. `INFORMATION_SCHEMA` is H2's own, and fails on tables that a query has in use.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from sqlalchemy import exc, text
+from sqlalchemy.engine import reflection
+
+from ignitetf.sqlalchemy.hidden import HIDDEN
+from ignitetf.sqlalchemy.types import of_java, of_result
+
+__all__ = ["Reflection"]
+
+# Rows of a view that are looked at for the types of its columns.
+_LOOKED_AT: Final = 64
+_KEY_INDEX: Final = "_key_PK"
+_INDEXED: Final = re.compile(r'"((?:[^"]|"")*)" (ASC|DESC)')
+_COLUMNS: Final = text(
+    "SELECT COLUMN_NAME, TYPE, PRECISION, SCALE, NULLABLE, DEFAULT_VALUE, PK"
+    " FROM SYS.TABLE_COLUMNS WHERE SCHEMA_NAME = :s AND TABLE_NAME = :t"
+)
+_VIEW_COLUMNS: Final = text(
+    "SELECT COLUMN_NAME, TYPE, PRECISION, SCALE, NULLABLE, DEFAULT_VALUE, FALSE"
+    " FROM SYS.VIEW_COLUMNS WHERE SCHEMA_NAME = :s AND VIEW_NAME = :t"
+)
+_INDEXES: Final = text(
+    "SELECT INDEX_NAME, COLUMNS FROM SYS.INDEXES WHERE SCHEMA_NAME = :s AND TABLE_NAME = :t"
+    " ORDER BY INDEX_NAME"
+)
+_CACHE: Final = text(
+    "SELECT C.CACHE_MODE, C.BACKUPS, C.ATOMICITY_MODE, T.CACHE_NAME, T.AFFINITY_KEY_COLUMN"
+    " FROM SYS.TABLES T JOIN SYS.CACHES C ON C.CACHE_ID = T.CACHE_ID"
+    " WHERE T.SCHEMA_NAME = :s AND T.TABLE_NAME = :t"
+)
+
+
+class Reflection:
+    """The part of a dialect that looks into the cluster; mixed into it."""
+
+    default_schema_name: str | None
+    identifier_preparer: Any
+
+    @reflection.cache  # type: ignore[untyped-decorator]
+    def get_schema_names(self, connection: Any, **kw: Any) -> list[str]:
+        """Return the schemas."""
+        return self._names(connection, "SELECT SCHEMA_NAME FROM SYS.SCHEMAS ORDER BY 1")
+
+    @reflection.cache  # type: ignore[untyped-decorator]
+    def get_table_names(self, connection: Any, schema: str | None = None, **kw: Any) -> list[str]:
+        """Return the tables of a schema."""
+        statement = "SELECT TABLE_NAME FROM SYS.TABLES WHERE SCHEMA_NAME = :s ORDER BY 1"
+        return self._names(connection, statement, s=self._schema(schema))
+
+    @reflection.cache  # type: ignore[untyped-decorator]
+    def get_view_names(self, connection: Any, schema: str | None = None, **kw: Any) -> list[str]:
+        """Return the views of a schema, among them the data sets of ignitetf.
+
+        A view whose table was dropped stays listed by the node.
+        """
+        statement = "SELECT NAME FROM SYS.VIEWS WHERE SCHEMA = :s ORDER BY 1"
+        return self._names(connection, statement, s=self._schema(schema))
+
+    def get_temp_table_names(self, connection: Any, **kw: Any) -> list[str]:
+        """Return none: Ignite has no temporary tables."""
+        return []
+
+    def get_temp_view_names(self, connection: Any, **kw: Any) -> list[str]:
+        """Return none: Ignite has no temporary views."""
+        return []
+
+    @reflection.cache  # type: ignore[untyped-decorator]
+    def has_table(
+        self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
+    ) -> bool:
+        """Whether there is a table or view of this name."""
+        statement = text(
+            "SELECT 1 FROM SYS.TABLES WHERE SCHEMA_NAME = :s AND TABLE_NAME = :t"
+            " UNION ALL SELECT 1 FROM SYS.VIEWS WHERE SCHEMA = :s AND NAME = :t"
+        )
+        names = {"s": self._schema(schema), "t": self.denormalize_name(table_name)}
+        return connection.execute(statement, names).first() is not None
+
+    @reflection.cache  # type: ignore[untyped-decorator]
+    def get_view_definition(
+        self, connection: Any, view_name: str, schema: str | None = None, **kw: Any
+    ) -> str:
+        """Return the query of a view."""
+        statement = text("SELECT SQL FROM SYS.VIEWS WHERE SCHEMA = :s AND NAME = :t")
+        names = {"s": self._schema(schema), "t": self.denormalize_name(view_name)}
+        if (row := connection.execute(statement, names).first()) is None:
+            raise exc.NoSuchTableError(view_name)
+        found: str = row[0]
+        return found
+
+    @reflection.cache  # type: ignore[untyped-decorator]
+    def get_columns(
+        self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
+    ) -> list[dict[str, Any]]:
+        """Return the columns in their order; those of a view have the types of its first rows."""
+        self._require(connection, table_name, schema)
+        names = {"s": self._schema(schema), "t": self.denormalize_name(table_name)}
+        known = {row[0]: row for row in connection.execute(_COLUMNS, names)}
+        if not known:
+            known = {row[0]: row for row in connection.execute(_VIEW_COLUMNS, names)}
+        described = self._described(connection, names, 0 if known else _LOOKED_AT)
+        return [
+            self._column(name, kind, known.get(name))
+            for name, kind, *_ in described
+            if name not in HIDDEN
+        ]
+
+    def _described(self, connection: Any, names: dict[str, Any], rows: int) -> Any:
+        quote = self.identifier_preparer.quote_identifier
+        table = f"{quote(names['s'])}.{quote(names['t'])}"
+        statement = f"SELECT * FROM {table} LIMIT {rows}"  # nosec B608
+        try:
+            result = connection.exec_driver_sql(statement)
+        except exc.DBAPIError as error:
+            raise exc.UnreflectableTableError(
+                f"{names['t']} cannot be read, a view perhaps whose table was dropped: {error.orig}"
+            ) from error
+        with result:
+            return result.cursor.description
+
+    def _column(self, name: str, kind: str | None, known: Any) -> dict[str, Any]:
+        column = {"name": self.normalize_name(name), "default": None, "autoincrement": False}
+        if known is None:
+            return {**column, "type": of_result(kind), "nullable": True}
+        _, java, precision, scale, nullable, default, is_key = known
+        found = of_java(java, precision, scale)
+        if default is not None:
+            column["default"] = _literal(default, java)
+        return {**column, "type": found, "nullable": bool(nullable) and not is_key}
+
+    @reflection.cache  # type: ignore[untyped-decorator]
+    def get_pk_constraint(
+        self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
+    ) -> dict[str, Any]:
+        """Return the columns of the primary key, in its order."""
+        self._require(connection, table_name, schema)
+        names = {"s": self._schema(schema), "t": self.denormalize_name(table_name)}
+        rows = connection.execute(_COLUMNS, names)
+        keys = [row[0] for row in rows if row[6] and row[0] not in HIDDEN | {"_KEY"}]
+        indexes = dict(row[:2] for row in connection.execute(_INDEXES, names))
+        # A key of one column is an index of `_KEY`, of which the proxy knows the column.
+        told = indexes.get(f"{_KEY_INDEX}_proxy") or indexes.get(_KEY_INDEX) or ""
+        order = [name for name, _ in _indexed(told)]
+        keys.sort(key=lambda name: order.index(name) if name in order else len(order))
+        return {"constrained_columns": [self.normalize_name(name) for name in keys], "name": None}
+
+    @reflection.cache  # type: ignore[untyped-decorator]
+    def get_indexes(
+        self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
+    ) -> list[dict[str, Any]]:
+        """Return the indexes but for that of the primary key.
+
+        To each, Ignite appends the columns of the key; these are left out.
+        """
+        keys = self.get_pk_constraint(connection, table_name, schema, **kw)["constrained_columns"]
+        names = {"s": self._schema(schema), "t": self.denormalize_name(table_name)}
+        indexes = dict(row[:2] for row in connection.execute(_INDEXES, names))
+        affinity = f"{_KEY_INDEX}_proxy", _KEY_INDEX, "AFFINITY_KEY", "_key_PK_hash", "__SCAN_"
+        return [
+            self._index(name, _indexed(columns), keys)
+            for name, columns in indexes.items()
+            if name not in affinity and not (name.endswith("_proxy") and name[:-6] in indexes)
+        ]
+
+    def _index(self, name: str, told: list[tuple[str, str]], keys: list[str]) -> dict[str, Any]:
+        own = [(n, order) for n, order in told if n != "_KEY" and n not in HIDDEN]
+        tail = [self.normalize_name(n) for n, _ in own[-len(keys) :]] if keys else []
+        if tail == keys and len(own) > len(keys):
+            own = own[: len(own) - len(keys)]
+        columns = [self.normalize_name(n) for n, _ in own]
+        found: dict[str, Any] = {
+            "name": self.normalize_name(name),
+            "column_names": columns,
+            "unique": False,
+        }
+        falling = {self.normalize_name(n): ("desc",) for n, order in own if order == "DESC"}
+        if falling:
+            found["column_sorting"] = falling
+        return found
+
+    def get_foreign_keys(
+        self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
+    ) -> list[Any]:
+        """Return none: Ignite has no foreign keys."""
+        self._require(connection, table_name, schema)
+        return []
+
+    def get_unique_constraints(
+        self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
+    ) -> list[Any]:
+        """Return none: Ignite has no unique constraints."""
+        self._require(connection, table_name, schema)
+        return []
+
+    def get_check_constraints(
+        self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
+    ) -> list[Any]:
+        """Return none: Ignite has no checks."""
+        self._require(connection, table_name, schema)
+        return []
+
+    @reflection.cache  # type: ignore[untyped-decorator]
+    def get_table_options(
+        self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
+    ) -> dict[str, Any]:
+        """Return how a table's cache is kept, as the options that `Table` takes."""
+        self._require(connection, table_name, schema)
+        names = {"s": self._schema(schema), "t": self.denormalize_name(table_name)}
+        if (row := connection.execute(_CACHE, names).first()) is None:
+            return {}
+        mode, backups, atomicity, cache, affinity = row
+        found = {"ignite_template": mode.lower(), "ignite_atomicity": atomicity.lower()}
+        if mode == "PARTITIONED":
+            found["ignite_backups"] = backups
+        if affinity is not None:
+            found["ignite_affinity_key"] = self.normalize_name(affinity)
+        if cache != f"SQL_{names['s']}_{names['t']}":
+            found["ignite_cache_name"] = cache
+        return found
+
+    # Names
+
+    def normalize_name(self, name: Any) -> Any:
+        """Return a name of the cluster as SQLAlchemy has it; the dialect does it."""
+        return super().normalize_name(name)  # type: ignore[misc]
+
+    def denormalize_name(self, name: Any) -> Any:
+        """Return a name of SQLAlchemy as the cluster has it; the dialect does it."""
+        return super().denormalize_name(name)  # type: ignore[misc]
+
+    def _names(self, connection: Any, statement: str, **values: Any) -> list[str]:
+        rows = connection.execute(text(statement), values)
+        return [self.normalize_name(row[0]) for row in rows]
+
+    def _schema(self, schema: str | None) -> str:
+        found: str = self.denormalize_name(schema or self.default_schema_name or "public")
+        return found
+
+    def _require(self, connection: Any, table_name: str, schema: str | None) -> None:
+        if not self.has_table(connection, table_name, schema):
+            raise exc.NoSuchTableError(f"{schema}.{table_name}" if schema else table_name)
+
+
+def _indexed(told: str) -> list[tuple[str, str]]:
+    """Return the columns of an index, as `"A" ASC, "B" DESC`, with their order."""
+    return [(name.replace('""', '"'), order) for name, order in _INDEXED.findall(told)]
+
+
+def _literal(default: str, java: str) -> str:
+    """Return a default, which the node tells without quotes, as SQL."""
+    number = java.startswith("java.lang.") and java != "java.lang.String"
+    if number or java == "java.math.BigDecimal":
+        return default
+    return "'{}'".format(default.replace("'", "''"))
