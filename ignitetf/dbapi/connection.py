@@ -19,15 +19,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Connection", "connect"]
 
-_PAGE_ROWS = 1024
-
 
 def connect(
     address: str | Sequence[str] | None = None,
     *,
     schema: str = "PUBLIC",
     timeout_s: float | None = None,
-    page_rows: int = _PAGE_ROWS,
+    page_rows: int | None = None,
     **settings: Any,
 ) -> Connection:
     """Connect to a cluster.
@@ -36,7 +34,8 @@ def connect(
         address: `HOST:PORT`, or several; None for the profile, the environment or the running node.
         schema: SQL schema for names without one.
         timeout_s: Limit in seconds for each statement; None for none.
-        page_rows: Rows that the node sends at once.
+        page_rows: Rows that the node sends at once; None takes 1,024, from a distant cluster as many
+            as fit the link.
         **settings: As of `ignitetf.connect`: `username`, `password`, `ca`, `profile` ...
 
     Raises:
@@ -55,7 +54,7 @@ class Connection:
     Attributes:
         schema: SQL schema for names without one.
         timeout_s: Limit in seconds for the statements of new cursors.
-        page_rows: Rows that the node sends at once.
+        page_rows: Rows that the node sends at once; None for a number that fits the distance.
         autocommit: Always True.
     """
 
@@ -72,7 +71,7 @@ class Connection:
     autocommit = True
 
     def __init__(
-        self, client: Client, *, schema: str, timeout_s: float | None, page_rows: int
+        self, client: Client, *, schema: str, timeout_s: float | None, page_rows: int | None
     ) -> None:
         self._client: Client | None = client
         self.schema = schema

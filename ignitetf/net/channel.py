@@ -70,7 +70,8 @@ class Channel:
 
     Attributes:
         waited_s: Total seconds spent waiting for the first byte of an answer.
-        quickest_s: Seconds of the quickest `call`; infinite before the first.
+        quickest_s: Seconds of the quickest `call`, or of the handshake; infinite if neither is
+            known.
     """
 
     def __init__(self, address: str, settings: Settings) -> None:
@@ -83,7 +84,8 @@ class Channel:
         self.topology_version: tuple[int, int] | None = None
         self.closed = False
         self.waited_s = 0.0
-        self.quickest_s = math.inf
+        # A login takes the node long by itself.
+        self.quickest_s = math.inf if settings.username else self.peer.seconds
         self._request_id = 0
         self._waiting: set[int] = set()
         self._early: dict[int, tuple[AnswerHead, memoryview]] = {}

@@ -95,7 +95,7 @@ class Client(Pool):
         params: Sequence[Any] = (),
         *,
         schema: str = "PUBLIC",
-        page_size: int = 1024,
+        page_size: int | None = None,
         timeout_s: float | None = None,
         only_query: bool = False,
     ) -> SqlResult:
@@ -109,7 +109,9 @@ class Client(Pool):
             statement: One statement, with `?` for each parameter.
             params: Values for the parameters, sent apart from the text; see `encode_parameter`.
             schema: SQL schema for unqualified names.
-            page_size: Rows fetched at once.
+            page_size: Rows fetched at once; None takes 1,024. From a distant cluster it then takes
+                as many as fit the link, once the first page tells their size, for which the query
+                runs twice if that page came within a second.
             timeout_s: Limit in seconds for the whole statement, including the reading of its rows,
                 after which the node cancels it. The first answer may take this long.
             only_query: Let the node refuse what is no query, whatever its text looks like.

@@ -49,12 +49,13 @@ _OUR_FEATURES: Final = (
 
 @dataclass(frozen=True)
 class Peer:
-    """What the handshake revealed about the other side."""
+    """What the handshake revealed about the other side; its answer took so many seconds."""
 
     address: str
     version: tuple[int, int, int]
     features: Feature
     node_id: uuid.UUID | None
+    seconds: float
 
 
 def open_connection(
@@ -162,8 +163,10 @@ def _handshake(
     request = handshake_request(version, features, settings.username, settings.password)
     try:
         sock.settimeout(_left(deadline))
+        began = time.monotonic()
         sock.sendall(request)
         answer = _handshake_answer(sock, deadline)
+        seconds = time.monotonic() - began
     except TimeoutError as error:
         raise RequestTimeout(
             f"{address}: no answer to the handshake within {settings.connect_timeout_s:g} s",
@@ -192,7 +195,7 @@ def _handshake(
     except WireError as error:
         raise error.at(address) from error
     if isinstance(found, Accepted):
-        return Peer(address, version, found.features & _OUR_FEATURES, found.node_id)
+        return Peer(address, version, found.features & _OUR_FEATURES, found.node_id, seconds)
     return _wanted_version(found, address, version)
 
 

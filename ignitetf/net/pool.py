@@ -198,6 +198,7 @@ class Pool:
         channel = Channel(address, self.settings)
         if channel.node_id is not None:
             self._address_of[channel.node_id] = address
+        self.quickest_s = min(self.quickest_s, channel.quickest_s)
         return channel
 
     def release(self, channel: Channel) -> None:

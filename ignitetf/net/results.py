@@ -10,8 +10,10 @@ ahead only if all are wanted, and `close` waits for what was asked.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,14 +31,16 @@ from ignitetf.errors import (
     WireError,
 )
 from ignitetf.net.channel import Channel
+from ignitetf.net.distance import bytes_ahead
 from ignitetf.net.failures import late, of_statement
-from ignitetf.net.objects import encode_values, read_objects
+from ignitetf.net.objects import read_objects
 from ignitetf.net.pool import Pool
+from ignitetf.net.statements import PAGE_ROWS, fitting_rows, statement_request, wait_seconds
 from ignitetf.sql.tokens import is_query
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.frames import Page, join_pages, read_named_sql_page, read_page
 from ignitetf.wire.objects import Bytes, Positions, find_rows
-from ignitetf.wire.requests import cursor_request, sql_request
+from ignitetf.wire.requests import cursor_request
 from ignitetf.wire.sql_arrays import ArrowForm, sampled
 from ignitetf.wire.sql_values import Unreadable, Values, decode_values
 from ignitetf.wire.types import TypeRegistry
@@ -52,8 +56,6 @@ _IN_FLIGHT_BYTES: Final = 4 << 20
 _UPDATED: Final = ["UPDATED"]
 # Pages that are all wanted are decoded so many bytes at a time.
 _GATHERED_BYTES: Final = 1 << 20
-# The node takes the limit as milliseconds in a Java int.
-_LONGEST_STATEMENT_S: Final = ((1 << 31) - 1) // 1000
 
 
 class Result:
@@ -91,7 +93,7 @@ class Result:
         params: Sequence[Any],
         *,
         schema: str,
-        page_rows: int,
+        page_rows: int | None,
         timeout_s: float | None,
         only_query: bool = False,
     ) -> None:
@@ -100,7 +102,8 @@ class Result:
         Args:
             params: Values for its parameters.
             schema: SQL schema for names without one.
-            page_rows: Rows that the node sends at once.
+            page_rows: Rows that the node sends at once; None takes a number that fits the distance
+                of the cluster, for which a query may run twice.
             timeout_s: Limit for the statement, after which the node cancels it; None for none.
             only_query: Let the node refuse what is no query.
 
@@ -111,16 +114,37 @@ class Result:
         """
         assert self._channel is not None
         with self._asking():
-            request = _request(
-                self._pool, self.statement, params, schema, page_rows, timeout_s, only_query
+            request = functools.partial(
+                statement_request, self._pool, self.statement, params, schema
             )
-            wait_s = _wait_s(self._pool, timeout_s)
-            body = self._channel.call(OpCode.QUERY_SQL_FIELDS, request, timeout_s=wait_s)
-            self._cursor, self.columns, self._page = read_named_sql_page(body)
-            self._took(self._page)
+            wait_s = wait_seconds(self._pool, timeout_s)
+            began = time.monotonic()
+            first = request(page_rows or PAGE_ROWS, timeout_s, only_query)
+            page = self._begun(self._channel.send(OpCode.QUERY_SQL_FIELDS, first), wait_s)
+            if page_rows is None and page.more and is_query(self.statement):
+                rows = fitting_rows(self._pool, page, time.monotonic() - began)
+                if rows is not None:
+                    page = self._begun_again(request(rows, timeout_s, only_query), wait_s)
+            self._page = page
+            self._took(page)
         if self.columns == _UPDATED and not is_query(self.statement):
             counts = [count for values in self.pages() for count in values[0].to_python()]
             self.update_count, self.columns = int(sum(counts)), []
+
+    def _begun(self, number: int, wait_s: float) -> Page:
+        """Return the first page of the statement that was sent as this request."""
+        assert self._channel is not None
+        body = self._channel.receive(number, timeout_s=wait_s)
+        self._cursor, self.columns, page = read_named_sql_page(body)
+        return page
+
+    def _begun_again(self, request: bytes, wait_s: float) -> Page:
+        """Give up the cursor, of whose rows nobody has seen one, for that of another request."""
+        assert self._channel is not None
+        closed = self._channel.send(OpCode.RESOURCE_CLOSE, cursor_request(self._cursor))
+        number = self._channel.send(OpCode.QUERY_SQL_FIELDS, request)
+        self._channel.receive(closed)
+        return self._begun(number, wait_s)
 
     def rows_in(self, nbytes: int) -> int:
         """Return how many rows like the first ones have this size; 0 if there are no others."""
@@ -196,6 +220,8 @@ class Result:
         if page is None and self._more:
             self._ask()
             page = self._receive()
+            # Who takes a second page from afar is likely to take the third.
+            ahead = ahead or bytes_ahead(self._pool) > 0
         if ahead and self._more:
             self._ask()
         return page
@@ -283,7 +309,21 @@ class Result:
     def __del__(self) -> None:
         if self.__dict__.get("_channel") is not None:
             with contextlib.suppress(Exception):
-                self._drop()
+                if self._asked is None or self._channel is None:
+                    self._drop()
+                else:
+                    _end_later(self._channel, self._asked, self._cursor)
+
+
+def _end_later(channel: Channel, asked: int, cursor: int) -> None:
+    """Wait elsewhere for a page that was asked for, then close its cursor and the connection."""
+
+    def end() -> None:
+        with contextlib.suppress(IgniteTFError), channel:
+            channel.receive(asked)
+            channel.call(OpCode.RESOURCE_CLOSE, cursor_request(cursor))
+
+    threading.Thread(target=end, name="ignitetf-result", daemon=True).start()
 
 
 def _pyarrow() -> Any:
@@ -325,13 +365,13 @@ def run_batch(
     The first that fails is raised, after the answers to those that were under way have come. They
     may have taken effect, in any order.
     """
-    bodies = (_request(pool, statement, row, schema, 1, timeout_s) for row in rows)
+    bodies = (statement_request(pool, statement, row, schema, 1, timeout_s) for row in rows)
     changed = 0
     channel = pool.acquire()
     try:
         for part in _windows(bodies):
             numbers = channel.send_all(OpCode.QUERY_SQL_FIELDS, part)
-            changed += _count_changes(channel, numbers, statement, _wait_s(pool, timeout_s))
+            changed += _count_changes(channel, numbers, statement, wait_seconds(pool, timeout_s))
     except ServerError:
         pool.release(channel)
         raise
@@ -371,32 +411,3 @@ def _count_changes(channel: Channel, numbers: Sequence[int], statement: str, wai
     if failed is not None:
         raise of_statement(failed, statement) from failed
     return changed
-
-
-def _request(
-    pool: Pool,
-    statement: str,
-    params: Sequence[Any],
-    schema: str,
-    page_rows: int,
-    timeout_s: float | None,
-    only_query: bool = False,
-) -> bytes:
-    if timeout_s is not None and not 0 < timeout_s <= _LONGEST_STATEMENT_S:
-        raise ConfigError(
-            f"timeout_s={timeout_s}", hint=f"above 0, up to {_LONGEST_STATEMENT_S} seconds"
-        )
-    return sql_request(
-        schema,
-        statement,
-        encode_values(pool, params),
-        page_rows,
-        timeout_ms=0 if timeout_s is None else max(1, int(timeout_s * 1000)),
-        any_statement=not only_query,
-        names=True,
-    )
-
-
-def _wait_s(pool: Pool, timeout_s: float | None) -> float:
-    """Return how long to wait: longer than the node, so that it can report the cancellation."""
-    return pool.settings.request_timeout_s + (timeout_s or 0.0)

@@ -28,7 +28,7 @@ def execute(
     params: Sequence[Any],
     *,
     schema: str = "PUBLIC",
-    page_size: int = 1024,
+    page_size: int | None = None,
     timeout_s: float | None = None,
     only_query: bool = False,
 ) -> SqlResult:

@@ -18,17 +18,13 @@ class Distant:
 
     Attributes:
         connections: Connections that were made.
-        most: The most bytes that were on their way at once, by direction, `up` and `down`.
     """
 
     def __init__(self, target, delay_s):
         host, _, port = target.rpartition(":")
         self._target, self._delay_s = (host, int(port)), delay_s
-        self._lock = threading.Lock()
         self._open = []
         self.connections = 0
-        self._held = {"up": 0, "down": 0}
-        self.most = dict(self._held)
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         _start(self._accept)
@@ -42,11 +38,6 @@ class Distant:
                 sock.shutdown(socket.SHUT_RDWR)
             sock.close()
 
-    def forget(self):
-        """Measure `most` anew from here."""
-        with self._lock:
-            self.most = dict(self._held)
-
     def _accept(self):
         with contextlib.suppress(OSError):
             while True:
@@ -57,28 +48,25 @@ class Distant:
                 self._open += [client, node]
                 for sock in (client, node):
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._pump("up", client, node)
-                self._pump("down", node, client)
+                self._pump(client, node)
+                self._pump(node, client)
 
-    def _pump(self, way, source, sink):
+    def _pump(self, source, sink):
         pieces, there = collections.deque(), threading.Semaphore(0)
-        _start(self._take, way, source, pieces, there)
-        _start(self._give, way, sink, pieces, there)
+        _start(self._take, source, pieces, there)
+        _start(self._give, sink, pieces, there)
 
-    def _take(self, way, source, pieces, there):
+    def _take(self, source, pieces, there):
         piece = b"."
         while piece:
             try:
                 piece = source.recv(_PIECE)
             except OSError:
                 piece = b""
-            with self._lock:
-                self._held[way] += len(piece)
-                self.most[way] = max(self.most[way], self._held[way])
             pieces.append((time.monotonic() + self._delay_s, piece))
             there.release()
 
-    def _give(self, way, sink, pieces, there):
+    def _give(self, sink, pieces, there):
         with contextlib.suppress(OSError):
             while True:
                 there.acquire()
@@ -86,8 +74,6 @@ class Distant:
                 time.sleep(max(0.0, due - time.monotonic()))
                 if not piece:
                     return sink.shutdown(socket.SHUT_WR)
-                with self._lock:
-                    self._held[way] -= len(piece)
                 sink.sendall(piece)
 
 

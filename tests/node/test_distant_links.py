@@ -1,6 +1,8 @@
 """Over a distant link the same bytes arrive, and more of them are on their way at once."""
 
 import contextlib
+import os
+import time
 
 import numpy as np
 import pytest
@@ -10,10 +12,14 @@ from ignitetf.explore.verify import verify
 from ignitetf.fs.store import Store
 from ignitetf.load.loader import load_dataset
 from ignitetf.net.client import connect
+from ignitetf.net.lines import Lines
+from ignitetf.net.results import Result
+from ignitetf.tables.removal import remove_cache
 
 pytestmark = pytest.mark.node
 
 DELAY_S = 0.05
+RUNNING = "SELECT SQL FROM SYS.SQL_QUERIES WHERE SQL = ?"
 
 
 @pytest.fixture(scope="module")
@@ -27,13 +33,12 @@ def far(client, distant):
     settings = client.settings.replace(addresses=(distant.address,))
     with connect(settings=settings) as found:
         found.cache_names()  # the first request tells the distance
-        distant.forget()
         yield found
 
 
 @pytest.mark.parametrize("layout", ["rows", "blocks"])
 def test_a_load_is_complete_and_uses_more_connections(client, far, distant, cache_name, layout):
-    rows = {"IMAGE": np.arange(48 << 20, dtype=np.uint8).reshape(-1, 1 << 14)}
+    rows = {"IMAGE": np.arange(4 << 20, dtype=np.uint8).reshape(-1, 1 << 14)}
     before = distant.connections
     load_dataset(rows, cache_name, client=far, partitions=8, layout=layout)
     assert distant.connections - before > 6
@@ -41,13 +46,19 @@ def test_a_load_is_complete_and_uses_more_connections(client, far, distant, cach
     assert report.ok, report
 
 
-@pytest.mark.parametrize("ahead_bytes", [0, 128 << 20])
-def test_a_file_has_many_chunks_on_their_way_but_within_the_limit(far, distant, ahead_bytes):
+@pytest.mark.parametrize("ahead_bytes", [0, 20 << 20, 128 << 20])
+def test_a_file_has_as_many_chunks_in_flight_as_the_limit_allows(far, monkeypatch, ahead_bytes):
+    unanswered = {}
+    submit = Lines.submit
+
+    def watched(self, op, *buffers):
+        submit(self, op, *buffers)
+        unanswered[op] = max(unanswered.get(op, 0), len(self))
+
+    monkeypatch.setattr(Lines, "submit", watched)
     settings = far.settings.replace(ahead_bytes=ahead_bytes)
     with connect(settings=settings) as other, contextlib.closing(Store(other, "DISTANT")) as store:
-        data = np.random.default_rng(0).bytes(40 << 20)
-        store.found("/")
-        distant.forget()
+        data = np.random.default_rng(0).bytes(32 << 20)
         with store.writing("/file") as writer:
             writer.write(memoryview(data))
         with contextlib.closing(store.open_read("/file")) as reader:
@@ -56,6 +67,37 @@ def test_a_file_has_many_chunks_on_their_way_but_within_the_limit(far, distant, 
                 reader.read_into(at, memoryview(found)[at : at + (1 << 20)])
         store.remove("/file")
     assert found == data
-    near = 8 << 20  # a few chunks
-    for most in distant.most.values():
-        assert most > 2 * near if ahead_bytes else most <= near
+    limit = max(6, ahead_bytes >> 20)
+    for most in unanswered.values():
+        assert min(limit, 20) <= most <= limit + 1
+
+
+@pytest.fixture(scope="module")
+def numbers(client):
+    name = f"DISTANT_{os.getpid()}"
+    rows = {"A": np.arange(100_000), "B": np.arange(100_000) / 7}
+    load_dataset(rows, name, client=client, partitions=8)
+    yield f"SELECT A, B FROM {name}"
+    remove_cache(client, name)
+
+
+def test_a_query_has_the_same_rows_in_fewer_pages(client, far, numbers):
+    with client.sql(numbers) as near:
+        expected = [len(page[0].to_python()) for page in near.pages()]
+    assert sorted(far.sql(numbers).fetchall()) == [(n, n / 7) for n in range(100_000)]
+    with far.sql(numbers) as result:
+        found = [len(page[0].to_python()) for page in result.pages()]
+    assert sum(found) == sum(expected) and max(expected) == 1024
+    assert len(found) < len(expected) / 4
+
+
+def test_a_distant_result_that_is_given_up_leaves_nothing_on_the_node(client, far, numbers):
+    for give_up in (Result.close, Result.__del__):
+        pages = (result := far.sql(numbers, page_size=500)).pages()
+        for _ in range(2):
+            next(pages)
+        give_up(result)
+    deadline = time.monotonic() + 10
+    while client.sql(RUNNING, (numbers,)).fetchall() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert client.sql(RUNNING, (numbers,)).fetchall() == []

@@ -1,0 +1,93 @@
+"""The request of a SQL statement, and how many rows its pages have.
+
+pool, objects -> **statements** -> results
+
+A node fetches the pages of a cursor one by one: two requests for pages of one cursor at the same
+time spoil it. So on a distant link pages have to be large. How large is not known before the first
+one came, and the number of rows is fixed when the statement begins. So a query whose first page
+came soon and is not the only one begins again, with pages that fit the link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ignitetf.errors import ConfigError
+from ignitetf.net.distance import bytes_ahead
+from ignitetf.net.objects import encode_values
+from ignitetf.net.pool import Pool
+from ignitetf.wire.frames import Page
+from ignitetf.wire.requests import sql_request
+
+__all__ = ["PAGE_ROWS", "fitting_rows", "statement_request", "wait_seconds"]
+
+# Rows of a page, unless the user has chosen a number.
+PAGE_ROWS: Final = 1024
+# A query that took longer than this until its first page is not begun again.
+_SOON_S: Final = 1.0
+_MOST_PAGE_BYTES: Final = 32 << 20
+_MOST_PAGE_ROWS: Final = 1 << 17
+# The node makes a page in this part of the time limit of a request, by the time of the first one.
+_SHARE: Final = 1 / 8
+_WORTH_IT: Final = 4
+# The node takes the limit as milliseconds in a Java int.
+_LONGEST_STATEMENT_S: Final = ((1 << 31) - 1) // 1000
+
+
+def fitting_rows(pool: Pool, page: Page, seconds: float) -> int | None:
+    """Return how many rows a page should rather have; None if it is not worth beginning again.
+
+    Args:
+        pool: The connections, which know the distance.
+        page: The first page, which is not the last.
+        seconds: How long it took to come.
+    """
+    ahead = min(bytes_ahead(pool), _MOST_PAGE_BYTES)
+    if not ahead or seconds > _SOON_S or not page.count:
+        return None
+    rate = page.count / max(1e-3, seconds - pool.quickest_s)
+    by_time = int(rate * pool.settings.request_timeout_s * _SHARE)
+    by_bytes = ahead * page.count // max(1, page.data.nbytes)
+    rows = min(by_time, by_bytes, _MOST_PAGE_ROWS)
+    return rows if rows >= _WORTH_IT * page.count else None
+
+
+def statement_request(
+    pool: Pool,
+    statement: str,
+    params: Sequence[Any],
+    schema: str,
+    page_rows: int,
+    timeout_s: float | None,
+    only_query: bool = False,
+) -> bytes:
+    """Return the request that runs a statement; raises ConfigError for what cannot be sent.
+
+    Args:
+        pool: Knows the types of objects among the values.
+        statement: The statement.
+        params: Values for its parameters.
+        schema: SQL schema for names without one.
+        page_rows: Rows that the node sends at once.
+        timeout_s: Limit after which the node cancels it; None for none.
+        only_query: Let the node refuse what is no query.
+    """
+    if timeout_s is not None and not 0 < timeout_s <= _LONGEST_STATEMENT_S:
+        raise ConfigError(
+            f"timeout_s={timeout_s}", hint=f"above 0, up to {_LONGEST_STATEMENT_S} seconds"
+        )
+    return sql_request(
+        schema,
+        statement,
+        encode_values(pool, params),
+        page_rows,
+        timeout_ms=0 if timeout_s is None else max(1, int(timeout_s * 1000)),
+        any_statement=not only_query,
+        names=True,
+    )
+
+
+def wait_seconds(pool: Pool, timeout_s: float | None) -> float:
+    """Return how long to wait: longer than the node, so that it can report the cancellation."""
+    return pool.settings.request_timeout_s + (timeout_s or 0.0)
