@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import subprocess
+import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -56,6 +57,16 @@ def surroundings(ignite: str) -> dict[str, Any]:
         "machine": _machine(),
         "versions": {"ignite": ignite, "python": platform.python_version()} | _installed(),
     }
+
+
+def peak_mib() -> float | None:
+    """Peak memory of this process so far in MiB; None where the system does not tell."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(peak / (1 << 20 if sys.platform == "darwin" else 1 << 10), 1)
 
 
 def append(path: Path, around: dict[str, Any], figures: Iterable[Figure]) -> None:

@@ -15,7 +15,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow reads it when i
 
 from beside import ways_beside
 from device import device_figures
-from history import HISTORY, Figure, append, surroundings
+from history import HISTORY, Figure, append, peak_mib, surroundings
 from keys import key_figures
 from order import order_figures
 from tls import tls_figures
@@ -150,7 +150,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return 1
     show([asdict(figure) for figure in figures])
     if not args.no_history:
-        append(args.history, around, figures)
+        append(args.history, around | {"peak_mib": peak_mib()}, figures)
         note(f"{len(figures)} lines were added to {args.history.name}")
     return 0
 

@@ -196,5 +196,5 @@ def test_a_run_from_the_checkout_adds_its_figures_to_the_history(client, tmp_pat
     found = [json.loads(line) for line in history.read_text().splitlines()]
     assert ways <= {line["way"] for line in found}
     assert {line["bench"] for line in found} == {words[0]}
-    assert all(line["commit"] and line["rounds"] == 1 for line in found)
+    assert all(line["commit"] and line["rounds"] == 1 and line["peak_mib"] > 10 for line in found)
     assert all(line["way"] in done.stdout for line in found)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 from typer.testing import CliRunner
@@ -169,3 +170,44 @@ def test_the_history_is_drawn_with_a_panel_for_each_profile(tmp_path):
 def test_without_ratios_nothing_is_drawn(tmp_path):
     code, told, path = drawn(tmp_path, [entry(ratio=None)])
     assert code == 1 and "no such ratio" in told and not path.exists()
+
+
+def checked(folder, entries, *words):
+    """Exit code and output of check_history.py."""
+    path = folder / "history.jsonl"
+    path.write_text("".join(f"{json.dumps(e)}\n" for e in entries))
+    command = [sys.executable, BENCHMARKS / "check_history.py", "--history", path, *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("newest", "code"), [(1.2, 0), (0.91, 0), (0.9, 1), (0.2, 1)])
+def test_a_ratio_that_falls_by_a_tenth_below_the_median_of_the_runs_before_fails(
+    tmp_path, newest, code
+):
+    # A single bad or good run before does not count, another machine or way neither.
+    ratios = (1.0, 1.0, 0.1, 9.0, 1.0)
+    entries = [entry(ratio=ratio) for ratio in (*ratios, newest)]
+    entries += [entry(machine="N", ratio=ratio) for ratio in (50.0, 50.0)]
+    entries += [entry(way="numpy", ratio=0.01, peak_mib=12.5), entry(way="bare", ratio=None)]
+    found, told = checked(tmp_path, entries)
+    assert found == code, told
+    assert [line.split()[0] for line in told.splitlines()] == ["FALLEN" if code else "ok", "ok"]
+    assert f"read: mnist: numpy(): {newest:g}, before 1 (5 runs)" in told
+
+
+def test_a_history_without_a_run_before_fails(tmp_path):
+    code, told = checked(tmp_path, [entry(), entry(machine="N")])
+    assert code == 1 and "no ratio of two runs" in told
+
+
+def test_only_the_benches_asked_for_are_checked(tmp_path):
+    entries = [entry(bench=name, ratio=ratio) for ratio in (1, 0.5) for name in ("read", "fs")]
+    entries += [entry(bench="fs", ratio=1)]
+    assert checked(tmp_path, entries, "--bench", "fs")[0] == 0
+    assert checked(tmp_path, entries)[0] == 1
+
+
+def test_the_peak_memory_of_a_run_is_that_of_the_process(history):
+    ballast = np.ones(64 << 20, np.uint8)
+    assert history.peak_mib() >= ballast.nbytes >> 20
