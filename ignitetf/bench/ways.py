@@ -24,10 +24,9 @@ __all__ = ["BARE", "BARE_AHEAD", "Setup", "Way", "make_ways", "reduced_rows"]
 
 BARE: Final = "bare socket"
 BARE_AHEAD: Final = "bare socket, asks ahead"
-# Pyignite and single elements are slow: this many rows are enough for their rate.
+# Pyignite is slow: this many rows are enough for its rate.
 _PYIGNITE_ROWS: Final = 3_000
 _PYIGNITE_PAGE: Final = 500
-_SINGLE_ROWS: Final = 10_000
 _FEW_BYTES: Final = 256 << 20
 
 
@@ -132,8 +131,7 @@ def _tensorflow(setup: Setup, tf: Any) -> dict[str, Way]:
         return sum(int(item["key"].shape[0]) for item in batches)
 
     def single() -> int:
-        few = dataset.take(setup.at_most(_SINGLE_ROWS))
-        return int(few.reduce(zero, lambda rows, _: rows + 1))
+        return int(dataset.reduce(zero, lambda rows, _: rows + 1))
 
     return {
         f"batch({size}), reduce": Way(lambda: reduced_rows(batches), times),

@@ -1,19 +1,20 @@
 """Datasets that raise ignitetf's own errors when iterated in Python.
 
-causes -> **iteration** -> dataset, training
+causes, reduction -> **iteration** -> dataset, training
 """
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import tensorflow as tf
 
 from ignitetf.errors import ConfigError
 from ignitetf.read.tf.causes import own_errors
+from ignitetf.read.tf.reduction import NOT_INLINE, inline_reduce
 
 __all__ = ["OwnDataset", "Steps"]
 
@@ -29,6 +30,15 @@ class OwnDataset(tf.data.Dataset):  # type: ignore[misc]
             found.__class__ = _raising(kind)
             found._process = os.getpid()
         return found  # type: ignore[no-any-return]
+
+    def reduce(
+        self, initial_state: Any, reduce_func: Callable[..., Any], name: str | None = None
+    ) -> Any:
+        """As `tf.data.Dataset.reduce`; small functions run without a change of threads."""
+        found = inline_reduce(self, initial_state, reduce_func)
+        if found is NOT_INLINE:
+            found = super().reduce(initial_state, reduce_func, name)
+        return found
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         """Refuse to be pickled."""
