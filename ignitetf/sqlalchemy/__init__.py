@@ -14,4 +14,5 @@ from ignitetf.sqlalchemy.types import TINYINT
 
 __all__ = ["TINYINT", "IgniteDialect", "Merge", "merge"]
 
-registry.register("ignite", "ignitetf.sqlalchemy.dialect", "IgniteDialect")
+for _name in ("ignite", "ignite.ignitetf"):
+    registry.register(_name, "ignitetf.sqlalchemy.dialect", "IgniteDialect")

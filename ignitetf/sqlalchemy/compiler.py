@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from sqlalchemy import Table, exc, types
+from sqlalchemy import BindParameter, Table, exc, literal_column, null, types
 from sqlalchemy.sql.compiler import IdentifierPreparer, SQLCompiler
 
 from ignitetf.sqlalchemy.dml import Merge
@@ -33,6 +33,9 @@ _RESERVED: Final = frozenset(
     )
 )
 
+# Together with the offset it has to fit into 31 bits.
+_ALL_ROWS: Final = 1_000_000_000
+
 
 class IgnitePreparer(IdentifierPreparer):  # type: ignore[misc]
     """Names: those in small letters are written as they are, and Ignite makes capitals of them."""
@@ -53,6 +56,18 @@ class IgniteCompiler(SQLCompiler):  # type: ignore[misc]
             else:
                 self._require_key(table, text)
         return text.replace("INSERT", "MERGE", 1) if isinstance(insert_stmt, Merge) else text
+
+    def visit_delete(self, delete_stmt: Any, *args: Any, **kw: Any) -> str:
+        """Compile a deletion.
+
+        `WHERE KEY = ?` alone makes Ignite look for a key that is equal in Java, where an Integer
+        never equals a Long, as which numbers are sent: it would delete nothing. One more condition
+        makes it look for the rows.
+        """
+        if delete_stmt._where_criteria:
+            delete_stmt = delete_stmt.where(literal_column("_KEY").is_not(null()))
+        text: str = super().visit_delete(delete_stmt, *args, **kw)
+        return text
 
     def _require_key(self, table: Table, text: str) -> None:
         """Raise CompileError where SQLAlchemy counts on a number that the database gives."""
@@ -115,6 +130,25 @@ class IgniteCompiler(SQLCompiler):  # type: ignore[misc]
 
     def _side(self, element: Any, kw: dict[str, Any]) -> str:
         text: str = element._compiler_dispatch(self, **kw)
+        return text
+
+    def visit_floordiv_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
+        """Compile a whole quotient; of two values without a type Ignite would make a fraction."""
+        if not isinstance(binary.right.type, types.Integer):
+            text: str = super().visit_floordiv_binary(binary, operator, **kw)
+            return text
+        return " / ".join(
+            f"CAST({self._side(side, kw)} AS BIGINT)"
+            if isinstance(side, BindParameter) and isinstance(side.type, types.Integer)
+            else self._side(side, kw)
+            for side in (binary.left, binary.right)
+        )
+
+    def limit_clause(self, select: Any, **kw: Any) -> str:
+        """Compile LIMIT and OFFSET; alone, OFFSET is ignored in a query inside another one."""
+        if select._limit_clause is None and select._offset_clause is not None:
+            return f"\n LIMIT {_ALL_ROWS} OFFSET {self._side(select._offset_clause, kw)}"
+        text: str = super().limit_clause(select, **kw)
         return text
 
     def visit_empty_set_expr(self, element_types: Any, **kw: Any) -> str:

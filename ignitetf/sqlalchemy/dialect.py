@@ -59,6 +59,20 @@ class IgniteDialect(Reflection, DefaultDialect):  # type: ignore[misc]
     supports_sane_rowcount = True
     supports_sane_multi_rowcount = True
 
+    def __init__(
+        self, json_serializer: Any = None, json_deserializer: Any = None, **kwargs: Any
+    ) -> None:
+        """Take the options of `create_engine`.
+
+        Args:
+            json_serializer: Makes a text of a value of a JSON column; None for `json.dumps`.
+            json_deserializer: The opposite; None for `json.loads`.
+            **kwargs: As of SQLAlchemy's `DefaultDialect`.
+        """
+        super().__init__(**kwargs)
+        self._json_serializer = json_serializer
+        self._json_deserializer = json_deserializer
+
     @classmethod
     def import_dbapi(cls) -> ModuleType:
         """Return `ignitetf.dbapi`."""

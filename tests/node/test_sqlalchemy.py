@@ -199,6 +199,26 @@ def test_merge_patterns_and_hostile_values(engine, metadata):
         assert connection.scalars(sa.select(table.c.id).where(where)).all() == [3]
 
 
+def test_offsets_and_deletions_reach_the_rows_they_name(engine, metadata):
+    """Ignite ignores a lone OFFSET within a query, and a key of another width in DELETE."""
+    for kind in (ignite.TINYINT, sa.Integer, sa.BigInteger):
+        table = sa.Table(
+            f"{NAME}_{kind.__name__}",
+            metadata,
+            sa.Column("id", kind, primary_key=True, autoincrement=False),
+            sa.Column("a", sa.Integer),
+        )
+        metadata.create_all(engine)
+        with engine.connect() as connection:
+            connection.execute(table.insert(), [{"id": n, "a": n} for n in range(9)])
+            inner = sa.select(table.c.id).order_by(table.c.id).offset(6).subquery()
+            assert sorted(connection.scalars(sa.select(inner.c.id))) == [6, 7, 8]
+            for where in (table.c.id == 2, table.c.id.in_([3]), table.c.id == sa.literal(4)):
+                assert connection.execute(table.delete().where(where)).rowcount == 1
+            connection.execute(table.update().where(table.c.id == 5), {"a": 50})
+            assert connection.scalar(sa.select(sa.func.sum(table.c.a))) == 36 - 2 - 3 - 4 + 45
+
+
 def test_threads_share_an_engine(engine, metadata):
     table = sa.Table(
         f"{NAME}_threads",
