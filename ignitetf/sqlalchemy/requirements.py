@@ -81,7 +81,7 @@ def _answer(found: Any) -> property:
     return property(lambda self: found)
 
 
-for _name, _why in LACKS.items():
+for _name in LACKS:
     setattr(Requirements, _name, _answer(exclusions.closed()))
 for _name in OFFERS:
     setattr(Requirements, _name, _answer(exclusions.open()))
