@@ -23,7 +23,7 @@ from ignitetf.bench.rows import (
     source_of,
 )
 from ignitetf.bench.turns import in_turn, median_ratio, rows_a_second
-from ignitetf.bench.ways import Setup, make_ways
+from ignitetf.bench.ways import BARE, BARE_AHEAD, Setup, make_ways
 from ignitetf.load.loader import load_dataset
 from ignitetf.local.state import node_directory
 from ignitetf.net.client import Client, connect
@@ -121,6 +121,6 @@ def _reads(clients: Mapping[str, Client], profile: Profile) -> Runs:
     for kind, client in clients.items():
         fill_cache(client, profile, _PARTITIONS)
         made = make_ways(Setup(client, profile.cache, profile, _PARTITIONS))
-        for way in ("numpy()", f"batch({profile.batch}), reduce"):
+        for way in (BARE, BARE_AHEAD, "numpy()", f"batch({profile.batch}), reduce"):
             runs[kind, way] = rows_a_second(made[way].run)
     return runs

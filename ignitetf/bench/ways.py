@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ignitetf.bench.bare import can_drain, draining
+from ignitetf.bench.bare import draining
 from ignitetf.bench.rows import Profile
 from ignitetf.net.client import Client
 from ignitetf.read.cursor import Times
@@ -72,9 +72,7 @@ def make_ways(setup: Setup) -> dict[str, Way]:
     client = setup.client
     reader = CacheReader(client, setup.cache, ReadOptions(page_size=setup.profile.page_rows))
     page = reader.page_size()
-    ways: dict[str, Way] = {}
-    if can_drain(client):
-        ways |= _bare(setup, reader)
+    ways = _bare(setup, reader)
     ways["numpy()"] = _numpy(setup)
     with contextlib.suppress(ImportError):
         import tensorflow
