@@ -131,7 +131,7 @@ class Reflection:
             return result.cursor.description
 
     def _column(self, name: str, kind: str | None, known: Any) -> dict[str, Any]:
-        column = {"name": self.normalize_name(name), "default": None, "autoincrement": False}
+        column = {"name": self.normalize_name(name), "default": None}
         if known is None:
             return {**column, "type": of_result(kind), "nullable": True}
         _, java, precision, scale, nullable, default, is_key = known

@@ -28,7 +28,6 @@ LACKS: Final[Mapping[str, str]] = MappingProxyType(
         "named_constraints": "the name of a primary key is not kept",
         "implicitly_named_constraints": "no names of constraints",
         "schemas": "schemas are made by the configuration of a node, not by SQL",
-        "view_column_reflection": "no types of the columns of views, but for those of their rows",
         "temporary_tables": "no temporary tables",
         "temp_table_reflection": "no temporary tables",
         "time_microseconds": "TIME has milliseconds",
@@ -39,7 +38,6 @@ LACKS: Final[Mapping[str, str]] = MappingProxyType(
 # What it does not take for granted, and is there.
 OFFERS: Final = (
     "binary_literals",
-    "ctes",
     "date_historic",
     "datetime_historic",
     "datetime_timezone",
@@ -52,6 +50,7 @@ OFFERS: Final = (
     "precision_numerics_enotation_small",
     "precision_numerics_many_significant_digits",
     "precision_numerics_retains_significant_digits",
+    "reflect_table_options",
     "regexp_match",
     "regexp_replace",
     "supports_is_distinct_from",
