@@ -24,7 +24,7 @@ from ignitetf.errors import CacheNotFound, ConfigError, IgniteTFError, SqlError,
 from ignitetf.net.channel import Channel
 from ignitetf.net.places import DATA_CENTER, Place, Source, place_of
 from ignitetf.net.pool import Pool
-from ignitetf.net.redirect import run
+from ignitetf.net.redirect import NO_VIEWS, run
 from ignitetf.net.sql_result import SqlResult, execute
 from ignitetf.settings import Settings
 from ignitetf.sql import statement
@@ -40,6 +40,9 @@ log = logging.getLogger(__name__)
 _SETTLES_S: Final = 2.0
 _POLL_S: Final = 0.05
 _PARTS = re.compile(r"\bparts=(\d+)")
+# What stands for the list of views in a cluster that has none.
+_VIEWS: Final = "SYS.VIEWS"
+_NONE: Final = "(SELECT '' AS NAME, '' AS SCHEMA, '' AS SQL WHERE FALSE)"
 # Rows of an answer that is better not asked for page by page.
 _MANY: Final = 1 << 14
 
@@ -129,6 +132,34 @@ class Client(Pool):
             "only_query": only_query,
         }
         return run(self._sql, self._sql, self.cache_exists, statement, params, options)
+
+    def about(self, name: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Return the rows of one of the project's statements about tables and views.
+
+        A cluster older than 2.17 has no views of users; there the rows are as if nobody made one.
+
+        Args:
+            name: Name of the statement, as in `ignitetf.sql.statement`.
+            params: Values for its parameters.
+        """
+        text = statement(name)
+        try:
+            return self.sql(text, params).fetchall()
+        except SqlError as error:
+            if _VIEWS not in text or not NO_VIEWS.search(error.message):
+                raise
+        return self.sql(text.replace(_VIEWS, _NONE), params).fetchall()
+
+    @functools.cached_property
+    def has_views(self) -> bool:
+        """Whether users can make SQL views; they cannot before Apache Ignite 2.17."""
+        try:
+            self.sql(statement("views_of_table"), ("",)).close()
+        except SqlError as error:
+            if not NO_VIEWS.search(error.message):
+                raise
+            return False
+        return True
 
     def _sql(self, statement: str, params: Sequence[Any], **options: Any) -> SqlResult:
         """Run one SQL statement unchanged."""

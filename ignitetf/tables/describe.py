@@ -199,7 +199,7 @@ def _cache_row(client: Client, row: Sequence[Any]) -> dict[str, Any]:
 
 def _tables(client: Client, cache: str | None = None) -> list[dict[str, Any]]:
     names = ("schema", "table", "base_table", "cache", "key_type", "value_type", "affinity_key")
-    rows: Iterable[tuple[Any, ...]] = client.sql(statement("tables"), (cache, cache)).fetchall()
+    rows: Iterable[tuple[Any, ...]] = client.about("tables", (cache, cache))
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from ignitetf.net.client import Client
-from ignitetf.sql import statement
 from ignitetf.sql.references import Reference
 
 __all__ = ["SqlNames", "SqlTable", "nearest", "spelled", "sql_names"]
@@ -47,7 +46,7 @@ class SqlNames:
 def sql_names(client: Client) -> SqlNames:
     """Ask the cluster for the names of its tables, views and columns."""
     found: dict[SqlTable, dict[str, None]] = {}
-    for schema, table, column in client.sql(statement("completion")):
+    for schema, table, column in client.about("completion"):
         found.setdefault(SqlTable(schema, table), {})[column] = None
     return SqlNames({table: tuple(columns) for table, columns in found.items()})
 

@@ -18,6 +18,7 @@ Source: Apache Ignite 2.17.0, by experiment.
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -31,6 +32,7 @@ from ignitetf.tables.room import require_room
 
 __all__ = ["drop_views", "publish", "require_free", "rows_table", "sql_kinds", "switch"]
 
+log = logging.getLogger(__name__)
 # How long queries that still read the old rows are given to finish after a switch.
 READERS_S: Final = 10.0
 _POLL_S: Final = 0.02
@@ -71,7 +73,13 @@ def sql_kinds(client: Client, names: Iterable[str]) -> dict[str, str]:
 
 
 def publish(client: Client, views: Mapping[str, str]) -> None:
-    """Create the views of a new data set, given as a mapping of names to tables."""
+    """Create the views of a new data set, given as a mapping of names to tables.
+
+    A cluster without views, which are new in Apache Ignite 2.17, shows the tables alone.
+    """
+    if views and not client.has_views:
+        log.warning("no SQL views before Apache Ignite 2.17: SQL has %s", ", ".join(views.values()))
+        return
     for name, table in views.items():
         client.sql(statement("create_view", view=name, table=table)).close()
 
@@ -85,6 +93,9 @@ def switch(client: Client, views: Mapping[str, str | None], helper: str) -> None
         helper: Name for a table and its cache that are created and dropped here, which discards
             cached plans.
     """
+    if not client.has_views:
+        publish(client, {name: table for name, table in views.items() if table is not None})
+        return
     require_room(client, helper, REPLICATED_PARTITIONS)
     client.sql(statement("create_helper", name=helper)).close()
     for name, table in views.items():
@@ -100,14 +111,14 @@ def switch(client: Client, views: Mapping[str, str | None], helper: str) -> None
 
 def drop_views(client: Client, table: str) -> None:
     """Drop the views that show a table."""
-    for (name,) in client.sql(statement("views_of_table"), (table,)).fetchall():
+    for (name,) in client.about("views_of_table", (table,)):
         client.sql(statement("drop_view", view=name)).close()
 
 
 def _taken(client: Client, names: Iterable[str]) -> list[tuple[str, str, str]]:
     found: list[tuple[str, str, str]] = []
     for name in names:
-        found += client.sql(statement("sql_name"), (name, name)).fetchall()
+        found += client.about("sql_name", (name, name))
     return found
 
 
