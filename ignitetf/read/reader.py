@@ -48,6 +48,7 @@ from ignitetf.wire.buffers import ALIGNED_ROWS, BufferPool
 from ignitetf.wire.builder import BatchBuilder
 from ignitetf.wire.columns import decode_column
 from ignitetf.wire.decoder import Decoder
+from ignitetf.wire.forms import Form
 from ignitetf.wire.frames import Page
 from ignitetf.wire.keysets import KeySet
 from ignitetf.wire.objects import unwrap
@@ -100,6 +101,7 @@ class CacheReader:
         # Memory of shuffled windows and of joined pages, kept between epochs.
         self.window_pools: list[BufferPool] = []
         self.page_pools: list[BufferPool] = []
+        self._forms: list[Form] = []  # of the rows, learned in one epoch for the next ones
         self.selection = self._find_selection()
         self.schema = self._open_schema()
 
@@ -312,7 +314,7 @@ class CacheReader:
         decoder, builder = self.decoder(keys, schema, pool), None
         rows = self._batch_rows
         if rows and BatchBuilder.can_build(schema):
-            builder = BatchBuilder(schema, self.registry, pool, rows, self.entry_bytes)
+            builder = BatchBuilder(schema, self.registry, pool, rows, self.entry_bytes, self._forms)
         multiple = ALIGNED_ROWS if rows >= MANY_ROWS else 1
         return Collector(decoder, builder, self.page_bytes, multiple, ends)
 

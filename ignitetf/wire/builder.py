@@ -233,10 +233,17 @@ class BatchBuilder:
         pool: Memory.
         room: Rows of a batch, at most.
         row_bytes: Bytes that an average row has.
+        known: Forms that other builders for this schema have learned; new ones are added.
     """
 
     def __init__(
-        self, schema: Schema, registry: TypeRegistry, pool: BufferPool, room: int, row_bytes: float
+        self,
+        schema: Schema,
+        registry: TypeRegistry,
+        pool: BufferPool,
+        room: int,
+        row_bytes: float,
+        known: list[Form] | None = None,
     ) -> None:
         self._registry = registry
         self._pool = pool
@@ -249,7 +256,8 @@ class BatchBuilder:
             for number, field in enumerate(fields)
             if (place := place_of(field)) is not None
         ]
-        self._forms: list[Form] = []
+        self._known = [] if known is None else known
+        self._forms = self._known[:_MOST_FORMS]
         self._kept: list[Any] = []  # what the structures point to
         key = self._columns[0].stored()
         self._builder = _Builder(ctypes.pointer(key))
@@ -266,6 +274,8 @@ class BatchBuilder:
         self._closed: list[Segment] = []
         self._memory = self._new_memory()
         self._taken = 0  # rows of this memory that were handed over
+        if self._forms:
+            self._set_forms()
 
     @staticmethod
     def can_build(schema: Schema) -> bool:
@@ -326,6 +336,8 @@ class BatchBuilder:
         if form is None or form in self._forms:
             return False
         self._forms.append(form)
+        if form not in self._known:
+            self._known.append(form)
         self._set_forms()
         return True
 

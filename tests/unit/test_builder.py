@@ -328,3 +328,20 @@ def test_batches_that_follow_each_other_in_memory_are_one():
     assert joined[0].key.values.ctypes.data % ALIGNMENT == 0
     apart = [batches[0], batches[2], batches[1]]
     same(concat(merged(apart)), concat(apart))
+
+
+def test_what_one_builder_learned_another_knows():
+    rng = np.random.default_rng(5)
+    schema = Schema("Row", LONG_KEY, tuple(FIELDS))
+    batch = Batch(keys_of(LONG_KEY, 30, rng), {f.name: columns_of(30, rng)[f.name] for f in FIELDS})
+    registry, page = registry_of(schema), page_of(entries_of(schema, batch))
+    known = []
+    for learns in (True, False):
+        builder = BatchBuilder(schema, registry, BufferPool(), 64, 4096, known)
+        if learns:
+            assert builder.add(page.data, 30).end is RowsEnd.OTHER
+            assert builder.learn(page.data[: entry_end(page.data)])
+            assert not builder.learn(page.data[: entry_end(page.data)])
+        assert builder.add(page.data, 30).rows == 30
+        same(concat(list(builder.take())), Decoder(schema, registry).decode(page))
+    assert len(known) == 1
