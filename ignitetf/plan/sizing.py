@@ -25,11 +25,15 @@ _LINK_SHARE: Final = 0.9
 _MEMORY_SHARE, _STORED = 0.8, 1.05
 _PARTITIONS_A_WORKER: Final = 8
 _PARTITIONS_A_NODE: Final = 64
+# Pages are consumed in order, and a connection that is ahead holds a few. So where one connection
+# is not enough, a partition must not have many (see `simulation`).
+_PARTITION_PAGES: Final = 2
 _LEAST_PARTITIONS: Final = 16
 # Rows of a partition, or as many as have so many bytes.
 _LEAST_ROWS: Final = 16
 _LEAST_BYTES: Final = 16 << 20
 _LEAST_HEAP: Final = 512 << 20
+_UNANSWERED, _PAGE_COPIES = 3, 2  # requests of a connection; bytes of a page that is made
 _AHEAD: Final = 2  # batches for each accelerator
 _PAGES_A_READER: Final = 3  # being received, waiting, in use
 
@@ -135,8 +139,9 @@ def make_plan(demand: Demand, times: ServiceTimes) -> ClusterPlan:
     rules: dict[str, str] = {}
     workers, per_worker = _workers(demand, rules)
     nodes, backups = _nodes(demand, times, rules)
-    partitions = _partitions(demand, nodes, workers, rules)
     readers = _readers(demand, times, workers, rules)
+    largest = _PARTITION_PAGES * times.page_bytes if readers > 1 else None
+    partitions = _partitions(demand, nodes, workers, largest, rules)
     connections = workers * min(max(readers, nodes), max(1, partitions // workers))
     memory = _memory(demand, times, (nodes, backups), connections, rules)
     worker_memory = _worker_memory(demand, times, per_worker, max(readers, nodes), rules)
@@ -196,17 +201,25 @@ def _nodes(demand: Demand, times: ServiceTimes, rules: dict[str, str]) -> tuple[
     return needed, backups
 
 
-def _partitions(demand: Demand, nodes: int, workers: int, rules: dict[str, str]) -> int:
+def _partitions(
+    demand: Demand, nodes: int, workers: int, largest: int | None, rules: dict[str, str]
+) -> int:
     wanted = max(_LEAST_PARTITIONS, _PARTITIONS_A_WORKER * workers, _PARTITIONS_A_NODE * nodes)
-    partitions = 1 << (wanted - 1).bit_length()
-    least = max(1, min(_LEAST_ROWS, _LEAST_BYTES // demand.workload.row_bytes))
-    most = max(1, demand.rows // least)
     rules["partitions"] = (
         f"a power of two, at least {_PARTITIONS_A_WORKER} a worker and {_PARTITIONS_A_NODE} a node,"
         " so that shares are alike"
     )
-    if partitions > min(most, MAX_PARTITIONS):
-        partitions = 1 << (min(most, MAX_PARTITIONS).bit_length() - 1)
+    if largest is not None:
+        wanted = max(wanted, demand.rows * demand.workload.row_bytes // largest)
+        rules["partitions"] += (
+            f"; of {_gb(largest)} at most ({_PARTITION_PAGES} pages), so that a worker's"
+            " connections are at work at the same time"
+        )
+    partitions = 1 << (wanted - 1).bit_length()
+    least = max(1, min(_LEAST_ROWS, _LEAST_BYTES // demand.workload.row_bytes))
+    most = min(max(1, demand.rows // least), MAX_PARTITIONS)
+    if partitions > most:
+        partitions = 1 << (most.bit_length() - 1)
         rows = f"{least} rows" if least > 1 else "a row"
         rules["partitions"] += f"; at most one for {rows}, and {MAX_PARTITIONS:,}"
     if partitions < workers:
@@ -242,10 +255,11 @@ def _memory(
         f" in {100 * _MEMORY_SHARE:.0f} % of it"
     )
     here = math.ceil(connections / nodes)
-    heap = max(_LEAST_HEAP, 2 * here * times.page_bytes)
+    heap = max(_LEAST_HEAP, _PAGE_COPIES * _UNANSWERED * here * times.page_bytes)
     rules["node heap"] = (
-        f"{here:,} connections, each with a page of {times.page_bytes / 1e6:.1f} MB that is being"
-        f" made and one that is being sent; at least {_LEAST_HEAP >> 20} MiB"
+        f"{here:,} connections, {_UNANSWERED} requests of each unanswered, for pages of"
+        f" {times.page_bytes / 1e6:.1f} MB that take {_PAGE_COPIES} times as much while they grow;"
+        f" at least {_LEAST_HEAP >> 20} MiB"
     )
     return int(data / _MEMORY_SHARE), int(heap)
 
