@@ -17,6 +17,7 @@ from ignitetf.errors import ConfigError
 from ignitetf.net.distance import bytes_ahead
 from ignitetf.net.objects import encode_values
 from ignitetf.net.pool import Pool
+from ignitetf.sql.deletions import by_value
 from ignitetf.wire.frames import Page
 from ignitetf.wire.requests import sql_request
 
@@ -79,7 +80,7 @@ def statement_request(
         )
     return sql_request(
         schema,
-        statement,
+        by_value(statement, params),
         encode_values(pool, params),
         page_rows,
         timeout_ms=0 if timeout_s is None else max(1, int(timeout_s * 1000)),

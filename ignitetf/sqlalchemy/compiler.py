@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from sqlalchemy import BindParameter, Table, exc, literal_column, null, types
+from sqlalchemy import BindParameter, Table, exc, types
 from sqlalchemy.sql.compiler import IdentifierPreparer, SQLCompiler
 
 from ignitetf.sqlalchemy.dml import Merge
@@ -56,18 +56,6 @@ class IgniteCompiler(SQLCompiler):  # type: ignore[misc]
             else:
                 self._require_key(table, text)
         return text.replace("INSERT", "MERGE", 1) if isinstance(insert_stmt, Merge) else text
-
-    def visit_delete(self, delete_stmt: Any, *args: Any, **kw: Any) -> str:
-        """Compile a deletion.
-
-        `WHERE KEY = ?` alone makes Ignite look for a key that is equal in Java, where an Integer
-        never equals a Long, as which numbers are sent: it would delete nothing. One more condition
-        makes it look for the rows.
-        """
-        if delete_stmt._where_criteria:
-            delete_stmt = delete_stmt.where(literal_column("_KEY").is_not(null()))
-        text: str = super().visit_delete(delete_stmt, *args, **kw)
-        return text
 
     def _require_key(self, table: Table, text: str) -> None:
         """Raise CompileError where SQLAlchemy counts on a number that the database gives."""

@@ -274,3 +274,38 @@ def test_what_cannot_be_held_is_told(connection, table):
     with pytest.raises(dbapi.ProgrammingError) as caught:
         connection.execute(f"SELECT * FROM {table}X")
     assert table in caught.value.hint
+
+
+FEW = "TEMPLATE=REPLICATED"  # half as many partitions
+KEYS = {
+    "TINYINT": 5,
+    "INT": 1 << 20,
+    "BIGINT": 1 << 40,
+    "DECIMAL(20, 2)": decimal.Decimal("12.50"),
+    "DOUBLE": 0.1,
+    "VARCHAR": "it's",
+    "UUID": uuid.UUID(int=77),
+}
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_a_deletion_finds_the_key_of_its_value(connection, kind):
+    """Ignite itself takes a bare parameter for the key as an object, of any type."""
+    name, key = f"DELETED{os.getpid()}", KEYS[kind]
+    keys = [key]
+    if isinstance(key, int) and not isinstance(key, bool):
+        keys += [decimal.Decimal(key), np.int64(key), float(key)]
+    if kind == "UUID":
+        keys.append(str(key))
+    cursor = connection.cursor()
+    cursor.execute(f'CREATE TABLE {name} (K {kind} PRIMARY KEY, V INT) WITH "{FEW}"')
+    try:
+        for given in keys:
+            cursor.execute(f"INSERT INTO {name} (K, V) VALUES (?, 1)", [key])
+            found = cursor.execute(f"DELETE FROM {name} WHERE K = ? -- ?", [given])
+            assert (given, found.rowcount) == (given, 1)
+        cursor.execute(f"INSERT INTO {name} (K, V) VALUES (?, 1)", [key])
+        deleted = cursor.executemany(f"DELETE FROM {name} WHERE K = ?1 AND V = ?2", [(key, 1)])
+        assert deleted.rowcount == 1
+    finally:
+        cursor.execute(f"DROP TABLE {name}")
