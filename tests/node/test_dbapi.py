@@ -11,6 +11,8 @@ import uuid
 
 import numpy as np
 import pytest
+from helpers.java_programs import java_command, run, secured
+from helpers.paths import ROOT
 
 from ignitetf import dbapi
 
@@ -309,3 +311,28 @@ def test_a_deletion_finds_the_key_of_its_value(connection, kind):
         assert deleted.rowcount == 1
     finally:
         cursor.execute(f"DROP TABLE {name}")
+
+
+CLASSES = (
+    "Long Integer Double String BigDecimal UUID Date Time Timestamp byte[] Boolean String Short Byte"
+    " Float"
+)
+
+
+def test_what_java_reads_and_writes_again_is_the_same(
+    connection, client, address, table, rows, node_home, tmp_path
+):
+    source = ROOT / "tests" / "data" / "java" / "JavaCopy.java"
+    command = java_command(source, node_home, tmp_path)
+    copy = f"COPIED{os.getpid()}"
+    connection.execute(f"CREATE TABLE {copy} ({TYPES})")
+    try:
+        environment = secured(client.settings, tmp_path)
+        told = run(*command, address, table, copy, environment=environment)
+        assert told.splitlines() == CLASSES.split()
+        query = "SELECT * FROM {} ORDER BY ID"
+        found = connection.execute(query.format(copy)).fetchall()
+        assert found == connection.execute(query.format(table)).fetchall()
+        assert [row[0] for row in found] == [row[0] for row in rows]
+    finally:
+        connection.execute(f"DROP TABLE {copy}")
