@@ -107,6 +107,8 @@ def arguments(folder):
         "stop": ("J",),
         "bench read": (),
         "bench write": (),
+        "bench storage": ("--workload", "cosmoflow", "--accelerators", "1"),
+        "plan": ("--workload", "cosmoflow", "--accelerators", "1"),
         "bench fs": (),
     }
 
