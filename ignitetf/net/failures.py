@@ -103,7 +103,7 @@ def server_error(status: int, message: str, *, address: str | None = None) -> Se
         return ServerOverloaded(
             "the cluster could not make the cache, most likely because memory ran out, and has undone it",
             hint="give the node more memory (ignitetf node start --memory SIZE), remove data, or"
-            " choose fewer partitions; the node's log says which cache found no room",
+            " choose fewer partitions; a primary key must not be a DATE; the node's log says more",
             **facts,
         )
     if _H2_CODE.search(message) or any(
