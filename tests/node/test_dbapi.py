@@ -336,3 +336,34 @@ def test_what_java_reads_and_writes_again_is_the_same(
         assert [row[0] for row in found] == [row[0] for row in rows]
     finally:
         connection.execute(f"DROP TABLE {copy}")
+
+
+@pytest.mark.parametrize(
+    ("condition", "given", "count"),
+    [
+        ("K IN (?, ?)", [1, 2], 2),
+        ("K > ? LIMIT ?", [4, 2], 2),
+        ("V LIKE ?", ["t3%"], 1),
+        ("F = ?", [2], 1),
+        ("K = ? + 1", [2], 1),
+        ("K = ABS(?) AND V <> '?' /* ? */", [-2], 1),
+        ("_KEY = ?", [3], 1),
+        ("K = ?", ["3"], 1),
+        ("V = ?", [None], 0),
+    ],
+)
+def test_a_deletion_does_what_it_says(connection, few_rows, condition, given, count):
+    cursor = connection.cursor()
+    cursor.executemany(
+        f"MERGE INTO {few_rows} (K, V, F) VALUES (?, ?, ?)",
+        [(number, f"t{number}%", float(number)) for number in range(10)],
+    )
+    assert cursor.execute(f"DELETE FROM {few_rows} WHERE {condition}", given).rowcount == count
+
+
+@pytest.fixture(scope="module")
+def few_rows(connection):
+    name = f"FEW{os.getpid()}"
+    connection.execute(f"CREATE TABLE {name} (K INT PRIMARY KEY, V VARCHAR, F DOUBLE)")
+    yield name
+    connection.execute(f"DROP TABLE {name}")
