@@ -47,6 +47,7 @@ CHANGED: Final = (
 _DISTINCT: Final = re.compile(r"\(\s*DISTINCT\b", re.IGNORECASE)
 # What a node appends to the message about a transaction: all its fields, in a kilobyte.
 _TRANSACTION: Final = re.compile(r"(?:: | \[timeout=\d+, tx=)?GridNearTx\w+ ?\[.*")
+_HEAP: Final = ("Java heap space", "GC overhead limit exceeded")
 _H2_CODE: Final = re.compile(r" \[\d{5}-\d+\]")
 
 
@@ -85,8 +86,7 @@ def server_error(status: int, message: str, *, address: str | None = None) -> Se
             **facts,
         )
     if status == Status.TOO_MANY_CURSORS or any(
-        sign in message
-        for sign in ("Java heap space", "IgniteOutOfMemory", "Out of memory in data region")
+        sign in message for sign in (*_HEAP, "IgniteOutOfMemory", "Out of memory in data region")
     ):
         return ServerOverloaded(
             text, hint="give the node more memory (--memory), or ask for less", **facts
@@ -111,6 +111,15 @@ def server_error(status: int, message: str, *, address: str | None = None) -> Se
     ):
         return SqlError(text, hint=None, **facts)
     return ServerError(text, **facts)
+
+
+def is_short_of_heap(error: IgniteTFError) -> bool:
+    """Return whether a node's Java heap had no room for an answer; a moment later it may have.
+
+    The scan that needed it cannot go on, and says "cursor invalidation" from then on.
+    """
+    message = str(error.fields.get("server_message"))
+    return any(sign in message for sign in (*_HEAP, "underlying cursor invalidation"))
 
 
 def is_full(error: IgniteTFError) -> bool:

@@ -30,6 +30,7 @@ from ignitetf.settings import Settings
 __all__ = [
     "CONFLICT",
     "FAILURES",
+    "HEAP",
     "LOAD",
     "READ",
     "ROOM",
@@ -133,6 +134,8 @@ class Policy:
 
 
 READ: Final = Policy(first_s=0.1, longest_s=5.0, jitter=True)
+# A node without heap for an answer, by who asks for fewer at a time from then on.
+HEAP: Final = Policy(first_s=0.2, longest_s=2.0, jitter=True, tries=6, passes=lambda _: True)
 LOAD: Final = Policy(first_s=0.2, longest_s=5.0)
 _ACTION: Final = Policy(first_s=0.1, longest_s=1.0, jitter=True, passes=_is_repeatable)
 # A node out of memory, after something was removed to make room.

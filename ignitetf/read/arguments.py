@@ -20,7 +20,7 @@ from ignitetf.read.block_order import BlockOrder, StoredBlocks
 from ignitetf.read.key_order import KeyOrder
 from ignitetf.read.key_scan import read_keys
 from ignitetf.read.options import LARGE_ROW_BYTES, ReadOptions
-from ignitetf.read.page_query import requested_bytes
+from ignitetf.read.page_query import are_small, requested_bytes
 from ignitetf.read.plan import Even, OrderName, ScanOrder, Shard, whole_argument
 from ignitetf.read.reader import CacheReader
 from ignitetf.read.survey import count_rows, survey
@@ -53,7 +53,6 @@ DEFAULT_HOST, DEFAULT_PORT = "localhost", 10800
 # that time are on their way, within limits of memory.
 _FAR_S: Final = 0.005
 _FAR_BYTES_A_SECOND: Final = 1e9
-_MOST_IN_FLIGHT: Final = 128 << 20
 _MOST_FAR_READERS: Final = 8
 _LABELS = ("label", "class", "target", "y")
 
@@ -105,11 +104,12 @@ def open_reader(
     reader = CacheReader(client, cache, replace(options, readers=reader_count(readers, client)))
     if readers != "auto":
         return reader
-    if reader.entry_bytes >= LARGE_ROW_BYTES:
-        # Two connections keep the node busy while large values are being copied on this side.
+    small = are_small(reader.unit_bytes, reader.page_bytes)
+    if reader.entry_bytes >= LARGE_ROW_BYTES or not small:
+        # Over one, the node would make a page only while the one before is on its way.
         reader.options = replace(reader.options, readers=max(2, reader.options.readers))
     if (delay := client.round_trip_s(_FAR_S)) >= _FAR_S:
-        wanted = int(min(_MOST_IN_FLIGHT, delay * _FAR_BYTES_A_SECOND))
+        wanted = int(min(client.settings.ahead_bytes, delay * _FAR_BYTES_A_SECOND))
         reader.options = replace(reader.options, in_flight_bytes=wanted)
         each = requested_bytes(reader.unit_bytes, reader.scan_page_bytes)
         count = min(_MOST_FAR_READERS, -(-wanted // each))
@@ -118,7 +118,7 @@ def open_reader(
 
 
 def reader_count(readers: int | str, client: Client) -> int:
-    """Return the number of connections for a number or "auto"."""
+    """Return the least number of connections for a number or "auto"."""
     if readers == "auto":
         cores = os.cpu_count() or 1
         return max(1, min(8, cores // 2, cores - 1), min(len(client.nodes()), cores))

@@ -23,6 +23,7 @@ __all__ = [
     "Query",
     "RetryPolicy",
     "UnitPage",
+    "are_small",
     "pipeline_depth",
     "requested_bytes",
 ]
@@ -43,7 +44,8 @@ class Query:
         page_rows: Entries of every page but the last of a unit.
         pipelined: Requests that are unanswered at a time on one connection, beside that of the page
             which is being received.
-        buffer_bytes: A reader stops receiving while more bytes than this are waiting.
+        buffer_bytes: A reader stops receiving while rows of more bytes than this are waiting.
+        early_bytes: Pages of further units are not asked for while more bytes than this came early.
         run_bytes: Rows are handed over when their pages have about so many bytes.
         times: Receives the times of each scan that has ended.
     """
@@ -54,6 +56,7 @@ class Query:
     page_rows: int
     pipelined: int = 1
     buffer_bytes: int = 2 << 20
+    early_bytes: int = 2 << 20
     run_bytes: int = PAGE_BYTES
     times: Times = field(default_factory=Times)
 
@@ -120,11 +123,18 @@ def requested_bytes(unit_bytes: float, page_bytes: int) -> int:
     return max(1, int(unit_bytes * pipeline_depth(unit_bytes, page_bytes)))
 
 
-def pipeline_depth(unit_bytes: float, page_bytes: int) -> int:
+def pipeline_depth(unit_bytes: float, page_bytes: int, readers: int = 1) -> int:
     """Return how many units to request at once so that together they are about one page.
 
-    At least two, so that the node starts on the next unit before the last page of one is here.
+    At least two over all connections, so that the node starts on the next unit before the last page
+    of one is here. Not more of large ones, because the node takes up to 340 rows of each into its
+    heap before it answers.
     """
     if unit_bytes <= 0:
         return _MAX_PIPELINED
-    return int(max(2, min(_MAX_PIPELINED, page_bytes // unit_bytes)))
+    return int(max(2 if readers == 1 else 1, min(_MAX_PIPELINED, page_bytes // unit_bytes)))
+
+
+def are_small(unit_bytes: float, page_bytes: int) -> bool:
+    """Return whether units are so small that one connection keeps a node busy."""
+    return pipeline_depth(unit_bytes, page_bytes) >= _MANY_UNITS

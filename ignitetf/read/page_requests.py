@@ -149,7 +149,7 @@ class PageRequests:
         is_present, is_last = cursor is self._present, not cursor.see(head)
         if is_last:
             self.ask_more(answered=1)
-        elif is_present or self._early_bytes < self._query.buffer_bytes:
+        elif is_present or self._early_bytes < self._query.early_bytes:
             self._ask_page(cursor)
         if is_present:
             return None if self._taker is None else cursor.through(head, nbytes, self._taker)

@@ -32,7 +32,9 @@ __all__ = ["Selection", "find_selection", "scan_query"]
 _KEYS_IN_PAGE: Final = 32_768
 
 
-def scan_query(cache: str, page_size: int, unit_bytes: float | None, page_bytes: int) -> Query:
+def scan_query(
+    cache: str, page_size: int, unit_bytes: float | None, page_bytes: int, readers: int = 1
+) -> Query:
     """Return the query for all entries of a partition.
 
     Args:
@@ -40,6 +42,7 @@ def scan_query(cache: str, page_size: int, unit_bytes: float | None, page_bytes:
         page_size: Entries in a page.
         unit_bytes: Approximate bytes of a partition; None if unknown.
         page_bytes: Approximate bytes of a page.
+        readers: Connections at once.
     """
     number = cache_id(cache)
     return Query(
@@ -47,8 +50,9 @@ def scan_query(cache: str, page_size: int, unit_bytes: float | None, page_bytes:
         lambda partitions: scan_requests(number, page_size, partitions),
         cache,
         page_size,
-        pipelined=pipeline_depth(unit_bytes, page_bytes) if unit_bytes is not None else 1,
+        pipelined=1 if unit_bytes is None else pipeline_depth(unit_bytes, page_bytes, readers),
         buffer_bytes=2 * page_bytes,
+        early_bytes=2 * page_bytes,
     )
 
 

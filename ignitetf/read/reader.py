@@ -271,7 +271,7 @@ class CacheReader:
     def scan_query(self, page_size: int) -> Query:
         """Return the query for all entries of a partition."""
         known = self.unit_bytes if self.entry_bytes else None
-        return scan_query(self.cache, page_size, known, self.scan_page_bytes)
+        return scan_query(self.cache, page_size, known, self.scan_page_bytes, self.options.readers)
 
     def batches(
         self, partitions: Sequence[int], ends: Sequence[int] | None = None
@@ -298,9 +298,15 @@ class CacheReader:
                 raise
             raise found from error
 
-    def times_of(self, query: Query) -> Query:
-        """Return a query whose scans are counted among those of this reader."""
-        return replace(query, times=self.times, run_bytes=self.page_bytes)
+    def adapted(self, query: Query) -> Query:
+        """Return a query as this reader makes it: what it may hold ahead, and who counts its times.
+
+        A node works on one page of a partition at a time. So that it works on several partitions,
+        each connection takes rows apart while those before them are still to come.
+        """
+        ahead = self.client.settings.ahead_bytes // self.options.readers
+        held = max(query.buffer_bytes, ahead if self.options.readers > 1 else 0)
+        return replace(query, times=self.times, run_bytes=self.page_bytes, buffer_bytes=held)
 
     def collector(self, keys: KeySet | None, pool: BufferPool, ends: Ends) -> Collector:
         """Return what takes the rows of pages apart, for one thread.

@@ -15,14 +15,15 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from ignitetf.errors import IgniteTFError
 from ignitetf.net.channel import Channel
 from ignitetf.net.client import Client
+from ignitetf.net.failures import is_short_of_heap
 from ignitetf.net.places import Source
-from ignitetf.net.retry import READ, Backoff
+from ignitetf.net.retry import HEAP, READ, Backoff
 from ignitetf.read.collector import Collector, PagePlace, Portion
 from ignitetf.read.cursor import Times
 from ignitetf.read.nearest import nearest_nodes
@@ -120,7 +121,7 @@ class ScanThread(threading.Thread):
         self._requests: PageRequests | None = None
         self._source: Source | None = None
         self._small: SmallUnits | None = None
-        self._backoff = Backoff(READ)
+        self._backoff, self._heap_backoff = Backoff(READ), Backoff(HEAP)
         self._starving = False  # the consumer is waiting
         self.times = Times()
         self.taken = Times()
@@ -229,7 +230,7 @@ class ScanThread(threading.Thread):
             requests.asked.popleft()
             self._units.popleft()
         if count:
-            self._backoff.progress()
+            self._progress()
             self._hand_over_if_due()
         if not goes_on:
             self._small.give_back()
@@ -251,7 +252,7 @@ class ScanThread(threading.Thread):
                 number += 1
                 self._hand_over_if_due()
                 if replay < 0:  # replays are no progress: they come with each new try
-                    self._backoff.progress()
+                    self._progress()
                 if not page.more or self._stop_asked.is_set():
                     break
         except IgniteTFError as error:
@@ -340,8 +341,19 @@ class ScanThread(threading.Thread):
             while self._buffered_bytes > self._query.buffer_bytes and not self._stop_asked.is_set():
                 self._ready.wait()
 
+    def _progress(self) -> None:
+        self._backoff.progress()
+        self._heap_backoff.progress()
+
+    def _wait_s(self, error: IgniteTFError) -> float | None:
+        """Return how long to wait before reading on; None to give up."""
+        if not is_short_of_heap(error):
+            return self._backoff.wait_s(error, self._retry.budget_s)
+        self._query = replace(self._query, pipelined=0)
+        return self._heap_backoff.wait_s(error)
+
     def _wait_to_retry(self, error: IgniteTFError, partition: int, delivered: int) -> None:
-        wait = self._backoff.wait_s(error, self._retry.budget_s)
+        wait = self._wait_s(error)
         if wait is None:
             # Of several partitions that were decoded at once, the error may know which it was.
             partition = error.fields.get("partition", partition)

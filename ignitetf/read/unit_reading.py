@@ -91,9 +91,9 @@ class UnitReading:
         reader = self._reader
         page, selection = reader.page_size(), reader.selection
         if selection is not None and selection.condition.by_row:
-            return reader.times_of(selection.query(page)), None
+            return reader.adapted(selection.query(page)), None
         keys = None if selection is None else selection.keys(reader.client, reader.retry)
-        return reader.times_of(reader.scan_query(page)), keys
+        return reader.adapted(reader.scan_query(page)), keys
 
     def _new_collector(
         self, pools: contextlib.ExitStack, keys: KeySet | None, ends: Ends
