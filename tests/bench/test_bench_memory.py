@@ -17,9 +17,10 @@ pytestmark = [pytest.mark.node, pytest.mark.bench, pytest.mark.soak, pytest.mark
 
 GB = float(os.environ.get("IGNITETF_BENCH_GB", "10"))
 ROW_BYTES, PARTITIONS, READERS, PAGE_BYTES = 1_000_000, 16, 2, 16 << 20
-# A reader has a page that comes in, one that is decoded, up to two that wait, and a buffer that
-# is kept; the consumer has two in its hands, and TensorFlow the tensors of four.
-BOUND_BYTES = (5 * READERS + 6) * PAGE_BYTES
+# A reader has a page that comes in, one that is decoded, and a buffer that is kept; rows wait in as
+# many bytes as the settings allow; the consumer has two pages in its hands, and TensorFlow the
+# tensors of four.
+BOUND_BYTES = (3 * READERS + 6) * PAGE_BYTES + (128 << 20)
 
 READ = """
 import json, sys, threading, time
