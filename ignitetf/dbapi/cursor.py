@@ -155,7 +155,7 @@ class Cursor:
             while not self._rows:
                 if (page := next(self._pages, None)) is None:
                     return None
-                self._rows.extend(zip(*(values.to_python() for values in page), strict=True))
+                self._rows.extend(_rows_of(page))
         return self._rows.popleft()
 
     def fetchmany(self, size: int | None = None) -> list[tuple[Any, ...]]:
@@ -169,7 +169,14 @@ class Cursor:
 
     def fetchall(self) -> list[tuple[Any, ...]]:
         """Return all rows that are left."""
-        return list(self)
+        self._check_rows()
+        assert self._result is not None
+        found = list(self._rows)
+        self._rows.clear()
+        with pep_249():
+            for page in self._result.pages(ahead=True):
+                found.extend(_rows_of(page))
+        return found
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         while (row := self.fetchone()) is not None:
@@ -282,6 +289,10 @@ class Cursor:
         self.connection.client()
         if self._result is None or not self._result.columns:
             raise ProgrammingError("there are no rows", hint="execute() a query first")
+
+
+def _rows_of(page: list[Values]) -> Iterator[tuple[Any, ...]]:
+    return zip(*(values.to_python() for values in page), strict=True)
 
 
 def _checked(operation: str, parameters: Any) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ import functools
 import itertools
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -85,6 +85,8 @@ class Result:
         self._more = False
         self._page: Page | None = None
         self._cut = False
+        # Begins the query again with pages of so many rows, of which nobody has seen one.
+        self._again: Callable[[], Page | None] | None = None
         # Pages that were looked at, and not yet taken.
         self._first: list[list[Values]] = []
 
@@ -122,9 +124,18 @@ class Result:
             first = request(page_rows or PAGE_ROWS, timeout_s, only_query)
             page = self._begun(self._channel.send(OpCode.QUERY_SQL_FIELDS, first), wait_s)
             if page_rows is None and page.more and is_query(self.statement):
-                rows = fitting_rows(self._pool, page, time.monotonic() - began)
-                if rows is not None:
-                    page = self._begun_again(request(rows, timeout_s, only_query), wait_s)
+                seconds, small = time.monotonic() - began, page
+
+                def again(whole: bool) -> Page | None:
+                    rows = fitting_rows(self._pool, small, seconds, whole=whole)
+                    if rows is None:
+                        return None
+                    return self._begun_again(request(rows, timeout_s, only_query), wait_s)
+
+                if (larger := again(False)) is not None:
+                    page = larger
+                else:
+                    self._again = functools.partial(again, True)
             self._page = page
             self._took(page)
         if self.columns == _UPDATED and not is_query(self.statement):
@@ -146,6 +157,18 @@ class Result:
         self._channel.receive(closed)
         return self._begun(number, wait_s)
 
+    def _begin_whole(self) -> None:
+        """Begin again with larger pages, if that is worth it, and only the first one has come."""
+        again, self._again = self._again, None
+        is_taken = self._page is None and not self._first
+        if again is None or is_taken or not self._more or self._asked is not None:
+            return
+        with self._asking():
+            if (page := again()) is not None:
+                self._first.clear()
+                self._page = page
+                self._took(page)
+
     def rows_in(self, nbytes: int) -> int:
         """Return how many rows like the first ones have this size; 0 if there are no others."""
         if self._page is None or not self._more:
@@ -162,6 +185,8 @@ class Result:
         Raises:
             SqlError: The result was closed before its last row.
         """
+        if ahead:
+            self._begin_whole()
         pages = iter(lambda: self._next(ahead), None)
         pages = _gathered(pages) if ahead else pages
         while True:
@@ -218,6 +243,7 @@ class Result:
     def _next(self, ahead: bool) -> Page | None:
         page, self._page = self._page, None
         if page is None and self._more:
+            self._again = None
             self._ask()
             page = self._receive()
             # Who takes a second page from afar is likely to take the third.

@@ -5,7 +5,8 @@ pool, objects -> **statements** -> results
 A node fetches the pages of a cursor one by one: two requests for pages of one cursor at the same
 time spoil it. So on a distant link pages have to be large. How large is not known before the first
 one came, and the number of rows is fixed when the statement begins. So a query whose first page
-came soon and is not the only one begins again, with pages that fit the link.
+came soon and is not the only one begins again, with pages that fit the link. The same where all rows
+are wanted at once: a page of 1,024 rows takes a node half as long again as a part of a large one.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ __all__ = ["PAGE_ROWS", "fitting_rows", "statement_request", "wait_seconds"]
 PAGE_ROWS: Final = 1024
 # A query that took longer than this until its first page is not begun again.
 _SOON_S: Final = 1.0
+# The same on a near link, where there is less to gain.
+_AT_ONCE_S: Final = 0.05
+# Bytes of a page if all of them are wanted.
+_WHOLE_BYTES: Final = 1 << 20
 _MOST_PAGE_BYTES: Final = 32 << 20
 _MOST_PAGE_ROWS: Final = 1 << 17
 # The node makes a page in this part of the time limit of a request, by the time of the first one.
@@ -36,16 +41,19 @@ _WORTH_IT: Final = 4
 _LONGEST_STATEMENT_S: Final = ((1 << 31) - 1) // 1000
 
 
-def fitting_rows(pool: Pool, page: Page, seconds: float) -> int | None:
+def fitting_rows(pool: Pool, page: Page, seconds: float, *, whole: bool = False) -> int | None:
     """Return how many rows a page should rather have; None if it is not worth beginning again.
 
     Args:
         pool: The connections, which know the distance.
         page: The first page, which is not the last.
         seconds: How long it took to come.
+        whole: All rows are wanted.
     """
     ahead = min(bytes_ahead(pool), _MOST_PAGE_BYTES)
-    if not ahead or seconds > _SOON_S or not page.count:
+    limit_s = _SOON_S if ahead else _AT_ONCE_S
+    ahead = max(ahead, _WHOLE_BYTES if whole else 0)
+    if not ahead or seconds > limit_s or not page.count:
         return None
     rate = page.count / max(1e-3, seconds - pool.quickest_s)
     by_time = int(rate * pool.settings.request_timeout_s * _SHARE)

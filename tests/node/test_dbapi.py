@@ -367,3 +367,24 @@ def few_rows(connection):
     connection.execute(f"CREATE TABLE {name} (K INT PRIMARY KEY, V VARCHAR, F DOUBLE)")
     yield name
     connection.execute(f"DROP TABLE {name}")
+
+
+@pytest.mark.parametrize("before", [0, 1, 1023, 1024, 1025, 2500])
+@pytest.mark.parametrize("page_rows", [None, 100])
+def test_what_is_left_is_the_same_by_every_way(address, before, page_rows):
+    numbers = list(range(1, 2501))
+    with dbapi.connect(address, page_rows=page_rows) as connection:
+        for rest in ("fetchall", "fetchmany", "iterate"):
+            cursor = connection.execute("SELECT X FROM SYSTEM_RANGE(1, 2500)")
+            found = [cursor.fetchone() for _ in range(before)]
+            if rest == "iterate":
+                found += list(cursor)
+            else:
+                found += getattr(cursor, rest)(*[3000] * (rest == "fetchmany"))
+            assert [x for (x,) in found] == numbers
+            assert cursor.fetchone() is None and cursor.fetchall() == []
+        if before % (page_rows or 1024) == 0:
+            cursor = connection.execute("SELECT X FROM SYSTEM_RANGE(1, 2500)")
+            for _ in range(before):
+                cursor.fetchone()
+            assert cursor.fetch_numpy()["X"].tolist() == numbers[before:]
