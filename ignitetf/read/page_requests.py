@@ -73,7 +73,10 @@ class PageRequests:
         Args:
             answered: Requests whose answer has begun to arrive.
         """
-        self.ask_units(self._query.pipelined + 1 - self.channel.unanswered + answered)
+        pipelined = self._query.pipelined
+        count = pipelined + 1 - self.channel.unanswered + answered
+        if count > pipelined // 4:  # several by one call, if many are on their way
+            self.ask_units(count)
 
     def begin(self) -> None:
         """Go on to the first of the units that were asked for."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -41,6 +42,8 @@ _MOST_FORMS: Final = 16
 # Heaps get so much more than the average row needs.
 _SLACK: Final = 1.25
 _LEAST_HEAP_BYTES: Final = 64 << 10
+# Copies of values of fewer bytes do not matter where others have so many.
+_LARGE_BYTES: Final = 16 << 10
 # Arrays of so many bytes are taken from the pool by themselves.
 _OWN_BYTES: Final = 512 << 10
 
@@ -199,6 +202,16 @@ def _take_all(pool: BufferPool, sizes: Sequence[int]) -> list[NDArray[np.uint8]]
     return found
 
 
+def _aligned_rows(sizes: Sequence[int]) -> int:
+    """Return of how many rows a multiple is aligned in all columns of these sizes.
+
+    If some values are large, only in the columns of these, as rows left out would waste more memory
+    than a copy of the others takes.
+    """
+    large = [size for size in sizes if size >= _LARGE_BYTES]
+    return max((ALIGNMENT // math.gcd(ALIGNMENT, size) for size in large), default=ALIGNED_ROWS)
+
+
 def _aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
@@ -269,6 +282,7 @@ class BatchBuilder:
         self._done_at, self._used_at = ctypes.addressof(self._done), ctypes.addressof(self._used)
         self._pointer = ctypes.addressof(self._builder)
         self._native = rows_library()
+        self._aligned_rows = _aligned_rows([column.place.size for column in self._columns])
         self._heaps = [c.number for c in self._columns if not c.place.size]
         self.has_dense_keys = self._columns[0].place.size > 0
         self._closed: list[Segment] = []
@@ -431,8 +445,8 @@ class BatchBuilder:
         return memory.column(self._columns[number], rows, self._registry)
 
     def _align(self) -> None:
-        """Leave out rows up to the next place where values of any size are aligned."""
-        rows = min(self._room, -(-self._rows // ALIGNED_ROWS) * ALIGNED_ROWS)
+        """Leave out rows up to the next place where values are aligned."""
+        rows = min(self._room, -(-self._rows // self._aligned_rows) * self._aligned_rows)
         if rows > self._rows:
             for number in self._heaps:
                 self._memory.leave_out(number, self._rows, rows)
