@@ -11,8 +11,10 @@ from sqlalchemy.dialects import registry
 from ignitetf.sqlalchemy.dialect import IgniteDialect
 from ignitetf.sqlalchemy.dml import Merge, merge
 from ignitetf.sqlalchemy.types import TINYINT
+from ignitetf.sqlalchemy.versions import Uuid
 
-__all__ = ["TINYINT", "IgniteDialect", "Merge", "merge"]
+# `Uuid` is SQLAlchemy's own, which 1.4 does not have.
+__all__ = ["TINYINT", "IgniteDialect", "Merge", "Uuid", "merge"]
 
 for _name in ("ignite", "ignite.ignitetf"):
     registry.register(_name, "ignitetf.sqlalchemy.dialect", "IgniteDialect")

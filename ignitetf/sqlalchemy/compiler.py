@@ -11,12 +11,14 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from sqlalchemy import BindParameter, Table, exc, types
+from sqlalchemy import Table, exc, types
 from sqlalchemy.sql.compiler import IdentifierPreparer, SQLCompiler
+from sqlalchemy.sql.elements import BindParameter
 
 from ignitetf.sqlalchemy.dml import Merge
 from ignitetf.sqlalchemy.hidden import KEY, has_hidden_key
 from ignitetf.sqlalchemy.insertion import columns_of, with_column
+from ignitetf.sqlalchemy.versions import autoincrement_column
 
 __all__ = ["IgniteCompiler", "IgnitePreparer"]
 
@@ -59,7 +61,7 @@ class IgniteCompiler(SQLCompiler):  # type: ignore[misc]
 
     def _require_key(self, table: Table, text: str) -> None:
         """Raise CompileError where SQLAlchemy counts on a number that the database gives."""
-        column = table.autoincrement_column
+        column = autoincrement_column(table)
         if column is None or self.preparer.format_column(column) in columns_of(text):
             return
         raise exc.CompileError(

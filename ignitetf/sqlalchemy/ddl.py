@@ -125,6 +125,10 @@ class IgniteTypeCompiler(GenericTypeCompiler):  # type: ignore[misc]
         """Compile FLOAT: REAL has no more than 24 binary digits."""
         return "REAL" if type_.precision is not None and type_.precision <= 24 else "DOUBLE"
 
+    def visit_DOUBLE(self, type_: Any, **kw: Any) -> str:  # noqa: N802
+        """Compile DOUBLE."""
+        return "DOUBLE"
+
     def visit_DOUBLE_PRECISION(self, type_: Any, **kw: Any) -> str:  # noqa: N802
         """Compile DOUBLE."""
         return "DOUBLE"

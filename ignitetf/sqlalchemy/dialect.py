@@ -17,6 +17,7 @@ from ignitetf.sqlalchemy.ddl import CONSTRUCT_ARGUMENTS, IgniteDDLCompiler, Igni
 from ignitetf.sqlalchemy.reflection import Reflection
 from ignitetf.sqlalchemy.types import COLSPECS
 from ignitetf.sqlalchemy.url import arguments
+from ignitetf.sqlalchemy.versions import is_old
 
 __all__ = ["IgniteDialect"]
 
@@ -41,6 +42,8 @@ class IgniteDialect(Reflection, DefaultDialect):  # type: ignore[misc]
     statement_compiler = IgniteCompiler
     ddl_compiler = IgniteDDLCompiler
     type_compiler_cls = IgniteTypeCompiler
+    if is_old:
+        type_compiler = IgniteTypeCompiler
     preparer = IgnitePreparer
     colspecs = COLSPECS
     construct_arguments = CONSTRUCT_ARGUMENTS
@@ -79,6 +82,9 @@ class IgniteDialect(Reflection, DefaultDialect):  # type: ignore[misc]
         from ignitetf import dbapi
 
         return dbapi
+
+    if is_old:
+        dbapi: Any = import_dbapi
 
     def create_connect_args(self, url: Any) -> tuple[list[Any], dict[str, Any]]:
         """Return what a URL says, as arguments of `dbapi.connect`."""
@@ -141,5 +147,7 @@ class IgniteDialect(Reflection, DefaultDialect):  # type: ignore[misc]
         return tuple(int(number) for number in numbers if number.isdigit())
 
     def _get_default_schema_name(self, connection: Any) -> str:
-        found: str = self.normalize_name(connection.connection.dbapi_connection.schema)
+        # SQLAlchemy 1.4 has no wrapper around the first one.
+        raw = getattr(connection.connection, "dbapi_connection", connection.connection)
+        found: str = self.normalize_name(raw.schema)
         return found

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Insert
+from sqlalchemy.sql.dml import Insert
 
 __all__ = ["Merge", "merge"]
 

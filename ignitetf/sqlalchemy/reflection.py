@@ -8,14 +8,15 @@ Source: Apache Ignite 2.17.0. `SYS.TABLE_COLUMNS` has types and defaults in no o
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import Any, Final
 
 from sqlalchemy import exc, text
-from sqlalchemy.engine import reflection
 
 from ignitetf.sqlalchemy.hidden import HIDDEN
 from ignitetf.sqlalchemy.types import of_java, of_result
+from ignitetf.sqlalchemy.versions import cached
 
 __all__ = ["Reflection"]
 
@@ -48,18 +49,18 @@ class Reflection:
     default_schema_name: str | None
     identifier_preparer: Any
 
-    @reflection.cache  # type: ignore[untyped-decorator]
+    @cached
     def get_schema_names(self, connection: Any, **kw: Any) -> list[str]:
         """Return the schemas."""
         return self._names(connection, "SELECT SCHEMA_NAME FROM SYS.SCHEMAS ORDER BY 1")
 
-    @reflection.cache  # type: ignore[untyped-decorator]
+    @cached
     def get_table_names(self, connection: Any, schema: str | None = None, **kw: Any) -> list[str]:
         """Return the tables of a schema."""
         statement = "SELECT TABLE_NAME FROM SYS.TABLES WHERE SCHEMA_NAME = :s ORDER BY 1"
         return self._names(connection, statement, s=self._schema(schema))
 
-    @reflection.cache  # type: ignore[untyped-decorator]
+    @cached
     def get_view_names(self, connection: Any, schema: str | None = None, **kw: Any) -> list[str]:
         """Return the views of a schema, among them the data sets of ignitetf.
 
@@ -76,7 +77,7 @@ class Reflection:
         """Return none: Ignite has no temporary views."""
         return []
 
-    @reflection.cache  # type: ignore[untyped-decorator]
+    @cached
     def has_table(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> bool:
@@ -88,7 +89,7 @@ class Reflection:
         names = {"s": self._schema(schema), "t": self.denormalize_name(table_name)}
         return connection.execute(statement, names).first() is not None
 
-    @reflection.cache  # type: ignore[untyped-decorator]
+    @cached
     def get_view_definition(
         self, connection: Any, view_name: str, schema: str | None = None, **kw: Any
     ) -> str:
@@ -100,7 +101,7 @@ class Reflection:
         found: str = row[0]
         return found
 
-    @reflection.cache  # type: ignore[untyped-decorator]
+    @cached
     def get_columns(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> list[dict[str, Any]]:
@@ -127,7 +128,7 @@ class Reflection:
             raise exc.UnreflectableTableError(
                 f"{names['t']} cannot be read, a view perhaps whose table was dropped: {error.orig}"
             ) from error
-        with result:
+        with contextlib.closing(result):
             return result.cursor.description
 
     def _column(self, name: str, kind: str | None, known: Any) -> dict[str, Any]:
@@ -140,7 +141,7 @@ class Reflection:
             column["default"] = _literal(default, java)
         return {**column, "type": found, "nullable": bool(nullable) and not is_key}
 
-    @reflection.cache  # type: ignore[untyped-decorator]
+    @cached
     def get_pk_constraint(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> dict[str, Any]:
@@ -156,7 +157,7 @@ class Reflection:
         keys.sort(key=lambda name: order.index(name) if name in order else len(order))
         return {"constrained_columns": [self.normalize_name(name) for name in keys], "name": None}
 
-    @reflection.cache  # type: ignore[untyped-decorator]
+    @cached
     def get_indexes(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> list[dict[str, Any]]:
@@ -211,7 +212,7 @@ class Reflection:
         self._require(connection, table_name, schema)
         return []
 
-    @reflection.cache  # type: ignore[untyped-decorator]
+    @cached
     def get_table_options(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> dict[str, Any]:

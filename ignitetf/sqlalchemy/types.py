@@ -1,6 +1,6 @@
 """The types of SQL in Ignite, as types of SQLAlchemy.
 
-**types** -> ddl, reflection, dialect
+versions -> **types** -> ddl, reflection, dialect
 
 Source: Apache Ignite 2.17.0, `SYS.TABLE_COLUMNS`, whose types are classes of Java.
 """
@@ -15,6 +15,8 @@ from typing import Any, Final
 
 from sqlalchemy import types
 
+from ignitetf.sqlalchemy import versions
+
 __all__ = ["COLSPECS", "TINYINT", "of_java", "of_result"]
 
 _UTC: Final = datetime.timezone.utc
@@ -27,7 +29,7 @@ class TINYINT(types.Integer):  # type: ignore[misc]
     __visit_name__ = "TINYINT"
 
 
-class _Uuid(types.Uuid):  # type: ignore[misc]
+class _Uuid(versions.Uuid):  # type: ignore[misc]
     """A UUID of Ignite; with `as_uuid=False` a text in Python."""
 
     def bind_processor(self, dialect: Any) -> Process | None:
@@ -79,7 +81,7 @@ def _processor(found: Any) -> Process | None:
 
 
 COLSPECS: Final[dict[type[Any], type[Any]]] = {
-    types.Uuid: _Uuid,
+    versions.Uuid: _Uuid,
     types.DateTime: _DateTime,
     types.Date: _Date,
     types.LargeBinary: _Binary,
@@ -92,8 +94,8 @@ _OF_JAVA: Final[Mapping[str, Any]] = MappingProxyType(
         "java.lang.Integer": types.INTEGER,
         "java.lang.Long": types.BIGINT,
         "java.lang.Float": types.REAL,
-        "java.lang.Double": types.DOUBLE,
-        "java.util.UUID": types.UUID,
+        "java.lang.Double": versions.DOUBLE,
+        "java.util.UUID": versions.UUID,
         "java.sql.Date": types.DATE,
         "java.sql.Time": types.TIME,
         "java.sql.Timestamp": types.TIMESTAMP,
@@ -111,12 +113,12 @@ _OF_RESULT: Final[Mapping[str, Any]] = MappingProxyType(
         "INT": types.INTEGER,
         "BIGINT": types.BIGINT,
         "REAL": types.REAL,
-        "DOUBLE": types.DOUBLE,
+        "DOUBLE": versions.DOUBLE,
         "DECIMAL": types.DECIMAL,
         "CHAR": types.CHAR,
         "VARCHAR": types.VARCHAR,
         "VARBINARY": types.VARBINARY,
-        "UUID": types.UUID,
+        "UUID": versions.UUID,
         "DATE": types.DATE,
         "TIME": types.TIME,
         "TIMESTAMP": types.TIMESTAMP,

@@ -3,6 +3,7 @@
 import datetime
 import decimal
 import os
+import random
 import threading
 import uuid
 
@@ -10,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 import ignitetf.sqlalchemy as ignite
+from ignitetf.sqlalchemy.grains import TIME_GRAINS
 
 pytestmark = pytest.mark.node
 NAME = f"sa{os.getpid()}"
@@ -40,8 +42,8 @@ def typed(metadata):
         sa.Column("real", sa.Float),
         sa.Column("tiny", ignite.TINYINT),
         sa.Column("flag", sa.Boolean),
-        sa.Column("uid", sa.Uuid),
-        sa.Column("told", sa.Uuid(as_uuid=False)),
+        sa.Column("uid", ignite.Uuid),
+        sa.Column("told", ignite.Uuid(as_uuid=False)),
         sa.Column("day", sa.Date),
         sa.Column("clock", sa.Time),
         sa.Column("moment", sa.DateTime),
@@ -156,11 +158,12 @@ def test_what_ignite_lacks_is_said(engine, metadata):
         metadata.create_all(engine)
     said = " ".join(str(warning.message) for warning in told)
     assert all(word in said for word in ("foreign keys", "unique c", "checks", "unique indexes"))
-    with engine.connect() as connection:
-        with pytest.raises(sa.exc.CompileError, match=r"no autoincrement.*hint: .*uuid4"):
-            connection.execute(one.insert(), {"a": 1})
-        with pytest.raises(sa.exc.InvalidRequestError, match="savepoints"):
-            connection.begin_nested()
+    no_number = pytest.raises(sa.exc.CompileError, match=r"no autoincrement.*hint: .*uuid4")
+    with engine.connect() as connection, no_number:
+        connection.execute(one.insert(), {"a": 1})
+    no_savepoint = pytest.raises(sa.exc.InvalidRequestError, match="savepoints")
+    with engine.begin() as connection, no_savepoint:
+        connection.begin_nested()
     with pytest.raises(sa.exc.ArgumentError, match="do you mean timeout_s"):
         sa.create_engine("ignite://127.0.0.1:1/PUBLIC?timeouts=3").connect()
 
@@ -260,3 +263,40 @@ def test_views_and_data_sets_are_reflected(engine, client, typed_rows):
     assert "select" in found.get_view_definition(name).lower()
     with pytest.raises(sa.exc.NoSuchTableError):
         found.get_columns("no_such_table")
+
+
+def test_time_grains_give_the_beginning(engine, metadata):
+    table = sa.Table(
+        f"{NAME}_times",
+        metadata,
+        sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("ts", sa.TIMESTAMP),
+    )
+    chance = random.Random(5)
+    times = [
+        datetime.datetime(1960, 2, 29)
+        + datetime.timedelta(days=chance.randrange(40_000), microseconds=chance.randrange(10**11))
+        for _ in range(50)
+    ]
+    metadata.create_all(engine)
+    with engine.begin() as connection:
+        connection.execute(table.insert(), [{"id": i, "ts": ts} for i, ts in enumerate(times)])
+        for grain, sql in TIME_GRAINS.items():
+            statement = f"SELECT {sql.format(col='ts')} FROM {table.name} ORDER BY id"
+            found = [row[0] for row in connection.execute(sa.text(statement.replace(":", r"\:")))]
+            assert found == [beginning(grain, ts) for ts in times], grain
+
+
+def beginning(grain, ts):
+    day = ts.replace(hour=0, minute=0, second=0, microsecond=0)
+    return {
+        None: ts,
+        "PT1S": ts.replace(microsecond=0),
+        "PT1M": ts.replace(second=0, microsecond=0),
+        "PT1H": ts.replace(minute=0, second=0, microsecond=0),
+        "P1D": day,
+        "P1W": day - datetime.timedelta(day.weekday()),
+        "P1M": day.replace(day=1),
+        "P3M": day.replace(month=(day.month - 1) // 3 * 3 + 1, day=1),
+        "P1Y": day.replace(month=1, day=1),
+    }[grain]
