@@ -16,6 +16,7 @@ from ignitetf.bench.workloads import Workload
 from ignitetf.errors import ConfigError
 from ignitetf.partitions import MAX_PARTITIONS
 from ignitetf.plan.service import ServiceTimes
+from ignitetf.settings import Settings
 
 __all__ = ["ClusterPlan", "Demand", "make_plan"]
 
@@ -34,6 +35,9 @@ _LEAST_ROWS: Final = 16
 _LEAST_BYTES: Final = 16 << 20
 _LEAST_HEAP: Final = 512 << 20
 _UNANSWERED, _PAGE_COPIES = 3, 2  # requests of a connection; bytes of a page that is made
+# A node takes all rows of a leaf of its index into the heap before it answers a scan: as many as
+# have an item of 12 bytes there. A connection has the scan of one partition open, and the next.
+_LEAF_ROWS, _OPEN_SCANS = 336, 2
 _AHEAD: Final = 2  # batches for each accelerator
 _PAGES_A_READER: Final = 3  # being received, waiting, in use
 
@@ -143,7 +147,7 @@ def make_plan(demand: Demand, times: ServiceTimes) -> ClusterPlan:
     largest = _PARTITION_PAGES * times.page_bytes if readers > 1 else None
     partitions = _partitions(demand, nodes, workers, largest, rules)
     connections = workers * min(max(readers, nodes), max(1, partitions // workers))
-    memory = _memory(demand, times, (nodes, backups), connections, rules)
+    memory = _memory(demand, times, (nodes, backups, partitions), connections, rules)
     worker_memory = _worker_memory(demand, times, per_worker, max(readers, nodes), rules)
     utilisation, slowest = _utilisation(demand, times, nodes, workers, rules)
     return ClusterPlan(
@@ -243,11 +247,11 @@ def _readers(demand: Demand, times: ServiceTimes, workers: int, rules: dict[str,
 def _memory(
     demand: Demand,
     times: ServiceTimes,
-    cluster: tuple[int, int],
+    cluster: tuple[int, int, int],
     connections: int,
     rules: dict[str, str],
 ) -> tuple[int, int]:
-    nodes, backups = cluster
+    nodes, backups, partitions = cluster
     copies = min(nodes, 1 + backups)
     data = _STORED * demand.rows * demand.workload.row_bytes * copies / nodes
     rules["node memory"] = (
@@ -255,10 +259,13 @@ def _memory(
         f" in {100 * _MEMORY_SHARE:.0f} % of it"
     )
     here = math.ceil(connections / nodes)
-    heap = max(_LEAST_HEAP, _PAGE_COPIES * _UNANSWERED * here * times.page_bytes)
+    scan = min(_LEAF_ROWS, math.ceil(demand.rows / partitions)) * demand.workload.row_bytes
+    each = _PAGE_COPIES * _UNANSWERED * times.page_bytes + _OPEN_SCANS * scan
+    heap = max(_LEAST_HEAP, here * each)
     rules["node heap"] = (
         f"{here:,} connections, {_UNANSWERED} requests of each unanswered, for pages of"
-        f" {times.page_bytes / 1e6:.1f} MB that take {_PAGE_COPIES} times as much while they grow;"
+        f" {times.page_bytes / 1e6:.1f} MB that take {_PAGE_COPIES} times as much while they grow,"
+        f" and {_OPEN_SCANS} scans of up to {_LEAF_ROWS} rows, {scan / 1e6:.1f} MB;"
         f" at least {_LEAST_HEAP >> 20} MiB"
     )
     return int(data / _MEMORY_SHARE), int(heap)
@@ -268,10 +275,11 @@ def _worker_memory(
     demand: Demand, times: ServiceTimes, per_worker: int, connections: int, rules: dict[str, str]
 ) -> int:
     batches = per_worker * _AHEAD * demand.workload.batch_bytes
-    pages = connections * _PAGES_A_READER * times.page_bytes
+    pages = connections * _PAGES_A_READER * times.page_bytes + Settings.ahead_bytes
     rules["worker memory"] = (
         f"{_AHEAD} batches of {demand.workload.batch_bytes / 1e6:,.1f} MB for each of {per_worker}"
-        f" accelerators, {_PAGES_A_READER} pages for each of up to {connections:,} connections"
+        f" accelerators, {_PAGES_A_READER} pages for each of up to {connections:,} connections,"
+        f" {Settings.ahead_bytes / 1e6:.0f} MB of rows ahead"
     )
     return batches + pages
 
