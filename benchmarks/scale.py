@@ -228,11 +228,10 @@ def large(args: argparse.Namespace) -> list[dict[str, Any]]:
         "1,024 partitions": (1024, {}),
         "8,192 partitions": (8192, {}),
         "32,768 partitions": (32768, {}),
-        "1,024, copies are read, too": (1024, {"balanced": True}),
-        "8,192, copies are read, too": (8192, {"balanced": True}),
+        "1,024, primary copies only": (1024, {"balanced": False}),
+        "8,192, primary copies only": (8192, {"balanced": False}),
         "8,192, shuffled": (8192, {"seed": 7}),
         "8,192, a node takes 3 times as long": (8192, {"slow": {3: 3.0}}),
-        "the same, copies are read, too": (8192, {"slow": {3: 3.0}, "balanced": True}),
         "8,192, one node is lost at a third": (8192, {"lost": {3: 2.5}}),
         "8,192, 5 nodes are lost, 2 copies": (
             8192,

@@ -311,6 +311,15 @@ class Client(Pool):
             return Source(channel.address, "elsewhere")
         return Source(channel.address, self.place(node))
 
+    def writes_every_copy(self, name: str) -> bool:
+        """Return whether a write to a cache is acknowledged only when all copies have it."""
+        statement = "SELECT WRITE_SYNCHRONIZATION_MODE FROM SYS.CACHES WHERE CACHE_NAME = ?"
+        try:
+            rows = self.sql(statement, (name,)).fetchall()
+        except SqlError:
+            return False
+        return bool(rows) and rows[0][0] == "FULL_SYNC"
+
     def copies(self, name: str) -> list[tuple[int, uuid.UUID]]:
         """Return the partitions of a cache and the nodes with a whole copy of each.
 

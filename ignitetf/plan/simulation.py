@@ -29,6 +29,7 @@ from ignitetf.read.nearest import chosen_copies
 from ignitetf.read.page_query import pipeline_depth
 from ignitetf.read.plan import ScanOrder, Shard
 from ignitetf.read.scan import assign_readers
+from ignitetf.settings import Settings
 
 __all__ = ["Outcome", "Scenario", "simulate"]
 
@@ -60,7 +61,8 @@ class Scenario:
             owners of the partitions.
         asked_nodes: Nodes that workers ask this, in turn; 1 if all have the same first address.
         balanced: Whether copies are read, too, so that nodes have equally many partitions to serve,
-            as `chosen_copies` does; else primary ones only.
+            as readers do where a write waits for every copy; else primary ones only.
+        ahead_bytes: Rows that the connections of a worker hold ahead together, if there are several.
     """
 
     times: ServiceTimes
@@ -80,7 +82,8 @@ class Scenario:
     failover_s: float = 0.2
     map_s: float = 0.0
     asked_nodes: int = 1
-    balanced: bool = False
+    balanced: bool = True
+    ahead_bytes: int = Settings.ahead_bytes
 
 
 @dataclass(frozen=True)
@@ -301,12 +304,14 @@ class _Worker:
         page = scenario.times.page_bytes
         self._pages_left = [max(1, -(-size // page)) for size in sizes]
         mean = sum(scenario.partition_bytes) / len(scenario.partition_bytes)
-        depth = pipeline_depth(mean, page) + 1
+        depth = pipeline_depth(mean, page, scenario.readers) + 1
         self._connection_of: dict[int, _Connection] = {}
         self.connections = []
-        for share in assign_readers(owners, units, scenario.readers):
+        assigned = assign_readers(owners, units, scenario.readers)
+        ahead = scenario.ahead_bytes // len(assigned) // page if len(assigned) > 1 else 0
+        for share in assigned:
             own = [(u, units[u], sizes[u]) for u in share]
-            connection = _Connection(self, own, depth)
+            connection = _Connection(self, own, depth, max(_BUFFERED_PAGES, ahead))
             self.connections.append(connection)
             self._connection_of.update(dict.fromkeys(share, connection))
 
@@ -358,12 +363,16 @@ class _Connection:
         worker: Whose it is.
         units: Number, partition and bytes of each unit.
         depth: Requests that are unanswered at a time.
+        room: Pages that it keeps.
     """
 
-    def __init__(self, worker: _Worker, units: Sequence[tuple[int, int, int]], depth: int) -> None:
+    def __init__(
+        self, worker: _Worker, units: Sequence[tuple[int, int, int]], depth: int, room: int
+    ) -> None:
         self._worker = worker
         self._cluster = worker.cluster
         self._depth = depth
+        self._room = room
         page = self._cluster.scenario.times.page_bytes
         self._wanted: deque[_Page] = deque()
         for unit, partition, size in units:
@@ -411,7 +420,7 @@ class _Connection:
 
     def _decode(self) -> None:
         """Begin with the next page that is here, if the buffer has room."""
-        if self._working or not self._arrived or len(self._kept) > _BUFFERED_PAGES:
+        if self._working or not self._arrived or len(self._kept) > self._room:
             return
         self._working = True
         page = self._arrived.popleft()

@@ -45,6 +45,7 @@ class Query:
         pipelined: Requests that are unanswered at a time on one connection, beside that of the page
             which is being received.
         buffer_bytes: A reader stops receiving while rows of more bytes than this are waiting.
+        ahead_bytes: If there are several readers, they together may hold so much.
         early_bytes: Pages of further units are not asked for while more bytes than this came early.
         run_bytes: Rows are handed over when their pages have about so many bytes.
         times: Receives the times of each scan that has ended.
@@ -56,6 +57,7 @@ class Query:
     page_rows: int
     pipelined: int = 1
     buffer_bytes: int = 2 << 20
+    ahead_bytes: int = 0
     early_bytes: int = 2 << 20
     run_bytes: int = PAGE_BYTES
     times: Times = field(default_factory=Times)

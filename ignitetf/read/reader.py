@@ -304,9 +304,8 @@ class CacheReader:
         A node works on one page of a partition at a time. So that it works on several partitions,
         each connection takes rows apart while those before them are still to come.
         """
-        ahead = self.client.settings.ahead_bytes // self.options.readers
-        held = max(query.buffer_bytes, ahead if self.options.readers > 1 else 0)
-        return replace(query, times=self.times, run_bytes=self.page_bytes, buffer_bytes=held)
+        ahead = self.client.settings.ahead_bytes
+        return replace(query, times=self.times, run_bytes=self.page_bytes, ahead_bytes=ahead)
 
     def collector(self, keys: KeySet | None, pool: BufferPool, ends: Ends) -> Collector:
         """Return what takes the rows of pages apart, for one thread.

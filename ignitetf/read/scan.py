@@ -23,6 +23,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from ignitetf.errors import IgniteTFError
@@ -154,7 +155,7 @@ class _Scan:
         owners = self._owners()
         shares = assign_readers(owners or {}, self._partitions, self._readers)
         streams = [
-            ScanThread(self._client, self.query, share, self._retry, owners)
+            ScanThread(self._client, self._query_of(len(shares)), share, self._retry, owners)
             for share in self._shares(shares, new_collector, ends)
         ]
         units = zip(shares, streams, strict=True)
@@ -168,6 +169,13 @@ class _Scan:
             # them.
             if os.getpid() == self._process:
                 _end(streams, self.query.times)
+
+    def _query_of(self, threads: int) -> Query:
+        """Return the query for each of so many threads."""
+        if threads == 1:
+            return self.query
+        held = max(self.query.buffer_bytes, self.query.ahead_bytes // threads)
+        return replace(self.query, buffer_bytes=held)
 
     def _owners(self) -> dict[int, uuid.UUID] | None:
         try:

@@ -1,6 +1,8 @@
 """Workers read the copies near to them, the same rows as from any others, and say from where."""
 
+import os
 import time
+from collections import Counter
 
 import numpy as np
 import psutil
@@ -12,9 +14,11 @@ from ignitetf import open_rows
 from ignitetf.load.loader import load_dataset
 from ignitetf.net.client import connect
 from ignitetf.read import usage
+from ignitetf.read.nearest import nearest_nodes
 
 pytestmark = [pytest.mark.node, pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(300)]
 
+NAME = f"NEAR{os.getpid()}"
 ROWS, CENTERS = 16_000, ["west", "east", "east"]
 ORDERS = ({}, {"shuffle": 3, "window_bytes": 4 << 20}, {"order": "global", "shuffle": 3})
 
@@ -92,6 +96,28 @@ def test_the_near_copies_are_read_in_the_same_order(cluster, monkeypatch):
             assert sum(each.rows for each in shards) == ROWS
             total = sum(each.checksum for each in shards) % 2**64
             assert total == plain.iteration.checksum
+
+
+def test_equally_near_nodes_are_read_from_evenly(cluster):
+    with connect(cluster.addresses) as client:
+        nodes, loads = client.nodes(), {}
+        for name in ("B0", "B1", "B2"):
+            chosen = nearest_nodes(client, name, nodes)
+            assert chosen == nearest_nodes(client, name, nodes)
+            assert set(chosen.items()) <= set(client.copies(name))
+            loads[name] = sorted(Counter(chosen.values()).values())
+        primaries = client.partition_map("B0").owners
+        assert loads["B0"] == sorted(Counter(primaries.values()).values())
+        assert loads["B2"] == [5, 5, 6]
+        assert max(loads["B1"]) == 6
+        # A write that waits for the primary copy alone may be missing in the others.
+        cache = f"{NAME}_PRIMARY"
+        client.sql(
+            f"CREATE TABLE {cache} (K INT PRIMARY KEY, V INT) WITH"
+            f' "template=partitioned, backups=1, write_synchronization_mode=PRIMARY_SYNC,'
+            f'cache_name={cache}"'
+        )
+        assert nearest_nodes(client, cache, nodes) == client.partition_map(cache).owners
 
 
 def test_a_near_node_that_dies_and_comes_back_costs_no_row(cluster):

@@ -1,7 +1,11 @@
 """Which copy is near, how equally near ones are shared out, and the sums that prove an epoch."""
 
+import random
 import uuid
+from collections import Counter
 
+import hypothesis
+import hypothesis.strategies as st
 import numpy as np
 import pytest
 
@@ -50,6 +54,56 @@ def test_the_nearest_copies_are_read_and_equally_near_ones_by_turns():
     left = chosen_copies(primaries, every, {NODES[2]: 1, NODES[3]: 1})
     assert set(left.values()) == {NODES[2], NODES[3]}
     assert chosen_copies(primaries, [], dict.fromkeys(NODES, 1)) == primaries
+
+
+@st.composite
+def copied(draw):
+    nodes = [uuid.UUID(int=n + 1) for n in range(draw(st.integers(1, 6)))]
+    some = st.lists(st.sampled_from(nodes), min_size=1, unique=True)
+    return nodes, draw(st.lists(some, max_size=25))
+
+
+@hypothesis.given(copied())
+def test_equally_near_nodes_have_as_many_partitions_as_can_be(found):
+    nodes, having = found
+    primaries = {p: copies[0] for p, copies in enumerate(having)}
+    copies = [(p, node) for p, each in enumerate(having) for node in each]
+    distance = dict.fromkeys(nodes, 0)
+    chosen = chosen_copies(primaries, copies, distance)
+    assert chosen == chosen_copies(primaries, copies[::-1], distance)
+    assert sorted(chosen) == list(range(len(having)))
+    assert all(node in having[p] for p, node in chosen.items())
+    loads = Counter(chosen.values())
+    most = max(loads.values(), default=0)
+    assert most == 0 or not fits(having, most - 1)
+
+
+def fits(having, most):
+    """Whether each partition has a node if none takes more than so many (augmenting paths)."""
+    taken = {}
+
+    def place(p, seen):
+        for node in having[p]:
+            if node in seen:
+                continue
+            seen.add(node)
+            held = [q for q, at in taken.items() if at == node]
+            if len(held) < most or any(place(q, seen) for q in held):
+                taken[p] = node
+                return True
+        return False
+
+    return all(place(p, set()) for p in range(len(having)))
+
+
+def test_many_partitions_on_many_nodes_are_evened_out():
+    chance = random.Random(3)
+    nodes = [uuid.UUID(int=n + 1) for n in range(100)]
+    having = [chance.sample(nodes, 2) for _ in range(1024)]
+    primaries = {p: copies[0] for p, copies in enumerate(having)}
+    copies = [(p, node) for p, each in enumerate(having) for node in each]
+    loads = Counter(chosen_copies(primaries, copies, dict.fromkeys(nodes, 0)).values())
+    assert max(loads.values()) == 11 and max(Counter(primaries.values()).values()) > 15
 
 
 def batches_of(*parts):
