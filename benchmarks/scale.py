@@ -6,6 +6,7 @@ reader on each cluster; what other programs take of the processors is measured i
 simulation is told both and predicts the seconds of an epoch. `error` is that; `error_own` is with
 the times of a page from the same epoch, which grow with the number of processes.
 `python benchmarks/scale.py large` simulates 1,000 readers on 100 nodes.
+`python benchmarks/scale.py readers` is no simulation of readers, only of nodes: see `readers`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from readers import readers
 
 from ignitetf.bench.rows import Profile, drop_rows, fill_cache
 from ignitetf.bench.workloads import WORKLOADS
@@ -266,7 +269,7 @@ def _large(
 
 
 def main() -> None:
-    """Run one of the two."""
+    """Run one of the three."""
     if sys.argv[1:2] == ["reader"]:
         address, cache, index, count = sys.argv[2:]
         reader(address, cache, int(index), int(count))
@@ -287,7 +290,18 @@ def main() -> None:
     two.add_argument("--decode-ms", type=float, default=0.0)
     two.add_argument("--network-gbit", type=float, default=25.0)
     two.set_defaults(run=large)
-    for part in (one, two):
+    three = parts.add_parser("readers")
+    three.add_argument("--readers", type=int, default=1000)
+    three.add_argument("--nodes", type=int, default=100)
+    three.add_argument("--partitions-each", type=int, default=1, choices=[1, 2, 4, 8, 16])
+    three.add_argument("--rows", type=int, default=60_000)
+    three.add_argument("--row-bytes", type=int, default=784)
+    three.add_argument("--epochs", type=int, default=2)
+    three.add_argument("--rotate", action="store_true", help="each begins at another address")
+    three.add_argument("--memory", default="512m", help="of the node that is recorded")
+    three.add_argument("--port", type=int, default=10800)
+    three.set_defaults(run=readers)
+    for part in (one, two, three):
         part.add_argument("--output", default="table", choices=["table", "json", "csv"])
     args = parser.parse_args()
     show(args.run(args), args.output)

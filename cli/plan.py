@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+import sys
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
 from ignitetf.cli.options import Connect, connected
-from ignitetf.cli.output import OutputOption, note, show
+from ignitetf.cli.output import OutputOption, note, show, terminal_width
 
 if TYPE_CHECKING:
     from ignitetf.bench.workloads import Workload
     from ignitetf.plan.service import ServiceTimes
 
 app = typer.Typer()
+
+_RULE_WIDTH: Final = 72
 
 
 @app.command()
@@ -56,6 +59,7 @@ def plan(
 
     Example: ignitetf plan --accelerators 64 --workload resnet50 --network-gbit 100
     """
+    import textwrap
     from dataclasses import asdict
 
     from ignitetf.bench.workloads import WORKLOADS
@@ -74,7 +78,11 @@ def plan(
         given = {"workload": workload, "accelerators": accelerators}
         show({**given, **asdict(found), "times": asdict(times)}, output)
         return
-    show(found.as_rows(), output)
+    rows = found.as_rows()
+    if output == "table" and terminal_width(sys.stdout) is None:
+        # Elsewhere than in a terminal, lines are as long as their texts.
+        rows = [{**row, "rule": textwrap.fill(row["rule"], _RULE_WIDTH)} for row in rows]
+    show(rows, output)
     note(
         f"a page of {times.page_bytes / 1e6:.1f} MB: {1e3 * times.page_s:.2f} ms until it is here,"
         f" {1e3 * times.decode_s:.2f} ms to columns; a round trip {1e3 * times.round_trip_s:.2f} ms"

@@ -220,7 +220,7 @@ def _pairs(columns: Sequence[_Column], row: int, width: int | None) -> Iterator[
 
 
 def _folded(cell: str, width: int) -> list[str]:
-    """Break a text into lines of at most so many columns."""
+    """Break a text into lines of at most so many columns, between words where a line has several."""
     if len(cell) <= width and cell.isascii() and "\n" not in cell:
         return [cell]
     lines: list[str] = []
@@ -233,14 +233,26 @@ def _folded(cell: str, width: int) -> list[str]:
 
 
 def _chopped(line: str, width: int) -> Iterator[str]:
-    piece, used = "", 0
+    piece, used, broken = "", 0, False
     for letter in line:
         size = _cell_width(letter)
         if piece and used + size > width:
-            yield piece
-            piece, used = "", 0
+            kept = _whole_words(piece, letter)
+            yield kept
+            piece, broken = piece[len(kept) :], True
+            used = _cell_width(piece)
+        if letter == " " and broken and not piece:  # the break stands for it
+            continue
         piece, used = piece + letter, used + size
-    yield piece
+    if piece:
+        yield piece
+
+
+def _whole_words(piece: str, following: str) -> str:
+    """Return the words of a full line that end in it, or all of it if none does."""
+    if following == " ":
+        return piece
+    return piece[: piece.rfind(" ") + 1] or piece
 
 
 def _padded(cell: str, width: int, right: bool) -> str:

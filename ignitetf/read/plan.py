@@ -213,19 +213,23 @@ class ScanOrder:
         Raises:
             ConfigError: A shard has no row that it could repeat.
         """
+        return self._rows_of_all(shard.count)[shard.index]
+
+    def _rows_of_all(self, count: int) -> Sequence[int]:
+        """Return `rows` of each of `count` shards; one look-up, as its key is all partitions."""
         if not self.known:
-            return _UNBOUNDED
-        if self.even is None or shard.count == 1:
-            return self.own_rows(shard)
-        every = _share_rows(self.partitions, self.counts, shard.count)
+            return [_UNBOUNDED] * count
+        every = _share_rows(self.partitions, self.counts, count)
+        if self.even is None or count == 1:
+            return every
         if self.even == "drop":
-            return min(every)
+            return [min(every)] * count
         if max(every) and not min(every):
             raise ConfigError(
-                f"{shard.count} shards, and one of them has no rows to repeat",
+                f"{count} shards, and one of them has no rows to repeat",
                 hint="load the data with more partitions, or use even='drop'",
             )
-        return max(every)
+        return [max(every)] * count
 
     def windows(self, shard: Shard, epoch: int) -> list[Window]:
         """Return the windows of a shard's epoch, in order."""
@@ -282,8 +286,8 @@ class ScanOrder:
     def _dealt(self, shares: list[list[Piece]], count: int, *, fresh: bool) -> list[list[Piece]]:
         """Deal out the pieces of all shards to `count` shards; a fresh epoch by partitions."""
         if fresh:
-            every = [Shard(i, count) for i in range(count)]
-            return [[Piece(shard, 0, self.rows(shard))] for shard in every]
+            every = enumerate(self._rows_of_all(count))
+            return [[Piece(Shard(i, count), 0, rows)] for i, rows in every]
         left = [p for pieces in shares for p in pieces]
         total = _length(left)
         bounds = [i * total // count for i in range(count + 1)]

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ignitetf.cli.output import Output, as_rows, progress, show, unique
-from ignitetf.cli.tables import CHUNK_ROWS, block_lines, record_lines, table_lines
+from ignitetf.cli.tables import CHUNK_ROWS, _folded, block_lines, record_lines, table_lines
 from ignitetf.cli.values import csv_values, json_texts, jsonable, text
 
 
@@ -226,6 +226,18 @@ def test_long_texts_are_folded_and_numbers_never(monkeypatch):
     assert name == "text"
     assert value + "".join(map("".join, rest)) == "word" * 30
     assert list(block_lines(["a"], [(1,), (2,)], None))[1::2] == ["a  1", "a  2"]
+
+
+@given(st.text(st.sampled_from("ab 界"), max_size=60), st.integers(2, 20))
+def test_words_are_broken_only_where_they_are_longer_than_a_line(text, width):
+    from rich.cells import cell_len
+
+    lines = _folded(text, width)
+    assert all(cell_len(line) <= width for line in lines)
+    assert "".join("".join(lines).split()) == "".join(text.split())
+    words = [word for line in lines for word in line.split()]
+    short = [word for word in text.split() if cell_len(word) <= width]
+    assert all(words.count(word) >= short.count(word) for word in short)
 
 
 def test_a_terminal_shows_rows_while_they_are_read():

@@ -85,3 +85,12 @@ def test_the_command_prints_one_object():
     assert found["workload"] == "resnet50" and found["accelerators"] == 64
     assert found["times"]["measured"] is False
     assert set(found["rules"]) >= {"nodes", "partitions", "copies", "workers", "readers"}
+
+
+def test_rules_are_whole_and_lines_short_where_there_is_no_terminal():
+    words = ["plan", "--accelerators", "64", "--no-measure"]
+    done = CliRunner().invoke(app, words)
+    assert max(map(len, done.stdout.splitlines())) <= 100
+    rules = json.loads(CliRunner().invoke(app, [*words, "--output", "json"]).stdout)["rules"]
+    shown = "".join(done.stdout.split())
+    assert all("".join(rule.split()[:6]) in shown for rule in rules.values())
