@@ -38,7 +38,7 @@ __all__ = [
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
 _DAY: Final = dt.timedelta(days=1)
-_LONG: Final = range(-(1 << 63), 1 << 63)
+_LONGEST: Final = 1 << 63
 _NANOS: Final = 1_000_000
 # Nodes write out all zeros of a number when they compare it.
 _MOST_DIGITS: Final = 100_000
@@ -111,7 +111,8 @@ def encode_parameter(value: Any) -> bytes:
     if isinstance(value, bool):
         return struct.pack("<b?", TypeCode.BOOL, value)
     if isinstance(value, int):
-        if value not in _LONG:
+        # A range would be walked through for a number of a class of its own, as of an IntEnum.
+        if not -_LONGEST <= value < _LONGEST:
             raise _refused(value, "SQL's BIGINT has 64 bits", "pass decimal.Decimal(value)")
         return struct.pack("<bq", TypeCode.LONG, value)
     if isinstance(value, float):
@@ -133,8 +134,12 @@ def encode_parameter(value: Any) -> bytes:
 def _moment(value: Any) -> bytes:
     """Encode a date, a datetime or a time of day."""
     if isinstance(value, dt.datetime):
+        if value != value:
+            raise _refused(value, "it is no moment", "pass None for NULL")
         moment = value if value.tzinfo is not None else value.replace(tzinfo=dt.timezone.utc)
-        return _timestamp((moment - _EPOCH) // _MICROSECOND * 1000)
+        # Those of pandas have nanoseconds, too.
+        nanos = getattr(value, "nanosecond", 0)
+        return _timestamp((moment - _EPOCH) // _MICROSECOND * 1000 + nanos)
     if isinstance(value, dt.date):
         days = value.toordinal() - _EPOCH.toordinal()
         return struct.pack("<bq", TypeCode.DATE, days * (_DAY // _MICROSECOND) // 1000)
@@ -163,7 +168,9 @@ def _numpy_scalar(value: np.generic) -> bytes:
         if np.isnat(value):
             raise _refused(value, "it is no moment", "pass None for NULL")
         if value.dtype == np.dtype(_DAYS):
-            return encode_parameter(value.item())
+            if not isinstance(day := value.item(), dt.date):
+                raise _refused(value, "it is outside the years 1 to 9999")
+            return _moment(day)
         nanos = value.astype("datetime64[ns]")
         if nanos.astype(value.dtype) != value:
             raise _refused(value, "it is outside 1677 to 2262")

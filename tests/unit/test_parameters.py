@@ -2,6 +2,7 @@
 
 import datetime as dt
 import decimal
+import enum
 import struct
 import uuid
 
@@ -78,6 +79,25 @@ def test_datetime64_is_a_moment(unit):
     assert encode_parameter(np.datetime64("2020-01-02")) == encode_parameter(dt.date(2020, 1, 2))
 
 
+def test_numbers_of_a_class_of_their_own_are_numbers():
+    """A test of membership in a range would take years for them."""
+    few = enum.IntEnum("few", {"LOW": -(2**63), "ONE": 1, "HIGH": 2**63 - 1})
+    for member in few:
+        assert encode_parameter(member) == encode_parameter(int(member))
+    with pytest.raises(ConfigError, match="64 bits"):
+        encode_parameter(enum.IntEnum("many", {"MOST": 2**63}).MOST)
+
+
+def test_moments_of_pandas_keep_their_nanoseconds():
+    pandas = pytest.importorskip("pandas")
+    for text in ("2020-01-01 00:00:00.123456789", "1969-12-31 23:59:59.999999999"):
+        moment = pandas.Timestamp(text)
+        same = encode_parameter(np.datetime64(text))
+        assert encode_parameter(moment) == encode_parameter(moment.tz_localize("UTC")) == same
+    with pytest.raises(ConfigError, match="no moment"):
+        encode_parameter(pandas.NaT)
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -94,6 +114,8 @@ def test_datetime64_is_a_moment(unit):
         dt.time(1, tzinfo=ZONE),
         np.datetime64("NaT"),
         np.datetime64("3000-01-01T00:00:00"),
+        np.datetime64("20000-01-01"),
+        np.datetime64("-0100-01-01"),
         np.complex64(1),
         np.longdouble(1),
         np.timedelta64(1, "s"),
