@@ -108,7 +108,7 @@ _SAID: Final = (
     (re.compile(r"data conversion error|value conversion failed|value too long|out of range|for a maximum precision|"
                 r"value for a column|incorrect.*date|division by zero|cannot parse", re.I),
      DataError),
-    (re.compile(r"cancell?ed|timeout", re.I), OperationalError),
+    (re.compile(r"cancell?ed|timeout|modified concurrently", re.I), OperationalError),
     (re.compile(r"not supported|unsupported|feature is not", re.I), NotSupportedError),
 )  # fmt: skip
 _KINDS: Final[tuple[tuple[type[IgniteTFError], type[Error]], ...]] = (

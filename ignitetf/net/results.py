@@ -130,7 +130,8 @@ class Result:
                     rows = fitting_rows(self._pool, small, seconds, whole=whole)
                     if rows is None:
                         return None
-                    return self._begun_again(request(rows, timeout_s, only_query), wait_s)
+                    begun = self._begun_beside if whole else self._begun_again
+                    return begun(request(rows, timeout_s, only_query), wait_s)
 
                 if (larger := again(False)) is not None:
                     page = larger
@@ -156,6 +157,27 @@ class Result:
         number = self._channel.send(OpCode.QUERY_SQL_FIELDS, request)
         self._channel.receive(closed)
         return self._begun(number, wait_s)
+
+    def _begun_beside(self, request: bytes, wait_s: float) -> Page | None:
+        """Give up the cursor for that of another request, if that still has the same columns.
+
+        Its columns were told already. None if they changed meanwhile, or the table is gone: then
+        the cursor goes on.
+        """
+        assert self._channel is not None
+        number = self._channel.send(OpCode.QUERY_SQL_FIELDS, request)
+        try:
+            body = self._channel.receive(number, timeout_s=wait_s)
+        except ServerError:
+            return None
+        cursor, columns, page = read_named_sql_page(body)
+        is_same = columns == self.columns
+        if is_same:
+            cursor, self._cursor = self._cursor, cursor
+        # The node closes one by itself once its only page was sent.
+        if is_same or page.more:
+            self._channel.call(OpCode.RESOURCE_CLOSE, cursor_request(cursor))
+        return page if is_same else None
 
     def _begin_whole(self) -> None:
         """Begin again with larger pages, if that is worth it, and only the first one has come."""

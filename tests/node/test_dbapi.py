@@ -388,3 +388,33 @@ def test_what_is_left_is_the_same_by_every_way(address, before, page_rows):
             for _ in range(before):
                 cursor.fetchone()
             assert cursor.fetch_numpy()["X"].tolist() == numbers[before:]
+
+
+@pytest.mark.parametrize("rows", [1025, 5000])
+@pytest.mark.parametrize(
+    "change", ["ALTER TABLE {} ADD COLUMN N INT", "ALTER TABLE {} DROP COLUMN B", "DROP TABLE {}"]
+)
+@pytest.mark.parametrize("rest", ["fetchall", "fetch_numpy", "fetch_arrow_table"])
+def test_a_table_that_changes_amid_a_query_keeps_its_columns(address, rows, change, rest):
+    """All rows are asked for again with larger pages: of these columns, or the node refuses."""
+    name = f"AMID{os.getpid()}"
+    with dbapi.connect(address) as connection:
+        connection.execute(f"DROP TABLE IF EXISTS {name}")
+        connection.execute(f"CREATE TABLE {name} (K INT PRIMARY KEY, A INT, B INT)")
+        fill = f"INSERT INTO {name} (K, A, B) SELECT X, X, X FROM SYSTEM_RANGE(1, ?)"
+        connection.execute(fill, [rows])
+        cursor = connection.execute(f"SELECT * FROM {name}")
+        told = cursor.description
+        connection.execute(change.format(name))
+        try:
+            found = getattr(cursor, rest)()
+        except dbapi.OperationalError as error:
+            assert "modified concurrently" in str(error)
+            assert connection.execute("SELECT 1").fetchall() == [(1,)]
+            return
+        finally:
+            connection.execute(f"DROP TABLE IF EXISTS {name}")
+        columns = found if rest == "fetchall" else [np.asarray(found[n]).tolist() for n in "KAB"]
+        same = columns if rest == "fetchall" else list(zip(*columns, strict=True))
+        assert sorted(same) == [(n, n, n) for n in range(1, rows + 1)]
+        assert cursor.description == told
