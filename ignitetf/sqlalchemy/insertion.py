@@ -19,6 +19,9 @@ def columns_of(text: str) -> list[str]:
 def with_column(text: str, name: str, value: str) -> str:
     """Return an INSERT with one column more, which has the same expression in each row.
 
+    It comes first: Ignite makes a query of an INSERT with an expression, which it cannot read
+    itself if the first column is called INDEX.
+
     Args:
         text: `INSERT INTO T (A, B) VALUES (?, ?), (?, ?)`, or the same with a query.
         name: Of the column, quoted where it needs that.
@@ -27,21 +30,21 @@ def with_column(text: str, name: str, value: str) -> str:
     groups = list(_groups(text))
     if not groups:
         return f"{text.replace('DEFAULT VALUES', '').rstrip()} ({name}) VALUES ({value})"
-    _, end = groups[0]
-    head, rest = f"{_longer(text[:end], name)})", text[end + 1 :]
-    if not rest.lstrip().upper().startswith("VALUES"):
-        query = f"({rest.strip()}) AS IGNITETF_ROWS"
-        return f"{head} SELECT IGNITETF_ROWS.*, {value} FROM {query}"  # nosec B608
+    start, end = groups[0]
+    head = text[:start] + _longer(text[start : end + 1], name)
+    if not text[end + 1 :].lstrip().upper().startswith("VALUES"):
+        query = f"({text[end + 1 :].strip()}) AS IGNITETF_ROWS"
+        return f"{head} SELECT {value}, IGNITETF_ROWS.* FROM {query}"  # nosec B608
     parts, done = [head], end + 1
-    for _, end in groups[1:]:
-        parts.append(f"{_longer(text[done:end], value)})")
+    for start, end in groups[1:]:
+        parts += [text[done:start], _longer(text[start : end + 1], value)]
         done = end + 1
     return "".join(parts) + text[done:]
 
 
 def _longer(text: str, item: str) -> str:
-    """Append an item to a list whose closing parenthesis is cut off."""
-    return f"{text}{'' if text.rstrip().endswith('(') else ', '}{item}"
+    """Put an item before those of a list in parentheses."""
+    return f"({item}{', ' if text[1:-1].strip() else ''}{text[1:]}"
 
 
 def _groups(text: str) -> Iterator[tuple[int, int]]:

@@ -139,3 +139,20 @@ def test_polars_and_duckdb_read_through_the_engine(engine):
             assert duckdb.sql("SELECT SUM(X), COUNT(Y) FROM items").fetchall() == [(6, 2)]
     finally:
         sa.Table(name, sa.MetaData(), sa.Column("x")).drop(engine, checkfirst=True)
+
+
+@pytest.mark.parametrize("method", [None, "multi"])
+@pytest.mark.parametrize("first", ["index", "INDEX", "is", "user", "select", "a b"])
+def test_frames_are_written_with_their_index_and_any_first_column(engine, method, first):
+    name = f"{NAME}_first"
+    frame = pd.DataFrame({"b": [1, 2, 3]}, index=pd.Index([7, 8, 9], name=first))
+    try:
+        for how in ("replace", "append"):
+            frame.to_sql(name, engine, if_exists=how, method=method)
+        found = pd.read_sql_table(name, engine)
+        back = "index" if first == "INDEX" else first
+        assert sorted(zip(found[back], found.b, strict=True)) == sorted(
+            [(7, 1), (8, 2), (9, 3)] * 2
+        )
+    finally:
+        sa.Table(name, sa.MetaData(), sa.Column("b")).drop(engine, checkfirst=True)
