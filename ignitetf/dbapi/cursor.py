@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ignitetf.dbapi.errors import InterfaceError, ProgrammingError, pep_249
+from ignitetf.dbapi.errors import DataError, InterfaceError, ProgrammingError, pep_249
 from ignitetf.errors import MissingExtra, SqlError
 from ignitetf.net.redirect import run
 from ignitetf.net.results import Result, run_batch
@@ -216,8 +216,19 @@ class Cursor:
         return pa.table(columns, names=names)
 
     def fetch_df(self) -> Any:
-        """Return all rows that are left as a `pandas.DataFrame`, made from an Arrow table."""
-        return self.fetch_arrow_table().to_pandas()
+        """Return all rows that are left as a `pandas.DataFrame`, made from an Arrow table.
+
+        Raises:
+            DataError: A day is outside the years 1 to 9999; or as of `fetch_arrow_table`.
+        """
+        table = self.fetch_arrow_table()
+        try:
+            return table.to_pandas()
+        except (ValueError, OverflowError) as error:
+            raise DataError(
+                f"the result has a value that pandas cannot hold: {error}",
+                hint="take fetch_arrow_table() or fetch_numpy()",
+            ) from error
 
     def __arrow_c_schema__(self) -> object:
         """Return the types of the columns as an Arrow schema (PyCapsule)."""

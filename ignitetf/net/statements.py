@@ -86,6 +86,12 @@ def statement_request(
         raise ConfigError(
             f"timeout_s={timeout_s}", hint=f"above 0, up to {_LONGEST_STATEMENT_S} seconds"
         )
+    try:
+        statement.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f"the statement has half of a surrogate pair, no character, at {error.start}"
+        ) from error
     return sql_request(
         schema,
         by_value(statement, params),

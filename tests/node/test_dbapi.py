@@ -418,3 +418,17 @@ def test_a_table_that_changes_amid_a_query_keeps_its_columns(address, rows, chan
         same = columns if rest == "fetchall" else list(zip(*columns, strict=True))
         assert sorted(same) == [(n, n, n) for n in range(1, rows + 1)]
         assert cursor.description == told
+
+
+def test_a_day_before_the_years_of_python_is_told_and_comes_by_numpy(connection):
+    query = "SELECT DATE '0001-01-01' D"  # two days earlier where the calendar goes on backwards
+    for take in ("fetchall", "fetch_df"):
+        with pytest.raises(dbapi.DataError, match="out of range"):
+            getattr(connection.execute(query), take)()
+    assert connection.execute(query).fetch_numpy()["D"] == [np.datetime64("0000-12-30")]
+
+
+def test_a_statement_with_half_a_character_is_refused(connection):
+    with pytest.raises(dbapi.ProgrammingError, match="surrogate"):
+        connection.execute("SELECT '\ud800'")
+    assert connection.execute("SELECT 1").fetchall() == [(1,)]
