@@ -23,7 +23,7 @@ from typer.main import get_command
 
 from ignitetf.errors import IgniteTFError, MissingExtra
 
-__all__ = ["Command", "LazyGroup", "UsageError", "end_at_request", "prepare"]
+__all__ = ["Command", "LazyGroup", "UsageError", "prepare"]
 
 # Raised by a command for options that cannot be combined: exit code 2.
 # Some versions of Typer include Click, others depend on it; the base classes of its public
@@ -167,19 +167,6 @@ def prepare(app: typer.Typer) -> typer.Typer:
         if group.typer_instance is not None:
             prepare(group.typer_instance)
     return app
-
-
-def end_at_request() -> None:
-    """Make SIGTERM and SIGHUP end a command like Ctrl-C, so that it cleans up."""
-
-    def end(number: int, frame: object) -> None:
-        raise KeyboardInterrupt(number)
-
-    for name in ("SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)
-        # nohup and a shell's background jobs ignore signals deliberately.
-        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
-            signal.signal(number, end)
 
 
 def _interruption(error: BaseException | None) -> KeyboardInterrupt | None:

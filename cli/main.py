@@ -11,7 +11,8 @@ from typing import Annotated
 
 import typer
 
-from ignitetf.cli.group import LazyGroup, end_at_request
+from ignitetf.cli.group import LazyGroup
+from ignitetf.cli.interrupts import end_at_request
 
 __all__ = ["COMMANDS", "app", "main"]
 

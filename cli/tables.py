@@ -236,7 +236,7 @@ def _chopped(line: str, width: int) -> Iterator[str]:
     piece, used, broken = "", 0, False
     for letter in line:
         size = _cell_width(letter)
-        if piece and used + size > width:
+        while piece and used + size > width:
             kept = _whole_words(piece, letter)
             yield kept
             piece, broken = piece[len(kept) :], True

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ignitetf.cli.output import Output, as_rows, progress, show, unique
@@ -229,6 +229,7 @@ def test_long_texts_are_folded_and_numbers_never(monkeypatch):
 
 
 @given(st.text(st.sampled_from("ab 界"), max_size=60), st.integers(2, 20))
+@example(" aaa界", 4)
 def test_words_are_broken_only_where_they_are_longer_than_a_line(text, width):
     from rich.cells import cell_len
 

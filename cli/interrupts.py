@@ -1,0 +1,106 @@
+"""Ctrl-C and SIGTERM that end a command even where a library would lose them.
+
+A signal becomes a KeyboardInterrupt in whatever code runs. Optional imports below a bare `except:`
+(TensorFlow has some) take it for a missing package, and what is raised in a `__del__` or in the
+callback of a weak reference goes nowhere. The command would run on, so it is raised again.
+"""
+
+from __future__ import annotations
+
+import atexit
+import signal
+import sys
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any, Final, NamedTuple
+
+__all__ = ["end_at_request"]
+
+_AGAIN_S: Final = 0.02
+# The function of importlib that imports one module; its local `name` is the module's.
+_IMPORTING: Final = "_find_and_load"
+_IMPORTLIB: Final = "<frozen importlib._bootstrap>"
+
+
+class _Raised(NamedTuple):
+    """A request that was raised where it may be lost."""
+
+    number: int
+    # The outermost import that was going on; None if it is known to be lost.
+    during: FrameType | None
+
+
+_raised: _Raised | None = None
+
+
+def end_at_request() -> None:
+    """Make SIGINT, SIGTERM and SIGHUP end a command by a KeyboardInterrupt, so that it cleans up.
+
+    Its argument is the number of the signal.
+    """
+    for name, default in _DEFAULTS.items():
+        number = getattr(signal, name, None)
+        # nohup and a shell's background jobs ignore signals deliberately.
+        if number is not None and signal.getsignal(number) is default:
+            signal.signal(number, _end)
+    if hasattr(signal, "setitimer"):
+        signal.signal(signal.SIGALRM, _end_if_lost)
+        # Python gives up its handlers as it ends, and would be killed by the alarm then.
+        atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)
+        sys.unraisablehook = _lost
+
+
+_DEFAULTS: Final = {
+    "SIGINT": signal.default_int_handler,
+    "SIGTERM": signal.SIG_DFL,
+    "SIGHUP": signal.SIG_DFL,
+}
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    if (during := _outermost_import(frame)) is not None:
+        _look_again(_Raised(number, during))
+    raise KeyboardInterrupt(number)
+
+
+def _lost(what: Any) -> None:
+    """Report an error that Python cannot raise, or have it raised elsewhere if it is a request."""
+    if issubclass(what.exc_type, KeyboardInterrupt):
+        number = what.exc_value.args[0] if what.exc_value.args else signal.SIGINT
+        _look_again(_Raised(number, None))
+    else:
+        sys.__unraisablehook__(what)
+
+
+def _look_again(raised: _Raised) -> None:
+    global _raised
+    if hasattr(signal, "setitimer"):
+        _raised = raised
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+
+
+def _end_if_lost(_: int, frame: FrameType | None) -> None:
+    global _raised
+    raised, _raised = _raised, None
+    if raised is not None and (raised.during is None or _goes_on(raised.during, frame)):
+        _end(raised.number, frame)
+
+
+def _goes_on(importing: FrameType, frame: FrameType | None) -> bool:
+    """Whether an import continues, or has come to a good end."""
+    return importing in _callers(frame) or importing.f_locals.get("name") in sys.modules
+
+
+def _outermost_import(frame: FrameType | None) -> FrameType | None:
+    imports = [
+        caller
+        for caller in _callers(frame)
+        if caller.f_code.co_name == _IMPORTING and caller.f_code.co_filename == _IMPORTLIB
+    ]
+    return imports[-1] if imports else None
+
+
+def _callers(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
