@@ -20,32 +20,60 @@ from ignitetf.net.client import Client
 from ignitetf.net.together import together
 from ignitetf.tables.caches import create_cache, create_table, has_table
 from ignitetf.tables.removal import caches_of, index_table
-from ignitetf.tables.spec import CacheSpec
+from ignitetf.tables.spec import CacheSpec, require_room_for
 from ignitetf.tables.storage import Storage
 from ignitetf.tables.views import require_free, rows_table
+from ignitetf.wire.cluster import PartitionMap
 from ignitetf.wire.schema import Schema
 
-__all__ = ["create_caches", "require_new_names", "views_of"]
+__all__ = ["create_caches", "require_new_names", "require_room_for_caches", "views_of"]
 
 
-def create_caches(client: Client, schema: Schema, cache: str, options: LoadOptions) -> None:
-    """Create the caches and tables of a data set."""
+def create_caches(
+    client: Client, schema: Schema, cache: str, options: LoadOptions, *, checked: bool = False
+) -> PartitionMap | None:
+    """Create the caches and tables of a data set.
+
+    Args:
+        client: The connection.
+        schema: The records.
+        cache: Name of the cache of the records.
+        options: How they are stored.
+        checked: Whether `require_room_for_caches` was called, and there are no such caches.
+
+    Returns:
+        The partition map of the cache, if a number of partitions was asked for.
+    """
+    spec, *others = _specs(schema, cache, options)
+    if options.layout == "rows" and options.sql:
+        table = rows_table(cache)
+        return create_table(client, schema, table, spec, options.index, checked=checked)
+    found = create_cache(client, spec, checked=checked)
+    for slim in others:
+        fields, table = index_schema(schema, options.index), rows_table(slim.name)
+        create_table(client, fields, table, slim, options.index, checked=checked)
+    return found
+
+
+def require_room_for_caches(
+    client: Client, schema: Schema, cache: str, options: LoadOptions
+) -> None:
+    """Raise ServerOverloaded unless the node has room for each of the caches of a data set."""
+    for spec in _specs(schema, cache, options):
+        require_room_for(client, spec)
+
+
+def _specs(schema: Schema, cache: str, options: LoadOptions) -> list[CacheSpec]:
+    """Return what the caches of a data set shall be; that of the records is the first."""
     spec = CacheSpec(
         cache,
         partitions=options.partitions,
         backups=options.backups,
         affinity_key=schema.affinity_key,
     )
-    if options.layout == "blocks":
-        create_cache(client, spec)
-        if options.index:
-            slim = index_schema(schema, options.index)
-            beside = replace(spec, name=index_table(cache))
-            create_table(client, slim, rows_table(beside.name), beside, options.index)
-    elif options.sql:
-        create_table(client, schema, rows_table(cache), spec, options.index)
-    else:
-        create_cache(client, spec)
+    if options.layout == "blocks" and options.index:
+        return [spec, replace(spec, name=index_table(cache))]
+    return [spec]
 
 
 def views_of(name: str, cache: str, storage: Storage, schema: Schema) -> dict[str, str]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection
-from dataclasses import replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -29,9 +29,10 @@ from ignitetf.tables.lease import Lease
 from ignitetf.tables.removal import index_table
 from ignitetf.wire.block_keys import BlockKeys
 from ignitetf.wire.blocks import block_schema
+from ignitetf.wire.cluster import NodeEndpoint, PartitionMap
 from ignitetf.wire.schema import Batch, Column, Schema
 
-__all__ = ["Filler", "Progress", "index_schema"]
+__all__ = ["Filler", "Owners", "Progress", "index_schema", "register_entries"]
 
 Progress = Callable[[int, int], None]
 
@@ -40,6 +41,14 @@ _NOTE_S: Final = 2.0
 # It waits for all that is under way, which costs a distant link two round trips: so there are at
 # least so many between two.
 _NOTE_TRIPS: Final = 100
+
+
+@dataclass(frozen=True)
+class Owners:
+    """Which nodes hold the partitions of a cache."""
+
+    partitions: PartitionMap
+    nodes: Sequence[NodeEndpoint]
 
 
 class Filler:
@@ -72,11 +81,14 @@ class Filler:
         self._skipped_before = journal.skipped
         self._cut_at: int | None = None
 
-    def run(self, *, fresh: bool) -> None:
+    def run(self, *, fresh: bool, owners: Owners | None = None) -> None:
         """Write all rows from the journal's position to the end of the source.
+
+        At the end the journal says so; the caller stores it.
 
         Args:
             fresh: Whether the cache is empty, so that no row can replace an older one.
+            owners: Those of the cache, if they are known and its types registered.
 
         Raises:
             LoadInterrupted: The cluster did not come back, or refused; what is stored is kept.
@@ -85,7 +97,7 @@ class Filler:
         while True:
             before = self.journal.position
             try:
-                return self._fill(fresh=fresh)
+                return self._fill(owners, fresh=fresh)
             except FAILURES as error:
                 if self.journal.position > before:
                     backoff.progress()
@@ -93,7 +105,7 @@ class Filler:
                 wait_s = backoff.wait_s(error, self.client.settings.idle_timeout_s)
                 if wait_s is not None:
                     time.sleep(wait_s)
-                    fresh = False
+                    fresh, owners = False, None
                     continue
                 if self.journal.rows == 0 and self.journal.mode != "append":
                     # Nothing is known to be stored, so the caller decides what to do with the
@@ -101,7 +113,7 @@ class Filler:
                     raise
                 raise interrupted_error(self.journal, error) from error
 
-    def _fill(self, *, fresh: bool) -> None:
+    def _fill(self, owners: Owners | None, *, fresh: bool) -> None:
         journal = self.journal
         self._skipped_before = journal.skipped
         with contextlib.ExitStack() as stack:
@@ -109,7 +121,7 @@ class Filler:
             # created.
             asked = journal.partitions if fresh else None
             partitions = asked or self.client.partition_count(journal.cache)
-            writer = stack.enter_context(self._writer(partitions, overwrite=not fresh))
+            writer = stack.enter_context(self._writer(partitions, owners, overwrite=not fresh))
             slim = stack.enter_context(self._slim_writer()) if self.slim_fields else None
             keys = BlockKeys(partitions, journal.blocks)
             blocks = None
@@ -135,16 +147,17 @@ class Filler:
                     break
                 if time.monotonic() >= next_note and (blocks is None or blocks.empty):
                     self._note(writer, slim, blocks)
+                    self._store_journal()
                     next_note = time.monotonic() + note_s
             if blocks is not None:
                 blocks.write()
             self._note(writer, slim, blocks)
             if blocks is not None and not fresh:
-                self.lease.check()
+                self._store_journal()
                 trim(self.client, journal.cache, keys)
 
     def _note(self, writer: Writer, slim: Writer | None, blocks: Blocks | None) -> None:
-        """Flush everything, then record it in the journal."""
+        """Flush everything, then note it in the journal."""
         writer.flush()
         if slim is not None:
             slim.flush()
@@ -157,34 +170,40 @@ class Filler:
         if blocks is not None:
             journal.blocks = tuple(blocks.keys.used.tolist())
             journal.block_rows = blocks.block_rows
-        self.lease.check()
-        write_journal(self.client, journal)
 
-    def _writer(self, partitions: int, *, overwrite: bool) -> Writer:
+    def _store_journal(self) -> None:
+        self.lease.check()
+        write_journal(self.client, self.journal)
+
+    def _writer(self, partitions: int, owners: Owners | None, *, overwrite: bool) -> Writer:
         journal = self.journal
-        entries = block_schema(journal.schema) if self.layout == "blocks" else journal.schema
-        _, found, nodes = together(
-            self.client,
-            lambda: register_types(self.client, entries),
-            lambda: self.client.partition_map(journal.cache),
-            self.client.nodes,
-        )
+        owners = owners or self._find_owners()
         # Without a partition map the cache has its own affinity function, so rows by partition are
         # unknown.
-        counted = partitions if found.count > 0 else None
+        counted = partitions if owners.partitions.count > 0 else None
         writer = Writer(
             self.client,
             journal.cache,
             journal.schema,
-            entry_schema=entries,
+            entry_schema=_entry_schema(journal),
             partitions=counted,
-            nodes=[node.node_id for node in nodes],
+            nodes=[node.node_id for node in owners.nodes],
             overwrite=overwrite,
             streamer=self.streamer,
             check_lease=self.lease.check,
         )
         writer.totals = journal.totals(counted)
         return writer
+
+    def _find_owners(self) -> Owners:
+        """Find who holds the partitions, and register the types of the entries."""
+        found, nodes, _ = together(
+            self.client,
+            lambda: self.client.partition_map(self.journal.cache),
+            self.client.nodes,
+            lambda: register_entries(self.client, self.journal),
+        )
+        return Owners(found, nodes)
 
     def _slim_writer(self) -> Writer:
         schema = index_schema(self.journal.schema, self.slim_fields)
@@ -213,6 +232,15 @@ class Filler:
             assert name is not None
             return Column({**key.values, name: self._moved(key.values[name])})
         return Column(np.asarray(key.values) + self.journal.key_base)
+
+
+def register_entries(client: Client, journal: Journal) -> None:
+    """Register the binary types of the entries that a load writes."""
+    register_types(client, _entry_schema(journal))
+
+
+def _entry_schema(journal: Journal) -> Schema:
+    return block_schema(journal.schema) if journal.storage.layout == "blocks" else journal.schema
 
 
 def _note_seconds(client: Client) -> float:

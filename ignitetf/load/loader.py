@@ -100,8 +100,11 @@ def load_dataset(
         partitions, backups, layout, columns, limit, sql, opening, streamer, fitting
     )
     with contextlib.nullcontext(client) if client is not None else connect() as connected:
-        check_target(connected, opened, cache, if_exists)
-        return _run(_loads(connected, opened, cache, options, on_progress), if_exists)
+        loads = _loads(connected, opened, cache, options, on_progress)
+        if len(loads) > 1:
+            # Else a further table would be found after the first is loaded.
+            check_target(connected, opened, cache, if_exists)
+        return _run(loads, if_exists)
 
 
 def check_target(client: Client, source: Source, cache: str, if_exists: IfExists) -> None:

@@ -26,8 +26,13 @@ from ignitetf.load.checks import (
     require_same_storage,
 )
 from ignitetf.load.copy import copy_entries
-from ignitetf.load.data_set import create_caches, require_new_names, views_of
-from ignitetf.load.fill import Filler, Progress, index_schema
+from ignitetf.load.data_set import (
+    create_caches,
+    require_new_names,
+    require_room_for_caches,
+    views_of,
+)
+from ignitetf.load.fill import Filler, Owners, Progress, index_schema, register_entries
 from ignitetf.load.finish import entries_of, manifest_of, require_stored, successor
 from ignitetf.load.journal import Journal, Mode, drop_journal, read_journal, write_journal
 from ignitetf.load.options import LoadOptions, LoadReport
@@ -43,6 +48,7 @@ from ignitetf.tables.storage import IfExists, Storage
 from ignitetf.tables.typenames import with_free_name
 from ignitetf.tables.views import publish, sql_kinds, switch
 from ignitetf.wire.blocks import block_schema
+from ignitetf.wire.cluster import PartitionMap
 
 __all__ = ["Load"]
 
@@ -225,19 +231,26 @@ class Load:
         if self.options.layout == "blocks":
             slim = index_schema(self.schema, self.options.index)
             stored = [block_schema(self.schema), slim]
-        _, named = together(
+        self._choose_partitions(journal)
+        _, named, _, nodes = together(
             self.client,
             lambda: self._require_new_names(journal),
             lambda: with_free_name(self.client, self.schema, stored),
+            lambda: require_room_for_caches(self.client, self.schema, journal.cache, self.options),
+            self.client.nodes,
         )
         journal.schema = self.schema = named
-        self._choose_partitions(journal)
-        self._note(journal)
         made = False
         try:
-            self._create_new(journal)
+            together(
+                self.client,
+                lambda: self._note(journal),
+                lambda: register_entries(self.client, journal),
+            )
+            found = self._create_new(journal)
             made = True
-            return self._fill(journal, fresh=True)
+            owners = None if found is None else Owners(found, nodes)
+            return self._fill(journal, fresh=True, owners=owners)
         except BaseException as error:
             # Once SQL shows a replacement, it may be the only copy of the data set.
             if journal.phase == "load" and not _is_kept(error, made=made):
@@ -249,7 +262,7 @@ class Load:
         if journal.cache == self.name:
             require_new_names(self.client, self.name, journal.storage, self.schema, [])
 
-    def _fill(self, journal: Journal, *, fresh: bool) -> LoadReport:
+    def _fill(self, journal: Journal, *, fresh: bool, owners: Owners | None = None) -> LoadReport:
         Filler(
             self.client,
             self.source,
@@ -257,25 +270,36 @@ class Load:
             self.lease,
             self.on_progress,
             streamer=self.options.streamer,
-        ).run(fresh=fresh)
+        ).run(fresh=fresh, owners=owners)
         manifest = manifest_of(journal, self.source)
-        _, old = together(
+        views = self._views(self.name, journal) if fresh or journal.mode == "new" else {}
+        self.lease.check()
+        _, _, old, _ = together(
             self.client,
+            lambda: write_journal(self.client, journal),
             lambda: require_stored(self.client, journal, manifest, self.source.key_name),
             lambda: read_manifest(self.client, self.name),
+            lambda: views and self.client.has_views,
         )
         self.lease.check()
-        if old is None or old.options.load != journal.load:
-            write_manifest(self.client, successor(self.client, old, manifest, journal.mode))
         if journal.mode == "replace":
+            self._record(old, manifest, journal)
             journal.phase = "move"
             write_journal(self.client, journal)
             self._take_place(journal)
             return self._report(journal)
-        if fresh or journal.mode == "new":
-            publish(self.client, self._views(self.name, journal))
+        together(
+            self.client,
+            lambda: self._record(old, manifest, journal),
+            lambda: publish(self.client, views),
+        )
         self._drop_journal()
         return self._report(journal)
+
+    def _record(self, old: Manifest | None, manifest: Manifest, journal: Journal) -> None:
+        """Write the manifest, unless this load has done so before it was interrupted."""
+        if old is None or old.options.load != journal.load:
+            write_manifest(self.client, successor(self.client, old, manifest, journal.mode))
 
     def _choose_partitions(self, journal: Journal) -> None:
         """Give a new cache as many partitions as fit its rows, unless a number was requested."""
@@ -283,21 +307,21 @@ class Load:
             journal.partitions = self.options.fitting_partitions
             self.options = replace(self.options, partitions=journal.partitions)
 
-    def _create_new(self, journal: Journal) -> None:
+    def _create_new(self, journal: Journal) -> PartitionMap | None:
         """Create the caches; where the cluster lacks the chosen number, with that of its own."""
         try:
-            self._create(journal.cache)
+            return self._create(journal.cache, checked=True)
         except ConfigError as error:
             if self.requested is not None or "partitions" not in error.fields:
                 raise
             journal.partitions = None
             self.options = replace(self.options, partitions=None)
             self._note(journal)
-            self._create(journal.cache)
+            return self._create(journal.cache)
 
-    def _create(self, cache: str) -> None:
+    def _create(self, cache: str, *, checked: bool = False) -> PartitionMap | None:
         self.lease.check()
-        create_caches(self.client, self.schema, cache, self.options)
+        return create_caches(self.client, self.schema, cache, self.options, checked=checked)
 
     def _views(self, cache: str, journal: Journal) -> dict[str, str]:
         return views_of(self.name, cache, journal.storage, journal.schema)

@@ -36,8 +36,11 @@ class _Call:
         except BaseException as error:
             self._error = error
 
-    def result(self) -> Any:
+    def wait(self) -> None:
         self._thread.join()
+
+    def result(self) -> Any:
+        self.wait()
         if self._error is not None:
             raise self._error
         return self._found
@@ -47,13 +50,19 @@ def together(pool: Pool, *calls: Callable[[], Any]) -> list[Any]:
     """Return what the calls return, in their order; each uses connections of its own.
 
     Raises:
-        Exception: The first error in the order of the calls; all of them may have been made.
+        Exception: The first error in the order of the calls, once all of them have ended.
     """
     if not bytes_ahead(pool):
         return [call() for call in calls]
     first, *others = calls
     started = [_Call(call) for call in others]
-    return [first(), *(call.result() for call in started)]
+    try:
+        return [first(), *(call.result() for call in started)]
+    except Exception:
+        # What the caller now undoes must not be made after that.
+        for call in started:
+            call.wait()
+        raise
 
 
 def open_ahead(pool: Pool, count: int) -> None:

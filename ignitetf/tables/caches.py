@@ -36,6 +36,7 @@ from ignitetf.partitions import DEFAULT_PARTITIONS
 from ignitetf.sql import statement
 from ignitetf.tables.removal import drop_sql_table, remove_cache
 from ignitetf.tables.spec import CacheSpec, make_cache, require_room_for, table_options
+from ignitetf.wire.cluster import PartitionMap
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.datatypes import DATA_TYPES
 from ignitetf.wire.schema import Field, Schema
@@ -55,30 +56,36 @@ _MAKING_S: Final = 0.5
 _POLL_S: Final = 0.02
 
 
-def create_cache(client: Client, spec: CacheSpec) -> None:
-    """Create a cache for keys and values of any type.
+def create_cache(client: Client, spec: CacheSpec, *, checked: bool = False) -> PartitionMap | None:
+    """Create a cache for keys and values of any type; see `create_table`.
 
     Raises:
         CacheExists: A cache or table of this name exists.
         ConfigError: The cluster has no template for this number of partitions.
         ServerOverloaded: The node's memory has no room for the partitions.
     """
-    _require_absent(client, spec.name)
-    require_room_for(client, spec)
+    if not checked:
+        _require_absent_with_room(client, spec)
     with _removed_if_interrupted(client, spec.name):
         if spec.partitions is None:
             _create_plain(client, spec)
-            return
+            return None
         # A table with the cache's own name would claim that the cache is empty.
         table = f"{spec.name}__CACHE"
         options = table_options(spec, spec.partitions)
         text = statement("create_cache", table=table, cache=spec.name, options=options)
-        _create(client, spec, text, table)
+        return _create(client, spec, text, table)
 
 
 def create_table(
-    client: Client, schema: Schema, name: str, spec: CacheSpec, index: Sequence[str] = ()
-) -> None:
+    client: Client,
+    schema: Schema,
+    name: str,
+    spec: CacheSpec,
+    index: Sequence[str] = (),
+    *,
+    checked: bool = False,
+) -> PartitionMap | None:
     """Create the SQL table `name` with its new cache `spec.name`, for records of this schema.
 
     The columns are the key (`ID`, or the fields of a composite key) and the fields of the value,
@@ -91,6 +98,10 @@ def create_table(
         name: Name of the table; in capitals it needs no quotes in SQL.
         spec: The cache.
         index: Names of columns that each get an index.
+        checked: Whether the caller has made sure that there is no such cache, and room for one.
+
+    Returns:
+        The partition map of the cache, if a number of partitions was asked for.
 
     Raises:
         CacheExists: A cache or table of this name exists.
@@ -99,22 +110,19 @@ def create_table(
         ServerOverloaded: The node's memory has no room for the partitions.
     """
     schema.check_identifiers()
-    together(
-        client,
-        lambda: _require_absent(client, spec.name),
-        lambda: require_room_for(client, spec),
-    )
     if not has_table(schema):
-        create_cache(client, spec)
-        return
+        return create_cache(client, spec, checked=checked)
+    if not checked:
+        _require_absent_with_room(client, spec)
     with _removed_if_interrupted(client, spec.name):
-        _create_from_template(client, schema, name, spec)
+        found = _create_from_template(client, schema, name, spec)
         try:
             for column in index:
                 _create_index(client, spec.name, name, column.upper())
         except Exception:
             remove_cache(client, spec.name)
             raise
+    return found
 
 
 def has_table(schema: Schema) -> bool:
@@ -174,20 +182,22 @@ def undone_if_interrupted(exists: Callable[[], bool], remove: Callable[[], None]
         raise
 
 
-def _create_from_template(client: Client, schema: Schema, name: str, spec: CacheSpec) -> None:
+def _create_from_template(
+    client: Client, schema: Schema, name: str, spec: CacheSpec
+) -> PartitionMap | None:
     """Create a table; if no partitions are given, this works without templates as well."""
     partitions = spec.partitions
     if partitions is None and spec.mode == "PARTITIONED":
         partitions = DEFAULT_PARTITIONS
     text = _table_text(schema, name, spec, partitions)
     try:
-        _create(client, spec, text, name)
+        return _create(client, spec, text, name)
     except ConfigError:
         if spec.partitions is not None or partitions is None:
             raise
         # Ignite's own defaults have the same number of partitions.
         text = _table_text(schema, name, spec, None)
-        _create(client, spec, text, name)
+        return _create(client, spec, text, name)
 
 
 def _table_text(schema: Schema, name: str, spec: CacheSpec, partitions: int | None) -> str:
@@ -208,25 +218,27 @@ def _table_text(schema: Schema, name: str, spec: CacheSpec, partitions: int | No
     )
 
 
-def _create(client: Client, spec: CacheSpec, text: str, table: str) -> None:
-    """Run a CREATE TABLE and check the number of partitions; leaves nothing behind on failure."""
+def _create(client: Client, spec: CacheSpec, text: str, table: str) -> PartitionMap | None:
+    """Run a CREATE TABLE and check the number of partitions; leaves nothing behind on failure.
+
+    Returns:
+        The map that the check needed, if a number was asked for.
+    """
     try:
         client.sql(text).close()
     except SqlError as error:
         raise creation_error(error, table, spec.partitions or DEFAULT_PARTITIONS) from error
-    if spec.partitions is not None and not _has_partitions(client, spec.name, spec.partitions):
+    if spec.partitions is None:
+        return None
+    # The map takes a fifth of the time of the view, which is queried only if the map, in which all
+    # partitions of a new cache still have owners, does not confirm the number.
+    found = client.partition_map(spec.name)
+    count = spec.partitions
+    if found.count != count and client.partition_count(spec.name) != count:
         with contextlib.suppress(CacheNotFound):
             drop_sql_table(client, "PUBLIC", table)
-        raise missing_template(spec.partitions)
-
-
-def _has_partitions(client: Client, cache: str, count: int) -> bool:
-    """Whether a new cache, whose partitions all still have owners, has `count` partitions.
-
-    The partition map takes a fifth of the time of the view, which is queried only if the map
-    does not confirm the number.
-    """
-    return client.partition_map(cache).count == count or client.partition_count(cache) == count
+        raise missing_template(count)
+    return found
 
 
 def _create_index(client: Client, cache: str, table: str, column: str) -> None:
@@ -238,6 +250,14 @@ def _removed_if_interrupted(client: Client, cache: str) -> contextlib.AbstractCo
     """Remove a cache that did not exist before, if its creation is interrupted."""
     return undone_if_interrupted(
         lambda: client.cache_exists(cache), lambda: remove_cache(client, cache)
+    )
+
+
+def _require_absent_with_room(client: Client, spec: CacheSpec) -> None:
+    together(
+        client,
+        lambda: _require_absent(client, spec.name),
+        lambda: require_room_for(client, spec),
     )
 
 

@@ -299,7 +299,9 @@ def test_a_replacement_that_dies_while_it_takes_its_name_is_finished_later(
             patch.setattr(
                 run.Load,
                 "_create",
-                lambda self, cache: die() if cache == self.name else real(self, cache),
+                lambda self, cache, **rest: (
+                    die() if cache == self.name else real(self, cache, **rest)
+                ),
             )
         load_dataset(source(seed=6), cache_name, client=client, if_exists="replace")
     assert len(contents(client, cache_name)) == 3000

@@ -85,10 +85,10 @@ def test_an_append_stopped_in_either_table_is_resumed_in_both(
     real = fill.Filler.run
     calls = itertools.count()
 
-    def run(self, *, fresh):
+    def run(self, **how):
         if next(calls) == table:
             raise KeyboardInterrupt
-        real(self, fresh=fresh)
+        real(self, **how)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(fill.Filler, "run", run)
