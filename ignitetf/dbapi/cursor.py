@@ -5,6 +5,7 @@ net.results, wire.sql_values -> **cursor** -> connection
 
 from __future__ import annotations
 
+import operator
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -60,6 +61,7 @@ class Cursor:
             ProgrammingError: The node refuses it, or the parameters do not fit.
             DatabaseError: One of its other kinds, see `errors`.
         """
+        _check_statement(operation)
         client = self._begin()
         with pep_249():
             self._run(client, operation, _checked(operation, parameters))
@@ -99,6 +101,12 @@ class Cursor:
         Up to 128 are under way at a time. If one fails, others may have taken effect. The rows are
         taken as they are sent, so they may come from a generator.
         """
+        _check_statement(operation)
+        if not isinstance(seq_of_parameters, Iterable):
+            raise ProgrammingError(
+                f"the rows of parameters are a {type(seq_of_parameters).__name__}",
+                hint="a list of rows, or anything that yields them",
+            )
         client = self._begin()
         with pep_249():
             if is_query(operation):
@@ -161,7 +169,7 @@ class Cursor:
     def fetchmany(self, size: int | None = None) -> list[tuple[Any, ...]]:
         """Return the next `size` rows, fewer at the end."""
         found = []
-        for _ in range(self.arraysize if size is None else size):
+        for _ in range(_row_count(self.arraysize if size is None else size)):
             if (row := self.fetchone()) is None:
                 break
             found.append(row)
@@ -304,6 +312,21 @@ class Cursor:
 
 def _rows_of(page: list[Values]) -> Iterator[tuple[Any, ...]]:
     return zip(*(values.to_python() for values in page), strict=True)
+
+
+def _check_statement(operation: object) -> None:
+    if not isinstance(operation, str):
+        raise ProgrammingError(f"the statement is a {type(operation).__name__}, no text")
+
+
+def _row_count(size: Any) -> int:
+    try:
+        count = operator.index(size)
+    except TypeError as error:
+        raise ProgrammingError(f"size={size!r}", hint="a whole number") from error
+    if count < 0:
+        raise ProgrammingError(f"size={count}", hint="0 or above")
+    return count
 
 
 def _checked(operation: str, parameters: Any) -> tuple[Any, ...]:

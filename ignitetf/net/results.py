@@ -119,9 +119,8 @@ class Result:
             request = functools.partial(
                 statement_request, self._pool, self.statement, params, schema
             )
-            wait_s = wait_seconds(self._pool, timeout_s)
-            began = time.monotonic()
             first = request(page_rows or PAGE_ROWS, timeout_s, only_query)
+            wait_s, began = wait_seconds(self._pool, timeout_s), time.monotonic()
             page = self._begun(self._channel.send(OpCode.QUERY_SQL_FIELDS, first), wait_s)
             if page_rows is None and page.more and is_query(self.statement):
                 seconds, small = time.monotonic() - began, page

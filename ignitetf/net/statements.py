@@ -11,6 +11,7 @@ are wanted at once: a page of 1,024 rows takes a node half as long again as a pa
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -37,8 +38,9 @@ _MOST_PAGE_ROWS: Final = 1 << 17
 # The node makes a page in this part of the time limit of a request, by the time of the first one.
 _SHARE: Final = 1 / 8
 _WORTH_IT: Final = 4
+_MOST_INT: Final = (1 << 31) - 1
 # The node takes the limit as milliseconds in a Java int.
-_LONGEST_STATEMENT_S: Final = ((1 << 31) - 1) // 1000
+_LONGEST_STATEMENT_S: Final = _MOST_INT // 1000
 
 
 def fitting_rows(pool: Pool, page: Page, seconds: float, *, whole: bool = False) -> int | None:
@@ -82,10 +84,13 @@ def statement_request(
         timeout_s: Limit after which the node cancels it; None for none.
         only_query: Let the node refuse what is no query.
     """
-    if timeout_s is not None and not 0 < timeout_s <= _LONGEST_STATEMENT_S:
+    if not (timeout_s is None or _is_limit(timeout_s)):
         raise ConfigError(
-            f"timeout_s={timeout_s}", hint=f"above 0, up to {_LONGEST_STATEMENT_S} seconds"
+            f"timeout_s={timeout_s!r}",
+            hint=f"a number above 0, up to {_LONGEST_STATEMENT_S} seconds",
         )
+    if not _is_page(page_rows):
+        raise ConfigError(f"page_rows={page_rows!r}", hint=f"a whole number, 1 to {_MOST_INT}")
     try:
         statement.encode()
     except UnicodeEncodeError as error:
@@ -101,6 +106,14 @@ def statement_request(
         any_statement=not only_query,
         names=True,
     )
+
+
+def _is_limit(timeout_s: Any) -> bool:
+    return isinstance(timeout_s, numbers.Real) and 0 < float(timeout_s) <= _LONGEST_STATEMENT_S
+
+
+def _is_page(rows: Any) -> bool:
+    return isinstance(rows, numbers.Integral) and 0 < int(rows) <= _MOST_INT
 
 
 def wait_seconds(pool: Pool, timeout_s: float | None) -> float:

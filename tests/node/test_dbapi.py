@@ -185,6 +185,38 @@ def test_threads_share_a_connection(connection, address, table, rows):
             one.cursor()
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda cursor: cursor.execute(None),
+        lambda cursor: cursor.execute(b"SELECT 1"),
+        lambda cursor: cursor.executemany(["SELECT 1"], []),
+        lambda cursor: cursor.executemany("DELETE FROM X WHERE Y = ?", None),
+        lambda cursor: cursor.executemany("DELETE FROM X WHERE Y = ?", 7),
+        lambda cursor: cursor.executemany("DELETE FROM X WHERE Y = ?", [7]),
+        lambda cursor: cursor.fetchmany("3"),
+        lambda cursor: cursor.fetchmany(1.0),
+        lambda cursor: cursor.fetchmany(-1),
+        lambda cursor: setattr(cursor, "timeout_s", "1") or cursor.execute("SELECT 1"),
+        lambda cursor: setattr(cursor, "timeout_s", -1) or cursor.execute("SELECT 1"),
+        lambda cursor: setattr(cursor, "timeout_s", float("nan")) or cursor.execute("SELECT 1"),
+    ],
+)
+def test_what_is_no_argument_is_an_error_of_pep_249(connection, wrong):
+    cursor = connection.execute("SELECT 1 UNION ALL SELECT 2")
+    with pytest.raises(dbapi.ProgrammingError):
+        wrong(cursor)
+    cursor.timeout_s = None
+    assert cursor.execute("SELECT 3").fetchmany(2) == [(3,)]
+
+
+@pytest.mark.parametrize("rows", [-1, "8", 2.5, 1 << 31])
+def test_what_is_no_number_of_rows_is_an_error_of_pep_249(address, rows):
+    connection = dbapi.connect(address, page_rows=rows)
+    with connection, pytest.raises(dbapi.ProgrammingError, match="page_rows"):
+        connection.execute("SELECT 1")
+
+
 def test_cursors_that_are_given_up_leave_nothing_on_the_node(address, table):
     with dbapi.connect(address, page_rows=8) as connection:
         for number in range(60):
