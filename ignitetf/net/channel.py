@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import select
 import socket
 import ssl
@@ -28,6 +29,7 @@ from ignitetf.errors import (
 from ignitetf.net.failures import server_error
 from ignitetf.net.handshake import open_connection
 from ignitetf.net.incoming import Incoming, Through
+from ignitetf.net.parting import part
 from ignitetf.net.refusals import cause
 from ignitetf.settings import Settings
 from ignitetf.wire.answers import read_error, read_int
@@ -78,11 +80,12 @@ class Channel:
         """Connect to `address`; see `open_connection` for the errors."""
         self.settings = settings
         self._sock, self.peer = open_connection(address, settings)
-        self.address = address
+        self.address, self._process = address, os.getpid()
         self.node_id = self.peer.node_id
         self.features = self.peer.features
         self.topology_version: tuple[int, int] | None = None
         self.closed = False
+        self._gone = False  # the socket is closed, or is another's to close
         self.waited_s = 0.0
         # A login takes the node long by itself.
         self.quickest_s = math.inf if settings.username else self.peer.seconds
@@ -311,9 +314,16 @@ class Channel:
 
     def close(self) -> None:
         """Close the connection, which also ends its cursors and streamers on the server."""
-        self.closed = True
+        if self._gone:
+            return
+        # A forked child must not end the connection of its parent.
+        whole = self.idle or self.closed or os.getpid() != self._process
+        self.closed = self._gone = True
         with contextlib.suppress(OSError):
-            self._sock.close()
+            if whole:
+                self._sock.close()
+            else:
+                part(self._sock)
 
     def abort(self) -> None:
         """Wake a thread that is blocked in `receive`; called from another thread."""

@@ -18,13 +18,14 @@ class Distant:
 
     Attributes:
         connections: Connections that were made.
+        resets: Of them, those that either side ended by a reset.
     """
 
     def __init__(self, target, delay_s):
         host, _, port = target.rpartition(":")
         self._target, self._delay_s = (host, int(port)), delay_s
         self._open = []
-        self.connections = 0
+        self.connections = self.resets = 0
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         _start(self._accept)
@@ -61,8 +62,9 @@ class Distant:
         while piece:
             try:
                 piece = source.recv(_PIECE)
-            except OSError:
+            except OSError as error:
                 piece = b""
+                self.resets += isinstance(error, ConnectionResetError)
             pieces.append((time.monotonic() + self._delay_s, piece))
             there.release()
 
