@@ -29,7 +29,7 @@ from ignitetf.errors import (
 from ignitetf.net.failures import server_error
 from ignitetf.net.handshake import open_connection
 from ignitetf.net.incoming import Incoming, Through
-from ignitetf.net.parting import part
+from ignitetf.net.parting import hang_up, part
 from ignitetf.net.refusals import cause
 from ignitetf.settings import Settings
 from ignitetf.wire.answers import read_error, read_int
@@ -317,7 +317,7 @@ class Channel:
         if self._gone:
             return
         # A forked child must not end the connection of its parent.
-        whole = self.idle or self.closed or os.getpid() != self._process
+        whole = not (self._waiting or self._early) or os.getpid() != self._process
         self.closed = self._gone = True
         with contextlib.suppress(OSError):
             if whole:
@@ -328,8 +328,7 @@ class Channel:
     def abort(self) -> None:
         """Wake a thread that is blocked in `receive`; called from another thread."""
         self.closed = True
-        with contextlib.suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RDWR)
+        hang_up(self._sock)
 
     def _check_open(self) -> None:
         if self.closed:

@@ -19,7 +19,7 @@ import threading
 import time
 from typing import Final
 
-__all__ = ["part"]
+__all__ = ["hang_up", "part"]
 
 # How long a node that does not close its side is waited for.
 _LONGEST_S: Final = 1.0
@@ -39,6 +39,26 @@ def part(sock: socket.socket) -> None:
         thread.start()
     except (OSError, RuntimeError):  # lost already; or the program ends and has no more threads
         sock.close()
+
+
+def hang_up(sock: socket.socket) -> None:
+    """End the wait of a thread that uses a socket, which then closes it; returns at once.
+
+    The node closes its side as soon as it is told that nothing follows, and that ends the wait.
+    """
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_WR)
+        timer = threading.Timer(_LONGEST_S, _shut, (sock,))
+        timer.daemon = True
+        try:
+            timer.start()
+        except RuntimeError:  # the program ends
+            _shut(sock)
+
+
+def _shut(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
 
 
 def _part(sock: socket.socket) -> None:

@@ -55,12 +55,30 @@ def give_up_requests(settings, table):
         found.close()
 
 
+def cancel_a_statement(settings, table):
+    (address,) = settings.addresses
+    with dbapi.connect(address, page_rows=8) as connection:
+        endless = f"SELECT A.* FROM {table} A, SYSTEM_RANGE(1, 100000) B"
+        cursor = connection.execute(endless)
+        timer = threading.Timer(0.1, cursor.cancel)
+        timer.start()
+        with pytest.raises(dbapi.OperationalError):
+            cursor.fetchall()
+        timer.join()
+
+
 def settled():
     for thread in list(parting._parting):
         thread.join(30)
 
 
-WAYS = [give_up_an_epoch, give_up_a_statement, forget_a_statement, give_up_requests]
+WAYS = [
+    give_up_an_epoch,
+    give_up_a_statement,
+    forget_a_statement,
+    give_up_requests,
+    cancel_a_statement,
+]
 
 
 @pytest.mark.parametrize("give_up", WAYS)
