@@ -25,7 +25,7 @@ __all__ = ["hang_up", "part"]
 _LONGEST_S: Final = 1.0
 # The same at the end of the program.
 _AT_EXIT_S: Final = 0.5
-_PIECE_BYTES: Final = 1 << 18
+_PIECE_BYTES: Final = 1 << 16
 
 _parting: set[threading.Thread] = set()
 
