@@ -162,11 +162,14 @@ class Schema:
     key_type_name: str | None = None
 
     def __post_init__(self) -> None:
-        """Check that field names differ in more than case, as ids ignore case."""
+        """Check that field names differ in their ids: hashes, which ignore case."""
         ids = [f.field_id for f in self.fields]
         if len(set(ids)) != len(ids):
             twice = sorted({f.name for f in self.fields if ids.count(f.field_id) > 1})
-            raise SchemaError(f"field names differ in case only or not at all: {', '.join(twice)}")
+            raise SchemaError(
+                f"to Ignite, these field names are one: {', '.join(twice)}",
+                hint="it knows fields by a hash of their names without case: rename one",
+            )
 
     def __getitem__(self, name: str) -> Field:
         """Return the field of this name; raises KeyError if there is none."""

@@ -18,7 +18,7 @@ from ignitetf.net.client import cache_id
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
 from ignitetf.tables.catalog import read_manifest
-from ignitetf.tables.removal import remove_cache
+from ignitetf.tables.removal import drop_cache, remove_cache
 from ignitetf.wire.blocks import block_schema, unpack_blocks
 from ignitetf.wire.checksum import checksum
 from ignitetf.wire.codes import OpCode
@@ -427,3 +427,24 @@ def test_a_table_made_again_with_other_types_has_a_type_of_its_own(client, cache
         table = cache_name if layout == "rows" else read_manifest(client, cache_name).index
         found = client.sql(f"SELECT X FROM {table} WHERE ID IN (3, 8) ORDER BY ID").fetchall()
         assert found == [(values[3].item(),)] * 2
+
+
+@LAYOUTS
+def test_names_with_one_hash_are_two_data_sets(client, cache_name, layout):
+    """A binary type is known by the Java hash of its name without case."""
+    names = [f"{cache_name}_{end}" for end in ("U8", "SV")]
+    for number, name in enumerate(names):
+        rows = {"X": np.arange(5) + number}
+        for mode in ("error", "append"):
+            load_dataset(rows, name, client=client, partitions=2, layout=layout, if_exists=mode)
+    for number, name in enumerate(names):
+        found = [b.columns["X"].values for b in passes(client, name)]
+        assert sorted(np.concatenate(found)) == sorted([*range(number, 5 + number)] * 2)
+        drop_cache(client, name)
+
+
+def test_fields_with_one_hash_are_refused(client, cache_name):
+    rows = {"U8": np.arange(5), "SV": np.arange(5)}
+    with pytest.raises(SchemaError, match="SV, U8"):
+        load_dataset(rows, cache_name, client=client)
+    assert not client.cache_exists(cache_name)
