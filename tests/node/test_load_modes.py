@@ -3,6 +3,7 @@
 import contextlib
 import struct
 import threading
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -342,8 +343,11 @@ def test_an_interrupt_leaves_no_thread_behind(client, cache_name):
         load_dataset(source(stop_at=500), cache_name, client=client)
     with contextlib.suppress(RuntimeError):
         threading.current_thread().join(0.0)
-    names = [t.name for t in threading.enumerate() if t.name.startswith("ignitetf-writer")]
-    assert (threading.active_count(), names) == (before, [])
+    assert not [t for t in threading.enumerate() if t.name.startswith("ignitetf-writer")]
+    deadline = time.monotonic() + 10
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)  # a connection that had answers under way ends beside
+    assert threading.active_count() <= before
 
 
 @LAYOUTS

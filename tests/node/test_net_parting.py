@@ -119,4 +119,5 @@ def test_what_is_lost_already_is_closed():
     other.close()
     ours.close()
     parting.part(ours)
-    assert not [t for t in threading.enumerate() if t.name == "ignitetf-parting"]
+    settled()
+    assert ours.fileno() == -1
