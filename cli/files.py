@@ -8,7 +8,6 @@ file appears only when it is whole.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, Final
 
 from ignitetf.cli.output import QueryOutput, progress, show, unique
 from ignitetf.cli.paged import Counted, Rows, paged
+from ignitetf.cli.whole import whole
 from ignitetf.errors import MissingExtra
 
 __all__ = ["form_of", "write_file", "write_parquet"]
@@ -43,20 +43,15 @@ def form_of(path: Path | None, wanted: QueryOutput | None = None) -> QueryOutput
 
 def write_file(rows: Rows, path: Path, form: QueryOutput) -> int:
     """Write rows to a file, with progress on stderr, and return their number."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with progress(path.name) as advance:
-            counted = Counted(rows, advance)
-            if form == "parquet":
-                write_parquet(counted, part)
-            elif form == "arrow":
-                _write_arrow(counted, part)
-            else:
-                with part.open("w", encoding="utf-8", newline="") as file:
-                    show(counted, form, file=file)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with whole(path) as place, progress(path.name) as advance:
+        counted = Counted(rows, advance)
+        if form == "parquet":
+            write_parquet(counted, place)
+        elif form == "arrow":
+            _write_arrow(counted, place)
+        else:
+            with place.open("w", encoding="utf-8", newline="") as file:
+                show(counted, form, file=file)
     return counted.count
 
 

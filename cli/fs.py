@@ -182,7 +182,7 @@ def mv(
     if len(found) > 1 and not fs.isdir(target):
         raise typer.BadParameter(f"{target} is no directory", param_hint="TARGET")
     for source in found:
-        fs.mv(source, target)
+        fs.mv_exactly(source, target)
 
 
 @app.command()
@@ -206,7 +206,7 @@ def rm(
     if recursive:
         confirm(f"Remove {', '.join(found)}?", yes)
     for path in found:
-        fs.rm(path, recursive=recursive)
+        fs.rm_exactly(path, recursive=recursive)
 
 
 @app.command()

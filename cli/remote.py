@@ -12,6 +12,7 @@ import typer
 
 from ignitetf.cli.options import Connect
 from ignitetf.cli.output import progress
+from ignitetf.cli.whole import whole
 from ignitetf.fs.path import path_of_url
 
 if TYPE_CHECKING:
@@ -122,19 +123,17 @@ def put_input(fs: IgniteFileSystem, remote: str) -> None:
 def get_file(fs: IgniteFileSystem, remote: str, local: Path) -> None:
     """Copy a file from the cluster."""
     buffer = memoryview(bytearray(_COPY_BYTES))
-    with contextlib.closing(fs.store.open_read(remote)) as reader:
-        # The final name appears only when the file is complete.
-        partial = local.with_name(local.name + ".part")
-        with (
-            partial.open("wb") as target,
-            progress(f"get {local.name}", reader.size, unit="bytes") as advance,
-        ):
-            at = 0
-            while count := reader.read_into(at, buffer):
-                target.write(buffer[:count])
-                advance(count)
-                at += count
-        partial.replace(local)
+    with (
+        contextlib.closing(fs.store.open_read(remote)) as reader,
+        whole(local) as place,
+        place.open("wb") as target,
+        progress(f"get {local.name}", reader.size, unit="bytes") as advance,
+    ):
+        at = 0
+        while count := reader.read_into(at, buffer):
+            target.write(buffer[:count])
+            advance(count)
+            at += count
 
 
 def cat_files(fs: IgniteFileSystem, paths: list[str]) -> None:

@@ -13,8 +13,11 @@ import contextlib
 import datetime
 import os
 from collections.abc import Iterable
+from glob import has_magic
+from pathlib import Path
 from typing import Any, ClassVar
 
+from fsspec.callbacks import DEFAULT_CALLBACK
 from fsspec.spec import AbstractFileSystem
 from fsspec.utils import infer_storage_options, tokenize
 
@@ -173,6 +176,41 @@ class IgniteFileSystem(AbstractFileSystem):  # type: ignore[misc]
         """Drop the listings fsspec has cached; the store caches none."""
         super().invalidate_cache(path)
 
+    def expand_path(
+        self,
+        path: str | Iterable[str],
+        recursive: bool = False,
+        maxdepth: int | None = None,
+        **kwargs: Any,
+    ) -> list[str]:
+        """Expand globs, and with `recursive` directories; a path that is there means itself."""
+        paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
+        names = [self._strip_protocol(one) for one in paths]
+        plain = [name for name in names if self._is_there_as_written(name)]
+        others = [name for name in names if name not in plain]
+        found = set(plain)
+        for name in plain if recursive else ():
+            found |= set(self.find(name, maxdepth=maxdepth, withdirs=True))
+        if others or not plain:
+            found |= set(super().expand_path(others, recursive, maxdepth, **kwargs))
+        return sorted(found)
+
+    def _is_there_as_written(self, path: str) -> bool:
+        """Whether a path that could be a glob is a name."""
+        return has_magic(path) and self.exists(path)
+
+    def _below(
+        self, path: str, target: str, into: bool, recursive: bool, maxdepth: int | None
+    ) -> tuple[list[str], list[str]]:
+        """Return a path with all below it, and where each of them is copied to."""
+        source = self._strip_protocol(path)
+        if into and not path.endswith("/"):
+            target = f"{target.rstrip('/')}/{source.rpartition('/')[2]}"
+        found = self.expand_path(source, recursive=recursive, maxdepth=maxdepth)
+        if not recursive:
+            found = [one for one in found if not self.isdir(one)]
+        return found, [target.rstrip("/") + one[len(source) :] for one in found]
+
     # Changing names
 
     def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
@@ -201,18 +239,17 @@ class IgniteFileSystem(AbstractFileSystem):  # type: ignore[misc]
         paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
         if not recursive or maxdepth is not None:
             for found in reversed(self.expand_path(paths, recursive=recursive, maxdepth=maxdepth)):
-                self._rm_one(found)
+                self.rm_exactly(found)
             return
         for one in paths:
             for found in self.expand_path(one, recursive=False):
-                with contextlib.suppress(NotADirectoryError):
-                    self.store.remove_directory(found, recursive=True)
-                    continue
-                self.rm_file(found)
+                self.rm_exactly(found, recursive=True)
 
-    def _rm_one(self, path: str) -> None:
+    def rm_exactly(self, path: str, recursive: bool = False) -> None:
+        """Remove the file or directory of this name, which is never a glob."""
+        path = self._strip_protocol(path)
         if self.isdir(path):
-            self.rmdir(path)
+            self.store.remove_directory(path, recursive=recursive)
         else:
             self.rm_file(path)
 
@@ -228,10 +265,15 @@ class IgniteFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
         Lists and globs are moved one by one.
         """
-        if not isinstance(path1, str) or any(c in path1 for c in "*?["):
+        several = not isinstance(path1, str) or has_magic(path1)
+        if several and not (isinstance(path1, str) and self.exists(path1)):
             for one in self.expand_path(path1, recursive=False):
-                self.mv(one, path2.rstrip("/") + "/")
+                self.mv_exactly(one, path2.rstrip("/") + "/")
             return
+        self.mv_exactly(path1, path2)
+
+    def mv_exactly(self, path1: str, path2: str) -> None:
+        """Rename the file or directory of this name, into `path2` if that is a directory."""
         source, target = self._strip_protocol(path1), self._strip_protocol(path2)
         if source == target:
             return
@@ -246,6 +288,37 @@ class IgniteFileSystem(AbstractFileSystem):  # type: ignore[misc]
             with contextlib.suppress(FileExistsError):
                 self.makedirs(parent, exist_ok=True)
         self.store.rename(self._strip_protocol(source), target)
+
+    def copy(
+        self,
+        path1: str | list[str],
+        path2: str | list[str],
+        recursive: bool = False,
+        maxdepth: int | None = None,
+        on_error: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Copy files, globs, and with `recursive` directories within the cluster."""
+        if isinstance(path1, str) and isinstance(path2, str) and self._is_there_as_written(path1):
+            into = path2.endswith("/") or self.isdir(path2)
+            target = self._strip_protocol(path2)
+            path1, path2 = self._below(path1, target, into, recursive, maxdepth)
+        super().copy(path1, path2, recursive, maxdepth, on_error, **kwargs)
+
+    def get(
+        self,
+        rpath: str | list[str],
+        lpath: str | list[str],
+        recursive: bool = False,
+        callback: Any = DEFAULT_CALLBACK,
+        maxdepth: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Copy files, globs, and with `recursive` directories to this machine."""
+        if isinstance(rpath, str) and isinstance(lpath, str) and self._is_there_as_written(rpath):
+            into = lpath.endswith("/") or Path(lpath).is_dir()
+            rpath, lpath = self._below(rpath, lpath, into, recursive, maxdepth)
+        super().get(rpath, lpath, recursive, callback, maxdepth, **kwargs)
 
     def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
         """Copy a file; for a directory, create only the directory itself."""

@@ -166,3 +166,43 @@ def test_a_forked_child_has_connections_of_its_own(fs, base):
         assert os.waitpid(child, 0)[1] == 0
         file.seek(1 << 20)
         assert len(file.read()) == 2 << 20
+
+
+WILD = ["*", "?", "[ab]", "a*", "[!a]"]  # each matches others, or not itself
+
+
+@pytest.mark.parametrize("name", WILD)
+def test_a_name_that_could_be_a_pattern_means_itself(fs, base, tmp_path, name):
+    others = {other: other.encode() for other in ("a", "b", "ab", *WILD)}
+
+    def fresh():
+        if fs.exists(base):
+            fs.rm_exactly(base, recursive=True)
+        for other, data in others.items():
+            fs.pipe(f"{base}/{other}", data)
+        fs.makedirs(f"{base}/into")
+
+    def left():
+        return {path.removeprefix(base) for path in fs.find(base)}
+
+    fresh()
+    everything = {f"/{other}" for other in others}
+    assert fs.cat(f"{base}/{name}") == name.encode()
+    fs.copy(f"{base}/{name}", f"{base}/copy")
+    fs.copy(f"{base}/{name}", f"{base}/into")
+    assert fs.cat(f"{base}/copy") == fs.cat(f"{base}/into/{name}") == name.encode()
+    fs.get(f"{base}/{name}", str(tmp_path / "here"))
+    assert (tmp_path / "here").read_bytes() == name.encode()
+    fs.mv(f"{base}/{name}", f"{base}/moved")
+    assert fs.cat(f"{base}/moved") == name.encode()
+    assert left() == everything - {f"/{name}"} | {"/moved", "/copy", f"/into/{name}"}
+    for recursive in (False, True):
+        fresh()
+        fs.rm(f"{base}/{name}", recursive=recursive)
+        assert left() == everything - {f"/{name}"}
+    fs.pipe(f"{base}/{name}/x", b"below")
+    fs.copy(f"{base}/{name}", f"{base}/tree", recursive=True)
+    fs.get(f"{base}/{name}", f"{tmp_path}/", recursive=True)
+    assert fs.cat(f"{base}/tree/x") == (tmp_path / name / "x").read_bytes() == b"below"
+    fs.rm(f"{base}/{name}", recursive=True)
+    assert left() == everything - {f"/{name}"} | {"/tree/x"}

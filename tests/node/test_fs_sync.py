@@ -266,3 +266,22 @@ def test_fs_commands(run, tmp_path):
     assert report["files"] == 2
     assert report["chunks"] == 2
     assert not Path("igfs:").exists()
+
+
+def test_commands_take_a_name_that_could_be_a_pattern_for_itself(run, store, tmp_path):
+    for name in ("a[1].txt", "a1.txt", "*", "b"):
+        run("fs", "put", "-", f"/w/{name}", input=name)
+    run("fs", "rm", "/w/a[1].txt")
+    run("fs", "mv", "/w/*", "/w/star")
+    run("fs", "cp", "/w/star", "/w/?")
+    run("fs", "cp", "/w/?", "/w/copy")
+    assert run("fs", "ls", "/w").stdout.splitlines() == [
+        "/w/?",
+        "/w/a1.txt",
+        "/w/b",
+        "/w/copy",
+        "/w/star",
+    ]
+    assert run("fs", "cat", "/w/copy").stdout == "*"
+    run("fs", "get", "/w/b", str(tmp_path / "b"))
+    assert tree(tmp_path) == {"b": b"b"}
