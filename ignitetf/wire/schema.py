@@ -30,6 +30,8 @@ __all__ = ["BYTES", "Batch", "Column", "Field", "Schema", "Shape", "field_for", 
 Shape = tuple[int | None, ...]
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*\Z")
+# Columns that every table of Ignite has beside its own.
+_TAKEN_BY_IGNITE = frozenset({"_KEY", "_VAL", "_ROWID_"})
 
 
 def is_identifier(name: str) -> bool:
@@ -199,8 +201,13 @@ class Schema:
         return replace(self, fields=tuple(by_name.get(f.name, f) for f in self.fields))
 
     def check_identifiers(self) -> None:
-        """Raise ConfigError unless all names can be used in SQL without quotes."""
+        """Raise ConfigError unless all names can be columns of SQL without quotes."""
         for name in self.names:
+            if name.upper() in _TAKEN_BY_IGNITE:
+                raise ConfigError(
+                    f"column name {name!r}: every table of Ignite has that column of its own",
+                    hint="rename it",
+                )
             if not is_identifier(name):
                 raise ConfigError(
                     f"column name {name!r} is no SQL identifier",

@@ -1,4 +1,5 @@
 import io
+import os
 import random
 import subprocess
 import sys
@@ -206,12 +207,15 @@ def test_refused_folders(tmp_path, folder):
         open_source("images", folder / "dog", channels=2)
 
 
-def test_pipes_and_dead_links_are_no_images(folder):
-    import os
-
+def test_a_dead_link_is_a_bad_record_and_a_pipe_no_image(folder):
     os.mkfifo(folder / "dog" / "pipe.png")
+    whole = everything(open_source("images", folder))["NAME"]
     (folder / "dog" / "dead.png").symlink_to(folder / "nowhere.png")
-    assert len(everything(open_source("images", folder))["key"]) == 4
+    with pytest.raises(SourceError, match=r"dead\.png: no such file"):
+        everything(open_source("images", folder))
+    source = open_source("images", folder, bad_records="skip")
+    assert everything(source)["NAME"] == whole
+    assert [r.name for r in source.skipped] == [str(folder / "dog" / "dead.png")]
 
 
 def test_fingerprint_follows_files_and_options(folder):

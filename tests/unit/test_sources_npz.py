@@ -74,8 +74,9 @@ def test_arrays_are_chosen_renamed_and_made_key(tmp_path):
         np.asfortranarray(X),
         np.array([b"ab", b"c"] * 4 + [b""]),
         X.astype(np.float16),
+        X.astype(">f2"),
     ],
-    ids=["big endian", "bool", "uint16", "fortran", "bytes", "float16"],
+    ids=["big endian", "bool", "uint16", "fortran", "bytes", "float16", "big endian float16"],
 )
 def test_dtypes(tmp_path, array):
     np.savez(tmp_path / "a.npz", v=array)

@@ -170,6 +170,8 @@ def test_bad_rows_are_skipped_and_leave_holes(tmp_path):
         (b"a,b\n\xff\xfe,1\n", "row 2: column A"),
         (b'a,b\n"1,2\n' + b"3,4\n" * 3_000_000, "a row of more than|too large"),
         (b'a,b\n1,2\n3,"4\n5,6\n', "row 3: its quote never ends"),
+        (b'a,b\n1,2\n3,"4', "row 3: its quote never ends"),
+        (b"a,_val\n1,2\n", "'_VAL': every table of Ignite has"),
         ("a,b\n1,2\n".encode("utf-16"), "the text is UTF-16"),
         (b"\x89PNG\r\n\x1a\n" + bytes(range(256)), "SQL identifier"),
         (gzip.compress(b"a,b\n1,2\n")[:-9], "end-of-stream"),
@@ -182,6 +184,8 @@ def test_bad_rows_are_skipped_and_leave_holes(tmp_path):
         "not utf-8",
         "open quote",
         "open quote at the end",
+        "cut within a quote",
+        "a column of Ignite",
         "utf-16",
         "png",
         "gzip cut",
@@ -194,6 +198,44 @@ def test_refused_csv(tmp_path, content, words):
         everything(open_source("csv", path, types=None))
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "way_out"),
+    [
+        (b"a;b\n1;2\n", "--delimiter ';'"),
+        (b"a\tb\n1\t2\n", r"--delimiter $'\t'"),
+        (b",a\n0,1\n", "--rename OLD=NEW"),
+    ],
+    ids=["semicolons", "tabs", "an index without a name"],
+)
+def test_a_refused_heading_has_a_way_out(tmp_path, content, way_out):
+    path = tmp_path / "x.csv"
+    path.write_bytes(content)
+    with pytest.raises(SourceError) as caught:
+        open_source("csv", path)
+    assert way_out in caught.value.hint
+    if content[:1] == b",":
+        assert everything(open_source("csv", path, rename="=idx"))["IDX"] == [0]
+        assert "IDX" not in open_source("csv", path, columns="a").schema.names
+
+
+def test_hexadecimal_numbers_stay_what_they_are(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_bytes(b"a\n0x10\n0xffffffffffffffff\n")
+    source = open_source("csv", path)
+    assert everything(source)["A"] == [b"0x10", b"0xffffffffffffffff"]
+    assert "row 2 is '0x10'" in source.notes[0]
+    # Declared an integer, it is the number; one that no integer holds is not its bits.
+    source = open_source("csv", path, types={"a": "bigint"}, bad_records="skip")
+    assert (everything(source)["A"], len(source.skipped)) == ([16], 1)
+
+
+def test_a_file_may_end_in_its_last_line(tmp_path):
+    path = tmp_path / "x.csv"
+    for content, rows in ((b"a,b", []), (b"a,b\n1,x", [b"x"]), (b'a,b\n1,"x\ny"', [b"x\ny"])):
+        path.write_bytes(content)
+        assert everything(open_source("csv", path))["B"] == rows
 
 
 def test_a_quote_that_never_ends_takes_rows_along(tmp_path):
@@ -329,6 +371,31 @@ def test_a_column_without_nulls_is_declared_so(tmp_path):
     pq.write_table(table, tmp_path / "t.parquet")
     fields = open_source("parquet", tmp_path / "t.parquet").schema.fields
     assert [f.nullable for f in fields] == [False, True]
+
+
+LISTS = {
+    "texts of one number": (pa.list_(pa.string(), 2), [["a", "bc"], None, ["", "d"]]),
+    "views": (pa.list_view(pa.int32()), [[1, 2], None, [], [3]]),
+    "texts of Polars": (pa.large_list(pa.string_view()), [["a text of some length"], None, []]),
+    "categories": (pa.list_(pa.dictionary(pa.int8(), pa.string())), [["b", "a", "b"], None]),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_lists_of_any_form_are_read(name):
+    kind, rows = LISTS[name]
+    table = pa.table({"x": pa.array(rows * 2, kind).slice(1)})
+    wanted = [row and [v.encode() if isinstance(v, str) else v for v in row] for row in rows * 2]
+    found = everything(open_source("stream", table))["X"]
+    assert [v.tolist() if isinstance(v, np.ndarray) else v for v in found] == wanted[1:]
+
+
+def test_what_a_null_list_hides_is_not_looked_at():
+    hidden = pa.ListArray.from_arrays(
+        pa.array([0, 2, 4]), pa.array([1, 2, None, 4]), mask=pa.array([False, True])
+    )
+    first, second = everything(open_source("stream", pa.table({"x": hidden})))["X"]
+    assert (first.tolist(), second) == ([1, 2], None)
 
 
 def test_parquet_resume_and_batches(tmp_path):

@@ -57,12 +57,14 @@ def arrow_field(name: str, arrow_type: Any, *, nullable: bool = True) -> Field:
                 return stored_field(name, dtype, tuple(inner), nullable=nullable)
     if types.is_dictionary(arrow_type):
         return arrow_field(name, arrow_type.value_type, nullable=nullable)
-    if types.is_list(arrow_type) or types.is_large_list(arrow_type):
+    if _is_list(types, arrow_type):
         shape, arrow_type = (None,), arrow_type.value_type
     while shape != (None,) and types.is_fixed_size_list(arrow_type):
         shape, arrow_type = (*shape, arrow_type.list_size), arrow_type.value_type
+    if shape and types.is_dictionary(arrow_type):
+        arrow_type = arrow_type.value_type
     if shape:
-        if types.is_string(arrow_type) or types.is_large_string(arrow_type):
+        if len(shape) == 1 and _is_text(types, arrow_type):
             return Field(name, TypeCode.STRING_ARRAY, BYTES, (None,), nullable)
         if (dtype := _number_dtype(pa, arrow_type)) is not None:
             return stored_field(name, dtype, shape, nullable=nullable)
@@ -72,6 +74,16 @@ def arrow_field(name: str, arrow_type: Any, *, nullable: bool = True) -> Field:
         f"column {name!r}: no Ignite type stores {arrow_type}",
         hint="leave the column out, or convert it before",
     )
+
+
+def _is_list(types: Any, arrow_type: Any) -> bool:
+    names = ("list", "large_list", "list_view", "large_list_view")
+    return any(getattr(types, f"is_{name}")(arrow_type) for name in names)
+
+
+def _is_text(types: Any, arrow_type: Any) -> bool:
+    names = ("string", "large_string", "string_view")
+    return any(getattr(types, f"is_{name}")(arrow_type) for name in names)
 
 
 def marked_field(arrow: Any) -> Field:
@@ -160,9 +172,9 @@ def arrow_column(field: Field, array: Any) -> Column:
     if array.null_count:
         valid = array.is_valid().to_numpy(zero_copy_only=False)
     if field.type == TypeCode.STRING_ARRAY:
-        return _lists(pa, Field(field.name, TypeCode.STRING, BYTES), array, valid)
+        return _lists(Field(field.name, TypeCode.STRING, BYTES), array, valid)
     if field.ragged:
-        return _lists(pa, field_for(field.name, field.dtype), array, valid)
+        return _lists(field_for(field.name, field.dtype), array, valid)
     if field.shape and pa.types.is_fixed_size_binary(array.type):
         return _fixed_bytes(field, array, valid)
     if field.shape:
@@ -216,20 +228,14 @@ def _bytes(pa: Any, field: Field, array: Any, valid: NDArray[np.bool_] | None) -
     return Column(flat, offsets[:-1], lengths, valid)
 
 
-def _lists(pa: Any, inner: Field, array: Any, valid: NDArray[np.bool_] | None) -> Column:
-    offsets = array.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
-    values = array.values
-    first, last = int(offsets[0]), int(offsets[-1])
-    values = values.slice(first, last - first)
-    column = arrow_column(inner, values)
+def _lists(inner: Field, array: Any, valid: NDArray[np.bool_] | None) -> Column:
+    column = arrow_column(inner, array.flatten())  # without what null lists hide
     if column.valid is not None:
         raise SourceError("a null inside a list")
-    lengths = np.diff(offsets)
-    if valid is not None:
-        lengths = np.where(valid, lengths, 0)
+    lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     flat = column.values if inner.dtype != BYTES else column
     assert not isinstance(flat, dict)
-    return Column(flat, offsets[:-1] - first, lengths, valid)
+    return Column(flat, np.cumsum(lengths) - lengths, lengths, valid)
 
 
 def _fixed_bytes(field: Field, array: Any, valid: NDArray[np.bool_] | None) -> Column:

@@ -41,6 +41,7 @@ from ignitetf.wire.schema import Batch
 __all__ = ["CsvSource", "csv"]
 
 _BLOCK_BYTES = 4 << 20
+_DELIMITERS = ",;\t|"
 _HINT_CSV = "check delimiter, quotes and encoding (UTF-8)"
 
 
@@ -108,6 +109,16 @@ class CsvSource(Table):
                 hint=f"columns: {', '.join(found.names)}",
             )
         return found.names, types
+
+    def _heading_hint(self, names: list[str]) -> str:
+        others = [mark for mark in _DELIMITERS if mark in names[0] and mark != self.delimiter]
+        if len(names) == 1 and others:
+            shown = "$'\\t'" if others[0] == "\t" else repr(others[0])
+            return f"are the columns separated otherwise? --delimiter {shown}"
+        return (
+            "letters, digits and underscores, not starting with a digit: --rename OLD=NEW renames it"
+            ", --columns A,B takes other columns only; the first line has the headings"
+        )
 
     def _reader(self, columns: list[str] | None, ragged: list[tuple[int, str]]) -> _CsvReader:
         """Open a reader of blocks: with inferred types, or with plain bytes for these columns."""

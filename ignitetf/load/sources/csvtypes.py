@@ -60,6 +60,8 @@ _LOOKS: Final = (
 )
 _WORDS: Final = {"int64": "bigint", "float64": "double", "date32": "date", "bool_": "bool"}
 _LEADING_ZERO: Final = r"^[+-]?0[0-9]+$"
+# pyarrow takes the bits of such a number: `0xff` is -1 as an int8.
+_HEX: Final = r"^[+-]?0[xX]"
 _INFINITE: Final = r"(?i)^[+-]?inf(inity)?$"
 # If this share of a column looks like one type, the column has it, and the rest are bad records.
 _NEARLY_ALL: Final = 0.9
@@ -117,6 +119,10 @@ def _kept_as_text(
     if zeros >= 0:
         why = f"row {numbers[zeros] + 2} is {_short(text[zeros])}: a number would lose its leading zero"
         return CsvType(pa.string(), note=_note(name, why, "bigint"))
+    marked = compute.index(compute.match_substring_regex(text, _HEX), True).as_py()
+    if marked >= 0:
+        why = f"row {numbers[marked] + 2} is {_short(text[marked])}: a number would lose its form"
+        return CsvType(pa.string(), note=_note(name, why, "bigint"))
     if pa.types.is_floating(found):
         for at, number in _inexact(text, _or_null(text).cast(found)):
             why = f"row {numbers[at] + 2} is {_short(number)}, which neither a long nor a double holds"
@@ -144,6 +150,10 @@ def _mixed(pa: Any, name: str, array: Any, numbers: NDArray[np.int64]) -> CsvTyp
         compute.is_in(text, value_set=pa.array(NULLS)),
     )
     at = compute.index(fits, False).as_py()
+    if at < 0:  # all look like it, and one is no such value, as 2020-02-30 is no date
+        kind = CsvType(_arrow_type(pa, best))
+        if (at := next(wrong_values(array, kind), -1)) < 0:
+            return kind
     word = _WORDS.get(best, best)
     row = f"row {numbers[at] + 2} is {_short(text[at])}"
     why = f"{row}, while {most:,} of {len(there):,} look like {word}"
@@ -212,6 +222,8 @@ def parsed(array: Any, kind: CsvType) -> Any:
     values = text.cast(arrow)
     if types.is_timestamp(arrow):
         return values.cast(pa.timestamp("ns", arrow.tz))
+    if types.is_integer(arrow):
+        _require_no_hex(text, values, kind.declared)
     if not kind.declared and (types.is_integer(arrow) or types.is_floating(arrow)):
         _require_no_leading_zero(text)
     if types.is_floating(arrow):
@@ -248,6 +260,17 @@ def _require_no_leading_zero(text: Any) -> None:
     zero = compute.match_substring_regex(text, _LEADING_ZERO)
     if compute.any(zero).as_py():
         raise ValueError("a leading zero")
+
+
+def _require_no_hex(text: Any, values: Any, declared: bool) -> None:
+    """Refuse `0x1F` in place of an integer; where one is declared, only if it became negative."""
+    from pyarrow import compute
+
+    wrong = compute.match_substring_regex(text, _HEX)
+    if declared:
+        wrong = compute.and_(wrong, compute.less(values, 0))
+    if compute.any(wrong).as_py():
+        raise ValueError("a hexadecimal number")
 
 
 def _require_finite(text: Any, values: Any) -> None:

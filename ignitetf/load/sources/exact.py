@@ -48,7 +48,7 @@ def stored_field(
     Raises:
         SchemaError: No Ignite type has this dtype.
     """
-    if dtype == np.float16:
+    if dtype.kind == "f" and dtype.itemsize == 2:  # of either byte order
         dtype = np.dtype(np.float32)
     field = field_for(name, dtype, shape, nullable=nullable)
     if dtype.kind != "u" or (shape and dtype.itemsize == 1):

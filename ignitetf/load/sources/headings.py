@@ -59,7 +59,7 @@ def _renames(rename: str | Mapping[str, str] | None) -> dict[str, str]:
     found: dict[str, str] = {}
     for part in rename.split(","):
         old, equals, new = (word.strip() for word in part.partition("="))
-        if not (old and equals and new) or old in found:
+        if not (equals and new) or old in found:
             raise ConfigError(f"rename {rename!r}", hint="OLD=NEW,OLD=NEW, each column once")
         found[old] = new
     return found

@@ -223,7 +223,10 @@ class Place:
             with os.scandir(self.path) as entries:
                 for entry in entries:
                     if not ((is_dir := entry.is_dir()) or entry.is_file()):
-                        continue  # a pipe or socket would never end, a dead link has no content
+                        if not entry.is_symlink() or Path(entry.path).exists():
+                            continue  # a pipe or socket would never end
+                        yield entry.name, False, 0, ""  # a dead link: told when it is read
+                        continue
                     stat = entry.stat()
                     yield entry.name, is_dir, stat.st_size, str(stat.st_mtime_ns)
             return

@@ -42,7 +42,11 @@ class Table(Source):
         try:
             Schema(None, key_field, tuple(fields)).check_identifiers()
         except ConfigError as error:
-            raise SourceError(f"{self.place.name}: {error.message}", hint=error.hint) from error
+            hint = self._heading_hint(names) or error.hint
+            raise SourceError(f"{self.place.name}: {error.message}", hint=hint) from error
+
+    def _heading_hint(self, names: list[str]) -> str | None:
+        """Return what to do about a heading that cannot be a column; None for the usual hint."""
 
     def _batches_of(
         self, columns: dict[str, Column], numbers: NDArray[np.int64], max_bytes: int

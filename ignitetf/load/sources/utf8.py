@@ -1,9 +1,10 @@
-"""A text stream that is guaranteed to be UTF-8, with a marker wherever the bytes were not.
+"""A text stream that is guaranteed to be UTF-8 and to end with a line end.
 
 file -> **valid UTF-8** -> CSV parser
 
 The parser loses or refuses a whole block because of one bad byte. With a marker in its place, the
-row that contains it can be named.
+row that contains it can be named. The line end shows whether the last quote was closed: if not, it
+becomes a part of the last value.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ __all__ = ["NOT_UTF8", "Utf8Stream"]
 
 # A noncharacter: Unicode forbids it in texts that are exchanged.
 NOT_UTF8 = "\ufdd0"
+_LINE_ENDS = (b"\n", b"\r")
 
 
 def _mark(error: UnicodeError) -> tuple[str, int]:
@@ -43,6 +45,7 @@ class Utf8Stream(io.RawIOBase):
         self._decoder = codecs.getincrementaldecoder("utf-8")("ignitetf.mark")
         self._pending = False
         self._begun = False
+        self._in_line = False
         self.last = b""
 
     def readable(self) -> bool:
@@ -51,8 +54,7 @@ class Utf8Stream(io.RawIOBase):
 
     def read(self, size: int = -1, /) -> bytes:
         """Read about `size` bytes: markers are longer than what they replace."""
-        with reading(self._name, "fetch or export the file again"):
-            data = self._stream.read(size)
+        data = self._piece(size)
         if not self._begun:
             self._begun = True
             if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
@@ -67,6 +69,17 @@ class Utf8Stream(io.RawIOBase):
         self._pending = bool(self._decoder.getstate()[0])
         # An incomplete character alone is not the end of the file.
         return out if out or not data else self.read(size)
+
+    def _piece(self, size: int) -> bytes:
+        """Return the next `size` bytes, or all up to the end of the file and its line end."""
+        with reading(self._name, "fetch or export the file again"):
+            data = more = self._stream.read(size)
+            while more and len(data) != size:
+                data += (more := self._stream.read(size - len(data) if size > 0 else size))
+        if len(data) != size and (data or self._in_line) and not data.endswith(_LINE_ENDS):
+            data += b"\n"
+        self._in_line = bool(data) and not data.endswith(_LINE_ENDS)
+        return data
 
     def readinto(self, buffer: Any, /) -> int:
         """Fill a third of a buffer at most, because a marker takes three bytes in place of one."""
