@@ -32,6 +32,7 @@ from ignitetf.net.client import Client, cache_id
 from ignitetf.net.distance import times
 from ignitetf.net.lines import Lines
 from ignitetf.net.retry import ROOM, Backoff, retry
+from ignitetf.threads import held
 from ignitetf.wire.answers import damaged, read_sized, sized_at, uuid_at
 from ignitetf.wire.codes import OpCode, TypeCode
 from ignitetf.wire.frames import Page, read_first_page, read_page
@@ -291,7 +292,7 @@ class ContentReader:
 
     def close(self) -> None:
         """Release the connection and the chunks."""
-        with self._lock:
+        with held(self._lock):
             self._ahead.close()
             self._kept.clear()
 

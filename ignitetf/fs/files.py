@@ -82,6 +82,11 @@ class FileWriter:
             self._absorb(found.entry)
 
     @property
+    def inherited(self) -> bool:
+        """Whether this process is a child of the one that opened the file and still writes it."""
+        return self._pid != os.getpid()
+
+    @property
     def size(self) -> int:
         """Length of the file as this writer knows it: the offset of the next byte."""
         return self._base + self._content.size - self._prefix
@@ -139,10 +144,12 @@ class FileWriter:
         self._end()
 
     def discard(self) -> None:
-        """Discard what was not published, and its chunks."""
+        """Discard what was not published, and its chunks; in a child of a fork, only forget it."""
         if self.closed:
             return
         self.closed = True
+        if self.inherited:
+            return
         self._content.abandon()
         # Without a connection the lease expires, and another client reclaims the chunks.
         with contextlib.suppress(IgniteTFError, OSError):
@@ -194,7 +201,7 @@ class FileWriter:
     def _guarded(self) -> Iterator[None]:
         if self.closed:
             raise ValueError(f"{self.path}: the file is closed")
-        if self._pid != os.getpid():
+        if self.inherited:
             raise os_error(errno.EBADF, self.path, "the file was opened before the process forked")
         if self._failure is not None:
             # The same errno, because users may see only this error: that of `close` after `write`.

@@ -32,6 +32,8 @@ class IgniteFile(AbstractBufferedFile):  # type: ignore[misc]
     anyway.
     """
 
+    _writer: FileWriter | None = None
+
     def __init__(
         self,
         fs: IgniteFileSystem,
@@ -50,7 +52,6 @@ class IgniteFile(AbstractBufferedFile):  # type: ignore[misc]
                 f"{path}: mode {mode!r}: files of igfs:// are read, or written from their "
                 "beginning, or appended to; open them once for each"
             )
-        self._writer: FileWriter | None = None
         self._reader: FileReader | None = None
         self._direct = cache_type == "none"
         if mode == "rb":
@@ -123,6 +124,11 @@ class IgniteFile(AbstractBufferedFile):  # type: ignore[misc]
         if kind is not None and self._writer is not None:
             self.discard()
         self.close()
+
+    def __del__(self) -> None:
+        # A child of a fork has a copy of the object, and leaves the file to its parent.
+        if self._writer is None or not self._writer.inherited:
+            super().__del__()
 
     def fileno(self) -> int:
         """Raise: there is no file descriptor."""

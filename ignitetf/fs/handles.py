@@ -183,7 +183,7 @@ class Handles:
             if handle.writer is None or not handle.lock.acquire(timeout=1.0):
                 continue
             try:
-                if not handle.writer.closed:
+                if not (handle.writer.closed or handle.writer.inherited):
                     handle.writer.publish()
             except (ConnectionError, TimeoutError):
                 raise

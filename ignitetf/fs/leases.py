@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import sys
 import threading
 import time
 import weakref
@@ -23,6 +24,7 @@ from ignitetf.errors import IgniteTFError
 from ignitetf.fs.meta import MetaCache
 from ignitetf.fs.records import encode, lease_key, reader_key
 from ignitetf.owner import has_ended, machine, started
+from ignitetf.threads import held, start
 
 __all__ = ["GRACE_S", "LEASE_S", "Leases", "WriterLease", "is_dead", "is_here", "now_ms"]
 
@@ -81,19 +83,19 @@ class WriterLease:
 
     def reserve(self, chunks: int) -> None:
         """Extend the lease to this many chunks, before they are written."""
-        with self._lock:
+        with held(self._lock):
             if chunks > self._reserved and not self.lost:
                 self._beat(-(-chunks // _RESERVED_CHUNKS) * _RESERVED_CHUNKS)
 
     def renew(self) -> None:
         """Renew the lease."""
-        with self._lock:
+        with held(self._lock):
             if self.taken and not self.lost:
                 self._beat(self._reserved)
 
     def end(self) -> None:
         """Stop renewing the lease; the caller decides who removes it."""
-        with self._lock:
+        with held(self._lock):
             self.lost = True
 
     def _beat(self, reserved: int) -> None:
@@ -131,7 +133,7 @@ class Leases:
     def writer(self, content_id: str, key: str) -> WriterLease:
         """Return a lease for a new writer; its first `reserve` stores it in the cache."""
         lease = WriterLease(self._meta, content_id, key)
-        with self._lock:
+        with held(self._lock):
             self._writers.add(lease)
         self._wake()
         return lease
@@ -139,13 +141,13 @@ class Leases:
     def writer_ended(self, lease: WriterLease) -> None:
         """Stop renewing a writer's lease."""
         lease.end()
-        with self._lock:
+        with held(self._lock):
             self._writers.discard(lease)
 
     def reader(self, contents: Iterable[str]) -> int:
         """Keep content for a reader, and return a number for `reader_ended`."""
         lease = _ReaderLease(contents)
-        with self._lock:
+        with held(self._lock):
             self._numbers += 1
             number = self._numbers
             self._readers[number] = lease
@@ -154,11 +156,13 @@ class Leases:
 
     def reader_ended(self, number: int) -> None:
         """Stop keeping a reader's content."""
-        with self._lock:
+        if sys.is_finalizing():
+            return  # the lease is that of a process which has ended
+        with held(self._lock):
             lease = self._readers.pop(number, None)
-            held = {content for other in self._readers.values() for content in other.contents}
+            others = {content for other in self._readers.values() for content in other.contents}
         if lease is not None and lease.beaten:
-            keys = [reader_key(c, self._reader) for c in lease.contents if c not in held]
+            keys = [reader_key(c, self._reader) for c in lease.contents if c not in others]
             with contextlib.suppress(IgniteTFError):
                 self._meta.remove(keys)
 
@@ -172,10 +176,10 @@ class Leases:
         self._stop.set()
 
     def _wake(self) -> None:
-        with self._lock:
+        with held(self._lock):
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._run, name="igfs-leases", daemon=True)
-                self._thread.start()
+                start(self._thread)
 
     def _run(self) -> None:
         beaten = reclaimed = time.monotonic()
@@ -192,13 +196,13 @@ class Leases:
                     reclaimed = now
                     self._garbage = False
                     self._reclaim()
-            with self._lock:
+            with held(self._lock):
                 if not (self._readers or len(self._writers) or self._garbage):
                     self._thread = None
                     return
 
     def _beat_readers(self, now: float) -> None:
-        with self._lock:
+        with held(self._lock):
             due = [
                 lease
                 for lease in self._readers.values()

@@ -19,6 +19,8 @@ import threading
 import time
 from typing import Final
 
+from ignitetf.threads import start
+
 __all__ = ["hang_up", "part"]
 
 # How long a node that does not close its side is waited for.
@@ -31,13 +33,17 @@ _parting: set[threading.Thread] = set()
 
 
 def part(sock: socket.socket) -> None:
-    """Close a socket as soon as the node has closed its side, in a thread; returns at once."""
+    """Close a socket as soon as the node has closed its side, in a thread; returns at once.
+
+    At the very end of the program there are no more threads, and it waits itself.
+    """
     try:
         sock.shutdown(socket.SHUT_WR)
         thread = threading.Thread(target=_part, args=(sock,), name="ignitetf-parting", daemon=True)
         _parting.add(thread)
-        thread.start()
-    except (OSError, RuntimeError):  # lost already; or the program ends and has no more threads
+        if not start(thread):
+            _part(sock)
+    except OSError:  # lost already
         sock.close()
 
 
@@ -50,9 +56,7 @@ def hang_up(sock: socket.socket) -> None:
         sock.shutdown(socket.SHUT_WR)
         timer = threading.Timer(_LONGEST_S, _shut, (sock,))
         timer.daemon = True
-        try:
-            timer.start()
-        except RuntimeError:  # the program ends
+        if not start(timer):
             _shut(sock)
 
 

@@ -29,6 +29,7 @@ from ignitetf.net.probe import explained
 from ignitetf.net.pyclient import PyClient
 from ignitetf.net.retry import is_retryable
 from ignitetf.settings import DEFAULT_ADDRESS, Settings, is_loopback
+from ignitetf.threads import start
 from ignitetf.wire.answers import damaged
 from ignitetf.wire.cluster import NodeEndpoint, read_endpoints
 from ignitetf.wire.codes import Feature, OpCode
@@ -148,7 +149,7 @@ class Pool:
                 self._resting.cancel()
             self._resting = threading.Timer(_REST_S, _close_idle, (weakref.ref(self),))
             self._resting.daemon = True
-            self._resting.start()
+            start(self._resting)
 
     def __del__(self) -> None:
         # A client that was dropped without being closed must not hold connections on the node. At

@@ -37,6 +37,7 @@ from ignitetf.net.objects import read_objects
 from ignitetf.net.pool import Pool
 from ignitetf.net.statements import PAGE_ROWS, fitting_rows, statement_request, wait_seconds
 from ignitetf.sql.tokens import is_query
+from ignitetf.threads import start
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.frames import Page, join_pages, read_named_sql_page, read_page
 from ignitetf.wire.objects import Bytes, Positions, find_rows
@@ -370,7 +371,7 @@ def _end_later(channel: Channel, asked: int, cursor: int) -> None:
             channel.receive(asked)
             channel.call(OpCode.RESOURCE_CLOSE, cursor_request(cursor))
 
-    threading.Thread(target=end, name="ignitetf-result", daemon=True).start()
+    start(threading.Thread(target=end, name="ignitetf-result", daemon=True))
 
 
 def _pyarrow() -> Any:

@@ -15,6 +15,7 @@ from typing import Any
 from ignitetf.errors import IgniteTFError
 from ignitetf.net.distance import bytes_ahead
 from ignitetf.net.pool import Pool
+from ignitetf.threads import start
 
 __all__ = ["open_ahead", "together"]
 
@@ -28,7 +29,9 @@ class _Call:
         self._error: BaseException | None = None
         # A daemon: after Ctrl-C nobody waits for its answer.
         self._thread = threading.Thread(target=self._run, name="ignitetf-together", daemon=True)
-        self._thread.start()
+        self._runs = start(self._thread)
+        if not self._runs:
+            self._run()
 
     def _run(self) -> None:
         try:
@@ -37,7 +40,8 @@ class _Call:
             self._error = error
 
     def wait(self) -> None:
-        self._thread.join()
+        if self._runs:
+            self._thread.join()
 
     def result(self) -> Any:
         self.wait()

@@ -1,8 +1,11 @@
 """`igfs://` through fsspec beside its abstract suite: pandas, pyarrow, transactions, pickling."""
 
+import contextlib
 import itertools
 import os
 import pickle
+import subprocess
+import sys
 
 import fsspec
 import pytest
@@ -166,6 +169,54 @@ def test_a_forked_child_has_connections_of_its_own(fs, base):
         assert os.waitpid(child, 0)[1] == 0
         file.seek(1 << 20)
         assert len(file.read()) == 2 << 20
+
+
+@pytest.mark.parametrize("end", ["close", "discard", "__del__"])
+def test_a_forked_child_that_ends_takes_no_file_from_its_parent(fs, base, end):
+    with fs.open(f"{base}/new", "wb") as file, fs.open(f"{base}/text", "w") as text:
+        file.write(b"a" * (3 << 20))
+        text.write("a")
+        child = os.fork()
+        if child == 0:
+            try:
+                with contextlib.suppress(OSError):
+                    getattr(file, end)()
+                del text
+            finally:
+                os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        file.write(b"b" * (3 << 20))
+        text.write("b")
+    assert fs.cat(f"{base}/new") == b"a" * (3 << 20) + b"b" * (3 << 20)
+    assert fs.cat(f"{base}/text") == b"ab"
+
+
+LEFT_OPEN = """
+import sys
+import fsspec
+
+fs, base = fsspec.url_to_fs(sys.argv[1])
+fs.pipe(f"{base}/old", b"old")
+fs.pipe(f"{base}/read", bytes(20 << 20))
+kept = [fs.open(f"{base}/{name}", "wb") for name in ("old", "small", "large")]
+for file in kept:
+    file.write(b"x" * (3 << 20 if "large" in file.path else 1))
+kept += [fs.open(f"{base}/read"), fs.open(f"{base}/read"), fs.open(f"{base}/text", "w")]
+kept[-1].write("x")
+for _ in range(10):
+    kept[3].read(1 << 20)  # so that further chunks are asked for
+kept[4].read(1)
+kept.append(kept)
+print("end", flush=True)
+"""
+
+
+def test_a_program_ends_with_files_left_open(fs, base, address):
+    command = [sys.executable, "-c", LEFT_OPEN, f"igfs://{address}{base}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+    sizes = {name: fs.size(f"{base}/{name}") for name in ("old", "small", "large", "text")}
+    assert sizes == {"old": 1, "small": 1, "large": 3 << 20, "text": 1}
 
 
 WILD = ["*", "?", "[ab]", "a*", "[!a]"]  # each matches others, or not itself
