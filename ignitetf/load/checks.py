@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import get_args
 
 from ignitetf.errors import (
@@ -23,6 +24,7 @@ __all__ = [
     "interrupted_error",
     "next_key",
     "require_alike",
+    "require_named_classes",
     "require_same_source",
     "require_same_storage",
 ]
@@ -80,6 +82,16 @@ def require_alike(schema: Schema, layout: str, old: Manifest) -> None:
         raise ConfigError(
             f"cache {old.name!r} has the layout {old.layout}",
             hint=f"append with --layout {old.layout}",
+        )
+
+
+def require_named_classes(names: Sequence[str] | None, old: Manifest) -> None:
+    """Raise ConfigError if labels of records have names, and those of the rows there have none."""
+    if names and old.rows and not old.class_names and "LABEL" in old.schema.names:
+        raise ConfigError(
+            f"the labels of {old.name!r} are numbers without names, and a label of the records has"
+            f" the name {names[0]!r}",
+            hint="give the records numbers, or load them into a cache of their own",
         )
 
 

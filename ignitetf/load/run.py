@@ -22,6 +22,7 @@ from ignitetf.load.checks import (
     interrupted_error,
     next_key,
     require_alike,
+    require_named_classes,
     require_same_source,
     require_same_storage,
 )
@@ -134,6 +135,8 @@ class Load:
                 hint="write to it with SQL, or load into another cache",
             )
         require_alike(self.schema, self.options.layout, old)
+        require_named_classes(self.source.class_names, old)
+        self.source.use_classes(old.class_names)
         self.schema = old.schema
         journal = self._journal("append", old.cache)
         if self.source.key_name is None:
@@ -186,6 +189,8 @@ class Load:
             again = self._journal(journal.mode, journal.cache)
             again.key_base, again.replaces = journal.key_base, journal.replaces
             return self._load(again)
+        if journal.mode == "append" and (old := read_manifest(self.client, self.name)) is not None:
+            self.source.use_classes(old.class_names)
         self.unfinished = journal
         return self._fill(journal, fresh=False)
 

@@ -154,6 +154,43 @@ def test_appended_records_must_be_alike(client, cache_name):
     assert client.cache_size(cache_name) == 10
 
 
+def of_classes(names):
+    """Three rows of each class, in order."""
+    return records(
+        [{"NAME": n, "LABEL": i, "BOX_LABELS": [i, 0]} for i, n in enumerate(names) for _ in "abc"],
+        class_names=names,
+        fingerprint=",".join(names),
+    )
+
+
+@LAYOUTS
+def test_a_label_means_the_same_class_in_rows_that_are_appended(
+    client, cache_name, layout, noted_often
+):
+    options = {"client": client, "layout": layout}
+    load_dataset(of_classes(["cat", "dog"]), cache_name, partitions=4, **options)
+    for names in (["ant", "dog"], ["dog"], ["ant", "bee", "cat", "dog"]):
+        stopped = Stopping(of_classes(names), stop_at=1)
+        stopped.class_names = names
+        with pytest.raises(KeyboardInterrupt):
+            load_dataset(stopped, cache_name, if_exists="append", **options)
+        load_dataset(of_classes(names), cache_name, if_exists="resume", **options)
+    manifest = read_manifest(client, cache_name)
+    assert manifest.class_names == ("cat", "dog", "ant", "bee")
+    assert (manifest.rows, manifest.checksum) == (27, checksum_of(client, cache_name))
+    for batch in stored(client, cache_name):
+        names = [name.decode() for name in batch.columns["NAME"].to_bytes()]
+        assert [manifest.class_names[i] for i in batch.columns["LABEL"].values] == names
+
+
+def test_labels_without_names_are_not_given_some(client, cache_name):
+    load_dataset(arrays(10), cache_name, client=client)
+    named = records(arrays(3), class_names=["ant", "bee", "cat"])
+    with pytest.raises(ConfigError, match="numbers without names"):
+        load_dataset(named, cache_name, client=client, if_exists="append")
+    assert read_manifest(client, cache_name).class_names == ()
+
+
 def test_append_over_known_keys_counts_what_is_there(client, cache_name):
     first = [{"id": i, "x": i} for i in range(100)]
     load_dataset(first, cache_name, client=client, key="id")

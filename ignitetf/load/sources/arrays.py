@@ -5,7 +5,7 @@ arrays by name -> **fields, columns** -> Batch
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,13 @@ from ignitetf.load.sources.base import (
     keys_of,
     rows_per_batch,
 )
-from ignitetf.load.sources.exact import cast_array, stored_field
+from ignitetf.load.sources.exact import (
+    cast_array,
+    common_dtype,
+    exact_array,
+    kinds_of,
+    stored_field,
+)
 from ignitetf.load.sources.location import digest, one_line
 from ignitetf.load.sources.values import UNFIT, column_of, field_of, names_of, strings_column
 from ignitetf.tables.storage import OnBadRecord
@@ -140,7 +146,36 @@ def _unmasked(name: str, array: Any) -> NDArray[Any]:
             f"array {name}: {int(np.ma.getmaskarray(array).sum()):,} values are masked",
             hint="give a list with None in their place, or array.filled(...)",
         )
+    if isinstance(array, (list, tuple)):
+        return _exactly(name, array)
+    if hasattr(array, "isna") and not isinstance(array.dtype, np.dtype):  # pandas' own types
+        missing = array.isna()
+        pairs = zip(array, missing, strict=True)
+        return _objects([None if gone else value for value, gone in pairs])
     return np.asanyarray(array)
+
+
+def _exactly(name: str, values: Sequence[Any]) -> NDArray[Any]:
+    """Return numbers of one shape as an array of them, and anything else as objects.
+
+    NumPy would cut zeros off the end of bytes and texts, and turn 1 beside "a" into a text.
+    """
+    try:
+        kinds = kinds_of(values)
+        if all(isinstance(kind, np.dtype) and kind.kind == "M" for kind in kinds):
+            return np.asanyarray(values)
+        dtype = common_dtype(name, kinds)
+        if dtype.kind in "iufb":
+            return exact_array(values, dtype)
+    except (SchemaError, ValueError):
+        pass  # told with its place when it is converted
+    return _objects(values)
+
+
+def _objects(values: Sequence[Any]) -> NDArray[Any]:
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array
 
 
 def array_column(field: Field, values: NDArray[Any], name: str) -> Column:

@@ -18,7 +18,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast, get_args
@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError, SourceError
 from ignitetf.load.kinds import KINDS
+from ignitetf.load.sources.classes import Numbering
 from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.encoders import LARGE_BYTES
@@ -107,6 +108,7 @@ class Source(ABC):
         self.skipped: list[BadRecord] = []
         self.notes: list[str] = []
         self.position = 0
+        self._numbering: Numbering | None = None
 
     @property
     def parts(self) -> dict[str, Source]:
@@ -134,7 +136,21 @@ class Source(ABC):
         for position, batch in self._read(start, max_bytes):
             self.position = position
             if len(batch):
-                yield batch
+                yield batch if self._numbering is None else self._numbering.apply(batch)
+
+    def use_classes(self, known: Sequence[str]) -> None:
+        """Number the classes as rows that are there do, new ones behind; they have these names.
+
+        Raises:
+            ConfigError: Two classes have one name.
+        """
+        own = self.class_names if self._numbering is None else self._numbering.own
+        if not own or own == list(known):
+            return
+        self._numbering = Numbering(own, known)
+        self.class_names = self._numbering.names
+        if (text := self._numbering.changes()) is not None:
+            self.note(text)
 
     @abstractmethod
     def _read(self, start: int, max_bytes: int) -> Iterator[tuple[int, Batch]]:
