@@ -10,6 +10,7 @@ import contextlib
 import functools
 import os
 import platform
+import sys
 from pathlib import Path
 
 __all__ = ["has_ended", "machine", "started"]
@@ -26,16 +27,28 @@ def machine() -> str:
 
 
 def started(pid: int | None = None) -> float | None:
-    """Return when a process started (by default this one); None if there is no such process."""
-    import psutil
+    """Return when a process started (by default this one); None if there is no such process.
 
-    try:
-        process = psutil.Process(os.getpid() if pid is None else pid)
+    On Linux these are seconds since the boot, so that setting the clock does not change them.
+    """
+    number = os.getpid() if pid is None else pid
+    if sys.platform == "linux":
+        try:
+            facts = Path(f"/proc/{number}/stat").read_text(errors="replace")
+        except OSError:
+            return None
+        fields = facts.rpartition(")")[2].split()
         # A killed process stays in the list until its parent collects it.
-        ended = process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-        return None if ended else float(process.create_time())
-    except psutil.NoSuchProcess:
-        return None
+        return None if fields[0] in "ZX" else int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    else:
+        import psutil
+
+        try:
+            process = psutil.Process(number)
+            ended = process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+            return None if ended else float(process.create_time())
+        except psutil.NoSuchProcess:
+            return None
 
 
 def has_ended(where: object, pid: int, since: float) -> bool:

@@ -39,6 +39,7 @@ from ignitetf.fs.chunks import CHUNK_BYTES, ChunkCache, ContentReader
 from ignitetf.fs.files import FileWriter
 from ignitetf.fs.leases import Leases
 from ignitetf.fs.meta import MetaCache, Transaction, metadata_spec
+from ignitetf.fs.once_made import once_made
 from ignitetf.fs.oserrors import os_errors
 from ignitetf.fs.path import os_error, parts
 from ignitetf.fs.reclaim import Reclaimer
@@ -149,7 +150,14 @@ class Store:
             self.reclaimer = Reclaimer(self.removal, self.meta, self.chunks)
             self.chunks.make_room = lambda: self.reclaimer.run(grace_s=0.0)
             self.leases = Leases(self.meta, self._reclaim)
-            self.chunk_bytes = self._open(backups, data_region, chunk_bytes)
+            self.chunk_bytes = chunk_bytes
+            self._new = (backups, data_region, chunk_bytes)
+        self.make()
+
+    def make(self) -> None:
+        """Make the caches unless they are there, as they were first asked for."""
+        with os_errors():
+            self.chunk_bytes = self._open(*self._new)
 
     def _open(self, backups: int, data_region: str | None, chunk_bytes: int) -> int:
         try:
@@ -192,6 +200,7 @@ class Store:
     def _names(self, path: str) -> Names:
         return parts(path)
 
+    @once_made
     def stat(self, path: str) -> Entry:
         """Return the entry at a path, in at most two round trips. Raises ENOENT, ENOTDIR."""
         with os_errors(path):
@@ -212,11 +221,13 @@ class Store:
                 return None
             raise
 
+    @once_made
     def list(self, path: str) -> list[tuple[str, Entry]]:
         """Return names and entries of a directory, sorted. Raises ENOENT, ENOTDIR."""
         with os_errors(path):
             return self.tree.entries(self._names(path))
 
+    @once_made
     def make_directory(self, path: str, *, parents: bool = False, exist_ok: bool = False) -> None:
         """Create a directory. Raises EEXIST, ENOENT, ENOTDIR."""
         with os_errors(path):
@@ -226,6 +237,7 @@ class Store:
             elif not exist_ok:
                 raise os_error(errno.EEXIST, "/")
 
+    @once_made
     def remove(
         self, path: str, *more: str, unchanged: Mapping[str, Entry | None] = MappingProxyType({})
     ) -> None:
@@ -248,6 +260,7 @@ class Store:
             self.removal.files(every, seen)
             self.leases.garbage_made()
 
+    @once_made
     def remove_directory(self, path: str, *, recursive: bool = False) -> None:
         """Remove a directory. Raises ENOENT, ENOTDIR, ENOTEMPTY, EBUSY (the root)."""
         with os_errors(path):
@@ -255,12 +268,14 @@ class Store:
             if recursive:
                 self.leases.garbage_made()
 
+    @once_made
     def rename(self, source: str, target: str) -> None:
         """Move a file or directory, replacing a file or an empty directory."""
         with os_errors(source):
             rename(self.tree, self._names(source), self._names(target))
             self.leases.garbage_made()
 
+    @once_made
     def set_attributes(self, path: str, attributes: Mapping[str, str]) -> None:
         """Add attributes of a file's content to its entry. Raises ENOENT, EISDIR."""
         with os_errors(path):
@@ -290,6 +305,7 @@ class Store:
 
     # Files
 
+    @once_made
     def open_read(self, path: str) -> FileReader:
         """Open a file to read its present content. Raises ENOENT, EISDIR."""
         with os_errors(path):
@@ -297,6 +313,7 @@ class Store:
             assert found.entry is not None
             return FileReader(self, path, found.entry)
 
+    @once_made
     def open_write(
         self, path: str, mode: str = "w", *, parents: bool = True, chunk_bytes: int | None = None
     ) -> FileWriter:

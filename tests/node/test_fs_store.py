@@ -530,3 +530,36 @@ def test_several_files_are_shown_or_none(store):
     for writer, _ in writers:
         writer.discard()
     assert [name for name, _ in store.list("/x")] == ["b"]
+
+
+OPERATIONS = {  # with what they give in an empty file system
+    "stat": (lambda store: store.stat("/d/f"), FileNotFoundError),
+    "exists": (lambda store: store.exists("/d/f"), False),
+    "list": (lambda store: store.list("/"), []),
+    "mkdir": (lambda store: store.make_directory("/d"), None),
+    "write": (lambda store: write(store, "/d/f", b"new"), None),
+    "read": (lambda store: read(store, "/d/f"), FileNotFoundError),
+    "remove": (lambda store: store.remove("/d/f"), FileNotFoundError),
+    "rmdir": (lambda store: store.remove_directory("/d"), FileNotFoundError),
+    "rename": (lambda store: store.rename("/d/f", "/g"), FileNotFoundError),
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_a_store_whose_node_was_started_again_is_empty_and_works(client, store, operation):
+    write(store, "/d/f", b"old")
+    writer = store.open_write("/d/g")
+    writer.write(memoryview(b"x" * 200_000))
+    for cache in (store.meta.name, store.chunks.name):  # as if they were in memory only
+        client.destroy_cache(cache)
+    run, expected = OPERATIONS[operation]
+    try:
+        outcome = run(store)
+    except OSError as error:
+        outcome = type(error)
+    assert outcome == expected
+    write(store, "/d/h", b"next")
+    assert read(store, "/d/h") == b"next"
+    with pytest.raises(OSError, match="dead"):
+        writer.close()
+    assert check(store, repair=True).ok
