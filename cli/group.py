@@ -21,6 +21,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from ignitetf.cli.encoding import rules_in_any_encoding
 from ignitetf.errors import IgniteTFError, MissingExtra
 
 __all__ = ["Command", "LazyGroup", "UsageError", "prepare"]
@@ -141,6 +142,7 @@ class LazyGroup(TyperGroup):
             if getattr(sys, name) is None:
                 # Closed by the caller (`>&-`), who does not want the output.
                 setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+        rules_in_any_encoding(sys.stdout)
         self.debug = self.debug or os.environ.get("IGNITETF_DEBUG", "") not in ("", "0")
         try:
             code = super().main(args, prog_name, standalone_mode=False, **options, **extra)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -294,6 +295,24 @@ def test_an_encoding_without_a_character_is_told(group):
         "error: the output's encoding, ascii, has no character '\\u2192'\n"
         "hint: PYTHONIOENCODING=utf-8 changes it\n"
     )
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_tables_are_shown_in_every_encoding(encoding):
+    letter = "e" if encoding == "ascii" else "é"
+    code = (
+        "import typer; from ignitetf.cli.group import LazyGroup\n"
+        "from ignitetf.cli.output import show\n"
+        "root = typer.Typer(cls=type('G', (LazyGroup,), {'registry': {'act': ('__main__', '')}}))\n"
+        "app = typer.Typer(); root.callback()(lambda: None)\n"
+        f"app.command()(lambda: show([{{'A': {letter!a}}}], 'table'))\n"
+        "root(['act'])"
+    )
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment)
+    rule = "─" if encoding == "utf-8" else "-"
+    assert done.stderr == b""
+    assert done.stdout.decode(encoding).split() == ["A", rule, letter]
 
 
 def test_connection_options_reach_the_settings(group, tmp_path):
