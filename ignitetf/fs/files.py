@@ -351,8 +351,7 @@ def close_together(
         conditions = store.tree.conditions(seen)
 
         def show(transaction: Transaction) -> None:
-            if seen:
-                _check(transaction, [writer for writer, _ in ordered], conditions)
+            _lock_all(transaction, [writer for writer, _ in ordered], conditions)
             for writer, attributes in ordered:
                 writer._show(transaction, True, dict(attributes))
 
@@ -370,14 +369,19 @@ def close_together(
         writer._end()
 
 
-def _check(transaction: Transaction, writers: Sequence[FileWriter], conditions: Conditions) -> None:
-    """Lock all directories, and compare what the writers rely on; raises Outdated."""
+def _lock_all(
+    transaction: Transaction, writers: Sequence[FileWriter], conditions: Conditions
+) -> None:
+    """Lock all that the writers will, and compare what they rely on; raises Outdated."""
     own = [writer._key for writer in writers]
+    contents = [writer._content.content_id for writer in writers]
     directories = conditions.directories | {directory_key(w._directory_id) for w in writers}
     others = sorted(conditions.extents.keys() - set(own))
-    held = transaction.lock([*sorted(directories), *own, *others])
+    # Entries come before leases, as in `FileWriter._show`.
+    notes = [key(content) for content in contents for key in (lease_key, moved_key)]
+    held = transaction.lock([*sorted(directories), *own, *others, *notes])
     shown = [Entry.from_bytes(held[key]).contents() if key in held else {} for key in own]
-    ours = [w._content.content_id in there for w, there in zip(writers, shown, strict=True)]
+    ours = [content in there for content, there in zip(contents, shown, strict=True)]
     # What an earlier try has committed, perhaps only in part, is completed.
     if not (transaction.unsettled and any(ours)):
         conditions.check(held)

@@ -242,6 +242,7 @@ class MetaCache:
                 transaction = Transaction(self, channel, earlier if unsettled else None)
                 try:
                     result = work(transaction)
+                    transaction.write()
                 except BaseException:
                     transaction.end(commit=False)
                     raise
@@ -263,6 +264,9 @@ class MetaCache:
 class Transaction:
     """A transaction on one connection; see `MetaCache.transact`.
 
+    A key that is locked is read once, and what is written is kept until `write` sends all of it
+    together: each costs one round trip, however many keys there are.
+
     Attributes:
         earlier: The error that ended an earlier try of the same work during its commit, else
             None.
@@ -274,6 +278,8 @@ class Transaction:
         self.unsettled = earlier is not None
         self._cache = cache
         self._channel = channel
+        self._seen: dict[str, bytes | None] = {}  # None for a key without a value
+        self._written: dict[str, bytes | None] = {}  # None for a key that is removed
         body = self._call(OpCode.TX_START, transaction_start_request(_LOCK_TIMEOUT_MS))
         self._id = read_int(body, "the id of a transaction")
 
@@ -286,20 +292,47 @@ class Transaction:
 
     def lock(self, keys: Iterable[str]) -> dict[str, bytes]:
         """Lock keys in the given order, and return the values of those that exist."""
-        return _read_map(self._call(OpCode.CACHE_GET_ALL, self._batch(_keys(keys))))
+        asked = list(dict.fromkeys(keys))
+        if unseen := [key for key in asked if key not in self._seen]:
+            found = _read_map(self._call(OpCode.CACHE_GET_ALL, self._batch(_keys(unseen))))
+            self._seen.update((key, found.get(key)) for key in unseen)
+        present = {**self._seen, **self._written}
+        return {key: value for key in asked if (value := present[key]) is not None}
 
     def put(self, pairs: Mapping[str, bytes]) -> None:
         """Set values."""
-        if len(pairs) == 1:
-            request = cache_request(self._cache.id, *_pairs(pairs), transaction=self._id)
-            self._call(OpCode.CACHE_PUT, request)
-        elif pairs:
-            self._call(OpCode.CACHE_PUT_ALL, self._batch(_pairs(pairs)))
+        self._written.update(pairs)
 
     def remove(self, keys: Iterable[str]) -> None:
         """Remove keys."""
-        if found := list(keys):
-            self._call(OpCode.CACHE_REMOVE_KEYS, self._batch(_keys(found)))
+        self._written.update(dict.fromkeys(keys))
+
+    def write(self) -> None:
+        """Send what was put and removed."""
+        puts = {key: value for key, value in self._written.items() if value is not None}
+        requests = []
+        if len(puts) == 1:
+            request = cache_request(self._cache.id, *_pairs(puts), transaction=self._id)
+            requests.append((OpCode.CACHE_PUT, request))
+        elif puts:
+            requests.append((OpCode.CACHE_PUT_ALL, self._batch(_pairs(puts))))
+        if removed := [key for key, value in self._written.items() if value is None]:
+            requests.append((OpCode.CACHE_REMOVE_KEYS, self._batch(_keys(removed))))
+        self._seen.update(self._written)
+        self._written = {}
+        self._call_together(requests)
+
+    def _call_together(self, requests: list[tuple[OpCode, bytes]]) -> None:
+        """Send requests at once; the first error comes when all of them are answered."""
+        self._cache.round_trips += bool(requests)
+        failures = []
+        for number in [self._channel.send(*request) for request in requests]:
+            try:
+                self._channel.receive(number)
+            except ServerError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
 
     def end(self, *, commit: bool) -> None:
         """Commit or roll back; if the connection is broken, the node rolls back by itself."""

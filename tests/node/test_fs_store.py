@@ -258,6 +258,34 @@ def test_stat_takes_two_round_trips_at_most(client, store):
     assert cold.stat(path.replace("level0", "other")).size == 1
 
 
+@pytest.mark.parametrize("files", [1, 5])
+def test_files_that_are_closed_together_take_one_transaction_of_four_round_trips(store, files):
+    writers = [store.open_write(f"/f{n}", "w") for n in range(files)]
+    for writer in writers:
+        writer.write(memoryview(b"x" * 10_000))
+        writer.store_all()
+    before = store.meta.round_trips
+    close_together(store, [(writer, {}) for writer in writers])
+    assert store.meta.round_trips - before == 4  # begin, lock, write, commit
+    assert all(read(store, f"/f{n}") == b"x" * 10_000 for n in range(files))
+    consistent(store)
+
+
+def test_a_transaction_reads_what_it_has_written(store):
+    store.meta.put_all({"a": b"1", "b": b"2"})
+
+    def work(transaction):
+        assert transaction.lock("ab") == {"a": b"1", "b": b"2"}
+        transaction.put({"a": b"3", "c": b"4"})
+        transaction.remove(["b", "c", "d"])
+        transaction.put({"d": b"5"})
+        assert transaction.lock("abcd") == {"a": b"3", "d": b"5"}
+        transaction.put({"b": b"6"})
+
+    store.meta.transact(work)
+    assert store.meta.get_all("abcd") == {"a": b"3", "b": b"6", "d": b"5"}
+
+
 def test_names_are_any_unicode(store):
     names = [
         "żółć 1.txt",

@@ -280,7 +280,7 @@ def test_a_lease_that_half_a_commit_removed_is_told_by_what_ended_it(failure, co
     assert caught.value.errno == code
 
 
-@pytest.mark.parametrize("at", ["begin", "work", "commit"])
+@pytest.mark.parametrize("at", ["begin", "work", "write", "commit"])
 def test_only_a_try_that_came_to_its_commit_leaves_a_transaction_unsettled(at, monkeypatch):
     seen = []
 
@@ -288,6 +288,10 @@ def test_only_a_try_that_came_to_its_commit_leaves_a_transaction_unsettled(at, m
         def __init__(self, cache, channel, earlier):
             self.earlier, self.unsettled, self._channel = earlier, earlier is not None, channel
             if at == "begin" and not seen:
+                fail()
+
+        def write(self):
+            if at == "write" and len(seen) == 1:
                 fail()
 
         def end(self, *, commit):
