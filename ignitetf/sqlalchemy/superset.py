@@ -5,12 +5,14 @@ grains, dialect -> **superset** -> Apache Superset
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, ClassVar
 
 from sqlalchemy import types
 from superset.db_engine_specs.base import BaseEngineSpec
 
+from ignitetf.sqlalchemy.dialect import IgniteDialect
 from ignitetf.sqlalchemy.grains import TIME_GRAINS
 
 __all__ = ["IgniteEngineSpec"]
@@ -30,6 +32,21 @@ class IgniteEngineSpec(BaseEngineSpec):  # type: ignore[misc]
     allows_alias_in_orderby = True
     allows_sql_comments = True
     supports_dynamic_schema = False
+
+    @classmethod
+    def fetch_data(cls, cursor: Any, limit: int | None = None) -> list[tuple[Any, ...]]:
+        """Return the rows of a statement, of one that changes rows none."""
+        return super().fetch_data(cursor, limit) if cursor.description else []
+
+    @classmethod
+    def df_to_sql(cls, database: Any, table: Any, df: Any, to_sql_kwargs: dict[str, Any]) -> None:
+        """Write a frame to a table, under the name that SQLAlchemy has for it.
+
+        pandas looks for a present table among those names, where it does not find a name in
+        capitals.
+        """
+        name = IgniteDialect().normalize_name(table.table)
+        super().df_to_sql(database, replace(table, table=name), df, to_sql_kwargs)
 
     @classmethod
     def convert_dttm(
