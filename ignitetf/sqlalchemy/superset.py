@@ -5,17 +5,24 @@ grains, dialect -> **superset** -> Apache Superset
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import types
 from superset.db_engine_specs.base import BaseEngineSpec
 
+from ignitetf.errors import IgniteTFError
+from ignitetf.net.client import Client
 from ignitetf.sqlalchemy.dialect import IgniteDialect
 from ignitetf.sqlalchemy.grains import TIME_GRAINS
 
 __all__ = ["IgniteEngineSpec"]
+
+# What the statements of a cursor begin with, by which another process finds them.
+_marks: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 
 class IgniteEngineSpec(BaseEngineSpec):  # type: ignore[misc]
@@ -37,6 +44,33 @@ class IgniteEngineSpec(BaseEngineSpec):  # type: ignore[misc]
     def fetch_data(cls, cursor: Any, limit: int | None = None) -> list[tuple[Any, ...]]:
         """Return the rows of a statement, of one that changes rows none."""
         return super().fetch_data(cursor, limit) if cursor.description else []
+
+    @classmethod
+    def execute(cls, cursor: Any, query: str, database: Any, **kwargs: Any) -> None:
+        """Run a statement, with the cursor's mark if it has one."""
+        mark = _marks.get(cursor)
+        super().execute(cursor, query if mark is None else f"{mark} {query}", database, **kwargs)
+
+    @classmethod
+    def get_cancel_query_id(cls, cursor: Any, query: Any) -> str:
+        """Mark the statements of a cursor, and return the mark."""
+        return _marks.setdefault(cursor, f"/* superset {uuid.uuid4().hex} */")
+
+    @classmethod
+    def cancel_query(cls, cursor: Any, query: Any, cancel_query_id: str) -> bool:
+        """Stop the statement with this mark; return whether a node had it.
+
+        A node only tells its own statements, so every address of the connection is asked.
+        """
+        settings = cursor.connection.client().settings
+        found = False
+        for address in settings.addresses:
+            try:
+                with Client(replace(settings, addresses=(address,))) as client:
+                    found = _stop(client, cancel_query_id) or found
+            except IgniteTFError:
+                continue
+        return found
 
     @classmethod
     def df_to_sql(cls, database: Any, table: Any, df: Any, to_sql_kwargs: dict[str, Any]) -> None:
@@ -64,3 +98,12 @@ class IgniteEngineSpec(BaseEngineSpec):  # type: ignore[misc]
     def epoch_to_dttm(cls) -> str:
         """Return seconds since 1970 as a time, in SQL."""
         return "DATEADD('SECOND', {col}, TIMESTAMP '1970-01-01 00:00:00')"
+
+
+def _stop(client: Client, mark: str) -> bool:
+    """Stop what begins with this mark on the node of a client; return whether there was something."""
+    running = client.sql("SELECT QUERY_ID, SQL FROM SYS.SQL_QUERIES").fetchall()
+    marked = [number for number, statement in running if statement.startswith(mark)]
+    for number in marked:
+        client.sql(f"KILL QUERY ASYNC '{number}'").close()
+    return bool(marked)
