@@ -7,13 +7,14 @@ hint), 2 wrong usage, 130 interrupted (Ctrl-C).
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
 import os
 import re
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -110,17 +111,13 @@ class LazyGroup(TyperGroup):
 
     def invoke(self, ctx: Any) -> None:
         """Run the command and drop its return value, so that only `Exit` sets the exit code."""
-        try:
+        with _interruptions():
             super().invoke(ctx)
-        except (KeyboardInterrupt, IgniteTFError) as error:
-            if (request := _interruption(error)) is None:
-                raise
-            if isinstance(error, IgniteTFError):
-                # The clean-up failed: report that, but it was the user who ended the command.
-                _report(error)
-            number = request.args[0] if request.args else signal.SIGINT
-            _say("interrupted")
-            raise typer.Exit(128 + number) from None
+
+    def make_context(self, *args: Any, **more: Any) -> Any:
+        """Parse the arguments, for which Typer imports more than it did before."""
+        with _interruptions():
+            return super().make_context(*args, **more)
 
     def main(
         self,
@@ -155,6 +152,9 @@ class LazyGroup(TyperGroup):
                 error.__dict__.pop("__notes__", None)
                 traceback.print_exc()
             code = _report(error)
+        # CPython notes a KeyboardInterrupt that leaves the exec of a text, as in a dataclass, and
+        # ends by SIGINT whatever becomes of it. Another exec forgets the note.
+        exec("")
         sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -169,6 +169,24 @@ def prepare(app: typer.Typer) -> typer.Typer:
         if group.typer_instance is not None:
             prepare(group.typer_instance)
     return app
+
+
+@contextlib.contextmanager
+def _interruptions() -> Iterator[None]:
+    """End by `Exit`, with the number of the signal, what a KeyboardInterrupt ended."""
+    try:
+        yield
+    except (typer.Exit, _ClickException):
+        raise
+    except (KeyboardInterrupt, Exception) as error:
+        if (request := _interruption(error)) is None:
+            raise
+        if isinstance(error, (IgniteTFError, OSError)):
+            # The clean-up failed: report that, but it was the user who ended the command.
+            _report(error)
+        number = request.args[0] if request.args else signal.SIGINT
+        _say("interrupted")
+        raise typer.Exit(128 + number) from None
 
 
 def _interruption(error: BaseException | None) -> KeyboardInterrupt | None:

@@ -143,3 +143,51 @@ def test_what_the_caller_ignores_stays_ignored(tmp_path):
         [sys.executable, "-c", ignoring], capture_output=True, text=True, timeout=60, check=False
     )
     assert found.stdout == "ran on\n"
+
+
+# Where a signal may come while a command runs, in the words of a function `send`.
+PLACES = {
+    "the command": "def act(): send()",
+    "its arguments": "LazyGroup.parse_args = send",
+    "the text of a dataclass": "def act(): exec('send()')",
+    "an error over it": """\
+def act():
+    try:
+        send()
+    except KeyboardInterrupt as error:
+        raise RuntimeError('a class could not be made') from error
+""",
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_the_exit_code_is_that_of_the_signal_wherever_it_comes(tmp_path, place):
+    program = f"""\
+import os, signal, typer
+from ignitetf.cli.group import LazyGroup
+from ignitetf.cli.interrupts import end_at_request
+
+end_at_request()
+registry = {{"act": ("__main__", "")}}
+root = typer.Typer(cls=type("G", (LazyGroup,), {{"registry": registry}}))
+app = typer.Typer()
+
+def send(*_): os.kill(os.getpid(), signal.SIGTERM)
+
+def act(): ...
+
+root.callback()(lambda: None)
+{PLACES[place]}
+app.command()(act)
+root(["act"])
+"""
+    (tmp_path / "program.py").write_text(program)
+    done = subprocess.run(
+        [sys.executable, "-m", "program"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (128 + signal.SIGTERM, "interrupted\n")
