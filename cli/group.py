@@ -154,7 +154,7 @@ class LazyGroup(TyperGroup):
             code = _report(error)
         # CPython notes a KeyboardInterrupt that leaves the exec of a text, as in a dataclass, and
         # ends by SIGINT whatever becomes of it. Another exec forgets the note.
-        exec("")
+        exec("")  # nosec B102
         sys.exit(code if isinstance(code, int) else 0)
 
 
