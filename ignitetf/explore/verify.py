@@ -182,6 +182,7 @@ class _Check:
         manifest = self.reader.manifest
         limit = None if manifest is None else manifest.options.storage.limit
         source.main_limit = None if manifest is None else manifest.options.storage.main_limit
+        source.use_classes(() if manifest is None else manifest.class_names)
         total = rows = 0
         for batch in source.batches():
             if batch.key is None:

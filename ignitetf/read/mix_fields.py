@@ -5,8 +5,10 @@ schemas of the components -> **mix fields** -> mixture
 
 from __future__ import annotations
 
+import itertools
+import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from ignitetf.errors import SchemaError
 from ignitetf.read.leaves import Node, Text
@@ -14,7 +16,9 @@ from ignitetf.read.rows import EpochRows
 from ignitetf.wire.datatypes import family_of
 from ignitetf.wire.schema import BYTES, Field
 
-__all__ = ["check_fields"]
+__all__ = ["check_fields", "tell_classes"]
+
+_LABEL: Final = "LABEL"
 
 
 def check_fields(components: Mapping[str, EpochRows], with_keys: bool) -> None:
@@ -41,6 +45,24 @@ def check_fields(components: Mapping[str, EpochRows], with_keys: bool) -> None:
                 hint="keys=False leaves the keys out",
             )
         _check_values(components, first, name)
+
+
+def tell_classes(components: Mapping[str, EpochRows]) -> None:
+    """Warn if a number of a class means different ones in two components."""
+    named = {
+        name: rows.class_names
+        for name, rows in components.items()
+        if rows.class_names and _LABEL in rows.values
+    }
+    for (one, names), (other, others) in itertools.combinations(named.items(), 2):
+        for number, (mine, theirs) in enumerate(zip(names, others, strict=False)):
+            if mine != theirs:
+                warnings.warn(
+                    f"{_LABEL} {number} is {mine!r} in component {one!r}, {theirs!r} in {other!r};"
+                    " loading them into one data set with if_exists='append' numbers classes alike",
+                    stacklevel=3,
+                )
+                return
 
 
 def _check_values(components: Mapping[str, EpochRows], first: str, second: str) -> None:

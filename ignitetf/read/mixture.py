@@ -23,7 +23,7 @@ from ignitetf.read.iteration import Batches, Epochs
 from ignitetf.read.key_order import KeyOrder
 from ignitetf.read.leaves import Dense, Node
 from ignitetf.read.mix_batches import read_mix, source_of
-from ignitetf.read.mix_fields import check_fields
+from ignitetf.read.mix_fields import check_fields, tell_classes
 from ignitetf.read.mix_order import MixOrder, Share
 from ignitetf.read.mix_shares import rows_of
 from ignitetf.read.plan import Even, Position, Shard, whole_argument
@@ -97,6 +97,7 @@ def mix_rows(
         _check_component(name, rows, worker)
     keys = flag("keys", keys)
     check_fields(components, keys)
+    tell_classes(components)
     step, seed = step_rows(global_batch, worker), seed_of(shuffle)
     if seed is None:
         if step is None:

@@ -12,9 +12,11 @@ from helpers.ports import free_port
 from ignitetf import mix_rows, open_rows
 from ignitetf.errors import ConfigError, DataChanged, SchemaError
 from ignitetf.load.loader import load_dataset
+from ignitetf.load.sources import open_source
 from ignitetf.net.client import connect
 from ignitetf.node import Node
 from ignitetf.read.plan import Position
+from ignitetf.tables.removal import drop_cache
 
 pytestmark = pytest.mark.node
 SIZES = {"a": 61, "b": 30, "c": 7}
@@ -592,3 +594,19 @@ def test_data_that_changed_end_a_resume_and_an_epoch(client, cache_name, parts):
     client.sql(f'DELETE FROM "{cache_name}" WHERE V = 7')
     with pytest.raises(DataChanged):
         list(rows.batches())
+
+
+def test_a_label_that_means_different_classes_is_told(client, cache_name):
+    rows = {}
+    for names in ("cat dog", "ant dog", "cat dog bee"):
+        labels = {"LABEL": np.arange(2, dtype=np.int32)}
+        source = open_source("records", labels, class_names=names.split())
+        name = f"{cache_name}_{names.replace(' ', '_')}"
+        load_dataset(source, name, client=client, partitions=2)
+        rows[names] = open_rows(name, client=client, order="global")
+    with pytest.warns(UserWarning, match="LABEL 0 is 'cat' in component 'a', 'ant' in 'b'"):
+        mix_rows({"a": rows["cat dog"], "b": rows["ant dog"]}, global_batch=2)
+    # One list may go on where the other ends.
+    mix_rows({"a": rows["cat dog"], "b": rows["cat dog bee"]}, global_batch=2)
+    for one in rows.values():
+        drop_cache(client, one.reader.cache)

@@ -6,6 +6,7 @@ from source_helpers import everything
 
 from ignitetf.errors import ConfigError, SourceError
 from ignitetf.load.sources import open_source
+from ignitetf.load.sources.chain import ChainSource
 
 
 def source(names, labels, dtype=np.int32, **more):
@@ -22,6 +23,16 @@ def test_classes_keep_the_numbers_that_are_there_and_new_ones_follow():
         assert [v.tolist() for v in got["BOX_LABELS"]] == [[0, 1], [], [2], [1], []]
         assert len(found.notes) == 1
         assert "'ant' is 2, not 0, and 1 more" in found.notes[0]
+
+
+def test_files_that_number_their_classes_by_themselves_are_numbered_alike():
+    files = [source(names, [0, 1]) for names in (["cat", "dog"], ["ant", "dog"], ["dog", "cat"])]
+    found = ChainSource(files)
+    assert found.class_names == ["cat", "dog", "ant"]
+    assert everything(found)["LABEL"] == [0, 1, 2, 1, 1, 0]
+    found.use_classes(["ant"])
+    assert found.class_names == ["ant", "cat", "dog"]
+    assert everything(found)["LABEL"] == [1, 2, 0, 2, 2, 1]
 
 
 @pytest.mark.parametrize("known", [["ant", "cat"], ["ant", "cat", "dog"], ["ant"], []])

@@ -75,6 +75,10 @@ class ChainSource(Source):
         first = sources[0]
         self.sources = list(sources)
         self.class_names = first.class_names
+        for source in self.sources[1:]:
+            # Each file may number its classes by itself.
+            source.use_classes(self.class_names or ())
+            self.class_names = source.class_names or self.class_names
         self.key_name = first.key_name
         self.schema = first.schema
         for source in self.sources[1:]:

@@ -61,7 +61,7 @@ class Numbering:
         name, new = self.own[moved[0]], self._numbers[moved[0]]
         more = f", and {len(moved) - 1:,} more" if len(moved) > 1 else ""
         return (
-            "classes have the numbers of the rows that are there, new ones follow:"
+            "classes keep the numbers of the rows before them, new ones follow:"
             f" {name!r} is {new}, not {moved[0]}{more}"
         )
 
