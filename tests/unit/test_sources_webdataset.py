@@ -57,3 +57,43 @@ def test_a_damaged_shard_is_named(tmp_path):
         with pytest.raises(SourceError, match=name) as caught:
             everything(open_source("webdataset", str(tmp_path / name)))
         assert caught.value.hint
+
+
+def tar_of(path, files):
+    """A shard of these files; a text is the target of a hard link."""
+    with tarfile.open(path, "w") as tar:
+        for name, data in files:
+            info = tarfile.TarInfo(name)
+            if isinstance(data, str):
+                info.type, info.linkname = tarfile.LNKTYPE, data
+            else:
+                info.size = len(data)
+            tar.addfile(info, io.BytesIO(data if isinstance(data, bytes) else b""))
+
+
+BAD_SAMPLES = {
+    "two of one name": ([("3.cls", b"1"), ("3.cls", b"2")], "two files *.cls"),
+    "a hard link": ([("3.cls", "1.cls")], "is a link"),
+    "a class with a name": ([("3.cls", b"cat")], "invalid literal"),
+    "broken JSON": ([("3.json", b'{"label": ')], "*.json: Expecting"),
+    "two images": ([("3.png", image(1)), ("3.jpg", b"")], "give the field IMAGE"),
+    "a label beside a label": ([("3.cls", b"1"), ("3.json", b'{"LABEL": 2}')], "the field LABEL"),
+    "a text that is not UTF-8": ([("3.txt", b"\xff")], "*.txt: "),
+}
+
+
+@pytest.mark.parametrize("name", BAD_SAMPLES)
+def test_a_sample_that_cannot_be_taken_as_it_is_is_a_bad_record(tmp_path, name):
+    files, reason = BAD_SAMPLES[name]
+    path = str(tmp_path / "a.tar")
+    tar_of(path, [("1.cls", b"7"), ("._1.cls", b"of macOS"), *files, ("4.cls", b"9")])
+    with pytest.raises(SourceError) as caught:
+        everything(open_source("webdataset", path))
+    assert f"{path}: sample 3: " in caught.value.message
+    assert reason in caught.value.message
+    assert "--bad-records skip" in caught.value.hint
+    source = open_source("webdataset", path, bad_records="skip")
+    got = everything(source)
+    assert (got["key"], got["LABEL"]) == ([0, 2], [7, 9])
+    assert [r.name for r in source.skipped] == [f"{path}: sample 3"]
+    check_resume(source)

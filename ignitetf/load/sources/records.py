@@ -19,6 +19,7 @@ from ignitetf.errors import ConfigError, IgniteTFError, SchemaError, SourceError
 from ignitetf.load.sources.arrays import ArraySource, key_field_of
 from ignitetf.load.sources.base import (
     SAMPLE_BYTES,
+    BadRecord,
     Source,
     keys_of,
     rows_per_batch,
@@ -39,6 +40,8 @@ _DOUBLES = {float, np.dtype(np.float64)}
 
 class RecordSource(Source):
     """An iterable of dicts (one per record) or of `Batch` (columns of many records).
+
+    A `BadRecord` among them stands for a record that its producer could not read.
 
     Types and shapes come from the first 100 records unless a schema is given. A later dict that
     does not fit, or has a new name, is a bad record; with a given schema, other names are left out.
@@ -107,6 +110,9 @@ class RecordSource(Source):
             )
         rows = []
         for number, item in enumerate(self.sample):
+            if isinstance(item, BadRecord):
+                self.bad(item.name, item.reason)
+                continue
             if not isinstance(item, Mapping):
                 raise SourceError(
                     f"record {number} is {type(item).__name__}, expected a dict",
@@ -116,6 +122,12 @@ class RecordSource(Source):
                 rows.append(names_of(item))
             except SchemaError as error:
                 raise SourceError(f"record {number}: {error.message}", hint=error.hint) from error
+        if not rows:
+            first = self.skipped[0]
+            raise SourceError(
+                f"none of the first {len(self.sample)} records can be read; {first.name}:"
+                f" {first.reason}"
+            )
         names = dict.fromkeys(name for row in rows for name in row)
         fields = {name: field_of(name, [row.get(name) for row in rows]) for name in names}
         key = key_field_of(self.key_name, fields)
@@ -201,7 +213,9 @@ class RecordSource(Source):
             pass
         numbers, good = [], []
         for number, item in enumerate(items, first):
-            if (error := self._unfit(item)) is not None:
+            if isinstance(item, BadRecord):
+                self.bad(item.name, item.reason)
+            elif (error := self._unfit(item)) is not None:
                 reason = one_line(error)
                 self.bad(f"record {number}", reason, hint=getattr(error, "hint", None))
             else:

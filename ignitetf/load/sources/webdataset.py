@@ -14,15 +14,16 @@ import itertools
 import json
 import tarfile
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, Final
 
 import numpy as np
 
 from ignitetf.errors import ConfigError, SchemaError, SourceError
-from ignitetf.load.sources.base import MAX_RECORD_BYTES, Source, column_name, keys_of
+from ignitetf.load.sources.base import MAX_RECORD_BYTES, BadRecord, Source, column_name, keys_of
 from ignitetf.load.sources.chain import ChainSource, files_at
-from ignitetf.load.sources.location import Place, digest, reading
+from ignitetf.load.sources.location import Place, digest, one_line, reading
 from ignitetf.load.sources.pictures import picture_suffixes
 from ignitetf.load.sources.records import RecordSource
 from ignitetf.load.sources.values import column_of
@@ -38,12 +39,27 @@ _ROWS: Final = 256
 _BATCH_BYTES: Final = 4 << 20
 _HINT: Final = "is it a tar file of samples? write it again"
 
-Sample = dict[str, bytes]
+Files = dict[str, bytes]
 
 
-def _samples(place: Place) -> Iterator[Sample]:
-    """Yield the files of each sample by their suffix, without the dot."""
-    name, found = None, Sample()
+@dataclass
+class _Sample:
+    """The files of a sample by their suffix, without the dot, and what is wrong with them."""
+
+    name: str
+    files: dict[str, bytes] = field(default_factory=dict)
+    wrong: str | None = None
+
+    def add(self, suffix: str, data: bytes) -> None:
+        """Take a file; of two with one suffix neither would be the right one."""
+        if suffix in self.files:
+            self.wrong = f"it has two files *.{suffix}; do two samples have one name?"
+        self.files[suffix] = data
+
+
+def _samples(place: Place) -> Iterator[_Sample]:
+    """Yield the samples of a shard, without hidden files, such as macOS adds."""
+    found = None
     with (
         place.open() as stream,
         reading(place.name, _HINT),
@@ -51,18 +67,23 @@ def _samples(place: Place) -> Iterator[Sample]:
     ):
         for member in tar:
             path = PurePosixPath(member.name)
-            if not member.isfile() or (member.name.startswith("__") and "__/" in member.name):
+            is_note = member.name.startswith("__") and "__/" in member.name
+            is_link = member.islnk() or member.issym()
+            if not (member.isfile() or is_link) or is_note or path.name.startswith("."):
                 continue
             stem, _, suffix = path.name.partition(".")
             if member.size > MAX_RECORD_BYTES:
                 raise SourceError(f"{place.name}: {member.name} has {member.size:,} bytes")
-            sample = f"{path.parent}/{stem}"
-            if sample != name and found:
-                yield found
-                found = Sample()
-            name = sample
-            found[suffix.lower()] = _content(tar, member)
-    if found:
+            name = stem if str(path.parent) == "." else f"{path.parent}/{stem}"
+            if found is None or found.name != name:
+                if found is not None:
+                    yield found
+                found = _Sample(name)
+            if is_link:
+                found.wrong = f"{path.name} is a link: pack files with tar -h --hard-dereference"
+            else:
+                found.add(suffix.lower(), _content(tar, member))
+    if found is not None:
         yield found
 
 
@@ -86,24 +107,37 @@ def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     return file.read()
 
 
-def _record(sample: Sample) -> dict[str, Any]:
+def _record(place: Place, sample: _Sample) -> dict[str, Any] | BadRecord:
     """Return the values of a sample of any origin."""
+    name = f"{place.name}: sample {sample.name}"
+    if sample.wrong is not None:
+        return BadRecord(name, sample.wrong)
     out: dict[str, Any] = {}
-    for suffix, data in sample.items():
-        if suffix == "json":
-            inner = json.loads(data)
-            out |= inner if isinstance(inner, dict) else {"JSON": data.decode()}
-        elif suffix == "cls":
-            out["LABEL"] = int(data)
-        elif suffix.rpartition(".")[2] == "npy":
-            out[column_name(suffix.removesuffix("npy") or suffix)] = _array(data)
-        elif suffix == "txt":
-            out["TEXT"] = data.decode()
-        elif f".{suffix}" in picture_suffixes():
-            out["IMAGE"] = data
-        else:
-            out[column_name(suffix or "file")] = data
+    for suffix, data in sample.files.items():
+        try:
+            found = _values(suffix, data)
+        except Exception as error:  # NumPy and JSON raise almost anything on damaged data
+            return BadRecord(name, f"*.{suffix}: {one_line(error)}")
+        if twice := sorted(out.keys() & found.keys()):
+            return BadRecord(name, f"two of its files give the field {twice[0]}")
+        out |= found
     return out
+
+
+def _values(suffix: str, data: bytes) -> dict[str, Any]:
+    """Return the values of one file of a sample."""
+    if suffix == "json":
+        inner = json.loads(data)
+        return inner if isinstance(inner, dict) else {"JSON": data.decode()}
+    if suffix == "cls":
+        return {"LABEL": int(data)}
+    if suffix.rpartition(".")[2] == "npy":
+        return {column_name(suffix.removesuffix("npy") or suffix): _array(data)}
+    if suffix == "txt":
+        return {"TEXT": data.decode()}
+    if f".{suffix}" in picture_suffixes():
+        return {"IMAGE": data}
+    return {column_name(suffix or "file"): data}
 
 
 def _array(data: bytes) -> np.ndarray[Any, Any]:
@@ -115,11 +149,13 @@ def _batches(place: Place, fields: list[Field], files: dict[str, str]) -> Iterat
     """Yield the rows of a shard that an export wrote."""
     samples, number = _samples(place), 0
     while True:
-        rows: list[Sample] = []
+        rows: list[Files] = []
         size = 0
         for sample in itertools.islice(samples, _ROWS):
-            rows.append(sample)
-            size += sum(map(len, sample.values()))
+            if sample.wrong is not None:
+                raise SourceError(f"{place.name}: sample {sample.name}: {sample.wrong}", hint=_HINT)
+            rows.append(sample.files)
+            size += sum(map(len, sample.files.values()))
             if size >= _BATCH_BYTES:
                 break
         if not rows:
@@ -132,7 +168,7 @@ def _batches(place: Place, fields: list[Field], files: dict[str, str]) -> Iterat
 
 
 def _column(
-    field: Field, files: dict[str, str], rows: list[Sample], beside: list[dict[str, Any]]
+    field: Field, files: dict[str, str], rows: list[Files], beside: list[dict[str, Any]]
 ) -> Column:
     suffix = files.get(field.name)
     if suffix == "npy":
@@ -153,7 +189,7 @@ def _column(
     return Column(numbers, valid=None if present.all() else present)
 
 
-def _blob(sample: Sample, suffix: str) -> bytes | None:
+def _blob(sample: Files, suffix: str) -> bytes | None:
     """Return the file of a field: of this suffix, or, for `*`, the image."""
     if suffix != "*":
         return sample.get(suffix)
@@ -168,13 +204,13 @@ def _open(place: Place, key: str | None, bad_records: OnBadRecord) -> Source:
             raise ConfigError("samples of others have no field that is the key", hint="no --key")
         with reading(place.name, _HINT):
             return RecordSource(
-                lambda: map(_record, _samples(place)),
+                lambda: (_record(place, sample) for sample in _samples(place)),
                 type_name=column_name(place.stem),
                 fingerprint=digest("webdataset", place.stamp()),
                 bad_records=bad_records,
             )
     try:
-        fields = [Field.from_json(field) for field in noted["fields"]]
+        fields = [Field.from_json(one) for one in noted["fields"]]
         files = {str(name): str(suffix) for name, suffix in noted["files"].items()}
         names = [str(name) for name in noted["class_names"]]
     except (KeyError, TypeError, AttributeError, SchemaError) as error:
@@ -196,7 +232,7 @@ class _Exported(RecordSource):
     ) -> None:
         from ignitetf.load.sources.arrays import key_field_of, take_key
 
-        by_name = {field.name: field for field in fields}
+        by_name = {one.name: one for one in fields}
         key_name = None if key is None else key.upper()
         key_field = key_field_of(key_name, by_name)
 
