@@ -359,3 +359,18 @@ def test_fast_and_general_paths_agree(tmp_path):
         few += [values(b.columns["SCORE"]) for b in part.batches()]
     flat = [row.tolist() for rows in few for row in rows]
     assert flat == [row.tolist() for row in everything(whole)["SCORE"]]
+
+
+@pytest.mark.parametrize("count", [1, 40], ids=["one", "a matrix of them"])
+def test_steps_are_not_left_out_in_silence(tmp_path, count):
+    steps = tf.train.FeatureLists(feature_list={"frames": tf.train.FeatureList()})
+    records = [
+        tf.train.SequenceExample(
+            context=tf.train.Example.FromString(example(a=i)).features, feature_lists=steps
+        ).SerializeToString()
+        for i in range(count)
+    ]
+    path = write(tmp_path / "a.tfrecord", records)
+    with pytest.raises(SourceError, match=r"record 0: it is a tf\.train\.Seq"):
+        everything(open_source("tfrecord", path))
+    assert everything(open_source("tfrecord", path, features="a:int64"))["A"] == list(range(count))

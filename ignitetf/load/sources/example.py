@@ -16,7 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BYTES_LIST", "FLOAT_LIST", "INT64_LIST", "ExampleError", "Feature", "parse_example"]
+__all__ = [
+    "BYTES_LIST",
+    "FLOAT_LIST",
+    "INT64_LIST",
+    "ExampleError",
+    "Feature",
+    "has_steps",
+    "parse_example",
+]
 
 BYTES_LIST, FLOAT_LIST, INT64_LIST = 1, 2, 3
 # A varint has 7 bits per byte, so 64 bits take at most ten.
@@ -93,6 +101,15 @@ def parse_example(data: bytes, start: int = 0, end: int | None = None) -> dict[s
                 if entry == 1:
                     _map_entry(data, c, d, out)
     return out
+
+
+def has_steps(data: bytes) -> bool:
+    """Whether a message is a SequenceExample: an Example with lists of features for each step.
+
+    Raises:
+        ExampleError: It is not a valid message.
+    """
+    return any(number == 2 for number, _, _ in _fields(data, 0, len(data)))
 
 
 def _map_entry(data: bytes, start: int, end: int, out: dict[str, Feature]) -> None:

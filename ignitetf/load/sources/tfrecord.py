@@ -30,7 +30,13 @@ from ignitetf.load.sources.base import (
     type_name,
 )
 from ignitetf.load.sources.chain import ChainSource, files_at
-from ignitetf.load.sources.example import BYTES_LIST, ExampleError, parse_example, varints
+from ignitetf.load.sources.example import (
+    BYTES_LIST,
+    ExampleError,
+    has_steps,
+    parse_example,
+    varints,
+)
 from ignitetf.load.sources.featurespec import FeatureSpec, declared_specs, inferred_specs
 from ignitetf.load.sources.location import Place, Stream, digest, open_plain, reading
 from ignitetf.load.sources.values import column_of
@@ -268,7 +274,7 @@ class TfRecordSource(Source):
         at = int(frames.starts[i])
         record = frames.data[at : at + int(frames.lengths[i])]
         features = parse_example(record)
-        self._require_known(features)
+        self._require_known(features, record)
         out = []
         for spec in self.specs:
             try:
@@ -277,9 +283,16 @@ class TfRecordSource(Source):
                 raise SchemaError(f"feature {spec.feature!r}: {error}") from error
         return out
 
-    def _require_known(self, features: Mapping[str, Any]) -> None:
-        """Raise SchemaError for a feature with values that would be silently left out."""
-        if self._known is None or features.keys() <= self._known:
+    def _require_known(self, features: Mapping[str, Any], record: bytes) -> None:
+        """Raise SchemaError for values that would be silently left out."""
+        if self._known is None:
+            return
+        if has_steps(record):
+            raise SchemaError(
+                "it is a tf.train.SequenceExample, whose feature_lists are not loaded;"
+                " --features name:type,... loads features of its context"
+            )
+        if features.keys() <= self._known:
             return
         for name, feature in features.items():
             if name not in self._known and feature.spans:
@@ -327,8 +340,9 @@ class TfRecordSource(Source):
             flat[first : first + (n - 1) * stride + size], (n, size), (stride, 1), writeable=False
         )
         try:
-            features = parse_example(rows[0].tobytes())
-            self._require_known(features)
+            record = rows[0].tobytes()
+            features = parse_example(record)
+            self._require_known(features, record)
             spans = [(f.kind, s) for f in features.values() for s in f.spans]
             if not _same_layout(rows, spans):
                 return None
