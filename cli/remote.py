@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,8 +92,22 @@ def local_pairs(
         return
     require_recursive(recursive, str(source))
     yield source, base
-    for local in sorted(source.rglob("*")):
+    for local in _below(source, ()):
         yield local, f"{base.rstrip('/')}/{local.relative_to(source).as_posix()}"
+
+
+def _below(folder: Path, above: tuple[tuple[int, int], ...]) -> Iterator[Path]:
+    """Yield everything below a local folder, links followed; raises what cannot be listed."""
+    facts = folder.stat()
+    own = (facts.st_dev, facts.st_ino)
+    if own in above:
+        raise OSError(errno.ELOOP, "is a link to a folder that it is in", str(folder))
+    for path in sorted(folder.iterdir()):
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise OSError(errno.EINVAL, "is neither a file nor a folder", str(path))
+        yield path
+        if path.is_dir():
+            yield from _below(path, (*above, own))
 
 
 def put_file(fs: IgniteFileSystem, local: Path, remote: str) -> None:

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from fsspec.callbacks import DEFAULT_CALLBACK
-from fsspec.spec import AbstractFileSystem
 from fsspec.utils import infer_storage_options, tokenize
 
 from ignitetf.fs.fsspec_file import IgniteFile
@@ -26,6 +25,7 @@ from ignitetf.fs.oserrors import os_errors
 from ignitetf.fs.path import path_of_url, split_url
 from ignitetf.fs.records import Entry
 from ignitetf.fs.store import DEFAULT_NAME, Store, open_store
+from ignitetf.fs.walking import Walking
 from ignitetf.settings import Settings
 
 __all__ = ["IgniteFileSystem", "connection_of_url"]
@@ -48,7 +48,7 @@ def connection_of_url(url: str) -> dict[str, Any]:
     return options
 
 
-class IgniteFileSystem(AbstractFileSystem):  # type: ignore[misc]
+class IgniteFileSystem(Walking):
     """Files in an Ignite cluster.
 
     Args:
@@ -176,41 +176,6 @@ class IgniteFileSystem(AbstractFileSystem):  # type: ignore[misc]
         """Drop the listings fsspec has cached; the store caches none."""
         super().invalidate_cache(path)
 
-    def expand_path(
-        self,
-        path: str | Iterable[str],
-        recursive: bool = False,
-        maxdepth: int | None = None,
-        **kwargs: Any,
-    ) -> list[str]:
-        """Expand globs, and with `recursive` directories; a path that is there means itself."""
-        paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
-        names = [self._strip_protocol(one) for one in paths]
-        plain = [name for name in names if self._is_there_as_written(name)]
-        others = [name for name in names if name not in plain]
-        found = set(plain)
-        for name in plain if recursive else ():
-            found |= set(self.find(name, maxdepth=maxdepth, withdirs=True))
-        if others or not plain:
-            found |= set(super().expand_path(others, recursive, maxdepth, **kwargs))
-        return sorted(found)
-
-    def _is_there_as_written(self, path: str) -> bool:
-        """Whether a path that could be a glob is a name."""
-        return has_magic(path) and self.exists(path)
-
-    def _below(
-        self, path: str, target: str, into: bool, recursive: bool, maxdepth: int | None
-    ) -> tuple[list[str], list[str]]:
-        """Return a path with all below it, and where each of them is copied to."""
-        source = self._strip_protocol(path)
-        if into and not path.endswith("/"):
-            target = f"{target.rstrip('/')}/{source.rpartition('/')[2]}"
-        found = self.expand_path(source, recursive=recursive, maxdepth=maxdepth)
-        if not recursive:
-            found = [one for one in found if not self.isdir(one)]
-        return found, [target.rstrip("/") + one[len(source) :] for one in found]
-
     # Changing names
 
     def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
@@ -299,10 +264,10 @@ class IgniteFileSystem(AbstractFileSystem):  # type: ignore[misc]
         **kwargs: Any,
     ) -> None:
         """Copy files, globs, and with `recursive` directories within the cluster."""
-        if isinstance(path1, str) and isinstance(path2, str) and self._is_there_as_written(path1):
+        if isinstance(path1, str) and isinstance(path2, str) and self.is_there_as_written(path1):
             into = path2.endswith("/") or self.isdir(path2)
             target = self._strip_protocol(path2)
-            path1, path2 = self._below(path1, target, into, recursive, maxdepth)
+            path1, path2 = self.below(path1, target, into, recursive, maxdepth)
         super().copy(path1, path2, recursive, maxdepth, on_error, **kwargs)
 
     def get(
@@ -315,9 +280,9 @@ class IgniteFileSystem(AbstractFileSystem):  # type: ignore[misc]
         **kwargs: Any,
     ) -> None:
         """Copy files, globs, and with `recursive` directories to this machine."""
-        if isinstance(rpath, str) and isinstance(lpath, str) and self._is_there_as_written(rpath):
+        if isinstance(rpath, str) and isinstance(lpath, str) and self.is_there_as_written(rpath):
             into = lpath.endswith("/") or Path(lpath).is_dir()
-            rpath, lpath = self._below(rpath, lpath, into, recursive, maxdepth)
+            rpath, lpath = self.below(rpath, lpath, into, recursive, maxdepth)
         super().get(rpath, lpath, recursive, callback, maxdepth, **kwargs)
 
     def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:

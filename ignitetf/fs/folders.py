@@ -58,7 +58,7 @@ class LocalFolder:
         self._look()
 
     def _look(self) -> None:
-        for where, folders, names in os.walk(self.path):
+        for where, folders, names in os.walk(self.path, onerror=self._unlisted):
             base = Path(where).relative_to(self.path)
             links = [name for name in folders if Path(where, name).is_symlink()]
             for name in (*names, *links):
@@ -73,6 +73,16 @@ class LocalFolder:
                         self.left_out[relative] = "is a link to a directory"
                     else:
                         self.left_out[relative] = "is no file"
+
+    def _unlisted(self, error: OSError) -> None:
+        if not isinstance(error, (FileNotFoundError, NotADirectoryError)):  # not gone meanwhile
+            name = Path(error.filename).relative_to(self.path).as_posix()
+            self.left_out[name] = f"cannot be listed: {error.strerror}"
+
+    def leaves_out(self, name: str) -> bool:
+        """Whether a file of this name may be here without being seen."""
+        above = Path(name).parents
+        return name in self.left_out or any(one.as_posix() in self.left_out for one in above)
 
     def open(self, name: str) -> BinaryIO:
         """Open a file for reading."""

@@ -53,7 +53,8 @@ def push(
         store: The file system.
         local: Directory with checkpoints, and anything else.
         remote: Path of the remote directory; created if missing.
-        delete: Finally remove remote files that are not in the local directory.
+        delete: Finally remove remote files that are not in the local directory; not those that may
+            be in what is left out, such as a directory that cannot be listed.
         keep: Copy only this many of the newest checkpoints that a state names.
         on_file: Called with name and size of each copied file.
 
@@ -95,6 +96,7 @@ def push_once(
     try:
         work.units(states, keep)
         doomed = set(work.there.sizes) - set(folder.sizes) - set(states) if delete else set()
+        doomed = {name for name in doomed if not folder.leaves_out(name)}
         doomed |= {name for unit in work.old if delete for name in unit.files} & set(
             work.there.sizes
         )

@@ -1,5 +1,7 @@
 """Pushing, pulling, listing, pruning and watching checkpoints; the fs and checkpoint commands."""
 
+import errno
+import functools
 import hashlib
 import itertools
 import json
@@ -285,3 +287,59 @@ def test_commands_take_a_name_that_could_be_a_pattern_for_itself(run, store, tmp
     assert run("fs", "cat", "/w/copy").stdout == "*"
     run("fs", "get", "/w/b", str(tmp_path / "b"))
     assert tree(tmp_path) == {"b": b"b"}
+
+
+@pytest.fixture
+def unlisted(monkeypatch):
+    """Let the listing of a local folder fail, as without permission."""
+
+    def forbid(folder):
+        def checked(real, path=".", *more):
+            if path in (folder, str(folder)):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+            return real(path, *more)
+
+        for name in ("scandir", "listdir"):
+            monkeypatch.setattr(os, name, functools.partial(checked, getattr(os, name)))
+
+    return forbid
+
+
+@pytest.mark.parametrize("how", ["unlisted", "link"])
+def test_what_push_cannot_look_into_is_not_removed_there(store, tmp_path, unlisted, how):
+    folder = tmp_path / "run"
+    (folder / "old").mkdir(parents=True)
+    (folder / "old" / "notes").write_text("kept")
+    (folder / "gone").write_text("removed")
+    push(store, folder, "/run")
+    (folder / "gone").unlink()
+    if how == "unlisted":
+        unlisted(folder / "old")
+    else:
+        (folder / "old").rename(tmp_path / "elsewhere")
+        (folder / "old").symlink_to(tmp_path / "elsewhere")
+    report = push(store, folder, "/run", delete=True)
+    assert [name for name, _ in store.list("/run")] == ["old"]
+    assert read_file(store, "/run/old/notes") == b"kept"
+    assert [one.partition(":")[0] for one in report.left_out] == ["old"]
+
+
+def test_put_copies_all_of_a_folder_or_says_what_not(run, store, tmp_path, unlisted):
+    folder = tmp_path / "d"
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "x").write_text("x")
+    folder.mkdir()
+    (folder / "link").symlink_to(tmp_path / "other")
+    run("fs", "put", "-r", str(folder), "/d")
+    assert read_file(store, "/d/link/x") == b"x"
+    (folder / "link" / "up").symlink_to(folder)
+    assert (
+        "a link to a folder that it is in"
+        in run("fs", "put", "-r", f"{folder}", "/d", code=1).stderr
+    )
+    (folder / "link" / "up").unlink()
+    os.mkfifo(folder / "pipe")
+    assert "neither a file nor a folder" in run("fs", "put", "-r", f"{folder}", "/d", code=1).stderr
+    (folder / "pipe").unlink()
+    unlisted(folder / "link")
+    assert "Permission denied" in run("fs", "put", "-r", f"{folder}", "/d", code=1).stderr
