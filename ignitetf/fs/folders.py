@@ -65,7 +65,9 @@ class LocalFolder:
                 relative = (base / name).as_posix()
                 path = self.path / relative
                 with contextlib.suppress(FileNotFoundError):
-                    if _TEMPORARY.fullmatch(relative):
+                    if (shown := relative.encode(errors="backslashreplace").decode()) != relative:
+                        self.left_out[shown] = "its name is not valid Unicode"
+                    elif _TEMPORARY.fullmatch(relative):
                         self.left_out[relative] = "is being written under this name"
                     elif path.is_file():
                         self.sizes[relative] = path.stat().st_size

@@ -7,6 +7,7 @@ Prefixes are relative to the copied folder; `base` is the directory of the state
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 import re
 from collections.abc import Container
@@ -17,6 +18,13 @@ __all__ = ["base_of", "state_names", "state_of"]
 _LINE: Final = re.compile(
     r'(?P<field>model_checkpoint_path|all_model_checkpoint_paths): "(?P<path>(?:[^"\\]|\\.)*)"'
 )
+_ESCAPE: Final = re.compile(
+    rb"\\(?:([0-7]{1,3})|[xX]([0-9a-fA-F]{1,2})|(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8})|(.))", re.DOTALL
+)
+_LETTERS: Final = {
+    b"a": b"\a", b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v",
+    b"\\": b"\\", b"'": b"'", b'"': b'"', b"?": b"?",
+}  # fmt: skip
 _LATEST: Final = "model_checkpoint_path"
 _TIMES: Final = "all_model_checkpoint_timestamps"
 
@@ -77,14 +85,28 @@ def state_of(text: str, base: str, there: Container[str]) -> str | None:
 
 def _prefix(path: str, base: str) -> str:
     """Resolve a path; an absolute one means a checkpoint beside the state, as folders get moved."""
-    plain = path.encode().decode("unicode_escape").encode("latin-1").decode("utf-8", "replace")
+    plain = _ESCAPE.sub(_meant, path.encode("utf-8", "surrogateescape")).decode(
+        "utf-8", "surrogateescape"
+    )
     own = plain.rpartition("/")[2] if plain.startswith("/") or "://" in plain else plain
     return posixpath.normpath(posixpath.join(base, own))
 
 
 def _relative(prefix: str, base: str) -> str:
     plain = posixpath.relpath(prefix, base or ".")
-    return "".join(_quoted(byte) for byte in plain.encode())
+    return "".join(_quoted(byte) for byte in plain.encode("utf-8", "surrogateescape"))
+
+
+def _meant(escape: re.Match[bytes]) -> bytes:
+    """Return the bytes of an escape; one that protobuf does not know stays as it is."""
+    octal, hexadecimal, code, letter = escape.groups()
+    if octal or hexadecimal:
+        return bytes([int(octal or hexadecimal, 8 if octal else 16) & 255])
+    if code:
+        with contextlib.suppress(ValueError, OverflowError):
+            return chr(int(code[1:], 16)).encode()
+        return escape[0]
+    return _LETTERS.get(letter, escape[0])
 
 
 def _quoted(byte: int) -> str:
