@@ -227,7 +227,9 @@ class _Column:
             self.values.update(t.decode("utf-8", "replace") for t in column.to_bytes())
         elif isinstance(column.values, np.ndarray) and column.values.ndim == 1:
             found, counts = np.unique(column.values, return_counts=True)
-            self.values.update(dict(zip(found.tolist(), counts.tolist(), strict=True)))
+            # Each NaN that NumPy returns is another object, and so would be another value.
+            one = [math.nan if value != value else value for value in found.tolist()]
+            self.values.update(dict(zip(one, counts.tolist(), strict=True)))
         if len(self.values) > _MOST_VALUES:
             self.values = None
 
