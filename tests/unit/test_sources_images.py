@@ -482,6 +482,18 @@ def test_labels_that_are_no_classes(folder, tmp_path):
     assert everything(source)["LABEL"] == [0.5, -1.0]
 
 
+def test_a_name_of_two_classes_is_no_label(folder, tmp_path):
+    (tmp_path / "classes.txt").write_text("crane\nmaillot\ncrane\n")
+    table = tmp_path / "t.csv"
+    table.write_text("dog/b.png,crane\n")
+    with pytest.raises(SourceError, match="the label 'crane' is two classes") as caught:
+        open_source("images", folder, labels=table)
+    assert "numbers" in caught.value.hint
+    for label, number in (("maillot", 1), ("2", 2)):
+        table.write_text(f"dog/b.png,{label}\n")
+        assert everything(open_source("images", folder, labels=table))["LABEL"] == [number]
+
+
 def turned(orientation, pixels):
     exif = Image.Exif()
     exif[0x0112] = orientation

@@ -12,6 +12,7 @@ from __future__ import annotations
 import csv as csv_module
 import io
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -253,6 +254,12 @@ def _listed_classes(table: Place, labels: list[str]) -> list[str] | None:
         return None
     with reading(place.name, "names of classes in UTF-8, a line each"):
         names = place.read(_MAX_CSV_BYTES).decode("utf-8-sig").splitlines()
+    twice = {name for name, count in Counter(names).items() if count > 1}
+    if unclear := sorted(twice.intersection(labels)):
+        raise SourceError(
+            f"{table.name}: the label {unclear[0]!r} is two classes in {place.name}",
+            hint="give the classes different names, or write their numbers in the table",
+        )
     numbers = {str(number) for number in range(len(names))}
     if labels and not (set(labels) <= set(names) or set(labels) <= numbers):
         odd = next(word for word in labels if word not in names and word not in numbers)
