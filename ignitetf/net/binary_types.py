@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ignitetf.errors import SchemaError, ServerError
-from ignitetf.net.client import Client
+from ignitetf.net.pool import Pool
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.requests import class_name_request, type_request
 from ignitetf.wire.types import (
@@ -26,7 +26,7 @@ __all__ = ["stored_type", "with_types"]
 T = TypeVar("T")
 
 
-def with_types(client: Client, registry: TypeRegistry, work: Callable[..., T], *args: Any) -> T:
+def with_types(pool: Pool, registry: TypeRegistry, work: Callable[..., T], *args: Any) -> T:
     """Run `work(*args)`, fetching each type or class name it is missing and running it again.
 
     Raises:
@@ -37,7 +37,7 @@ def with_types(client: Client, registry: TypeRegistry, work: Callable[..., T], *
         try:
             return work(*args)
         except UnknownClass as missing:
-            registry.add_class(missing.class_id, _class_name(client, missing.class_id))
+            registry.add_class(missing.class_id, _class_name(pool, missing.class_id))
         except UnknownType as missing:
             place = (missing.type_id, missing.schema_id)
             if place in asked:
@@ -47,20 +47,20 @@ def with_types(client: Client, registry: TypeRegistry, work: Callable[..., T], *
                     hint="was it written by a client that registers no types?",
                 ) from missing
             asked.add(place)
-            if (found := stored_type(client, missing.type_id)) is None:
+            if (found := stored_type(pool, missing.type_id)) is None:
                 registry.add_missing(missing.type_id)
             else:
                 registry.add(found)
 
 
-def stored_type(client: Client, type_id: int) -> BinaryType | None:
+def stored_type(pool: Pool, type_id: int) -> BinaryType | None:
     """The cluster's current definition of a binary type, or None if it has none."""
-    return read_binary_type(client.call(OpCode.BINARY_TYPE_GET, type_request(type_id)))
+    return read_binary_type(pool.call(OpCode.BINARY_TYPE_GET, type_request(type_id)))
 
 
-def _class_name(client: Client, class_id: int) -> str | None:
+def _class_name(pool: Pool, class_id: int) -> str | None:
     try:
-        body = client.call(OpCode.BINARY_TYPE_NAME_GET, class_name_request(class_id))
+        body = pool.call(OpCode.BINARY_TYPE_NAME_GET, class_name_request(class_id))
     except ServerError:
         return None
     return read_class_name(body)

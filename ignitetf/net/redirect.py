@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 
 from ignitetf.errors import SqlError
 from ignitetf.net.sql_result import SqlResult
+from ignitetf.sql.projection import table_of_view
 
 __all__ = ["NO_VIEWS", "run"]
 
@@ -32,9 +33,6 @@ _WRITES: Final = re.compile(
     + _NAME,
     re.IGNORECASE | re.VERBOSE,
 )
-# The form that `create_view.sql` gives to a view over `rows_table`.
-_VIEW: Final = re.compile(r'SELECT \* FROM ("[^"]+__ROWS")')
-
 
 _NO_TABLE: Final = re.compile(r'Table "([^"]+)" not found')
 _NO_COLUMN: Final = re.compile(r'Column "(?:[^"]+\.)?_(?:KEY|VAL)" not found')
@@ -107,9 +105,9 @@ def _of_table(ask: Callable[..., SqlResult], statement: str) -> str | None:
         if NO_VIEWS.search(error.message):
             return None
         raise
-    shown = [view[1] for (text,) in views if (view := _VIEW.fullmatch(text))]
+    shown = [table for (text,) in views if (table := table_of_view(text)) is not None]
     if not shown:
         return None
     if found["drop"]:
         ask(f'DROP VIEW IF EXISTS "{name}"', ()).close()
-    return f"{statement[: found.start('name')]}{shown[0]}{statement[found.end('name') :]}"
+    return f'{statement[: found.start("name")]}"{shown[0]}"{statement[found.end("name") :]}'

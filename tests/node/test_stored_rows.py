@@ -1,0 +1,223 @@
+"""Rows of a whole table that are taken as they are stored are those that the node would give."""
+
+import datetime
+import decimal
+import random
+import uuid
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyignite import GenericObjectMeta
+from pyignite import datatypes as t
+
+from ignitetf import dbapi
+from ignitetf.load.loader import load_dataset
+from ignitetf.net import results, statements, stored_rows
+
+pytestmark = pytest.mark.node
+
+ROWS = 1500
+CITIES = ["Oslo", "", "Zürich", "東京", "x" * 300, None]
+
+
+@pytest.fixture
+def used(monkeypatch):
+    """Whether each result that was read as a whole was taken from stored rows, even if small."""
+    monkeypatch.setattr(results, "PAGE_ROWS", 50)
+    monkeypatch.setattr(statements, "_WHOLE_BYTES", 60_000)
+    monkeypatch.setattr(statements, "_AT_ONCE_S", 60)
+    for module in (results, statements):
+        monkeypatch.setattr(module, "bytes_ahead", lambda pool: 0)
+    monkeypatch.setattr(stored_rows, "_LEAST_ROWS", 10)
+    found = []
+    original = results.Result._stored_pages
+
+    def spied(self):
+        pages = original(self)
+        found.append(pages is not None)
+        return pages
+
+    monkeypatch.setattr(results.Result, "_stored_pages", spied)
+    return found
+
+
+@pytest.fixture
+def connection(client):
+    with dbapi.connect(client.settings.addresses) as made:
+        yield made
+
+
+def both(connection, statement):
+    """The rows of a statement, page by page and as a whole."""
+    one, whole = connection.execute(statement), connection.execute(statement)
+    return list(one), whole.fetchall()
+
+
+def row_of(number, rng):
+    return (
+        number,
+        f"k{number % 7}",
+        rng.choice([None, rng.randrange(-(2**63), 2**63)]),
+        rng.choice([rng.random(), float("inf"), -0.0, None]),
+        rng.choice(CITIES),
+        rng.choice([True, False, None]),
+        rng.randrange(-128, 128),
+        rng.randrange(-(2**15), 2**15),
+        np.float32(rng.random()).item(),
+        decimal.Decimal(rng.randrange(10**6)) / 100,
+        datetime.datetime(2024, 1, 1) + datetime.timedelta(minutes=rng.randrange(10**6)),
+        datetime.date(2024, 1, 1) + datetime.timedelta(days=rng.randrange(1000)),
+        uuid.UUID(int=rng.getrandbits(128)),
+    )
+
+
+COLUMNS = (
+    'ID INT, KIND VARCHAR, BIG BIGINT, X DOUBLE, "City" VARCHAR, OK BOOLEAN, B TINYINT, S SMALLINT,'
+    " F REAL, PRICE DECIMAL(10, 2), AT TIMESTAMP, D DATE, U UUID"
+)
+
+
+def fill(connection, name, key, options=""):
+    connection.execute(f"CREATE TABLE {name} ({COLUMNS}, PRIMARY KEY ({key})) {options}")
+    rng = random.Random(name)
+    marks = ", ".join("?" * 13)
+    rows = [row_of(number, rng) for number in range(ROWS)]
+    connection.cursor().executemany(f"INSERT INTO {name} VALUES ({marks})", rows)
+
+
+@pytest.fixture
+def table(connection, cache_name):
+    yield cache_name.upper()
+    connection.execute(f"DROP TABLE IF EXISTS {cache_name}")
+
+
+@pytest.mark.parametrize(
+    ("key", "options"),
+    [("ID", ""), ("ID", 'WITH "WRAP_KEY=true"'), ("ID, KIND", ""), ("ID", 'WITH "TEMPLATE=p8"')],
+)
+def test_the_rows_are_those_of_the_node(connection, table, used, key, options):
+    fill(connection, table, key, options)
+    for statement in (
+        f"SELECT * FROM {table}",
+        f'SELECT x."City" c, F, ID, BIG, X, KIND, AT, PRICE, ID FROM PUBLIC.{table} AS x',
+        f'SELECT KIND, BIG, "City", X, D, PRICE, OK, B, S FROM {table}',
+    ):
+        pages, whole = both(connection, statement)
+        assert len(whole) == ROWS
+        assert repr(whole) == repr(pages)
+        frame = connection.execute(statement).fetch_arrow_table()
+        stream = pa.table(connection.execute(statement))
+        # Of decimals a stream keeps more digits than are there.
+        assert frame.cast(stream.schema).equals(stream)
+    assert used == [True, True] * 3
+
+
+def test_other_statements_are_left_to_the_node(connection, table, used):
+    fill(connection, table, "ID")
+    for statement in (
+        f"SELECT ID, BIG, X FROM {table}",  # without the texts, which may be long
+        f'SELECT ID, "City" FROM {table}',
+        f'SELECT ID, KIND, "City", OK FROM {table} ORDER BY ID DESC',
+        f"SELECT * FROM {table} WHERE ID >= 0",
+        f"SELECT DISTINCT * FROM {table}",
+        f"SELECT A.* FROM {table} A JOIN {table} B ON A.ID = B.ID",
+    ):
+        pages, whole = both(connection, statement)
+        assert len(whole) == ROWS
+        assert sorted(map(repr, whole)) == sorted(map(repr, pages))
+    assert used == [False] * 6
+
+
+def test_a_table_that_was_altered_has_the_columns_that_it_has_now(connection, table, used):
+    fill(connection, table, "ID")
+    connection.execute(f"ALTER TABLE {table} ADD COLUMN LATE INT")
+    connection.execute(f"UPDATE {table} SET LATE = ID WHERE ID > 1400")
+    pages, whole = both(connection, f"SELECT * FROM {table}")
+    assert repr(whole) == repr(pages) and used == [True]
+    # What was dropped is still in the stored values, however large it is.
+    connection.execute(f"ALTER TABLE {table} DROP COLUMN KIND")
+    pages, whole = both(connection, f"SELECT * FROM {table}")
+    assert repr(whole) == repr(pages) and used == [True, False]
+
+
+def test_a_data_set_is_taken_by_its_name(connection, client, cache_name, used):
+    rows = 4 * ROWS
+    columns = {
+        "AGE": np.arange(rows, dtype=np.int32),
+        "X": np.random.default_rng(3).random(rows),
+        "NAME": [f"name {n}" for n in range(rows)],
+    }
+    load_dataset(pa.table(columns), cache_name, client=client, partitions=4)
+    pages, whole = both(connection, f'SELECT * FROM "{cache_name}"')
+    assert len(whole) == rows and repr(whole) == repr(pages) and used == [True]
+
+
+def value_class(client, table, **fields):
+    found = client.sql("SELECT VALUE_TYPE_NAME FROM SYS.TABLES WHERE TABLE_NAME = ?", [table])
+    return GenericObjectMeta(found.fetchall()[0][0], (), {}, schema=fields)
+
+
+SMALL = "ID INT PRIMARY KEY, A BIGINT, X DOUBLE, C VARCHAR"
+
+
+@pytest.mark.parametrize("extra", [False, True])
+def test_rows_that_are_unlike_the_table_are_what_the_node_makes_of_them(
+    connection, client, table, used, extra
+):
+    """An Integer among Longs as the last row, or a field that the table does not have."""
+    connection.execute(f'CREATE TABLE {table} ({SMALL}) WITH "CACHE_NAME={table}"')
+    rows = [(n, n * 2**40, n / 3, f"c{n}") for n in range(ROWS)]
+    connection.cursor().executemany(f"INSERT INTO {table} VALUES (?, ?, ?, ?)", rows)
+    kinds = {"A": t.LongObject, "X": t.DoubleObject, "C": t.String}
+    values = {"A": 5, "X": 1.5, "C": "c"}
+    if extra:
+        kinds["HIDDEN"], values["HIDDEN"] = t.String, "x" * 1000
+    else:
+        kinds["A"] = t.IntObject
+    unlike = value_class(client, table, **kinds)
+    cache = client.pyignite.get_cache(table)
+    for key in (10_001, 10_002, 10_003):
+        cache.put(key, unlike(**values), key_hint=t.IntObject)
+    statement = f"SELECT * FROM {table}"
+    try:
+        expected = list(connection.execute(statement))
+    except dbapi.Error as error:
+        with pytest.raises(type(error)):
+            connection.execute(statement).fetchall()
+    else:
+        assert connection.execute(statement).fetchall() == expected
+    assert True not in used
+
+
+def test_it_is_cancelled_as_any_other(connection, table, used, monkeypatch):
+    fill(connection, table, "ID")
+    cursor = connection.execute(f"SELECT * FROM {table}")
+    original = stored_rows.StoredRows.values
+
+    def cancelled(self, *args):
+        cursor.cancel()
+        return original(self, *args)
+
+    monkeypatch.setattr(results, "_GATHERED_BYTES", 1)
+    monkeypatch.setattr(stored_rows.StoredRows, "values", cancelled)
+    with pytest.raises(dbapi.OperationalError):
+        cursor.fetchall()
+    assert not used
+
+
+def test_nothing_is_left_on_the_node(connection, client, table, used, monkeypatch):
+    def running():
+        query = "SELECT COUNT(*) FROM SYS.SQL_QUERIES WHERE SQL LIKE ?"
+        return client.sql(query, [f"%FROM %{table}%"]).fetchall()[0][0]
+
+    fill(connection, table, "ID")
+    connection.execute(f"SELECT * FROM {table}").fetchall()
+    assert used == [True] and running() == 0
+
+    def unlike(self, *args):
+        raise stored_rows.Unlike
+
+    monkeypatch.setattr(stored_rows.StoredRows, "values", unlike)
+    assert len(connection.execute(f"SELECT * FROM {table}").fetchall()) == ROWS
+    assert used == [True, False] and running() == 0
