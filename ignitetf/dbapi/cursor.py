@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from ignitetf.dbapi.errors import DataError, InterfaceError, ProgrammingError, pep_249
 from ignitetf.errors import MissingExtra, SqlError
 from ignitetf.net.redirect import run
-from ignitetf.net.results import Result, run_batch
+from ignitetf.net.results import Result
+from ignitetf.net.row_statements import run_batch
 from ignitetf.sql.tokens import count_parameters, is_query
 from ignitetf.tables.suggest import suggested
 from ignitetf.wire.parameters import parameter_list
