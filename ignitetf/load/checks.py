@@ -13,7 +13,8 @@ from ignitetf.errors import (
     SchemaError,
 )
 from ignitetf.load.journal import Journal
-from ignitetf.load.targets import described, has_same_fields
+from ignitetf.load.sources.difference import difference
+from ignitetf.load.targets import has_same_fields
 from ignitetf.tables.catalog import Manifest
 from ignitetf.tables.storage import IfExists, Layout, Storage
 from ignitetf.wire.schema import Schema
@@ -75,7 +76,7 @@ def require_alike(schema: Schema, layout: str, old: Manifest) -> None:
     if schema.key != old.schema.key or not has_same_fields(schema, old.schema):
         raise SchemaError(
             f"the records have other fields than those in {old.name!r}:"
-            f" {described(schema)} instead of {described(old.schema)}",
+            f" {difference(schema, old.schema)}",
             hint="load them into a cache of their own",
         )
     if old.layout != layout:

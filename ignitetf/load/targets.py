@@ -17,7 +17,6 @@ from ignitetf.wire.schema import Schema
 
 __all__ = [
     "as_source",
-    "described",
     "has_same_fields",
     "index_of",
     "part_name",
@@ -66,15 +65,14 @@ def type_name_of(schema: Schema, name: str) -> str | None:
     return word if not word[:1].isdigit() else f"_{word}"
 
 
-def described(schema: Schema) -> str:
-    """Describe the fields of a schema, for a message."""
-    kinds = [f"{f.name} {f.type.name.lower()}" for f in (schema.key, *schema.fields)]
-    return ", ".join(kinds)
-
-
 def has_same_fields(mine: Schema, theirs: Schema) -> bool:
-    """Whether rows fit an existing schema: same fields, and nulls only where it allows them."""
-    return len(mine.fields) == len(theirs.fields) and all(
-        replace(a, nullable=a.nullable or b.nullable) == b
-        for a, b in zip(mine.fields, theirs.fields, strict=True)
+    """Whether rows fit an existing schema: same fields, and nulls only where it allows them.
+
+    Their order does not matter, as values go by name.
+    """
+    known = {field.name: field for field in theirs.fields}
+    return len(mine.fields) == len(known) and all(
+        (there := known.get(field.name)) is not None
+        and replace(field, nullable=field.nullable or there.nullable) == there
+        for field in mine.fields
     )

@@ -487,8 +487,19 @@ def test_several_files_are_one_table(tmp_path):
     assert [r.name for r in source.skipped] == [f"{tmp_path / 'p1.csv'}, row 2"]
     check_resume(source, max_bytes=30)
     (tmp_path / "p1.csv").write_text("a,c\n1,2\n")
-    with pytest.raises(SourceError, match="file 2 of 3 has other columns"):
+    with pytest.raises(SourceError, match="file 2 of 3 has other columns") as caught:
         open_source("csv", tmp_path, types={"a": "int"})
+    assert f"no B, C more ({tmp_path / 'p1.csv'})" in caught.value.message
+    (tmp_path / "p1.csv").write_text("b,a\n1.5,2\n")
+    with pytest.raises(SourceError, match="B is double instead of long"):
+        open_source("csv", tmp_path, types={"a": "int"})
+    # Values go by the name of their column.
+    (tmp_path / "p1.csv").write_text("b,a\n7,1\n")
+    source = open_source("csv", tmp_path, types=types)
+    assert everything(source) == {
+        "key": list(range(8)), "A": [0, 0, 0, 1, 2, 2, 2, 2], "B": [0, 1, 2, 7, 0, 1, 2, 3],
+    }  # fmt: skip
+    check_resume(source, max_bytes=30)
     with pytest.raises(SourceError, match="no file has such a name"):
         open_source("csv", tmp_path / "q*.csv")
 

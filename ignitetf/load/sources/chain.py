@@ -12,6 +12,7 @@ import numpy as np
 
 from ignitetf.errors import SourceError
 from ignitetf.load.sources.base import Source, keys_of
+from ignitetf.load.sources.difference import difference
 from ignitetf.load.sources.location import Place, digest, locate, reading
 from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.schema import Batch, Column
@@ -91,18 +92,19 @@ class ChainSource(Source):
         self.nbytes = None if None in sizes else sum(n or 0 for n in sizes)
 
     def _take_schema(self, source: Source) -> None:
-        fields = []
-        theirs = source.schema.fields
-        if source.schema.names == self.schema.names:
-            fields = [
-                replace(a, nullable=a.nullable or b.nullable)
-                for a, b in zip(self.schema.fields, theirs, strict=True)
-                if replace(a, nullable=b.nullable) == b
-            ]
-        if len(fields) != len(self.schema.fields) or source.schema.key != self.schema.key:
+        theirs = {field.name: field for field in source.schema.fields}
+        fields = [
+            replace(mine, nullable=mine.nullable or other.nullable)
+            for mine in self.schema.fields
+            if (other := theirs.get(mine.name)) and replace(mine, nullable=other.nullable) == other
+        ]
+        same = len(fields) == len(self.schema.fields) == len(theirs)
+        if not same or source.schema.key != self.schema.key:
+            place = getattr(source, "place", None)
             raise SourceError(
                 f"file {self.sources.index(source) + 1} of {len(self.sources)} has other columns "
-                f"or types than the first: {', '.join(source.schema.names)}",
+                f"or types than the first: {difference(source.schema, self.schema)}"
+                + ("" if place is None else f" ({place.name})"),
                 hint="load files of different tables one by one, or declare the types",
             )
         self.schema = replace(self.schema, fields=tuple(fields))
@@ -128,7 +130,9 @@ class ChainSource(Source):
         self.rows = base
 
     def _moved(self, batch: Batch, base: int) -> Batch:
+        # A file may have its columns in another order.
+        columns = {name: batch.columns[name] for name in self.schema.names}
         if self.key_name is not None or batch.key is None:
-            return batch
+            return Batch(batch.key, columns)
         assert isinstance(batch.key.values, np.ndarray)
-        return Batch(Column(batch.key.values + base), batch.columns)
+        return Batch(Column(batch.key.values + base), columns)
