@@ -39,7 +39,7 @@ from ignitetf.wire.frames import Page, read_first_page, read_page
 from ignitetf.wire.parameters import encode_uuid, sized_head
 from ignitetf.wire.requests import batch_request, cache_request, cursor_request, scan_request
 
-__all__ = ["CHUNK_BYTES", "ChunkCache", "ContentReader", "ContentWriter"]
+__all__ = ["CHUNK_BYTES", "ChunkCache", "ContentReader", "ContentWriter", "as_bytes"]
 
 CHUNK_BYTES: Final = 1 << 20
 # Chunks in flight on a near link, and the most on a distant one.
@@ -49,6 +49,17 @@ _KEPT_CHUNKS: Final = 2
 _REMOVE_BATCH: Final = 512
 _CHECKSUM_BYTES: Final = 4
 _SCAN_PAGE: Final = 8  # entries, each with a whole chunk
+
+
+def as_bytes(view: memoryview) -> memoryview:
+    """Return a view of the same memory as bytes, as a local file takes an array of any type.
+
+    Raises:
+        TypeError: It is not contiguous.
+    """
+    if not view.nbytes:
+        return memoryview(b"")  # one with a length of zero cannot be cast
+    return view if view.format == "B" and view.ndim == 1 else view.cast("B")
 
 
 def _put_head(cache: int, content: int, number: int, size: int, checksum: int) -> bytes:

@@ -24,7 +24,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ignitetf.errors import IgniteTFError
-from ignitetf.fs.chunks import ContentReader, ContentWriter
+from ignitetf.fs.chunks import ContentReader, ContentWriter, as_bytes
 from ignitetf.fs.meta import Transaction
 from ignitetf.fs.oserrors import os_errors
 from ignitetf.fs.path import os_error, parts
@@ -93,8 +93,8 @@ class FileWriter:
 
     def write(self, data: memoryview) -> int:
         """Append a copy of the bytes, and return their number."""
+        view = as_bytes(data)
         with self._guarded():
-            view = data.cast("B") if data.format != "B" or data.ndim != 1 else data
             begin = 0
             # The lease is extended before the chunks are written, in steps that keep it cheap.
             while begin < len(view):

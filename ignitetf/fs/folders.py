@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
+from ignitetf.fs.chunks import as_bytes
 from ignitetf.fs.records import Entry
 from ignitetf.fs.store import FileReader, Store
 
@@ -161,7 +162,7 @@ class _Raw(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]
-        count = self._reader.read_into(self._at, memoryview(buffer).cast("B"))
+        count = self._reader.read_into(self._at, as_bytes(memoryview(buffer)))
         self._at += count
         return count
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import errno
 import io
+import os
 from typing import TYPE_CHECKING, Any, Final
 
 from fsspec.spec import AbstractBufferedFile
 
+from ignitetf.fs.chunks import as_bytes
 from ignitetf.fs.files import FileWriter
 from ignitetf.fs.path import os_error
 from ignitetf.fs.store import FileReader
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["IgniteFile"]
 
 _MODES: Final = ("rb", "wb", "xb", "ab")
+_LINE_BYTES: Final = 4096  # looked through for the end of a line, then twice as many
 
 
 class IgniteFile(AbstractBufferedFile):  # type: ignore[misc]
@@ -76,9 +79,32 @@ class IgniteFile(AbstractBufferedFile):  # type: ignore[misc]
             return int(super().readinto(b))
         if self.closed:
             raise ValueError("I/O operation on closed file.")
-        count = self._reader.read_into(self.loc, memoryview(b).cast("B"))
+        count = self._reader.read_into(self.loc, as_bytes(memoryview(b)))
         self.loc += count
         return count
+
+    def readline(self, size: int | None = -1) -> bytes:
+        """Return the next line, or at most `size` bytes of it; nothing at the end."""
+        left = self.size - self.loc if size is None or size < 0 else size
+        parts, step = list[bytes](), _LINE_BYTES
+        while left > 0 and (part := bytes(self.read(min(step, left)))):
+            end = part.find(b"\n") + 1
+            if end:
+                self.seek(end - len(part), os.SEEK_CUR)
+                part = part[:end]
+            parts.append(part)
+            left = 0 if end else left - len(part)
+            step = min(2 * step, self.blocksize)
+        return b"".join(parts)
+
+    def readlines(self, hint: int | None = -1) -> list[bytes]:
+        """Return the lines that follow, about `hint` bytes of them; none at the end."""
+        lines: list[bytes] = []
+        left = hint if hint is not None and hint > 0 else self.size
+        while left > 0 and (line := self.readline()):
+            lines.append(line)
+            left -= len(line)
+        return lines
 
     def write(self, data: Any) -> int:
         """Append bytes."""

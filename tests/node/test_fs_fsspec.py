@@ -1,13 +1,18 @@
 """`igfs://` through fsspec beside its abstract suite: pandas, pyarrow, transactions, pickling."""
 
+import array
 import contextlib
+import copy
+import io
 import itertools
 import os
 import pickle
+import random
 import subprocess
 import sys
 
 import fsspec
+import numpy as np
 import pytest
 
 from ignitetf.fs.filesystem import IgniteFileSystem
@@ -217,6 +222,65 @@ def test_a_program_ends_with_files_left_open(fs, base, address):
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
     sizes = {name: fs.size(f"{base}/{name}") for name in ("old", "small", "large", "text")}
     assert sizes == {"old": 1, "small": 1, "large": 3 << 20, "text": 1}
+
+
+ARRAYS = [
+    np.zeros((0, 3)),
+    np.arange(6).reshape(2, 3)[:, :0],
+    array.array("i"),
+    array.array("i", [1, 2]),
+    np.arange(6, dtype="<i2").reshape(2, 3),
+    np.zeros(2, dtype=[("a", "<i4"), ("b", "<f8")]),
+    np.array(5),
+    bytearray(b"abc"),
+    b"",
+]
+
+
+@pytest.mark.parametrize("data", ARRAYS, ids=repr)
+def test_arrays_of_any_type_and_size_are_written_and_filled_as_by_a_local_file(fs, base, data):
+    local = io.BytesIO()
+    with fs.open(f"{base}/f", "wb") as file:
+        for part in (b"before", data, b"behind"):
+            assert file.write(part) == local.write(part)
+    assert fs.cat(f"{base}/f") == local.getvalue()
+    local.seek(0)
+    if not isinstance(data, bytes):
+        buffers = (copy.deepcopy(data), copy.deepcopy(data))
+        with fs.open(f"{base}/f") as file:
+            assert file.readinto(buffers[0]) == local.readinto(buffers[1])
+            assert file.tell() == local.tell()
+        assert memoryview(buffers[0]).tobytes() == memoryview(buffers[1]).tobytes()
+
+
+def test_a_buffer_that_is_refused_spoils_no_file(fs, base):
+    with fs.open(f"{base}/f", "wb") as file:
+        file.write(b"before")
+        with pytest.raises((TypeError, ValueError)):
+            file.write(np.arange(6)[::2])
+        file.write(b"behind")
+    assert fs.cat(f"{base}/f") == b"beforebehind"
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"\n", b"a", b"a\n", b"a\n\nb", b"x" * 20_000 + b"\nyy\n" * 5000]
+)
+def test_lines_are_those_of_a_local_file(fs, base, text):
+    fs.pipe(f"{base}/f", text)
+    rng = random.Random(len(text))
+    assert fs.open(f"{base}/f").readlines() == list(fs.open(f"{base}/f")) == list(io.BytesIO(text))
+    with fs.open(f"{base}/f") as file:
+        local = io.BytesIO(text)
+        for _ in range(40):
+            size = rng.choice([-1, None, 0, 1, 3, 5000, 30_000])
+            name = rng.choice(
+                ["readline", "readlines", "read"] if rng.random() < 0.2 else ["readline"]
+            )
+            assert getattr(file, name)(size) == getattr(local, name)(size), (name, size)
+            assert file.tell() == local.tell()
+            if rng.random() < 0.2:
+                at = rng.randrange(len(text) + 2)
+                assert file.seek(at) == local.seek(at)
 
 
 WILD = ["*", "?", "[ab]", "a*", "[!a]"]  # each matches others, or not itself
