@@ -231,6 +231,19 @@ def test_hexadecimal_numbers_stay_what_they_are(tmp_path):
     assert (everything(source)["A"], len(source.skipped)) == ([16], 1)
 
 
+def test_declared_timestamps_may_have_a_zone(tmp_path):
+    path = tmp_path / "x.csv"
+    moment = 1_709_208_000_000_000_000
+    same = ["2024-02-29T12:00:00Z", "2024-02-29 12:00:00", "2024-02-29T17:30:00+05:30"]
+    days = ["2024-02-29", "NA", "2024-02-29T07:00:00.000000001-0500"]
+    path.write_text("\n".join(["a", *same, *days, "2024-02-29 25:00:00Z"]))
+    source = open_source("csv", path, types="a:timestamp", bad_records="skip")
+    assert everything(source)["A"] == [
+        *[moment] * 3, moment - 12 * 3_600_000_000_000, None, moment + 1,
+    ]  # fmt: skip
+    assert [r.name.rpartition(" ")[2] for r in source.skipped] == ["8"]
+
+
 def test_a_file_may_end_in_its_last_line(tmp_path):
     path = tmp_path / "x.csv"
     for content, rows in ((b"a,b", []), (b"a,b\n1,x", [b"x"]), (b'a,b\n1,"x\ny"', [b"x\ny"])):

@@ -62,6 +62,8 @@ _WORDS: Final = {"int64": "bigint", "float64": "double", "date32": "date", "bool
 _LEADING_ZERO: Final = r"^[+-]?0[0-9]+$"
 # pyarrow takes the bits of such a number: `0xff` is -1 as an int8.
 _HEX: Final = r"^[+-]?0[xX]"
+# The zone of a timestamp with a time of day.
+_ZONE: Final = r":[0-9.]+(Z|[+-][0-9]{2}(:?[0-9]{2})?)$"
 _INFINITE: Final = r"(?i)^[+-]?inf(inity)?$"
 # If this share of a column looks like one type, the column has it, and the rest are bad records.
 _NEARLY_ALL: Final = 0.9
@@ -219,6 +221,8 @@ def parsed(array: Any, kind: CsvType) -> Any:
     text = _or_null(compute.utf8_trim_whitespace(array))
     if types.is_time(arrow):
         return _times(text, arrow)
+    if types.is_timestamp(arrow) and kind.declared:
+        return _moments(text)
     values = text.cast(arrow)
     if types.is_timestamp(arrow):
         return values.cast(pa.timestamp("ns", arrow.tz))
@@ -231,6 +235,18 @@ def parsed(array: Any, kind: CsvType) -> Any:
         if not kind.declared and next(_inexact(text, values), None) is not None:
             raise ValueError("an integer that no double holds")
     return values
+
+
+def _moments(text: Any) -> Any:
+    """Convert timestamps, in UTC unless they have a zone."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    zoned = compute.match_substring_regex(text, _ZONE)
+    nothing = pa.scalar(None, pa.string())
+    moments = compute.if_else(zoned, text, nothing).cast(pa.timestamp("ns", "UTC"))
+    plain = compute.if_else(zoned, nothing, text).cast(pa.timestamp("ns"))
+    return compute.coalesce(moments.cast(pa.timestamp("ns")), plain)
 
 
 def _times(text: Any, arrow: Any) -> Any:
