@@ -23,6 +23,7 @@ from ignitetf.net.pool import Pool
 from ignitetf.sql.projection import projection, table_of_view
 from ignitetf.wire.answers import read_long
 from ignitetf.wire.codes import OpCode, TypeCode, java_hash_lower
+from ignitetf.wire.datatypes import DATA_TYPES, Family
 from ignitetf.wire.fields import field_positions, headers
 from ignitetf.wire.frames import Page
 from ignitetf.wire.meaning import type_codes
@@ -39,24 +40,19 @@ Ask = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
 _LEAST_ROWS: Final = 150_000
 # Fewer columns take a node no longer than the key and the value.
 _LEAST_COLUMNS: Final = 3
+# Java classes of numbers, truth values and texts: those whose SQL values are the stored ones.
 _CODES: Final = {
-    "java.lang.Boolean": TypeCode.BOOL,
-    "java.lang.Byte": TypeCode.BYTE,
-    "java.lang.Short": TypeCode.SHORT,
-    "java.lang.Integer": TypeCode.INT,
-    "java.lang.Long": TypeCode.LONG,
-    "java.lang.Float": TypeCode.FLOAT,
-    "java.lang.Double": TypeCode.DOUBLE,
-    "java.lang.String": TypeCode.STRING,
+    row.java: code
+    for code, row in DATA_TYPES.items()
+    if row.java is not None and row.family in (Family.NUMBER, Family.TEXT)
 }
 # So many rows have to be as the query that was asked has them.
 _COMPARED: Final = 1024
-# Types of a few bytes.
-_SMALL: Final = (_CODES.keys() - {"java.lang.String"}) | {
-    "java.sql.Date",
-    "java.sql.Time",
-    "java.sql.Timestamp",
-    "java.util.UUID",
+# Java classes whose values have a fixed length, and SQL's DATE.
+_SMALL: Final = {"java.sql.Date"} | {
+    row.java
+    for row in DATA_TYPES.values()
+    if row.java is not None and row.extent is not None and not row.extent.count_at
 }
 _TABLE: Final = (
     "SELECT CACHE_ID, KEY_ALIAS, VALUE_ALIAS FROM SYS.TABLES"
