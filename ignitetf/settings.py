@@ -33,12 +33,32 @@ _FILES = ("ca", "cert", "key")
 # Longer than any sensible wait; sockets do not accept arbitrarily large limits.
 _LONGEST_S = 1e7
 _MOST_AHEAD_BYTES = 1 << 40
+_VARIABLES = {
+    "address": "IGNITETF_ADDRESS",
+    "node": "IGNITETF_NODE",
+    "username": "IGNITETF_USERNAME",
+    "password": "IGNITETF_PASSWORD",
+    "password_file": "IGNITETF_PASSWORD_FILE",
+    "tls": "IGNITETF_TLS",
+    "ca": "IGNITETF_CA",
+    "cert": "IGNITETF_CERT",
+    "key": "IGNITETF_KEY",
+    "key_password": "IGNITETF_KEY_PASSWORD",
+    "key_password_file": "IGNITETF_KEY_PASSWORD_FILE",
+    "tls_insecure": "IGNITETF_TLS_INSECURE",
+    "connect_timeout_s": "IGNITETF_CONNECT_TIMEOUT",
+    "request_timeout_s": "IGNITETF_REQUEST_TIMEOUT",
+    "idle_timeout_s": "IGNITETF_IDLE_TIMEOUT",
+    "ahead_bytes": "IGNITETF_AHEAD_BYTES",
+    "data_center": "IGNITETF_DATA_CENTER",
+    "profile": "IGNITETF_PROFILE",
+}
 
 
 def limits_of_environment() -> dict[str, Any]:
     """Return the environment's time limits, for connections whose other settings are fixed."""
     given = {k: v for k, v in _from_environment().items() if k.endswith("_timeout_s")}
-    return _normal(given)
+    return _normal(given, "environment")
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -135,7 +155,7 @@ class Settings:
             (f"profile {name or 'default'}", {} if named and not name else _from_profile(name)),
         ]
         for place, layer in _with_nodes(layers):
-            for key, value in _normal(layer).items():
+            for key, value in _normal(layer, place).items():
                 if key not in values:
                     values[key], origin[key] = value, place
         if "addresses" not in values and (found := running_addresses()):
@@ -156,11 +176,13 @@ class Settings:
             if not 0 < getattr(self, name) <= _LONGEST_S:
                 raise ConfigError(
                     f"{name} must be above zero and at most {_LONGEST_S:.0f}, not"
-                    f" {getattr(self, name)!r}"
+                    f" {getattr(self, name)!r}",
+                    hint=_setter(name, self.origin.get(name)),
                 )
         if not 0 <= self.ahead_bytes <= _MOST_AHEAD_BYTES:
             raise ConfigError(
-                f"ahead_bytes must be from 0 to {_MOST_AHEAD_BYTES}, not {self.ahead_bytes!r}"
+                f"ahead_bytes must be from 0 to {_MOST_AHEAD_BYTES}, not {self.ahead_bytes!r}",
+                hint=_setter("ahead_bytes", self.origin.get("ahead_bytes")),
             )
         if self.username and self.password is None:
             raise ConfigError(
@@ -170,7 +192,8 @@ class Settings:
         for name in _FILES:
             path = getattr(self, name)
             if path is not None and not _is_file(path):
-                raise ConfigError(f"--{name}: no file {path!r}")
+                hint = _setter(name, self.origin.get(name))
+                raise ConfigError(f"--{name}: no file {path!r}", hint=hint)
         if self.key and not self.cert:
             raise ConfigError("a key without a certificate", hint="give --cert too")
 
@@ -194,32 +217,48 @@ class Settings:
         return rows
 
 
-def _normal(layer: Mapping[str, Any]) -> dict[str, Any]:
+def _normal(layer: Mapping[str, Any], place: str) -> dict[str, Any]:
     """Convert a layer's lists, numbers and switches to their types."""
-    known = {f.name for f in fields(Settings)} - {"origin"}
     out: dict[str, Any] = {}
     for name, value in layer.items():
         if value is None:
             continue
-        if name in ("address", "addresses"):
-            out["addresses"] = _addresses(name, value)
-        elif name in ("password_file", "key_password_file"):
-            out[name.removesuffix("_file")] = _read_secret(_text(name, value))
-        elif name not in known:
-            raise ConfigError(
-                f"unknown setting {name!r}", hint=f"known: {', '.join(sorted(known))}"
-            )
-        elif name in ("tls", "tls_insecure"):
-            out[name] = _switch(name, value)
-        elif name.endswith("_timeout_s"):
-            out[name] = _number(name, value)
-        elif name == "ahead_bytes":
-            out[name] = _whole(name, value)
-        elif name in _FILES:
-            out[name] = str(_expanded(_text(name, str(value))))
-        else:
-            out[name] = _text(name, value)
+        try:
+            key, out_value = _converted(name, value)
+        except ConfigError as error:
+            if error.hint is None and (hint := _setter(name, place)) is not None:
+                raise error.hinted(hint) from error
+            raise
+        out[key] = out_value
     return out
+
+
+def _converted(name: str, value: Any) -> tuple[str, Any]:
+    """Return the setting that a name and a value of a layer stand for, and its value."""
+    if name in ("address", "addresses"):
+        return "addresses", _addresses(name, value)
+    if name in ("password_file", "key_password_file"):
+        return name.removesuffix("_file"), _read_secret(_text(name, value))
+    known = {f.name for f in fields(Settings)} - {"origin"}
+    if name not in known:
+        raise ConfigError(f"unknown setting {name!r}", hint=f"known: {', '.join(sorted(known))}")
+    if name in ("tls", "tls_insecure"):
+        return name, _switch(name, value)
+    if name.endswith("_timeout_s"):
+        return name, _number(name, value)
+    if name == "ahead_bytes":
+        return name, _whole(name, value)
+    if name in _FILES:
+        return name, str(_expanded(_text(name, str(value))))
+    return name, _text(name, value)
+
+
+def _setter(name: str, place: str | None) -> str | None:
+    """Return who has set a setting, if that is not who called."""
+    if place == "environment":
+        variable = _VARIABLES.get("address" if name == "addresses" else name)
+        return f"the environment sets it: {variable}"
+    return f"{place} sets it" if place and place.startswith("profile") else None
 
 
 def _addresses(name: str, value: Any) -> tuple[str, ...]:
@@ -239,27 +278,7 @@ def _text(name: str, value: Any) -> str:
 
 
 def _from_environment() -> dict[str, Any]:
-    names = {
-        "address": "IGNITETF_ADDRESS",
-        "node": "IGNITETF_NODE",
-        "username": "IGNITETF_USERNAME",
-        "password": "IGNITETF_PASSWORD",
-        "password_file": "IGNITETF_PASSWORD_FILE",
-        "tls": "IGNITETF_TLS",
-        "ca": "IGNITETF_CA",
-        "cert": "IGNITETF_CERT",
-        "key": "IGNITETF_KEY",
-        "key_password": "IGNITETF_KEY_PASSWORD",
-        "key_password_file": "IGNITETF_KEY_PASSWORD_FILE",
-        "tls_insecure": "IGNITETF_TLS_INSECURE",
-        "connect_timeout_s": "IGNITETF_CONNECT_TIMEOUT",
-        "request_timeout_s": "IGNITETF_REQUEST_TIMEOUT",
-        "idle_timeout_s": "IGNITETF_IDLE_TIMEOUT",
-        "ahead_bytes": "IGNITETF_AHEAD_BYTES",
-        "data_center": "IGNITETF_DATA_CENTER",
-        "profile": "IGNITETF_PROFILE",
-    }
-    return {k: os.environ[v] for k, v in names.items() if os.environ.get(v)}
+    return {k: os.environ[v] for k, v in _VARIABLES.items() if os.environ.get(v)}
 
 
 def _from_profile(name: str | None) -> dict[str, Any]:

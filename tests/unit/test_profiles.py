@@ -116,3 +116,36 @@ def test_errors_name_the_nodes_that_run():
     for command in (("cache", "ls"), ("node", "config")):
         assert "other" in run(*command, code=1).stderr.splitlines()[1]
     assert "did you mean --name other" in run("node", "stop", "--name", "othr").stderr
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("IGNITETF_AHEAD_BYTES", "much"),
+        ("IGNITETF_AHEAD_BYTES", "-1"),
+        ("IGNITETF_CONNECT_TIMEOUT", "soon"),
+        ("IGNITETF_REQUEST_TIMEOUT", "0"),
+        ("IGNITETF_TLS", "maybe"),
+        ("IGNITETF_CA", "missing.pem"),
+        ("IGNITETF_PASSWORD_FILE", "missing.txt"),
+    ],
+)
+def test_a_bad_value_of_the_environment_is_told_with_its_variable(
+    variable: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ConfigError) as caught:
+        Settings.resolve(address="127.0.0.1:1")
+    assert caught.value.hint == f"the environment sets it: {variable}"
+
+
+def test_a_bad_value_of_a_profile_is_told_with_the_profile_and_an_argument_without() -> None:
+    path = profile_path("lab")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"tls": "maybe"}), encoding="utf-8")
+    with pytest.raises(ConfigError, match="maybe") as caught:
+        Settings.resolve(profile="lab")
+    assert caught.value.hint == "profile lab sets it"
+    with pytest.raises(ConfigError, match="maybe") as caught:
+        Settings.resolve(tls="maybe")
+    assert caught.value.hint is None
