@@ -65,6 +65,11 @@ class Target:
             raise ConfigError(
                 f"{self.location} exists", hint="name another target, or replace it: --overwrite"
             )
+        if not is_folder and not self._fs.isfile(self._path):
+            raise ConfigError(
+                f"{self.location} is a pipe or a device, which no export replaces",
+                hint="name a file",
+            )
         if is_folder and not self._fs.exists(f"{self._path}/{MARKER}"):
             raise ConfigError(
                 f"{self.location} is a folder that no export made, so it is not replaced",
