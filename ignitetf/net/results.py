@@ -243,7 +243,8 @@ class Result:
             values = stored.values(self._pool, page, beside._registry)
             if not pages and not same_values(own, values):
                 raise Unlike
-            pages.append(values)
+            # While the node makes the next page, and because all stay here until the last.
+            pages.append([one.compact() for one in values])
         return pages
 
     def _query(self, statement: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
@@ -259,17 +260,19 @@ class Result:
             return 0
         return nbytes * self._page.count // max(1, self._page.data.nbytes)
 
-    def pages(self, *, ahead: bool = False) -> Iterator[list[Values]]:
+    def pages(self, *, ahead: bool = False, together: bool = False) -> Iterator[list[Values]]:
         """Yield the pages that are left, each as one `Values` for each column.
 
         Args:
             ahead: All are wanted: ask for the next page before the present one is decoded, and
                 decode small ones together.
+            together: With `ahead`: none is of use before the last is here.
 
         Raises:
             SqlError: The result was closed before its last row.
         """
-        if ahead and self._begin_whole() and (stored := self._stored_pages()) is not None:
+        again = ahead and self._begin_whole()
+        if again and together and (stored := self._stored_pages()) is not None:
             yield from stored
             return
         pages = iter(lambda: self._next(ahead), None)

@@ -91,11 +91,13 @@ class StoredRows:
         statement: The query.
         columns: The columns of the result.
         known: Names of all columns of the table, in small letters.
+        has_keys: Whether it asks for the keys before the values.
     """
 
     statement: str
     columns: list[_Column]
     known: frozenset[str]
+    has_keys: bool
 
     def values(self, pool: Pool, page: Page, registry: TypeRegistry) -> list[Values]:
         """Return the columns of a page of the query.
@@ -110,18 +112,22 @@ class StoredRows:
 
     def _values(self, page: Page, registry: TypeRegistry) -> list[Values]:
         others = [column for column in self.columns if column.code is None]
-        keys, objects, *rest = find_rows(page.data, page.count, len(_OBJECTS) + len(others))
-        places = self._places(page.data, unwrap(page.data, keys), objects, registry)
+        parts = find_rows(page.data, page.count, self.has_keys + 1 + len(others))
+        keys = unwrap(page.data, parts[0]) if self.has_keys else None
+        objects, *rest = parts[self.has_keys :]
+        places = self._places(page.data, keys, objects, registry)
         places.update(zip([column.name for column in others], rest, strict=True))
         found = [decode_values(page.data, places[c.name], registry) for c in self.columns]
         return [_as_sql(column, values) for column, values in zip(self.columns, found, strict=True)]
 
     def _places(
-        self, data: Bytes, keys: Positions, objects: Positions, registry: TypeRegistry
+        self, data: Bytes, keys: Positions | None, objects: Positions, registry: TypeRegistry
     ) -> dict[str, Positions]:
         """Return where the values of the columns are that are taken from the objects."""
         names = [c.name for c in self.columns if c.code is not None and not c.is_key]
         places = self._fields(data, unwrap(data, objects), names, registry)
+        if keys is None:
+            return places
         if len(keys) and (type_codes(data, keys) == TypeCode.OBJECT).all():
             in_key = self._fields(data, keys, names, registry)
             for name, at in in_key.items():
@@ -199,11 +205,17 @@ def stored_rows(
     left = types.keys() - set(wanted)
     if len(taken) < max(_LEAST_COLUMNS, len(left)) or any(types[n] not in _SMALL for n in left):
         return None
-    selected = [*_OBJECTS, *(_quoted(c.name) for c in columns if c.code is None)]
+    # A key that has a name is no object with fields.
+    has_keys = key_alias is None or any(column.is_key for column in columns)
+    selected = [
+        *(_OBJECTS if has_keys else _OBJECTS[1:]),
+        *(_quoted(column.name) for column in columns if column.code is None),
+    ]
     return StoredRows(
         f"SELECT {', '.join(selected)} FROM {_quoted(schema)}.{_quoted(table)}",  # nosec B608
         columns,
         frozenset(name.lower() for name in types),
+        has_keys,
     )
 
 

@@ -99,6 +99,14 @@ class Values:
         objects = None if self.objects is None else self.objects[:count]
         return Values(self.kind, column, min(count, self.count), objects)
 
+    def compact(self) -> Values:
+        """Return them with texts that follow one another, so that their page can be given up."""
+        if self.column is None or self.column.starts is None:
+            return self
+        values, offsets = self.column.compact()
+        column = Column(values, offsets[:-1], self.column.lengths, self.column.valid)
+        return Values(self.kind, column, self.count)
+
     def to_python(self) -> list[Any]:
         """Return them as Python objects, None for a null.
 

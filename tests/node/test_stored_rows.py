@@ -48,10 +48,15 @@ def connection(client):
         yield made
 
 
+def whole_of(cursor):
+    """All rows of a result, from the columns that `fetch_numpy` and the others make arrays of."""
+    _, pages = cursor._whole()
+    return [row for page in pages for row in zip(*(v.to_python() for v in page), strict=True)]
+
+
 def both(connection, statement):
     """The rows of a statement, page by page and as a whole."""
-    one, whole = connection.execute(statement), connection.execute(statement)
-    return list(one), whole.fetchall()
+    return list(connection.execute(statement)), whole_of(connection.execute(statement))
 
 
 def row_of(number, rng):
@@ -184,9 +189,9 @@ def test_rows_that_are_unlike_the_table_are_what_the_node_makes_of_them(
         expected = list(connection.execute(statement))
     except dbapi.Error as error:
         with pytest.raises(type(error)):
-            connection.execute(statement).fetchall()
+            whole_of(connection.execute(statement))
     else:
-        assert connection.execute(statement).fetchall() == expected
+        assert whole_of(connection.execute(statement)) == expected
     assert True not in used
 
 
@@ -202,7 +207,7 @@ def test_it_is_cancelled_as_any_other(connection, table, used, monkeypatch):
     monkeypatch.setattr(results, "_GATHERED_BYTES", 1)
     monkeypatch.setattr(stored_rows.StoredRows, "values", cancelled)
     with pytest.raises(dbapi.OperationalError):
-        cursor.fetchall()
+        whole_of(cursor)
     assert True not in used
 
 
@@ -212,12 +217,12 @@ def test_nothing_is_left_on_the_node(connection, client, table, used, monkeypatc
         return client.sql(query, [f"%FROM %{table}%"]).fetchall()[0][0]
 
     fill(connection, table, "ID")
-    connection.execute(f"SELECT * FROM {table}").fetchall()
+    whole_of(connection.execute(f"SELECT * FROM {table}"))
     assert used == [True] and running() == 0
 
     def unlike(self, *args):
         raise stored_rows.Unlike
 
     monkeypatch.setattr(stored_rows.StoredRows, "values", unlike)
-    assert len(connection.execute(f"SELECT * FROM {table}").fetchall()) == ROWS
+    assert len(whole_of(connection.execute(f"SELECT * FROM {table}"))) == ROWS
     assert used == [True, False] and running() == 0
