@@ -112,9 +112,10 @@ class StoredRows:
 
     def _values(self, page: Page, registry: TypeRegistry) -> list[Values]:
         others = [column for column in self.columns if column.code is None]
-        parts = find_rows(page.data, page.count, self.has_keys + 1 + len(others))
+        before = 1 if self.has_keys else 0
+        parts = find_rows(page.data, page.count, before + 1 + len(others))
         keys = unwrap(page.data, parts[0]) if self.has_keys else None
-        objects, *rest = parts[self.has_keys :]
+        objects, *rest = parts[before:]
         places = self._places(page.data, keys, objects, registry)
         places.update(zip([column.name for column in others], rest, strict=True))
         found = [decode_values(page.data, places[c.name], registry) for c in self.columns]
