@@ -126,8 +126,11 @@ class Result:
             first = request(page_rows or PAGE_ROWS, timeout_s, only_query)
             wait_s, began = wait_seconds(self._pool, timeout_s), time.monotonic()
             page = self._begun(self._channel.send(OpCode.QUERY_SQL_FIELDS, first), wait_s)
+            seconds = time.monotonic() - began
+            # Even of a near node the handshake may have been slow, and that was all we knew.
+            self._pool.quickest_s = min(self._pool.quickest_s, seconds)
             if page_rows is None and page.more and is_query(self.statement):
-                seconds, small = time.monotonic() - began, page
+                small = page
 
                 def again(whole: bool) -> Page | None:
                     rows = fitting_rows(self._pool, small, seconds, whole=whole)

@@ -271,6 +271,24 @@ def test_files_that_are_closed_together_take_one_transaction_of_four_round_trips
     consistent(store)
 
 
+def test_a_transaction_that_met_its_time_limit_has_written_nothing(store, monkeypatch):
+    monkeypatch.setattr(meta, "_LOCK_TIMEOUT_MS", 60)
+    for wait_s in (0.05, 0.055, 0.06, 0.065, 0.08):
+        store.meta.put_all({"k": b"old", "other": b"1"})
+        found = []
+
+        def work(transaction, found=found, wait_s=wait_s):
+            found.append(transaction.lock(["k", "other"]))
+            transaction.put({"k": b"new"})
+            transaction.remove(["other"])
+            if len(found) == 1:
+                time.sleep(wait_s)
+
+        store.meta.transact(work)
+        assert all(held == {"k": b"old", "other": b"1"} for held in found)
+        assert store.meta.get_all(["k", "other"]) == {"k": b"new"}
+
+
 def test_a_transaction_reads_what_it_has_written(store):
     store.meta.put_all({"a": b"1", "b": b"2"})
 

@@ -195,6 +195,13 @@ def test_rows_that_are_unlike_the_table_are_what_the_node_makes_of_them(
     assert True not in used
 
 
+def test_a_slow_handshake_does_not_make_a_near_node_a_distant_one(connection):
+    pool = connection.client()
+    pool.quickest_s = 100.0
+    connection.execute("SELECT 1").fetchall()
+    assert pool.quickest_s < 100.0
+
+
 def test_it_is_cancelled_as_any_other(connection, table, used, monkeypatch):
     fill(connection, table, "ID")
     cursor = connection.execute(f"SELECT * FROM {table}")
