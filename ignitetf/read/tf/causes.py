@@ -17,7 +17,7 @@ from typing import Final
 
 from ignitetf.errors import IgniteTFError
 
-__all__ = ["cause_of", "for_tensorflow", "own_errors"]
+__all__ = ["cause_of", "for_tensorflow", "let_go", "own_errors"]
 
 # More iterations than this hardly fail at the same time and are all looked at only later.
 _kept: Final[deque[IgniteTFError]] = deque(maxlen=64)
@@ -25,16 +25,20 @@ _kept: Final[deque[IgniteTFError]] = deque(maxlen=64)
 
 def for_tensorflow(error: IgniteTFError) -> IgniteTFError:
     """Keep an error, and return a copy for TensorFlow, whose text then shows no traceback."""
+    let_go(error)
+    _kept.append(error)
+    return type(error)(error.message, hint=error.hint, **error.fields)
+
+
+def let_go(error: BaseException) -> None:
+    """Free what the frames of an error keep alive, such as pages; its lines and names stay."""
     if error.__traceback__ is not None:
         # Skip the caller's frame: it is still running and cannot be cleared.
         error.__traceback__ = error.__traceback__.tb_next
     found: BaseException | None = error
     while found is not None:
-        # The traceback's lines and names stay, but its frames no longer keep pages alive.
         traceback.clear_frames(found.__traceback__)
         found = found.__cause__ or found.__context__
-    _kept.append(error)
-    return type(error)(error.message, hint=error.hint, **error.fields)
 
 
 def cause_of(error: BaseException) -> IgniteTFError | None:

@@ -8,8 +8,9 @@ are cut from them there, in C++. No Python code runs per row.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +32,7 @@ from ignitetf.read.plan import WINDOW_BYTES, Even, OrderName, whole_argument
 from ignitetf.read.rows import EpochRows, open_rows
 from ignitetf.read.tf.causes import for_tensorflow
 from ignitetf.read.tf.cluster import in_cluster
+from ignitetf.read.tf.eager import EagerElements, Packed
 from ignitetf.read.tf.iteration import OwnDataset, Steps
 from ignitetf.read.tf.substr import Sharing
 from ignitetf.read.tf.tensors import Form, counted, page_options, rebatched
@@ -179,7 +181,8 @@ class IgniteDataset(OwnDataset):
         """Build the pipeline of these rows and of all epochs that follow."""
         self._rows, self._form, self._epochs = rows, form, Epochs(rows)
         self._elements = self._build_elements()
-        super().__init__(self._elements._variant_tensor)
+        eager = self._eager(self._elements.element_spec, Sharing.TEXT)
+        super().__init__(self._elements._variant_tensor, eager)
 
     @property
     def rows(self) -> EpochRows:
@@ -233,20 +236,19 @@ class IgniteDataset(OwnDataset):
         slice_rows = self._slice_rows(size)
         form, rows = self._form, self._rows.in_batches(slice_rows)
         uneven = isinstance(rows.order, StepOrder) and rows.order.is_uneven(rows.shard)
-        if form.has_runs or uneven or size * rows.reader.entry_bytes >= _LARGE_BATCH_BYTES:
-            # Ragged batches cannot be cut in TensorFlow, and large ones are cheaper to pack at once
-            # than to copy again.
-            static = size if drop_remainder and not uneven else None
-            dataset = self._pages(
-                Sharing.PAGE, _Cut(size, slice_rows, drop_remainder, exact=True), static
-            )
-        else:
-            pages = self._pages(Sharing.PAGE, _Cut(size, slice_rows, drop_remainder))
-            dataset = rebatched(pages, size, drop_remainder)
+        # Ragged batches cannot be cut in TensorFlow, and large ones are cheaper to pack at once than
+        # to copy again.
+        exact = form.has_runs or uneven or size * rows.reader.entry_bytes >= _LARGE_BATCH_BYTES
+        cut = _Cut(size, slice_rows, drop_remainder, exact=exact)
+        static = size if exact and drop_remainder and not uneven else None
+        dataset = self._pages(Sharing.PAGE, cut, static)
+        if not exact:
+            dataset = rebatched(dataset, size, drop_remainder)
         sharded = rows.shard.count > 1
         dataset = dataset.with_options(page_options(sharded=sharded))
         count = None if self._length is None else rows.batch_count(size, drop_remainder)
-        return Steps(counted(dataset, count, sharded=sharded))
+        dataset = counted(dataset, count, sharded=sharded)
+        return Steps(dataset, self._eager(dataset.element_spec, Sharing.PAGE, cut))
 
     def _slice_rows(self, batch_size: int) -> int:
         """Return the rows that this worker has of a global step, by keys.
@@ -355,30 +357,50 @@ class IgniteDataset(OwnDataset):
 
     def _leaves(self, cut: _Cut | None = None, rows: int | None = None) -> tf.data.Dataset:
         """As `_pages`, but flat if TensorFlow has to assemble the structure."""
-        form = self._form
-
-        # An epoch reuses the memory of the one before; simultaneous iterators have their own.
-        pools: list[BufferPool] = []
-        epochs, client = self._epochs, self._rows.reader.client
+        form, packed = self._form, self._packed(cut)
 
         def generate() -> Iterator[tuple[Any, ...]]:
-            pool = pools.pop() if pools else BufferPool()
-            chunks = _chunks(epochs.take(), cut, form.piece_rows)
             try:
-                for parts in chunks:
-                    leaves = form.pack(parts, pool)
-                    yield leaves if form.assembles else form.assemble(*leaves)
+                with contextlib.closing(packed()) as found:
+                    for _, leaves in found:
+                        yield leaves if form.assembles else form.assemble(*leaves)
             except IgniteTFError as error:
                 raise for_tensorflow(error) from None
-            finally:
-                chunks.close()
-                client.release_idle()
-                pools.append(pool)
 
         spec: Any = form.flat_spec(rows)
         if not form.assembles:
             spec = form.assemble(*spec)
         return tf.data.Dataset.from_generator(generate, output_signature=spec)
+
+    def _packed(self, cut: _Cut | None) -> Callable[[], Packed]:
+        """Return what begins the next epoch: the leaves of its pages, with their rows."""
+        form, epochs, client = self._form, self._epochs, self._rows.reader.client
+        # An epoch reuses the memory of the one before; simultaneous iterators have their own.
+        pools: list[BufferPool] = []
+
+        def pages() -> Packed:
+            pool = pools.pop() if pools else BufferPool()
+            chunks = _chunks(epochs.take(), cut, form.piece_rows)
+            try:
+                for parts in chunks:
+                    yield sum(map(len, parts)), form.pack(parts, pool)
+            finally:
+                chunks.close()
+                client.release_idle()
+                pools.append(pool)
+
+        return pages
+
+    def _eager(self, spec: Any, sharing: Sharing, cut: _Cut | None = None) -> EagerElements | None:
+        """Return what makes the elements of a loop in Python; None if TensorFlow has to."""
+        if cut is None:
+            if self._form.has_runs:
+                return None
+            return EagerElements(self._form, self._packed(cut), spec, None, sharing)
+        return EagerElements(
+            self._form, self._packed(cut), spec, cut.batch_size, sharing,
+            whole=cut.exact, drop_remainder=cut.drop_remainder,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -1,35 +1,52 @@
 """Datasets that raise ignitetf's own errors when iterated in Python.
 
-causes, reduction -> **iteration** -> dataset, training
+causes, eager, reduction -> **iteration** -> dataset, training
 """
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+import threading
+from collections.abc import Callable, Generator, Iterator
+from typing import Any, Final, NoReturn
 
 import tensorflow as tf
 
-from ignitetf.errors import ConfigError
-from ignitetf.read.tf.causes import own_errors
+from ignitetf.errors import ConfigError, IgniteTFError
+from ignitetf.read.tf.causes import for_tensorflow, let_go, own_errors
 from ignitetf.read.tf.reduction import NOT_INLINE, inline_reduce
 
 __all__ = ["OwnDataset", "Steps"]
 
+# Begins an iteration in eager mode.
+Eager = Callable[[], Generator[Any, None, None]]
+
 
 class OwnDataset(tf.data.Dataset):  # type: ignore[misc]
-    """A dataset that reads from Ignite."""
+    """A dataset that reads from Ignite.
+
+    Args:
+        variant: TensorFlow's tensor of it.
+        eager: Begins an iteration in Python, if that is possible without TensorFlow's iterators.
+    """
+
+    def __init__(self, variant: tf.Tensor, eager: Eager | None = None) -> None:
+        """Wrap a pipeline."""
+        self._eager_elements = eager
+        super().__init__(variant)
 
     def __iter__(self) -> Iterator[Any]:
         """Return an iterator over the elements that raises ignitetf's own errors."""
-        found = super().__iter__()
-        if tf.executing_eagerly():
-            kind: Any = type(found)
-            found.__class__ = _raising(kind)
-            found._process = os.getpid()
-        return found  # type: ignore[no-any-return]
+        if not tf.executing_eagerly():
+            return super().__iter__()  # type: ignore[no-any-return]
+        # The functions have to be TensorFlow's to take arrays without a copy.
+        eager = None if tf.config.functions_run_eagerly() else self._eager_elements
+        return _iterator_kind()(self, eager)  # type: ignore[no-any-return]
+
+    def prefetch(self, buffer_size: Any, name: str | None = None) -> tf.data.Dataset:
+        """As `tf.data.Dataset.prefetch`; a loop in Python does without, as the reader reads ahead."""
+        return Steps(super().prefetch(buffer_size, name), self._eager_elements)
 
     def reduce(
         self, initial_state: Any, reduce_func: Callable[..., Any], name: str | None = None
@@ -51,10 +68,10 @@ class OwnDataset(tf.data.Dataset):  # type: ignore[misc]
 class Steps(OwnDataset):
     """The result of pipeline steps that follow such a dataset."""
 
-    def __init__(self, dataset: tf.data.Dataset) -> None:
+    def __init__(self, dataset: tf.data.Dataset, eager: Eager | None = None) -> None:
         """Wrap the last step."""
         self._dataset = dataset
-        super().__init__(dataset._variant_tensor)
+        super().__init__(dataset._variant_tensor, eager)
 
     def _inputs(self) -> list[Any]:
         return [self._dataset]
@@ -65,35 +82,91 @@ class Steps(OwnDataset):
         return self._dataset.element_spec
 
     def __copy__(self) -> Steps:
-        return type(self)(self._dataset)
+        return type(self)(self._dataset, self._eager_elements)
 
     def __deepcopy__(self, memo: Any) -> Steps:
         return self.__copy__()
 
 
 @functools.cache
-def _raising(kind: Any) -> Any:
-    """Return a subclass of a TensorFlow iterator that raises ignitetf's own errors."""
+def _iterator_kind() -> Any:
+    """Return a subclass of TensorFlow's iterator that makes the elements itself, if it can."""
+    sample = iter(tf.data.Dataset.range(1))
+    kind: Any = type(sample)
+    # Whoever asks for one of these is TensorFlow, and wants an iterator of its own.
+    wanted: Final = frozenset(vars(sample))
 
-    class RaisingIterator(kind):  # type: ignore[misc]
-        """An iterator that raises errors with their own class."""
+    class OwnIterator(kind):  # type: ignore[misc]
+        """An iterator that raises errors with their own class.
+
+        It is TensorFlow's only from the moment on that this is needed: if it goes into a function,
+        for example. TensorFlow then gets the elements that are left.
+        """
+
+        def __init__(self, dataset: OwnDataset, eager: Eager | None) -> None:
+            self._own_dataset, self._begin, self._process = dataset, eager, os.getpid()
+            self._elements: Generator[Any, None, None] | None = None
+            self._lock = threading.RLock()
+            if eager is None:
+                kind.__init__(self, dataset)
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in wanted or self.__dict__.get("_begin") is None:
+                raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+            self._give_to_tensorflow()
+            return getattr(self, name)
+
+        def _give_to_tensorflow(self) -> None:
+            with self._lock, tf.init_scope():
+                dataset, self._begin = self._own_dataset, None
+                if (elements := self._elements) is not None:
+                    spec = dataset.element_spec
+                    dataset = tf.data.Dataset.from_generator(
+                        lambda: _for_tensorflow(elements), output_signature=spec
+                    )
+                kind.__init__(self, dataset)
+
+        @property
+        def element_spec(self) -> Any:
+            """The structure, shapes and dtypes of one element."""
+            return self._own_dataset.element_spec
 
         def __next__(self) -> Any:
             _check_process(self)
+            with self._lock:
+                if self._begin is not None and tf.executing_eagerly():
+                    return self._next_element(self._begin)
             with own_errors():
                 return super().__next__()
 
+        def _next_element(self, begin: Eager) -> Any:
+            if self._elements is None:
+                self._elements = begin()
+            try:
+                return next(self._elements)
+            except IgniteTFError as error:
+                let_go(error)
+                raise
+
         def get_next(self) -> Any:
-            _check_process(self)
-            with own_errors():
-                return super().get_next()
+            try:
+                return next(self)
+            except StopIteration:
+                raise tf.errors.OutOfRangeError(None, None, "End of sequence") from None
 
         def get_next_as_optional(self) -> Any:
             _check_process(self)
             with own_errors():
                 return super().get_next_as_optional()
 
-    return RaisingIterator
+    return OwnIterator
+
+
+def _for_tensorflow(elements: Generator[Any, None, None]) -> Iterator[Any]:
+    try:
+        yield from elements
+    except IgniteTFError as error:
+        raise for_tensorflow(error) from None
 
 
 def _check_process(iterator: Any) -> None:
