@@ -96,10 +96,11 @@ def test_lists_and_large_rows(build, size):
 
 
 def test_without_the_op_for_texts(build, monkeypatch):
-    wanted = by_tensorflow(build().batch(9))
+    wanted = by_tensorflow(build().batch(9)), by_tensorflow(build("EAGER_LISTS").batch(9))
     monkeypatch.setattr("ignitetf.read.tf.tensors.substr_op", lambda: None)
-    same(list(build().batch(9)), wanted)
-    same(list(build()), by_tensorflow(build()))
+    for name, items in zip(("EAGER", "EAGER_LISTS"), wanted, strict=True):
+        same(list(build(name).batch(9)), items)
+        same(list(build(name)), by_tensorflow(build(name)))
 
 
 @pytest.mark.parametrize("name", ["EAGER", "EAGER_LISTS"])
@@ -169,13 +170,18 @@ def test_an_iterator_tells_its_form_and_nothing_that_it_lacks(build):
 
 def test_an_element_that_is_kept_does_not_keep_its_page(build, monkeypatch):
     from ignitetf.read.tf.tensors import Form
+    from ignitetf.wire.buffers import BufferPool
 
     pages, pack = [], Form.pack
 
     def watched(form, parts, pool):
-        leaves = pack(form, parts, pool)
-        pages.extend(map(weakref.ref, leaves))
-        return leaves
+        leaves = []
+        for leaf in pack(form, parts, pool):
+            memory = BufferPool().take(leaf.nbytes + 1024)  # aligned, and in no other pool
+            pages.append(weakref.ref(memory.base))
+            leaves.append(memory[: leaf.nbytes].view(leaf.dtype).reshape(leaf.shape))
+            leaves[-1][:] = leaf
+        return tuple(leaves)
 
     def left(kept):
         assert kept

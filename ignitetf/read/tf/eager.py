@@ -3,25 +3,30 @@
 tensors -> **eager** -> iteration
 
 TensorFlow's own iterators take about 100 microseconds for each element, and 12 ms to begin. Here the
-reader's pages are taken in the thread of the loop. One call of a function, which is traced once,
-makes tensors of a page, and one operation for each component cuts them into elements.
+reader's pages are taken in the thread of the loop. Arrays are cut by NumPy, and become tensors of the
+same memory; an operation of TensorFlow takes 20 to 50 times as long. Texts become tensors for a whole
+page at a time, which one operation cuts.
 """
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import math
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, Final
 
+import numpy as np
 import tensorflow as tf
 
 from ignitetf.read.options import PAGE_BYTES
 from ignitetf.read.tf.substr import Sharing
 from ignitetf.read.tf.tensors import Form
+from ignitetf.wire.buffers import ALIGNMENT, address_of
 
 __all__ = ["EagerElements", "Packed"]
 
+# Values of a component: those of a leaf, or texts.
+_Values = Any
 # The rows of a page and its leaves, of one page after another.
 Packed = Generator[tuple[int, tuple[Any, ...]], None, None]
 
@@ -60,25 +65,29 @@ class EagerElements:
         whole: bool = False,
         drop_remainder: bool = False,
     ) -> None:
-        self._form, self._packed, self._sharing = form, packed, sharing
+        self._packed, self._form = packed, form
         self._single = batch_size is None and not whole
         self._size = _ELEMENTS if batch_size is None else batch_size
         self._whole, self._drop_remainder = whole, drop_remainder
         self._element = _builder(spec)
-        self._specs = form.flat_spec(None)
-        # Leaves on their way into TensorFlow, by the number of the call.
-        self._leaves: dict[int, tuple[Any, ...]] = {}
-        self._calls = itertools.count()
-        number = tf.TensorSpec([], tf.int64)
-        made = self._tensors if whole else self._cut
-        self._function = tf.function(made, input_signature=[number] * 2, autograph=False)
+        self._dtypes = [leaf.dtype for leaf in form.flat_spec(None)]
+        # Of each component its leaf, if it is one; else it is among what `_texts` returns.
+        self._leaf_of: list[int | None] = []
+
+        def assembled(*leaves: tf.Tensor) -> Any:
+            found = form.assemble(*leaves, sharing=sharing)
+            return found if whole else self._without_leaves(found, leaves)
+
+        self._assemble: Any = tf.function(
+            assembled, input_signature=form.flat_spec(None), autograph=False
+        )
 
     def __call__(self) -> Generator[Any, None, None]:
         """Yield the elements of an epoch."""
         packed = self._packed()
         try:
             if self._whole:
-                yield from (self._call(leaves, 0) for _, leaves in packed)
+                yield from (self._page(leaves) for _, leaves in packed)
                 return
             for batch in self._batches(packed):
                 if not self._single:
@@ -91,61 +100,102 @@ class EagerElements:
 
     def _batches(self, packed: Packed) -> Iterator[list[tf.Tensor]]:
         """Yield the components of each batch."""
-        size, begun, held = self._size, list[list[tf.Tensor]](), 0
+        size, begun, held = self._size, list[list[_Values]](), 0
         for rows, leaves in packed:
+            page = self._components(leaves)
             need = min(rows, size - held) if held else 0
-            heads, middles, rests = self._call(leaves, need)
             if need:
-                begun.append(heads)
+                begun.append([_rows(values, 0, need) for values in page])
                 held += need
             if held == size:
                 yield _joined(begun)
                 begun, held = [], 0
-            for start in range(0, (rows - need) // size, _ELEMENTS):
-                some = [_unpacked(middle, start) for middle in middles]
-                yield from map(list, zip(*some, strict=True))
+            for start in range(need, rows - size + 1, size * _ELEMENTS):
+                count = min(_ELEMENTS, (rows - start) // size)
+                cut = [_cut(values, start, count, size) for values in page]
+                yield from map(list, zip(*cut, strict=True))
             if rest := (rows - need) % size:
-                begun, held = [rests], rest
+                begun, held = [[_rows(values, rows - rest, rest) for values in page]], rest
         if held and not self._drop_remainder:
             yield _joined(begun)
 
-    def _call(self, leaves: tuple[Any, ...], need: int) -> Any:
-        """Return what the function makes of the leaves of a page."""
-        call = next(self._calls)
-        self._leaves[call] = leaves
-        try:
-            with tf.device(_DEVICE):
-                return self._function(tf.constant(call, tf.int64), tf.constant(need, tf.int64))
-        finally:
-            self._leaves.pop(call, None)
+    def _page(self, leaves: tuple[Any, ...]) -> Any:
+        """Return a page as an element."""
+        tensors = map(_tensor, leaves, self._dtypes)
+        if not self._form.assembles:
+            return self._form.assemble(*tensors)
+        with tf.device(_DEVICE):
+            return self._assemble(*tensors)
 
-    def _tensors(self, call: tf.Tensor, need: tf.Tensor) -> Any:
-        """Return the page in the structure of the elements; its leaves are not copied."""
-        dtypes = [spec.dtype for spec in self._specs]
-        leaves = tf.numpy_function(lambda n: self._leaves.pop(int(n)), [call], dtypes)
-        for leaf, spec in zip(leaves, self._specs, strict=True):
-            leaf.set_shape(spec.shape)
-        if self._form.assembles:
-            return self._form.assemble(*leaves, sharing=self._sharing)
-        return self._form.assemble(*leaves)
+    def _components(self, leaves: tuple[Any, ...]) -> list[_Values]:
+        """Return the components of a page: leaves as they are, and texts."""
+        if not self._form.assembles:
+            return tf.nest.flatten(self._form.assemble(*leaves))  # type: ignore[no-any-return]
+        with tf.device(_DEVICE):
+            texts = iter(self._assemble(*map(_tensor, leaves, self._dtypes)))
+        return [next(texts) if at is None else leaves[at] for at in self._leaf_of]
 
-    def _cut(self, call: tf.Tensor, need: tf.Tensor) -> tuple[list[tf.Tensor], ...]:
-        """Return the components' first `need` rows, the batches that follow, and the rest."""
-        flat = tf.nest.flatten(self._tensors(call, need))
-        full = (tf.shape(flat[0], tf.int64)[0] - need) // self._size
-        end = need + full * self._size
-        middles = [
-            tf.reshape(t[need:end], tf.concat([[full, self._size], tf.shape(t, tf.int64)[1:]], 0))
-            for t in flat
-        ]
-        return [t[:need] for t in flat], middles, [t[end:] for t in flat]
+    def _without_leaves(self, found: Any, leaves: tuple[tf.Tensor, ...]) -> list[tf.Tensor]:
+        places = {id(leaf): at for at, leaf in enumerate(leaves)}
+        flat = tf.nest.flatten(found)
+        self._leaf_of = [places.get(id(tensor)) for tensor in flat]
+        return [tensor for tensor in flat if id(tensor) not in places]
 
 
-def _unpacked(tensor: tf.Tensor, start: int = 0) -> list[tf.Tensor]:
-    """Return some slices of a tensor; they share its memory where they are aligned."""
+def _tensor(values: _Values, dtype: tf.DType | None = None) -> tf.Tensor:
+    """Return values as a tensor, which shares the memory of an array if TensorFlow can take it.
+
+    TensorFlow ends the process where it computes with memory that is not aligned.
+    """
+    if isinstance(values, tf.Tensor):
+        return values
+    if (
+        isinstance(values, np.ndarray)
+        and values.nbytes
+        and values.flags.c_contiguous
+        and address_of(values) % ALIGNMENT == 0
+    ):
+        with contextlib.suppress(BufferError, RuntimeError, TypeError, tf.errors.OpError):
+            return tf.experimental.dlpack.from_dlpack(values.__dlpack__())
+        # It is read-only, or this version does not take the dtype.
     with tf.device(_DEVICE):
-        if len(tensor) > _ELEMENTS:
-            tensor = tensor[start : start + _ELEMENTS]
+        return tf.constant(values, dtype)
+
+
+def _rows(values: _Values, start: int, count: int) -> _Values:
+    """Return `count` rows."""
+    if not isinstance(values, tf.Tensor):
+        return values[start : start + count]
+    with tf.device(_DEVICE):
+        return tf.raw_ops.Slice(input=values, begin=[start], size=[count])
+
+
+def _cut(values: _Values, start: int, count: int, size: int) -> list[tf.Tensor]:
+    """Return `count` batches of the rows from `start` on."""
+    if not isinstance(values, tf.Tensor):
+        return [_tensor(values[at : at + size]) for at in range(start, start + count * size, size)]
+    with tf.device(_DEVICE):
+        part = tf.reshape(_rows(values, start, count * size), [count, size])
+        return _unpacked(part)
+
+
+def _joined(parts: list[list[_Values]]) -> list[tf.Tensor]:
+    """Return the components of a batch that is made of rows of several pages."""
+    found = []
+    for values in zip(*parts, strict=True):
+        if len(values) == 1:
+            found.append(_tensor(values[0]))
+        elif isinstance(values[0], tf.Tensor):
+            with tf.device(_DEVICE):
+                found.append(tf.concat(values, 0))
+        else:
+            found.append(_tensor(np.concatenate(values)))
+    return found
+
+
+def _unpacked(tensor: tf.Tensor) -> list[tf.Tensor]:
+    """Return the slices of a tensor; they share its memory where they are aligned."""
+    with tf.device(_DEVICE):
         return tf.raw_ops.Unpack(value=tensor, num=len(tensor))  # type: ignore[no-any-return]
 
 
@@ -160,14 +210,6 @@ def _single(batch: tf.Tensor) -> Iterator[tf.Tensor]:
         with tf.device(_DEVICE):
             own = tf.raw_ops.DeepCopy(x=item)
         yield own
-
-
-def _joined(parts: list[list[tf.Tensor]]) -> list[tf.Tensor]:
-    """Return the components of a batch that is made of rows of several pages."""
-    if len(parts) == 1:
-        return parts[0]
-    with tf.device(_DEVICE):
-        return [tf.concat(tensors, 0) for tensors in zip(*parts, strict=True)]
 
 
 def _builder(spec: Any) -> Callable[[Iterator[tf.Tensor]], Any]:
