@@ -32,8 +32,6 @@ Packed = Generator[tuple[int, tuple[Any, ...]], None, None]
 
 # So many elements are made at once: a tensor takes half a kilobyte.
 _ELEMENTS: Final = 256
-# TensorFlow may let slices of a multiple of so many bytes share the memory of their page.
-_ALIGNED_BYTES: Final = 16
 # Who keeps a single element keeps its page, too, if they share it. From so many bytes on, about a
 # sixteenth of a page, it may.
 _SHARING_BYTES: Final = PAGE_BYTES // 16
@@ -202,14 +200,22 @@ def _unpacked(tensor: tf.Tensor) -> list[tf.Tensor]:
 def _single(batch: tf.Tensor) -> Iterator[tf.Tensor]:
     """Yield the slices of a tensor for single elements, which may be kept without the others."""
     found = _unpacked(batch)
-    item_bytes = batch.dtype.size * math.prod(batch.shape[1:])
-    if item_bytes % _ALIGNED_BYTES or not 0 < item_bytes < _SHARING_BYTES:
+    if not _share(found, batch):
         yield from found
         return
     for item in found:
         with tf.device(_DEVICE):
             own = tf.raw_ops.DeepCopy(x=item)
         yield own
+
+
+def _share(found: list[tf.Tensor], batch: tf.Tensor) -> bool:
+    """Whether slices that are small beside a page share its memory; which do depends on the build."""
+    item_bytes = batch.dtype.size * math.prod(batch.shape[1:])
+    if batch.dtype == tf.string or not 0 < item_bytes < _SHARING_BYTES:
+        return False
+    first, whole = (np.asarray(memoryview(tensor)) for tensor in (found[0], batch))
+    return np.may_share_memory(first, whole)
 
 
 def _builder(spec: Any) -> Callable[[Iterator[tf.Tensor]], Any]:
