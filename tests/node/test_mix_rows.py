@@ -358,14 +358,26 @@ def test_a_tf_dataset_has_the_batches_of_one_epoch_after_another(parts):
 
 
 def test_a_tf_dataset_of_lists_and_texts(client, cache_name):
-    pytest.importorskip("tensorflow")
+    tf = pytest.importorskip("tensorflow")
     lists = [[float(i)] * (i % 4) for i in range(20)]
     records = [{"L": np.array(x, np.float32), "T": f"t{i}"} for i, x in enumerate(lists)]
     load_dataset(records, cache_name, client=client, partitions=4)
     own = open_rows(cache_name, client=client, order="global", shard=(0, 1))
     rows = mix_rows({"x": own, "y": own}, shuffle=2)
+    # An iterator of TensorFlow, and a loop in Python: both have the same elements.
+    there, here = list(rows.tf(7).map(lambda batch: batch)), list(rows.tf(7))
+    assert len(there) == len(here) == 6
+    for one, other in zip(there, here, strict=True):
+        tf.nest.assert_same_structure(one, other, expand_composites=True)
+        pairs_of = (tf.nest.flatten(batch, expand_composites=True) for batch in (one, other))
+        for a, b in zip(*pairs_of, strict=True):
+            assert (a.dtype, a.device, a.numpy().tolist()) == (
+                b.dtype,
+                b.device,
+                b.numpy().tolist(),
+            )
     found = []
-    for batch in rows.tf(7):
+    for batch in here:
         texts = batch["val"]["T"].numpy().tolist()
         for key, text, row in zip(batch["key"].numpy(), texts, batch["val"]["L"], strict=True):
             assert text == f"t{key}".encode() and row.numpy().tolist() == lists[key]

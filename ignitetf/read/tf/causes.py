@@ -63,7 +63,8 @@ def own_errors() -> Iterator[None]:
     TensorFlow only knows its own exception classes. An error of a dataset comes out of `fit`,
     `reduce`, a `tf.function` or a step after the dataset as `tf.errors.UnknownError` or
     `InvalidArgumentError`. Within this context it keeps its class, its `hint` and its fields. It is
-    not needed to iterate an `IgniteDataset`, or the result of its `batch`, in Python.
+    not needed to iterate an `IgniteDataset`, the result of its `batch`, or a `prefetch` of these, in
+    Python.
 
     Raises:
         IgniteTFError: A dataset of ignitetf failed; other errors pass unchanged.

@@ -6,7 +6,7 @@ mixture -> **columns** -> training
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -15,6 +15,7 @@ from ignitetf.errors import IgniteTFError
 from ignitetf.read.iteration import Batches
 from ignitetf.read.leaves import Dense, Node, Runs, Text
 from ignitetf.read.tf.causes import for_tensorflow
+from ignitetf.read.tf.eager import as_tensor
 from ignitetf.read.tf.iteration import Steps
 from ignitetf.read.tf.tensors import counted, page_options
 
@@ -36,17 +37,29 @@ def dataset_of(
         sharded: Whether they are the batches of one of several workers.
     """
 
+    def elements() -> Generator[Any, None, None]:
+        with contextlib.closing(begin()) as batches:
+            for batch in batches:
+                yield _tensors(structure, batch)
+
     def generate() -> Iterator[Any]:
         try:
-            with contextlib.closing(begin()) as batches:
-                for batch in batches:
-                    yield _tensors(structure, batch)
+            yield from elements()
         except IgniteTFError as error:
             raise for_tensorflow(error) from None
 
+    def eager() -> Generator[Any, None, None]:
+        with contextlib.closing(elements()) as found:
+            for element in found:
+                yield tf.nest.map_structure(_eager, element)
+
     dataset = tf.data.Dataset.from_generator(generate, output_signature=_spec(structure))
     dataset = dataset.with_options(page_options(sharded=True))
-    return Steps(counted(dataset, count, sharded=sharded))
+    return Steps(counted(dataset, count, sharded=sharded), eager)
+
+
+def _eager(values: Any) -> Any:
+    return values if isinstance(values, tf.RaggedTensor) else as_tensor(values)
 
 
 def _spec(structure: Structure) -> Any:

@@ -23,7 +23,7 @@ from ignitetf.read.tf.substr import Sharing
 from ignitetf.read.tf.tensors import Form
 from ignitetf.wire.buffers import ALIGNMENT, address_of
 
-__all__ = ["EagerElements", "Packed"]
+__all__ = ["EagerElements", "Packed", "as_tensor"]
 
 # Values of a component: those of a leaf, or texts.
 _Values = Any
@@ -119,7 +119,7 @@ class EagerElements:
 
     def _page(self, leaves: tuple[Any, ...]) -> Any:
         """Return a page as an element."""
-        tensors = map(_tensor, leaves, self._dtypes)
+        tensors = map(as_tensor, leaves, self._dtypes)
         if not self._form.assembles:
             return self._form.assemble(*tensors)
         with tf.device(_DEVICE):
@@ -130,7 +130,7 @@ class EagerElements:
         if not self._form.assembles:
             return tf.nest.flatten(self._form.assemble(*leaves))  # type: ignore[no-any-return]
         with tf.device(_DEVICE):
-            texts = iter(self._assemble(*map(_tensor, leaves, self._dtypes)))
+            texts = iter(self._assemble(*map(as_tensor, leaves, self._dtypes)))
         return [next(texts) if at is None else leaves[at] for at in self._leaf_of]
 
     def _without_leaves(self, found: Any, leaves: tuple[tf.Tensor, ...]) -> list[tf.Tensor]:
@@ -140,7 +140,7 @@ class EagerElements:
         return [tensor for tensor in flat if id(tensor) not in places]
 
 
-def _tensor(values: _Values, dtype: tf.DType | None = None) -> tf.Tensor:
+def as_tensor(values: _Values, dtype: tf.DType | None = None) -> tf.Tensor:
     """Return values as a tensor, which shares the memory of an array if TensorFlow can take it.
 
     TensorFlow ends the process where it computes with memory that is not aligned.
@@ -171,7 +171,9 @@ def _rows(values: _Values, start: int, count: int) -> _Values:
 def _cut(values: _Values, start: int, count: int, size: int) -> list[tf.Tensor]:
     """Return `count` batches of the rows from `start` on."""
     if not isinstance(values, tf.Tensor):
-        return [_tensor(values[at : at + size]) for at in range(start, start + count * size, size)]
+        return [
+            as_tensor(values[at : at + size]) for at in range(start, start + count * size, size)
+        ]
     with tf.device(_DEVICE):
         part = tf.reshape(_rows(values, start, count * size), [count, size])
         return _unpacked(part)
@@ -182,12 +184,12 @@ def _joined(parts: list[list[_Values]]) -> list[tf.Tensor]:
     found = []
     for values in zip(*parts, strict=True):
         if len(values) == 1:
-            found.append(_tensor(values[0]))
+            found.append(as_tensor(values[0]))
         elif isinstance(values[0], tf.Tensor):
             with tf.device(_DEVICE):
                 found.append(tf.concat(values, 0))
         else:
-            found.append(_tensor(np.concatenate(values)))
+            found.append(as_tensor(np.concatenate(values)))
     return found
 
 
