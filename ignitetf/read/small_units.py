@@ -11,17 +11,22 @@ from __future__ import annotations
 import time
 from collections import deque
 from itertools import islice
+from typing import Final
 
 from ignitetf.errors import WireError
 from ignitetf.net.channel import Channel
-from ignitetf.net.incoming import SMALL_BYTES
 from ignitetf.net.places import Source
 from ignitetf.read.collector import Collector
 from ignitetf.read.cursor import Times
+from ignitetf.read.options import PAGE_BYTES
 from ignitetf.read.page_requests import Request
 from ignitetf.wire.rowends import RowsEnd
 
 __all__ = ["SmallUnits"]
+
+# At least eight units are requested at a time where they make about a page together; some of them
+# may be larger than others.
+_MOST_BYTES: Final = PAGE_BYTES // 6
 
 
 class SmallUnits:
@@ -41,7 +46,7 @@ class SmallUnits:
         self._source = source
         self._collector = collector
         self._times = times
-        self._reader = collector.unit_reader(SMALL_BYTES)
+        self._reader = collector.unit_reader(_MOST_BYTES)
         self._reader.socket = channel.socket_number
         self._reader.limit_s = channel.settings.request_timeout_s
         self._is_begun = False

@@ -13,6 +13,7 @@ from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
 from ignitetf.read.rows import open_rows
 from ignitetf.read.scan import scan_portions, scan_units
+from ignitetf.read.small_units import SmallUnits
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.builder import BatchBuilder
 from ignitetf.wire.concat import concat
@@ -139,7 +140,7 @@ def test_small_pages_beside_large_ones_and_in_other_forms(client, cache_name):
     rng = np.random.default_rng(5)
     texts = ["x" * int(rng.integers(1, 40)) for _ in range(3000)]
     for n in rng.integers(0, 3000, 6).tolist():
-        texts[n] = "y" * 200_000  # an answer that is not small
+        texts[n] = "y" * 800_000  # an answer that is not small
     columns = {"A": np.arange(3000), "TEXT": texts}
     load_dataset(columns, cache_name, client=client, partitions=256)
     nulls = sorted(rng.choice(3000, 9, replace=False).tolist())
@@ -152,6 +153,39 @@ def test_small_pages_beside_large_ones_and_in_other_forms(client, cache_name):
     assert values(fast) == values(concat(slow))
     found = dict(zip(values(fast)[""], values(fast)["TEXT"], strict=True))
     assert found == {n: text.encode() for n, text in enumerate(texts)}
+
+
+@pytest.mark.parametrize("row_bytes", [16_000, 60_000, 90_000])
+def test_partitions_of_some_hundred_kilobytes_too(client, cache_name, row_bytes, monkeypatch):
+    """Few rows in each: some partitions are small beside the mean, some too large to wait."""
+    rows = 32 * 350_000 // row_bytes
+    rng = np.random.default_rng(row_bytes)
+    images = rng.integers(0, 256, (rows, row_bytes), np.uint8)
+    load_dataset({"IMAGE": images}, cache_name, client=client, partitions=32)
+    taken, read = [], SmallUnits.take
+
+    def watched(self, *args):
+        count, goes_on = read(self, *args)
+        taken.append((count, goes_on))
+        return count, goes_on
+
+    monkeypatch.setattr(SmallUnits, "take", watched)
+    found = {}
+    for readers in (1, 2):
+        reader = CacheReader(client, cache_name, ReadOptions(readers=readers))
+        assert 128 << 10 < reader.unit_bytes < 512 << 10
+        with contextlib.closing(reader.batches(range(32))) as batches:
+            found[readers] = [(b.unit, values(b.batch)) for b in batches if b.batch is not None]
+        if readers == 1:
+            assert sum(count for count, _ in taken) > 16
+            assert row_bytes < 90_000 or not all(goes_on for _, goes_on in taken)
+    assert sum(map(len, (v[""] for _, v in found[1]))) == rows
+    keyed = [
+        dict(pair for _, v in found[n] for pair in zip(v[""], v["IMAGE"], strict=True))
+        for n in (1, 2)
+    ]
+    assert [k for _, v in found[1] for k in v[""]] == [k for _, v in found[2] for k in v[""]]
+    assert keyed[0] == keyed[1] == dict(enumerate(images.tolist()))
 
 
 @pytest.mark.parametrize("nulls", ["error", "default"])
