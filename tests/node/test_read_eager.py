@@ -218,3 +218,18 @@ def test_a_loop_that_is_left_gives_its_connections_back_at_once(build, monkeypat
     del iterator
     gc.collect()
     assert given
+
+
+def test_no_element_waits_for_another_page(build, monkeypatch):
+    from ignitetf.read.tf.tensors import Form
+
+    packed, pack = [], Form.pack
+
+    def counted(form, parts, pool):
+        packed.append(sum(map(len, parts)))
+        return pack(form, parts, pool)
+
+    monkeypatch.setattr(Form, "pack", counted)
+    for number, _ in enumerate(build("EAGER_LARGE")):
+        assert sum(packed[:-1]) <= number < sum(packed)
+    assert len(packed) > 1

@@ -65,7 +65,7 @@ class EagerElements:
     ) -> None:
         self._packed, self._form = packed, form
         self._single = batch_size is None and not whole
-        self._size = _ELEMENTS if batch_size is None else batch_size
+        self._size = batch_size or 1
         self._whole, self._drop_remainder = whole, drop_remainder
         self._element = _builder(spec)
         self._dtypes = [leaf.dtype for leaf in form.flat_spec(None)]
@@ -82,19 +82,21 @@ class EagerElements:
 
     def __call__(self) -> Generator[Any, None, None]:
         """Yield the elements of an epoch."""
-        packed = self._packed()
-        try:
+        with contextlib.closing(self._packed()) as packed:
             if self._whole:
                 yield from (self._page(leaves) for _, leaves in packed)
                 return
-            for batch in self._batches(packed):
-                if not self._single:
-                    yield self._element(iter(batch))
-                    continue
-                for leaves in zip(*map(_single, batch), strict=True):
-                    yield self._element(iter(leaves))
-        finally:
-            packed.close()
+            for components in self._singles(packed) if self._single else self._batches(packed):
+                yield self._element(iter(components))
+
+    def _singles(self, packed: Packed) -> Iterator[tuple[tf.Tensor, ...]]:
+        """Yield the components of each row. No page waits for another one: rows may be large."""
+        for rows, leaves in packed:
+            page = self._components(leaves)
+            for start in range(0, rows, _ELEMENTS):
+                count = min(_ELEMENTS, rows - start)
+                cut = [_single(as_tensor(_rows(values, start, count))) for values in page]
+                yield from zip(*cut, strict=True)
 
     def _batches(self, packed: Packed) -> Iterator[list[tf.Tensor]]:
         """Yield the components of each batch."""
