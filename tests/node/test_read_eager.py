@@ -7,6 +7,7 @@ import weakref
 import numpy as np
 import pytest
 
+from ignitetf.errors import ConfigError, DataChanged
 from ignitetf.load.loader import load_dataset
 
 tf = pytest.importorskip("tensorflow")
@@ -233,3 +234,37 @@ def test_no_element_waits_for_another_page(build, monkeypatch):
     for number, _ in enumerate(build("EAGER_LARGE")):
         assert sum(packed[:-1]) <= number < sum(packed)
     assert len(packed) > 1
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError(), DataChanged("other keys")])
+def test_an_iteration_that_failed_is_not_at_its_end(build, monkeypatch, error):
+    from ignitetf.read.tf.tensors import Form
+
+    iterators = iter(build("EAGER_LARGE", page_size=1).batch(4)), iter(build("EAGER_LARGE"))
+    for iterator in iterators:
+        next(iterator)
+
+    def fails(*_):
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Form, "pack", fails)
+        for iterator in iterators:
+            with pytest.raises(type(error)):
+                list(iterator)
+    again = DataChanged if isinstance(error, DataChanged) else ConfigError
+    for iterator in iterators:
+        for _ in range(2):
+            with pytest.raises(again):
+                next(iterator)
+        with pytest.raises(again):
+            iterator.get_next_as_optional()
+
+
+def test_a_graph_does_not_take_an_iterator_of_eager_mode(build):
+    dataset = build().batch(50)
+    iterator = iter(dataset)
+    seen = [next(iterator)]
+    with tf.Graph().as_default(), pytest.raises(ConfigError, match="graph"):
+        next(iterator)
+    same(seen + list(iterator), list(dataset))

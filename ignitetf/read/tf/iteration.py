@@ -105,7 +105,7 @@ def _iterator_kind() -> Any:
 
         def __init__(self, dataset: OwnDataset, eager: Eager | None) -> None:
             self._own_dataset, self._begin, self._process = dataset, eager, os.getpid()
-            self._elements: Generator[Any, None, None] | None = None
+            self._elements: _Elements | None = None
             self._lock = threading.RLock()
             if eager is None:
                 kind.__init__(self, dataset)
@@ -118,6 +118,11 @@ def _iterator_kind() -> Any:
 
         def _give_to_tensorflow(self) -> None:
             with self._lock, tf.init_scope():
+                if not tf.executing_eagerly():
+                    raise ConfigError(
+                        "an iterator that began in eager mode cannot go into a graph",
+                        hint="make it in the graph, with tf.compat.v1.data.make_one_shot_iterator",
+                    )
                 dataset, self._begin = self._own_dataset, None
                 if (elements := self._elements) is not None:
                     spec = dataset.element_spec
@@ -135,18 +140,11 @@ def _iterator_kind() -> Any:
             _check_process(self)
             with self._lock:
                 if self._begin is not None and tf.executing_eagerly():
-                    return self._next_element(self._begin)
+                    if self._elements is None:
+                        self._elements = _Elements(self._begin())
+                    return next(self._elements)
             with own_errors():
                 return super().__next__()
-
-        def _next_element(self, begin: Eager) -> Any:
-            if self._elements is None:
-                self._elements = begin()
-            try:
-                return next(self._elements)
-            except IgniteTFError as error:
-                let_go(error)
-                raise
 
         def get_next(self) -> Any:
             try:
@@ -162,7 +160,44 @@ def _iterator_kind() -> Any:
     return OwnIterator
 
 
-def _for_tensorflow(elements: Generator[Any, None, None]) -> Iterator[Any]:
+class _Elements:
+    """The elements of an iteration, which is not at its end where it failed or was interrupted.
+
+    A generator that has raised anything, Ctrl-C for example, ends at the next step as if all
+    elements had come.
+    """
+
+    def __init__(self, elements: Generator[Any, None, None]) -> None:
+        self._elements = elements
+        self._failure: IgniteTFError | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
+        try:
+            return next(self._elements)
+        except StopIteration:
+            raise
+        except IgniteTFError as error:
+            let_go(error)
+            self._failure = error
+            raise
+        except BaseException as error:
+            self._failure = ConfigError(
+                f"this iteration was ended by {type(error).__name__} before its last element",
+                hint="iterate the dataset anew",
+            )
+            raise
+
+    def close(self) -> None:
+        """Give back the connections."""
+        self._elements.close()
+
+
+def _for_tensorflow(elements: Iterator[Any]) -> Iterator[Any]:
     try:
         yield from elements
     except IgniteTFError as error:
