@@ -34,6 +34,8 @@ def caches(client):
     load_dataset(lists, "EAGER_LISTS", client=client, partitions=2)
     large = [{"X": np.full(300_000, n, np.uint8), "Y": np.int64(n)} for n in range(25)]
     load_dataset(large, "EAGER_LARGE", client=client, partitions=2)
+    empty = [{"NONE": np.zeros((3, 0), np.float32), "Y": np.int64(n)} for n in range(9)]
+    load_dataset(empty, "EAGER_EMPTY", client=client, partitions=2)
 
 
 @pytest.fixture
@@ -90,8 +92,8 @@ def test_loops_have_the_elements_of_tensorflow(build, options, size):
 
 
 @pytest.mark.parametrize("size", [None, 4, 16, 128])
-def test_lists_and_large_rows(build, size):
-    for name in ("EAGER_LISTS", "EAGER_LARGE"):
+def test_lists_large_rows_and_arrays_without_values(build, size):
+    for name in ("EAGER_LISTS", "EAGER_LARGE", "EAGER_EMPTY"):
         made, twin = (d if size is None else d.batch(size) for d in (build(name), build(name)))
         same(list(made), by_tensorflow(twin))
 

@@ -332,7 +332,7 @@ class IgniteDataset(OwnDataset):
     # Building
 
     def _build_elements(self) -> tf.data.Dataset:
-        if self._form.has_runs:
+        if self._form.has_runs or self._form.has_empty:
             dataset = self._leaves().flat_map(self._form.rows_of)
         else:
             dataset = self._pages(Sharing.TEXT).unbatch()

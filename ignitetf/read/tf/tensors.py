@@ -49,6 +49,7 @@ class Form:
 
     Attributes:
         has_runs: Whether a field is ragged.
+        has_empty: Whether the arrays of a field have no values in any row.
         splits_texts: Whether texts cross as the bytes of a page, to be split in TensorFlow.
         assembles: Whether leaves cross flat, and `assemble` runs in TensorFlow.
         piece_rows: Rows to pack at once if texts cross joined, None for whole pages.
@@ -64,7 +65,8 @@ class Form:
         self._substr = substr_op() if has_texts else None
         short = reader.entry_bytes < _SHORT_ENTRY_BYTES
         self.splits_texts = has_texts and (short or self._substr is not None)
-        self.assembles = self.has_runs or self.splits_texts
+        self.has_empty = any(map(_is_empty, nodes))
+        self.assembles = self.has_runs or self.has_empty or self.splits_texts
         self.piece_rows: int | None = None
         if self.splits_texts and self._substr is None:
             count = int(_PIECE_BYTES / max(reader.entry_bytes, 16.0))
@@ -110,7 +112,10 @@ class Form:
         return functools.partial(self._substr, leaves[-2], leaves[-1], sharing=sharing)
 
     def rows_of(self, *leaves: tf.Tensor) -> tf.data.Dataset:
-        """Return a dataset of the single elements of a page whose fields vary in length."""
+        """Return a dataset of the single elements of a page that `unbatch` does not take.
+
+        It does not know ragged tensors, and ends the process on arrays without values.
+        """
         whole = self.assemble(*leaves)
         count = tf.shape(tf.nest.flatten(whole, expand_composites=True)[0], tf.int64)[0]
         first = tf.nest.flatten(whole)[0]
@@ -133,6 +138,12 @@ def _has(node: Node, kind: type) -> bool:
     if isinstance(node, Struct):
         return any(_has(n, kind) for _, n in node.fields)
     return isinstance(node, kind) or (isinstance(node, Runs) and _has(node.item, kind))
+
+
+def _is_empty(node: Node) -> bool:
+    if isinstance(node, Struct):
+        return any(_is_empty(inner) for _, inner in node.fields)
+    return isinstance(node, Dense) and 0 in node.shape
 
 
 def _leaf_specs(node: Node, rows: int | None, out: list[tf.TensorSpec], split: bool) -> None:
