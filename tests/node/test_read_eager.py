@@ -1,6 +1,7 @@
 """Loops in Python, whose elements do not come from TensorFlow's iterators, beside those that do."""
 
 import gc
+import logging
 import threading
 import weakref
 
@@ -160,6 +161,18 @@ def test_functions_that_run_eagerly(build):
         same(list(build().batch(20)), wanted)
     finally:
         tf.config.run_functions_eagerly(False)
+
+
+def test_tensorflow_does_not_warn_of_many_datasets(build):
+    records, handler = [], logging.Handler()
+    handler.emit = records.append
+    tf.get_logger().addHandler(handler)
+    try:
+        for _ in range(10):
+            list(build(fields=["TEXT"]).batch(ROWS))
+    finally:
+        tf.get_logger().removeHandler(handler)
+    assert not records
 
 
 def test_an_iterator_tells_its_form_and_nothing_that_it_lacks(build):

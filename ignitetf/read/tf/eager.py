@@ -11,6 +11,7 @@ page at a time, which one operation cuts.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, Final
@@ -63,7 +64,7 @@ class EagerElements:
         whole: bool = False,
         drop_remainder: bool = False,
     ) -> None:
-        self._packed, self._form = packed, form
+        self._packed, self._form, self._sharing = packed, form, sharing
         self._single = batch_size is None and not whole
         self._size = batch_size or 1
         self._whole, self._drop_remainder = whole, drop_remainder
@@ -71,14 +72,6 @@ class EagerElements:
         self._dtypes = [leaf.dtype for leaf in form.flat_spec(None)]
         # Of each component its leaf, if it is one; else it is among what `_texts` returns.
         self._leaf_of: list[int | None] = []
-
-        def assembled(*leaves: tf.Tensor) -> Any:
-            found = form.assemble(*leaves, sharing=sharing)
-            return found if whole else self._without_leaves(found, leaves)
-
-        self._assemble: Any = tf.function(
-            assembled, input_signature=form.flat_spec(None), autograph=False
-        )
 
     def __call__(self) -> Generator[Any, None, None]:
         """Yield the elements of an epoch."""
@@ -134,6 +127,18 @@ class EagerElements:
         with tf.device(_DEVICE):
             texts = iter(self._assemble(*map(as_tensor, leaves, self._dtypes)))
         return [next(texts) if at is None else leaves[at] for at in self._leaf_of]
+
+    @functools.cached_property
+    def _assemble(self) -> Any:
+        """Assembles a page. One trace for each dataset: TensorFlow warns of many if it sees them."""
+
+        def assembled(*leaves: tf.Tensor) -> Any:
+            found = self._form.assemble(*leaves, sharing=self._sharing)
+            return found if self._whole else self._without_leaves(found, leaves)
+
+        signature = self._form.flat_spec(None)
+        function = tf.function(assembled, input_signature=signature, autograph=False)
+        return function.get_concrete_function()
 
     def _without_leaves(self, found: Any, leaves: tuple[tf.Tensor, ...]) -> list[tf.Tensor]:
         places = {id(leaf): at for at, leaf in enumerate(leaves)}
