@@ -270,7 +270,9 @@ class ScanThread(threading.Thread):
             if not page.more:
                 self._put(UnitPage(place.unit, None))
             return
-        if not self._is_only and is_whole and nbytes <= _MOST_WHOLE_BYTES and place.replay < 0:
+        is_taken = nbytes > 0 and not page.data.nbytes  # by the collector, as it arrived
+        is_small = nbytes <= _MOST_WHOLE_BYTES and not is_taken
+        if not self._is_only and is_whole and is_small and place.replay < 0:
             self._whole.append(WholeUnit(place, page))
             self._whole_bytes += nbytes
         else:

@@ -223,3 +223,15 @@ def test_a_distant_cluster_gives_the_same_rows(client, names, monkeypatch):
         assert by_hand.reader.options.readers == 2
         keys = [np.concatenate([b["key"] for b in rows.batches()]).tolist() for rows in (near, far)]
         assert keys[0] == keys[1] and len(keys[0]) == ROWS
+
+
+@pytest.mark.parametrize("readers", [1, 2, 3])
+def test_units_of_every_size_are_read_by_several_readers(client, cache_name, readers):
+    """Of those that are received whole, some are taken as they arrive."""
+    rows = [{"BLOB": bytes([n % 251]) * (n * 997), "NUMBER": np.int64(n)} for n in range(160)]
+    load_dataset(rows, cache_name, client=client, partitions=64)
+    found = {}
+    for batch in open_rows(cache_name, client=client, readers=readers).numpy():
+        columns = batch["val"]
+        found |= zip(columns["NUMBER"].tolist(), columns["BLOB"], strict=True)
+    assert found == {n: row["BLOB"] for n, row in enumerate(rows)}
