@@ -221,7 +221,7 @@ def _report(error: Exception) -> int:
         )
     elif isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename is not None else ""
-        _say(f"error: {where}{error.strerror}")
+        _say(f"error: {where}{error.strerror}", getattr(error, "hint", None))
     elif isinstance(error, ModuleNotFoundError) and (extra := _extra(error)):
         missing = MissingExtra(
             f"the Python package {(error.name or '').partition('.')[0]} is not installed",

@@ -41,10 +41,14 @@ class Connect:
 
     Args:
         options: Values of the options by parameter name; None if not set.
+
+    Attributes:
+        on_missing: Called with the error of a file that was not found, before it is reported.
     """
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._options = {k: v for k, v in options.items() if v is not None}
+        self.on_missing: Callable[[FileNotFoundError], None] = lambda error: None
 
     def settings(self) -> Settings:
         """Return the settings in force; prompts for a password whose option has no value."""
@@ -151,7 +155,12 @@ def connected(
         options = {p.name: values.pop(p.name) for p in connection}
         if _TLS_KEY.name in options:
             options["key"] = options.pop(_TLS_KEY.name)
-        command(connect=Connect(options), **values)
+        connect = Connect(options)
+        try:
+            command(connect=connect, **values)
+        except FileNotFoundError as error:
+            connect.on_missing(error)
+            raise
 
     shown = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in (*parameters, *connection)]
     del run.__wrapped__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import errno
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import typer
 from ignitetf.cli.options import Connect
 from ignitetf.cli.output import progress
 from ignitetf.cli.whole import whole
-from ignitetf.fs.path import path_of_url
+from ignitetf.fs.path import join, parts, path_of_url
 
 if TYPE_CHECKING:
     from ignitetf.fs.filesystem import IgniteFileSystem
@@ -58,7 +59,34 @@ def open_remote(connect: Connect, name: str, *paths: str) -> IgniteFileSystem:
         given = dict(place)
         addresses = tuple(given.pop("address").split(","))
         settings = settings.replace(addresses=addresses, **given)
-    return IgniteFileSystem(settings=settings, name=name, skip_instance_cache=True)
+    fs = IgniteFileSystem(settings=settings, name=name, skip_instance_cache=True)
+    remote = {path_of_url(path) for path in paths}
+
+    def suggest(error: FileNotFoundError) -> None:
+        # The files of this machine are missed by the same class.
+        if error.filename not in remote:
+            return
+        with contextlib.suppress(OSError):
+            if near := _nearest(fs, error.filename):
+                error.hint = f"did you mean {' or '.join(near)}?"  # type: ignore[attr-defined]
+
+    connect.on_missing = suggest
+    return fs
+
+
+def _nearest(fs: IgniteFileSystem, path: str) -> list[str]:
+    """Return existing paths that are like one that does not exist."""
+    names = parts(path)
+    for at, name in enumerate(names):
+        there = [one.rpartition("/")[2] for one in fs.ls(join(names[:at]), detail=False)]
+        if name in there:
+            continue
+        near = difflib.get_close_matches(name, there, 3)
+        whole = [join((*names[:at], other, *names[at + 1 :])) for other in near]
+        return [one for one in whole if fs.exists(one)] or [
+            join((*names[:at], other)) for other in near
+        ]
+    return []
 
 
 def expand(fs: IgniteFileSystem, paths: list[str]) -> list[str]:

@@ -109,6 +109,13 @@ def _open_socket(address: str, settings: Settings, deadline: float) -> socket.so
             hint="check the address and the firewall",
             address=address,
         ) from error
+    except socket.gaierror as error:
+        raise ConnectError(
+            f"{address}: {cause(error)}",
+            hint="check the name of the host; in igfs:// it is the part before the third slash, so a"
+            " path alone has three: igfs:///folder/file",
+            address=address,
+        ) from error
     except OSError as error:
         raise ConnectError(
             f"{address}: {cause(error)}",

@@ -270,6 +270,26 @@ def test_fs_commands(run, tmp_path):
     assert not Path("igfs:").exists()
 
 
+def test_what_is_missing_is_told_with_what_is_like_it(run, store, tmp_path):
+    run("fs", "put", "-", "/notes/hello.txt", input="hello")
+    for missing, like in {
+        "/notes/helo.txt": "/notes/hello.txt",
+        "/nots/hello.txt": "/notes/hello.txt",
+        "igfs:///note": "/notes",
+        "/nots/other.txt": "/notes",
+    }.items():
+        hint = f"hint: did you mean {like}?\n"
+        for command in (("cat",), ("stat",), ("du",), ("rm",), ("get",)):
+            target = [str(tmp_path / "x")] if command == ("get",) else []
+            assert hint in run("fs", *command, missing, *target, code=1).stderr, command
+    assert "did you mean /notes?" in run("checkpoint", "ls", "/note", code=1).stderr
+    assert "hint" not in run("fs", "cat", "/zzz", code=1).stderr
+    # A file of this machine, whose path is like one there.
+    assert "hint" not in run("fs", "put", "/notes/helo.txt", "/notes/", code=1).stderr
+    told = run("fs", "ls", "igfs://notes.invalid/hello.txt", code=1).stderr
+    assert "igfs:///folder/file" in told
+
+
 def test_commands_take_a_name_that_could_be_a_pattern_for_itself(run, store, tmp_path):
     for name in ("a[1].txt", "a1.txt", "*", "b"):
         run("fs", "put", "-", f"/w/{name}", input=name)
