@@ -92,6 +92,17 @@ def test_loops_have_the_elements_of_tensorflow(build, options, size):
         same(by_tensorflow(made), list(twin))
 
 
+@pytest.mark.parametrize("size", [None, 100])
+def test_the_first_elements(build, size):
+    made, twin = (
+        d if size is None else d.batch(size) for d in (build(shuffle=1), build(shuffle=1))
+    )
+    for count in (0, 1, 3, 10_000, -1, np.int64(2), tf.constant(2, tf.int64)):
+        # None of them, and so no epoch, if the number is 0.
+        same(list(made.take(count)), by_tensorflow(twin.take(count)))
+        same(list(made.prefetch(1).take(count).prefetch(1)), by_tensorflow(twin.take(count)))
+
+
 @pytest.mark.parametrize("size", [None, 4, 16, 128])
 def test_lists_large_rows_and_arrays_without_values(build, size):
     for name in ("EAGER_LISTS", "EAGER_LARGE", "EAGER_EMPTY"):
@@ -227,6 +238,10 @@ def test_a_loop_that_is_left_gives_its_connections_back_at_once(build, monkeypat
         assert not given
         break
     assert given
+    given.clear()
+    iterator = iter(dataset.take(2))
+    assert next(iterator) and not given
+    assert len(list(iterator)) == 1 and given
     iterator = iter(dataset)
     next(iterator)
     given.clear()

@@ -95,7 +95,7 @@ def test_what_comes_out_of_tensorflow_is_raised_by_its_class(build):
         lambda: changed.reduce(np.int64(0), lambda n, _: n + 1): DataChanged,
         lambda: count(changed.batch(16)): DataChanged,
         lambda: exhaust(both()): DataChanged,
-        lambda: exhaust(damaged.take(ROWS)): SchemaError,
+        lambda: exhaust(damaged.skip(0)): SchemaError,
         fit: SchemaError,
     }
     for work, kind in works.items():

@@ -63,7 +63,7 @@ def own_errors() -> Iterator[None]:
     TensorFlow only knows its own exception classes. An error of a dataset comes out of `fit`,
     `reduce`, a `tf.function` or a step after the dataset as `tf.errors.UnknownError` or
     `InvalidArgumentError`. Within this context it keeps its class, its `hint` and its fields. It is
-    not needed to iterate an `IgniteDataset`, the result of its `batch`, or a `prefetch` of these, in
+    not needed to iterate an `IgniteDataset`, the result of its `batch`, or a `prefetch` or `take` of these, in
     Python.
 
     Raises:

@@ -5,7 +5,9 @@ causes, eager, reduction -> **iteration** -> dataset, training
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
 import os
 import threading
 from collections.abc import Callable, Generator, Iterator
@@ -48,6 +50,10 @@ class OwnDataset(tf.data.Dataset):  # type: ignore[misc]
         """As `tf.data.Dataset.prefetch`; a loop in Python does without, as the reader reads ahead."""
         return Steps(super().prefetch(buffer_size, name), self._eager_elements)
 
+    def take(self, count: Any, name: str | None = None) -> tf.data.Dataset:
+        """As `tf.data.Dataset.take`; a loop in Python ends the read with the last element."""
+        return Steps(super().take(count, name), _first(self._eager_elements, count))
+
     def reduce(
         self, initial_state: Any, reduce_func: Callable[..., Any], name: str | None = None
     ) -> Any:
@@ -63,6 +69,20 @@ class OwnDataset(tf.data.Dataset):  # type: ignore[misc]
             f"{type(self).__name__} cannot be pickled: it has connections and memory of this process",
             hint="give the other process the arguments, and have it make the dataset there",
         )
+
+
+def _first(eager: Eager | None, count: Any) -> Eager | None:
+    """Return what yields the first elements; None if TensorFlow has to."""
+    if eager is None or (tf.is_tensor(count) and tf.is_symbolic_tensor(count)):
+        return None
+    number = int(count)
+
+    def elements() -> Generator[Any, None, None]:
+        if number:
+            with contextlib.closing(eager()) as found:
+                yield from itertools.islice(found, number if number > 0 else None)
+
+    return elements
 
 
 class Steps(OwnDataset):
