@@ -30,13 +30,15 @@ def row(n):
 
 @pytest.fixture(scope="module")
 def caches(client):
-    load_dataset(list(map(row, range(ROWS))), "EAGER", client=client, partitions=4)
+    load_dataset(
+        list(map(row, range(ROWS))), "EAGER", client=client, if_exists="replace", partitions=4
+    )
     lists = [{"A": np.arange(n % 5, dtype=np.int16), "TEXT": "t" * n} for n in range(90)]
-    load_dataset(lists, "EAGER_LISTS", client=client, partitions=2)
+    load_dataset(lists, "EAGER_LISTS", client=client, if_exists="replace", partitions=2)
     large = [{"X": np.full(300_000, n, np.uint8), "Y": np.int64(n)} for n in range(25)]
-    load_dataset(large, "EAGER_LARGE", client=client, partitions=2)
+    load_dataset(large, "EAGER_LARGE", client=client, if_exists="replace", partitions=2)
     empty = [{"NONE": np.zeros((3, 0), np.float32), "Y": np.int64(n)} for n in range(9)]
-    load_dataset(empty, "EAGER_EMPTY", client=client, partitions=2)
+    load_dataset(empty, "EAGER_EMPTY", client=client, if_exists="replace", partitions=2)
 
 
 @pytest.fixture
