@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from ignitetf.local.logs import failure_cause
+from ignitetf.local.logs import end_cause
 from ignitetf.local.state import Member, all_states
 
 __all__ = ["cause_of_end", "ended_at"]
@@ -22,13 +22,12 @@ def ended_at(address: str) -> str | None:
     for state in all_states():
         for member in state.members:
             if member.address == address and state.phase == "running" and not member.alive:
-                cause = cause_of_end(member)
-                return f"node {state.name!r} has ended" + (f": {cause}" if cause else "")
+                return f"node {state.name!r} has ended: {cause_of_end(member)}"
     return None
 
 
 def cause_of_end(member: Member) -> str:
-    """Return the line that best explains why a member ended; empty if nothing does."""
+    """Return what best explains why a member ended."""
     directory = Path(member.directory)
     try:
         free = shutil.disk_usage(directory).free
@@ -37,4 +36,4 @@ def cause_of_end(member: Member) -> str:
     # Checked before the log, which could not be written either on a full disk.
     if free < _FULL_BYTES:
         return f"the disk of {directory} is full"
-    return failure_cause(directory)
+    return end_cause(directory)

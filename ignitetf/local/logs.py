@@ -9,7 +9,15 @@ from pathlib import Path
 
 from ignitetf.errors import NodeError
 
-__all__ = ["failure_cause", "follow", "last_lines", "log_tail", "main_log", "member_directories"]
+__all__ = [
+    "end_cause",
+    "failure_cause",
+    "follow",
+    "last_lines",
+    "log_tail",
+    "main_log",
+    "member_directories",
+]
 
 _TAIL_BYTES = 256 << 10
 _FOLLOW_POLL_S = 0.2
@@ -25,6 +33,11 @@ _CAUSES = tuple(
     )
 )
 _NOISE = re.compile(r"^\s*(?:at |\.\.\. \d+ more|Caused by: *$|>>>)|^\s*$|^\s*\^--|^Suppressed:")
+# What a node writes that ends itself, and what one writes that is told to end by a signal. Errors of
+# single requests are in its log, too.
+_FATAL = re.compile(r"Critical system error detected|JVM will be halted|A fatal error has been")
+_ERROR = re.compile(r"failureCtx=[^\n]*?\berr=(?:class )?[\w.$]+: ([^\n\[\]]+)")
+_STOPPED = "Invoking shutdown hook"
 _CAUSED_BY = re.compile(r"^Caused by: (?:[\w.$]+: )?(.+)$", re.MULTILINE)
 
 
@@ -63,14 +76,39 @@ def member_directories(node: Path) -> list[Path]:
 
 
 def failure_cause(directory: Path) -> str:
-    """Return the line that best explains why a member ended; empty if nothing was written."""
-    text = _end(directory / "out.log") + "\n" + _end(main_log(directory))
+    """Return the line that best explains why a start failed; empty if nothing was written."""
+    text = _ends(directory)
     if _FULL_DISK.search(text):
-        # The pattern includes Java's message for a memory-mapped file on a full disk.
-        return f"the disk of {directory} was full"
+        return _full_disk(directory)
     for pattern in _CAUSES:
         if found := pattern.search(text):
             return found[0].strip()
+    return _last_cause(text)
+
+
+def end_cause(directory: Path) -> str:
+    """Return why a member ended that had started; what its log does not say is told as such."""
+    text = _ends(directory)
+    if _FULL_DISK.search(text):
+        return _full_disk(directory)
+    if fatal := list(_FATAL.finditer(text)):
+        last = text[fatal[-1].start() :]
+        return found[1].strip() if (found := _ERROR.search(last)) else _last_cause(last)
+    if _STOPPED in text:
+        return "it was stopped"
+    return "its log gives no reason, so it was killed; Linux does so where memory runs out"
+
+
+def _ends(directory: Path) -> str:
+    return _end(directory / "out.log") + "\n" + _end(main_log(directory))
+
+
+def _full_disk(directory: Path) -> str:
+    # The pattern includes Java's message for a memory-mapped file on a full disk.
+    return f"the disk of {directory} was full"
+
+
+def _last_cause(text: str) -> str:
     if causes := _CAUSED_BY.findall(text):
         return str(causes[-1]).strip()
     telling = [line for line in text.splitlines() if not _NOISE.search(line)]

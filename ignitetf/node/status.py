@@ -73,7 +73,7 @@ def node_status(name: str = "default") -> NodeStatus:
         java=state.java if state else None,
         started=state.started if state else None,
         directory=str(node_directory(name)),
-        cause=(cause_of_end(gone[0]) or None) if gone else None,
+        cause=cause_of_end(gone[0]) if gone else None,
     )
 
 

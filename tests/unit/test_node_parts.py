@@ -413,6 +413,13 @@ def ended():
     return directory
 
 
+REQUEST = "Failed to execute SQL query\nCaused by: class o.h2.X: Column not found\n"
+FATAL = "[SEVERE] Critical system error detected. Will be handled [hnd=StopNodeOrHalt]\n"
+MEMORY = (
+    "[SEVERE] JVM will be halted immediately due to the failure: [failureCtx=FailureContext"
+    " [type=CRITICAL_ERROR, err=class o.a.i.IgniteOutOfMemoryException: Out of memory in data region"
+    " [name=default]]]\n"
+)
 JAVA = "java.lang.InternalError: a fault occurred in an unsafe memory access operation"
 
 
@@ -422,7 +429,12 @@ JAVA = "java.lang.InternalError: a fault occurred in an unsafe memory access ope
         (JAVA, 1 << 30, "was full"),
         ("Caused by: java.io.IOException: No space left on device", 1 << 30, "was full"),
         ("", 1 << 10, "is full"),
-        ("Caused by: class o.a.i.X: the reason", 1 << 30, "the reason"),
+        (f"{REQUEST}{MEMORY}\tat x\nThread [name=sys]\n", 1 << 30, "Out of memory in data region"),
+        (f"{REQUEST}{FATAL}Caused by: class o.a.i.X: the reason", 1 << 30, "the reason"),
+        (f"{REQUEST}[INFO][shutdown-hook][G] Invoking shutdown hook...", 1 << 30, "was stopped"),
+        # What a request did wrong is no reason.
+        (REQUEST, 1 << 30, "gives no reason"),
+        ("", 1 << 30, "gives no reason"),
     ],
 )
 def test_whoever_finds_nobody_is_told_why_the_node_ended(monkeypatch, ended, log, free, words):
