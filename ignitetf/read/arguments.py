@@ -39,7 +39,6 @@ __all__ = [
     "order_name",
     "order_of",
     "page_rows",
-    "reader_count",
     "retry_seconds",
     "seed_of",
     "settings_of",
@@ -101,13 +100,16 @@ def open_reader(
     client: Client, cache: str, options: ReadOptions, readers: int | str
 ) -> CacheReader:
     """Open a reader of a cache; `readers="auto"` decides by cores, nodes, row size and distance."""
-    reader = CacheReader(client, cache, replace(options, readers=reader_count(readers, client)))
+    reader = CacheReader(client, cache, replace(options, readers=_reader_count(readers, client)))
     if readers != "auto":
         return reader
-    small = are_small(reader.unit_bytes, reader.page_bytes)
-    if reader.entry_bytes >= LARGE_ROW_BYTES or not small:
+    if reader.entry_bytes >= LARGE_ROW_BYTES or not are_small(reader.unit_bytes, reader.page_bytes):
         # Over one, the node would make a page only while the one before is on its way.
         reader.options = replace(reader.options, readers=max(2, reader.options.readers))
+    else:
+        # One keeps a node busy, and has the rows of all its partitions taken apart in C. Several
+        # take twice as much of the processor, since their rows are put in order in Python.
+        reader.options = replace(reader.options, readers=_for_each_node(client))
     if (delay := client.round_trip_s(_FAR_S)) >= _FAR_S:
         wanted = int(min(client.settings.ahead_bytes, delay * _FAR_BYTES_A_SECOND))
         reader.options = replace(reader.options, in_flight_bytes=wanted)
@@ -117,14 +119,19 @@ def open_reader(
     return reader
 
 
-def reader_count(readers: int | str, client: Client) -> int:
+def _reader_count(readers: int | str, client: Client) -> int:
     """Return the least number of connections for a number or "auto"."""
     if readers == "auto":
         cores = os.cpu_count() or 1
-        return max(1, min(8, cores // 2, cores - 1), min(len(client.nodes()), cores))
+        return max(_for_each_node(client), min(8, cores // 2, cores - 1))
     if isinstance(readers, bool) or not isinstance(readers, int):
         raise ConfigError(f"readers={readers!r}", hint='a number, or "auto"')
     return readers
+
+
+def _for_each_node(client: Client) -> int:
+    """Return the number of connections that reach all nodes, but no more than there are cores."""
+    return max(1, min(len(client.nodes()), os.cpu_count() or 1))
 
 
 def retry_seconds(on_node_loss: str) -> float | None:

@@ -155,6 +155,20 @@ def test_small_pages_beside_large_ones_and_in_other_forms(client, cache_name):
     assert found == {n: text.encode() for n, text in enumerate(texts)}
 
 
+@pytest.mark.parametrize(("cores", "several"), [(1, 2), (2, 2), (4, 2), (16, 8), (64, 8)])
+def test_one_connection_reads_small_partitions_on_any_machine(
+    client, names, cache_name, monkeypatch, cores, several
+):
+    load_dataset(
+        {"IMAGE": np.zeros((40, 90_000), np.uint8)}, cache_name, client=client, partitions=4
+    )
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    assert len(client.nodes()) == 1
+    for name, wanted in ((names["rows"], 1), (cache_name, several)):
+        assert open_rows(name, client=client).reader.options.readers == wanted
+    assert open_rows(names["rows"], client=client, readers=3).reader.options.readers == 3
+
+
 @pytest.mark.parametrize("row_bytes", [16_000, 60_000, 90_000])
 def test_partitions_of_some_hundred_kilobytes_too(client, cache_name, row_bytes, monkeypatch):
     """Few rows in each: some partitions are small beside the mean, some too large to wait."""
