@@ -42,7 +42,8 @@ class Rate:
         ratio_ahead: Rate relative to the bare socket that requests ahead.
         wait: Share of the time in which nothing of an answer had arrived, over all readers.
         receive: Share in which answers were arriving.
-        decode: Share in which pages were decoded, by readers or by a consumer that would wait.
+        decode: Share in which pages were decoded, by readers or by a consumer that would wait; of
+            rows that are taken apart in C as they arrive this is part of `receive`.
         hand_over: Share in which the consumer was not waiting for a page, from the start of the
             scan: copies into tensors, TensorFlow's own work, and decoding that the reader left to
             it.
