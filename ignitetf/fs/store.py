@@ -22,6 +22,7 @@ import contextlib
 import errno
 import os
 import re
+import socket
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace as replace_fields
@@ -31,6 +32,7 @@ from typing import Any, Final
 from ignitetf.errors import (
     CacheNotFound,
     ConfigError,
+    ConnectError,
     IgniteTFError,
     ServerError,
     ServerOverloaded,
@@ -371,6 +373,19 @@ class Store:
         writer.close()
 
 
+def _connected(settings: Settings) -> Client:
+    try:
+        return Client(settings)
+    except ConnectError as error:
+        if not isinstance(error.__cause__, socket.gaierror):
+            raise
+        # A folder is easily written where a URL has its host.
+        raise error.hinted(
+            f"{error.hint}; in igfs:// it is the part before the third slash, so a path alone has"
+            " three: igfs:///folder/file"
+        ) from error.__cause__
+
+
 _shared: dict[tuple[Any, ...], Store] = {}
 _shared_lock = threading.Lock()
 
@@ -394,7 +409,7 @@ def open_store(settings: Settings, name: str = DEFAULT_NAME, **options: Any) -> 
         store = _shared.get(key)
         if store is None:
             with os_errors():
-                client = Client(settings)
+                client = _connected(settings)
             try:
                 store = Store(client, name, **options)
             except BaseException:

@@ -112,8 +112,7 @@ def _open_socket(address: str, settings: Settings, deadline: float) -> socket.so
     except socket.gaierror as error:
         raise ConnectError(
             f"{address}: {cause(error)}",
-            hint="check the name of the host; in igfs:// it is the part before the third slash, so a"
-            " path alone has three: igfs:///folder/file",
+            hint="check the name of the host",
             address=address,
         ) from error
     except OSError as error:
