@@ -64,12 +64,12 @@ class Distant:
                 piece = source.recv(_PIECE)
             except OSError as error:
                 piece = b""
-                self.resets += isinstance(error, ConnectionResetError)
+                self._failed(error)
             pieces.append((time.monotonic() + self._delay_s, piece))
             there.release()
 
     def _give(self, sink, pieces, there):
-        with contextlib.suppress(OSError):
+        try:
             while True:
                 there.acquire()
                 due, piece = pieces.popleft()
@@ -77,6 +77,12 @@ class Distant:
                 if not piece:
                     return sink.shutdown(socket.SHUT_WR)
                 sink.sendall(piece)
+        except OSError as error:
+            self._failed(error)
+
+    def _failed(self, error):
+        # A socket tells a reset once: to whoever sends or receives first.
+        self.resets += isinstance(error, ConnectionResetError | BrokenPipeError)
 
 
 def _start(work, *args):

@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -98,8 +99,9 @@ def test_the_check_sees_a_reset(client, table, monkeypatch):
         settings = client.settings.replace(addresses=(proxy.address,))
         for _ in range(3):
             give_up_an_epoch(settings, table)
-        with connect(settings=settings) as after:
-            after.cache_names()
+        until = time.monotonic() + 30
+        while not proxy.resets and time.monotonic() < until:
+            time.sleep(0.01)
         assert proxy.resets > 0
 
 
