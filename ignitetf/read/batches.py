@@ -123,7 +123,7 @@ def _read_range(
         at += size
 
 
-def _plain(reader: CacheReader, windows: list[Window]) -> Iterator[Batch]:
+def _plain(reader: CacheReader, windows: Sequence[Window]) -> Iterator[Batch]:
     partitions = [p for w in windows for p in w.partitions]
     with contextlib.closing(reader.batches(partitions, ())) as batches:
         for item in batches:
@@ -132,7 +132,7 @@ def _plain(reader: CacheReader, windows: list[Window]) -> Iterator[Batch]:
 
 
 def _windowed(
-    reader: CacheReader, order: ScanOrder, windows: list[Window], epoch: int
+    reader: CacheReader, order: ScanOrder, windows: Sequence[Window], epoch: int
 ) -> Iterator[Batch]:
     """Yield permuted windows; the next one is received while the current one is consumed."""
     partitions = [p for w in windows for p in w.partitions]

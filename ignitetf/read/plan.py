@@ -231,30 +231,28 @@ class ScanOrder:
             )
         return [max(every)] * count
 
-    def windows(self, shard: Shard, epoch: int) -> list[Window]:
+    def windows(self, shard: Shard, epoch: int) -> Sequence[Window]:
         """Return the windows of a shard's epoch, in order."""
+        if self.seed is None:
+            return _single_windows(self.partitions, self.counts, shard)
         sizes = dict(zip(self.partitions, self.counts, strict=True))
-        order = list(self.share(shard))
-        if self.seed is not None:
-            rng = np.random.default_rng([self.seed, epoch, _ORDER_STREAM])
-            # One permutation of all partitions, so that it does not depend on the shards.
-            rank = dict(zip(self.partitions, rng.permutation(len(self.partitions)), strict=True))
-            order.sort(key=lambda p: rank[p])
+        rng = np.random.default_rng([self.seed, epoch, _ORDER_STREAM])
+        # One permutation of all partitions, so that it does not depend on the shards.
+        rank = dict(zip(self.partitions, rng.permutation(len(self.partitions)), strict=True))
         groups: list[list[int]] = []
         nbytes = 0.0
-        for partition in order:
+        for partition in sorted(self.share(shard), key=lambda p: rank[p]):
             size = sizes[partition] * self.row_bytes
-            if self.seed is None or not groups or nbytes + size > self.window_bytes:
+            if not groups or nbytes + size > self.window_bytes:
                 groups.append([])
                 nbytes = 0.0
             groups[-1].append(partition)
             nbytes += size
-        out, first = [], 0
-        for group in groups:
-            rows = sum(sizes[p] for p in group)
-            out.append(Window(tuple(group), first, rows))
-            first += rows
-        return out
+        rows = [sum(sizes[p] for p in group) for group in groups]
+        firsts = itertools.accumulate(rows, initial=0)
+        return [
+            Window(tuple(g), first, n) for g, first, n in zip(groups, firsts, rows, strict=False)
+        ]
 
     def permutation(self, window: Window, epoch: int) -> NDArray[np.int64]:
         """Return the order of a window's rows, by their number within it."""
@@ -323,6 +321,17 @@ def _share_rows(
     """Return the number of rows of each of `count` shards."""
     sizes = dict(zip(partitions, counts, strict=True))
     return tuple(sum(sizes[p] for p in share) for share in _shares(partitions, counts, count))
+
+
+@functools.lru_cache(maxsize=64)
+def _single_windows(
+    partitions: tuple[int, ...], counts: tuple[int, ...], shard: Shard
+) -> tuple[Window, ...]:
+    """Return the windows of a shard that does not shuffle: each of its partitions alone."""
+    sizes = dict(zip(partitions, counts, strict=True))
+    share = _shares(partitions, counts, shard.count)[shard.index]
+    firsts = itertools.accumulate((sizes[p] for p in share), initial=0)
+    return tuple(Window((p,), first, sizes[p]) for p, first in zip(share, firsts, strict=False))
 
 
 def _length(pieces: Sequence[Piece]) -> int:

@@ -25,7 +25,8 @@ from ignitetf.wire.rowends import RowsEnd
 
 __all__ = ["UnitReader"]
 
-_BLOCK_BYTES: Final = 1 << 20
+# As much as is requested at a time: it may all come before the answer that is next.
+_BLOCK_BYTES: Final = 4 << 20
 
 
 class _Units(ctypes.Structure):
