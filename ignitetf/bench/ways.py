@@ -112,11 +112,6 @@ def _tensorflow(setup: Setup, tf: Any) -> dict[str, Way]:
     )
     batches, times = dataset.batch(size), dataset.rows.reader.times
     zero = tf.constant(0, tf.int64)
-    # TensorFlow's tuning thread can sleep past the end of an epoch, which then ends only when it
-    # wakes up.
-    calm = tf.data.Options()
-    calm.autotune.enabled = False
-    untuned = batches.with_options(calm)
 
     @tf.function(reduce_retracing=True)  # type: ignore[untyped-decorator]
     def loop(items: Any) -> Any:
@@ -133,7 +128,6 @@ def _tensorflow(setup: Setup, tf: Any) -> dict[str, Way]:
 
     return {
         f"batch({size}), reduce": Way(lambda: reduced_rows(batches), times),
-        f"batch({size}), reduce, no autotune": Way(lambda: reduced_rows(untuned), times),
         f"batch({size}), tf.function": Way(lambda: int(loop(batches)), times),
         f"batch({size}), eager loop": Way(eager, times),
         "single elements, reduce": Way(single),

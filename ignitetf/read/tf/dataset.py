@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,7 @@ from ignitetf.read.rows import EpochRows, open_rows
 from ignitetf.read.tf.causes import for_tensorflow
 from ignitetf.read.tf.cluster import in_cluster
 from ignitetf.read.tf.eager import EagerElements, Packed
+from ignitetf.read.tf.head_start import Iterations
 from ignitetf.read.tf.iteration import OwnDataset, Steps
 from ignitetf.read.tf.substr import Sharing
 from ignitetf.read.tf.tensors import Form, counted, page_options, rebatched
@@ -180,9 +181,10 @@ class IgniteDataset(OwnDataset):
     def _begin(self, rows: EpochRows, form: Form) -> None:
         """Build the pipeline of these rows and of all epochs that follow."""
         self._rows, self._form, self._epochs = rows, form, Epochs(rows)
-        self._elements = self._build_elements()
-        eager = self._eager(self._elements.element_spec, Sharing.TEXT)
-        super().__init__(self._elements._variant_tensor, eager)
+        iterations = self._iterations()
+        self._elements = self._build_elements(iterations)
+        eager = self._eager(iterations, self._elements.element_spec, Sharing.TEXT)
+        super().__init__(self._elements._variant_tensor, eager, iterations.begun)
 
     @property
     def rows(self) -> EpochRows:
@@ -241,14 +243,16 @@ class IgniteDataset(OwnDataset):
         exact = form.has_runs or uneven or size * rows.reader.entry_bytes >= _LARGE_BATCH_BYTES
         cut = _Cut(size, slice_rows, drop_remainder, exact=exact)
         static = size if exact and drop_remainder and not uneven else None
-        dataset = self._pages(Sharing.PAGE, cut, static)
+        iterations = self._iterations(cut)
+        dataset = self._pages(iterations, Sharing.PAGE, static)
         if not exact:
             dataset = rebatched(dataset, size, drop_remainder)
         sharded = rows.shard.count > 1
         dataset = dataset.with_options(page_options(sharded=sharded))
         count = None if self._length is None else rows.batch_count(size, drop_remainder)
         dataset = counted(dataset, count, sharded=sharded)
-        return Steps(dataset, self._eager(dataset.element_spec, Sharing.PAGE, cut))
+        eager = self._eager(iterations, dataset.element_spec, Sharing.PAGE, cut)
+        return Steps(dataset, eager, iterations.begun)
 
     def _slice_rows(self, batch_size: int) -> int:
         """Return the rows that this worker has of a global step, by keys.
@@ -331,38 +335,38 @@ class IgniteDataset(OwnDataset):
 
     # Building
 
-    def _build_elements(self) -> tf.data.Dataset:
+    def _build_elements(self, iterations: Iterations) -> tf.data.Dataset:
         if self._form.has_runs or self._form.has_empty:
-            dataset = self._leaves().flat_map(self._form.rows_of)
+            dataset = self._leaves(iterations).flat_map(self._form.rows_of)
         else:
-            dataset = self._pages(Sharing.TEXT).unbatch()
+            dataset = self._pages(iterations, Sharing.TEXT).unbatch()
         sharded = self._rows.shard.count > 1
         dataset = dataset.with_options(page_options(sharded=sharded))
         return counted(dataset, self._length, sharded=sharded)
 
     def _pages(
-        self, sharing: Sharing, cut: _Cut | None = None, rows: int | None = None
+        self, iterations: Iterations, sharing: Sharing, rows: int | None = None
     ) -> tf.data.Dataset:
         """Return pages in the structure of the elements.
 
         Args:
+            iterations: Begins an iteration.
             sharing: What strings share with their page.
-            cut: How batches are cut from the rows; None if they are not.
             rows: Rows of every page, if that is certain.
         """
-        dataset = self._leaves(cut, rows)
+        dataset = self._leaves(iterations, rows)
         if not self._form.assembles:
             return dataset
         return dataset.map(functools.partial(self._form.assemble, sharing=sharing))
 
-    def _leaves(self, cut: _Cut | None = None, rows: int | None = None) -> tf.data.Dataset:
+    def _leaves(self, iterations: Iterations, rows: int | None = None) -> tf.data.Dataset:
         """As `_pages`, but flat if TensorFlow has to assemble the structure."""
-        form, packed = self._form, self._packed(cut)
+        form = self._form
 
         def generate() -> Iterator[tuple[Any, ...]]:
             try:
-                with contextlib.closing(packed()) as found:
-                    for _, leaves in found:
+                with contextlib.closing(iterations()) as packed:
+                    for _, leaves in packed:
                         yield leaves if form.assembles else form.assemble(*leaves)
             except IgniteTFError as error:
                 raise for_tensorflow(error) from None
@@ -372,15 +376,19 @@ class IgniteDataset(OwnDataset):
             spec = form.assemble(*spec)
         return tf.data.Dataset.from_generator(generate, output_signature=spec)
 
-    def _packed(self, cut: _Cut | None) -> Callable[[], Packed]:
-        """Return what begins the next epoch: the leaves of its pages, with their rows."""
-        form, epochs, client = self._form, self._epochs, self._rows.reader.client
+    def _iterations(self, cut: _Cut | None = None) -> Iterations:
+        """Return what begins the next epoch: the leaves of its pages, with their rows.
+
+        Args:
+            cut: How batches are cut from the rows; None if they are not.
+        """
+        form, client = self._form, self._rows.reader.client
         # An epoch reuses the memory of the one before; simultaneous iterators have their own.
         pools: list[BufferPool] = []
 
-        def pages() -> Packed:
+        def packed(rows: EpochRows) -> Packed:
             pool = pools.pop() if pools else BufferPool()
-            chunks = _chunks(epochs.take(), cut, form.piece_rows)
+            chunks = _chunks(rows, cut, form.piece_rows)
             try:
                 for parts in chunks:
                     yield sum(map(len, parts)), form.pack(parts, pool)
@@ -389,16 +397,18 @@ class IgniteDataset(OwnDataset):
                 client.release_idle()
                 pools.append(pool)
 
-        return pages
+        return Iterations(self._epochs, packed)
 
-    def _eager(self, spec: Any, sharing: Sharing, cut: _Cut | None = None) -> EagerElements | None:
+    def _eager(
+        self, iterations: Iterations, spec: Any, sharing: Sharing, cut: _Cut | None = None
+    ) -> EagerElements | None:
         """Return what makes the elements of a loop in Python; None if TensorFlow has to."""
         if cut is None:
             if self._form.has_runs:
                 return None
-            return EagerElements(self._form, self._packed(cut), spec, None, sharing)
+            return EagerElements(self._form, iterations, spec, None, sharing)
         return EagerElements(
-            self._form, self._packed(cut), spec, cut.batch_size, sharing,
+            self._form, iterations, spec, cut.batch_size, sharing,
             whole=cut.exact, drop_remainder=cut.drop_remainder,
         )  # fmt: skip
 
