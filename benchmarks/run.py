@@ -15,6 +15,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow reads it when i
 
 from beside import ways_beside
 from device import device_figures
+from distance import DELAYS_MS, distance_figures
 from history import HISTORY, Figure, append, peak_mib, surroundings
 from keys import key_figures
 from order import order_figures
@@ -121,6 +122,11 @@ def device(args: argparse.Namespace) -> list[Figure]:
     ]
 
 
+def distance(args: argparse.Namespace) -> list[Figure]:
+    """Reads, loads, files and queries through a proxy with delay, beside bare requests."""
+    return distance_figures(args.settings, args.rounds, args.delay or DELAYS_MS)
+
+
 def keys(args: argparse.Namespace) -> list[Figure]:
     """Rows by key, in order and in a random one, beside bare GET_ALL requests."""
     profiles = args.rows or ("mnist", "1mb")
@@ -196,6 +202,8 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     option("--rows", action="append", choices=("mnist", "1mb"), help="default: both")
     option("--partitions", **many, help="default: 8, 1,024")
     option("--count", type=int, metavar="N", help="rows, instead of the profile's own number")
+    option = bench(distance, 5)
+    option("--delay", **(many | {"metavar": "MS"}), help="each way; default: 10, 50")
     for run in (order, tls):
         bench(run, 7)("--count", type=int, metavar="N", help="rows")
     args = parser.parse_args(words)

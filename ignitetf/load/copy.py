@@ -9,14 +9,20 @@ Source: Apache Ignite 2.17.0, `BinaryWriterExImpl.writeBinaryObject` (wrapped ob
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import contextlib
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from itertools import islice
 from typing import Final
 
 import numpy as np
 
+from ignitetf.errors import IgniteTFError
 from ignitetf.load.writer import IN_FLIGHT, REQUEST_BYTES
 from ignitetf.net.channel import Channel
 from ignitetf.net.client import Client, cache_id
+from ignitetf.net.distance import times
 from ignitetf.net.pipeline import InFlight
 from ignitetf.wire.codes import OpCode, TypeCode
 from ignitetf.wire.encode import EncodedPage
@@ -28,6 +34,9 @@ from ignitetf.wire.requests import batch_head, cursor_request, scan_request
 __all__ = ["copy_entries"]
 
 _PAGE_BYTES: Final = 4 << 20
+_NEAR_WORKERS, _MOST_WORKERS = 2, 8
+# A connection may have 128 cursors.
+_MOST_AHEAD: Final = 64
 # Offset of the length in the header of a binary object.
 _OBJECT_LENGTH_AT: Final = 12
 
@@ -38,8 +47,9 @@ def copy_entries(
     target: str,
     *,
     entry_bytes: int,
+    entries: int,
     check_lease: Callable[[], None] = lambda: None,
-) -> int:
+) -> None:
     """Copy every entry of one cache into another.
 
     Args:
@@ -47,34 +57,79 @@ def copy_entries(
         source: The cache to read.
         target: The cache to write; entries with the same key are replaced.
         entry_bytes: Approximate size of an entry, from which the page size follows.
+        entries: Approximate number of entries, from which follows how much is asked for at a time.
         check_lease: Called before each request; raises if the lease on the target was lost.
-
-    Returns:
-        Number of entries.
     """
-    page_size = max(1, min(_PAGE_BYTES // max(1, entry_bytes), 1 << 16))
-    copied = 0
-    with client.channel() as reading, client.channel() as writing:
-        in_flight = InFlight(writing, IN_FLIGHT)
-        for partition in range(client.partition_count(source)):
-            request = scan_request(cache_id(source), page_size, partition)
-            for page in _pages(reading, request):
-                entries = unwrapped(page)
-                for count, views in entries.pieces(REQUEST_BYTES):
-                    check_lease()
-                    head = batch_head(cache_id(target), count)
-                    in_flight.send(OpCode.CACHE_PUT_ALL, head, *views)
-                copied += page.count
-        in_flight.drain()
-    return copied
+    count = client.partition_count(source)
+    workers = min(count, times(client, _PAGE_BYTES, _NEAR_WORKERS, _MOST_WORKERS))
+    copy = _Copy(client, source, target, entry_bytes, entries / count, check_lease)
+    with ThreadPoolExecutor(workers, thread_name_prefix="ignitetf-copy") as pool:
+        shares = [pool.submit(copy.run, range(i, count, workers)) for i in range(workers)]
+        try:
+            for share in as_completed(shares):
+                share.result()
+        finally:
+            copy.stop()
 
 
-def _pages(channel: Channel, request: bytes) -> Iterator[Page]:
-    cursor, page = read_first_page(channel.call(OpCode.QUERY_SCAN, request))
-    yield page
-    while page.more:
-        page = read_page(channel.call(OpCode.QUERY_SCAN_PAGE, cursor_request(cursor)))
-        yield page
+class _Copy:
+    """Copies partitions; each call of `run` has two connections of its own."""
+
+    def __init__(
+        self,
+        client: Client,
+        source: str,
+        target: str,
+        entry_bytes: int,
+        unit_entries: float,
+        check_lease: Callable[[], None],
+    ) -> None:
+        self._client = client
+        self._source, self._target = cache_id(source), cache_id(target)
+        self._page_size = max(1, min(_PAGE_BYTES // max(1, entry_bytes), 1 << 16))
+        # Partitions of which the first page is asked for at a time: of small ones a page in all.
+        unit_bytes = max(1.0, min(unit_entries, self._page_size) * entry_bytes)
+        self._ahead = int(max(1, min(_MOST_AHEAD, _PAGE_BYTES // unit_bytes)))
+        self._check_lease = check_lease
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Make all `run` return soon."""
+        self._stopped = True
+
+    def run(self, partitions: Iterable[int]) -> None:
+        """Copy these partitions."""
+        with self._client.channel() as reading, self._client.channel() as writing:
+            in_flight = InFlight(writing, IN_FLIGHT)
+            with contextlib.closing(self._pages(reading, partitions)) as pages:
+                for page in pages:
+                    if self._stopped:
+                        raise InterruptedError("the copy was stopped")  # drops the connections
+                    for count, views in unwrapped(page).pieces(REQUEST_BYTES):
+                        self._check_lease()
+                        head = batch_head(self._target, count)
+                        in_flight.send(OpCode.CACHE_PUT_ALL, head, *views)
+            in_flight.drain()
+
+    def _pages(self, channel: Channel, partitions: Iterable[int]) -> Generator[Page, None, None]:
+        left, asked = iter(partitions), deque[int]()
+        try:
+            while True:
+                for partition in islice(left, self._ahead - len(asked)):
+                    request = scan_request(self._source, self._page_size, partition)
+                    asked.append(channel.send(OpCode.QUERY_SCAN, request))
+                if not asked:
+                    return
+                cursor, page = read_first_page(channel.receive(asked.popleft()))
+                yield page
+                while page.more:
+                    page = read_page(channel.call(OpCode.QUERY_SCAN_PAGE, cursor_request(cursor)))
+                    yield page
+        finally:
+            # A node keeps the cursor of a query that it begins after its connection was closed.
+            while asked and not channel.closed:
+                with contextlib.suppress(IgniteTFError):
+                    channel.receive(asked.popleft())
 
 
 def unwrapped(page: Page) -> EncodedPage:

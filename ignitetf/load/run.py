@@ -381,7 +381,8 @@ class Load:
             switch(self.client, {**shown, **dict.fromkeys(gone)}, f"{self.name}{_HELPER}")
 
     def _copy(self, journal: Journal, manifest: Manifest) -> None:
-        size = max(1, manifest.nbytes // max(1, entries_of(manifest)))
+        entries = entries_of(manifest)
+        size = max(1, manifest.nbytes // max(1, entries))
         sources = caches_of(journal.cache, journal.storage)
         targets = caches_of(self.name, journal.storage)
         for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
@@ -390,6 +391,7 @@ class Load:
                 source,
                 target,
                 entry_bytes=_SLIM_BYTES if number else size,
+                entries=entries,
                 check_lease=self.lease.check,
             )
 

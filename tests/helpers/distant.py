@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import socket
+import sys
 import threading
 import time
 
@@ -87,3 +88,14 @@ class Distant:
 
 def _start(work, *args):
     threading.Thread(target=work, args=args, name="distant", daemon=True).start()
+
+
+def main(target, delay_s):
+    """Be such a proxy until the standard input ends; the first line of the output is the address."""
+    with Distant(target, float(delay_s)) as proxy:
+        print(proxy.address, flush=True)
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,278 @@
+"""Reads, loads, files and queries over a link with delay, beside bare requests over the same one.
+
+A proxy in a process of its own delays each direction. The bare requests say what it carries: they
+are encoded beforehand, many are on their way at a time, and nobody looks at the answers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import secrets
+import statistics
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from history import Figure
+
+from ignitetf import open_rows
+from ignitetf.bench.bare import draining
+from ignitetf.bench.in_flight import send_ahead
+from ignitetf.bench.rows import (
+    PROFILES,
+    Profile,
+    drop_rows,
+    fill_cache,
+    make_rows,
+    schema_of,
+    sized,
+    source_of,
+)
+from ignitetf.bench.sent import rows_to_send
+from ignitetf.bench.turns import in_turn, median_ratio, rows_a_second
+from ignitetf.errors import IgniteTFError
+from ignitetf.fs.chunks import CHUNK_BYTES
+from ignitetf.fs.store import Store
+from ignitetf.load.loader import load_dataset
+from ignitetf.net.client import Client, cache_id, connect
+from ignitetf.net.statements import statement_request
+from ignitetf.settings import Settings
+from ignitetf.wire.codes import OpCode, TypeCode
+from ignitetf.wire.frames import read_named_sql_page, read_page
+from ignitetf.wire.requests import batch_head, cache_request, cursor_request
+
+DELAYS_MS: Final = (10, 50)
+_HELPERS: Final = Path(__file__).parents[1] / "tests"
+_AHEAD: Final = 120
+# Bare writes: as many as the best of several numbers; more are no faster.
+_CONNECTIONS, _UNANSWERED = 8, 16
+_READ: Final = (("mnist", 60_000, 8), ("mnist", 60_000, 1024), ("1mb", 200, 16))
+_LOADED: Final = (("mnist", 60_000), ("mnist", 600_000), ("1mb", 150), ("1mb", 600))
+_FILE_BYTES: Final = 200 << 20
+_STEP_BYTES: Final = 8 << 20
+_QUERIED: Final = 200_000
+_QUERY_PAGES: Final = (16_384, 65_536)
+_FS: Final = "IGFS_BENCH_DISTANCE"
+
+Ways = dict[str, Callable[[], float]]
+
+
+def distance_figures(settings: Settings, rounds: int, delays_ms: Sequence[int]) -> list[Figure]:
+    """Rates over each link, by those of bare requests.
+
+    Args:
+        settings: Where the node is.
+        rounds: Times each way is run.
+        delays_ms: Milliseconds of each direction.
+    """
+    found = []
+    for delay in delays_ms:
+        for what, ways in _all_ways(settings, delay):
+            runs = in_turn(ways, rounds)
+            bare = [mine for way, mine in runs.items() if way.startswith("bare")]
+            best = max(bare, key=statistics.median)
+            where = f"{what}, {delay} ms each way"
+            found += [
+                Figure(
+                    "distance", where, way, round(statistics.median(mine), 1), "MB/s",
+                    median_ratio(mine, best), rounds,
+                )
+                for way, mine in runs.items()
+            ]  # fmt: skip
+    return found
+
+
+def _all_ways(settings: Settings, delay: int) -> Iterator[tuple[str, Ways]]:
+    with connect(settings=settings) as near, _far(near, delay) as far:
+        for name, count, partitions in _READ:
+            profile = sized(PROFILES[name], count)
+            with _rows(near, profile, partitions):
+                yield f"read, {name}, {count:,} rows, {partitions} partitions", _reads(far, profile)
+        for name, count in _LOADED:
+            profile = sized(PROFILES[name], count)
+            with _rows(near, profile, 8):
+                yield f"load, {name}, {count:,} rows", _loads(near, far, profile)
+        with _files(near, far) as ways:
+            yield f"igfs, {_FILE_BYTES >> 20} MB written", ways[0]
+            yield f"igfs, {_FILE_BYTES >> 20} MB read", ways[1]
+        profile = sized(PROFILES["sql"], _QUERIED)
+        with _rows(near, profile, 8):
+            yield f"query, {_QUERIED:,} rows", _queries(far, profile)
+
+
+@contextlib.contextmanager
+def _far(near: Client, delay_ms: int) -> Iterator[Client]:
+    """A client whose every byte takes its time."""
+    words = [sys.executable, "-m", "helpers.distant", near.settings.addresses[0]]
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*words, str(delay_ms / 1e3)], cwd=_HELPERS, **pipes) as proxy:
+        try:
+            address = proxy.stdout.readline().strip()
+            with connect(settings=near.settings.replace(addresses=(address,))) as far:
+                yield far
+        finally:
+            proxy.stdin.close()
+
+
+@contextlib.contextmanager
+def _rows(near: Client, profile: Profile, partitions: int) -> Iterator[None]:
+    try:
+        fill_cache(near, profile, partitions)
+        yield
+    finally:
+        drop_rows(near, profile.cache)
+
+
+def _rate(way: Callable[[], int | tuple[int, float]], row_bytes: float) -> Callable[[], float]:
+    rows = rows_a_second(way)
+    return lambda: rows() * row_bytes / 1e6
+
+
+def _reads(far: Client, profile: Profile) -> Ways:
+    def read() -> int:
+        # Opened each time: how far the node is, connections have to find out.
+        with connect(settings=far.settings) as client:
+            rows = open_rows(profile.cache, client=client, shard=(0, 1))
+            return sum(len(batch["key"]) for batch in rows.batches())
+
+    opened = open_rows(profile.cache, client=far, shard=(0, 1))
+
+    def again() -> int:
+        return sum(len(batch["key"]) for batch in opened.batches())
+
+    drained = draining(opened.reader)
+    return {
+        "bare": _rate(functools.partial(drained, ahead=_AHEAD), profile.row_bytes),
+        "an epoch": _rate(again, profile.row_bytes),
+        "connection, open, first epoch": _rate(read, profile.row_bytes),
+    }
+
+
+def _loads(near: Client, far: Client, profile: Profile) -> Ways:
+    batches = list(make_rows(profile))
+    sent = rows_to_send(near, profile.cache, schema_of(profile), batches)
+    requests = [request for _, line in sent.lines for request in line]
+    head = functools.partial(batch_head, sent.number)
+
+    def bare() -> int:
+        bodies = [(head(count), entries) for count, entries in requests]
+        _spread(far, OpCode.CACHE_PUT_ALL, bodies)
+        return profile.rows
+
+    source = source_of(profile, lambda: batches)
+
+    def load(count: int) -> int:
+        few = source_of(sized(profile, count), lambda: [batches[0][:count]])
+        wanted = source if count == profile.rows else few
+        load_dataset(wanted, profile.cache, client=far, partitions=8, if_exists="replace")
+        return count
+
+    ten_s = [0.0]
+
+    def ten() -> float:
+        ten_s[0] = 10 / rows_a_second(lambda: load(10))()
+        return 10 * profile.row_bytes / ten_s[0] / 1e6
+
+    def beyond() -> float:
+        """The rate without what a load of ten rows takes."""
+        took_s = profile.rows / rows_a_second(lambda: load(profile.rows))()
+        return profile.rows * profile.row_bytes / max(1e-3, took_s - ten_s[0]) / 1e6
+
+    return {
+        "bare": _rate(bare, profile.row_bytes),
+        "load of ten rows": ten,
+        "load": _rate(lambda: load(profile.rows), profile.row_bytes),
+        "load, less the time of ten rows": beyond,
+    }
+
+
+def _spread(client: Client, op: OpCode, bodies: Sequence[tuple[Any, ...]]) -> None:
+    """Send requests over several connections, many at a time over each."""
+
+    def send(line: int) -> None:
+        with client.channel() as channel:
+            send_ahead(channel, op, bodies[line::_CONNECTIONS], _UNANSWERED)
+
+    with ThreadPoolExecutor(_CONNECTIONS) as pool:
+        list(pool.map(send, range(_CONNECTIONS)))
+
+
+@contextlib.contextmanager
+def _files(near: Client, far: Client) -> Iterator[tuple[Ways, Ways]]:
+    block = memoryview(secrets.token_bytes(_STEP_BYTES))
+    try:
+        with contextlib.closing(Store(far, _FS)) as store:
+            cache = cache_request(cache_id(store.chunks.name))
+            head = struct.pack("<bi4x", TypeCode.BYTE_ARRAY, CHUNK_BYTES + 4)
+            data = block[:CHUNK_BYTES]
+            keys = [
+                cache + struct.pack("<bQQ", TypeCode.UUID, 1, number)
+                for number in range(_FILE_BYTES // CHUNK_BYTES)
+            ]
+
+            def put() -> int:
+                _spread(far, OpCode.CACHE_PUT, [(key + head, data) for key in keys])
+                return _FILE_BYTES
+
+            def get() -> int:
+                _spread(far, OpCode.CACHE_GET, [(key,) for key in keys])
+                return _FILE_BYTES
+
+            def write() -> int:
+                with store.writing("/file") as file:
+                    for _ in range(0, _FILE_BYTES, _STEP_BYTES):
+                        file.write(block)
+                return _FILE_BYTES
+
+            def read() -> int:
+                buffer, at = memoryview(bytearray(_STEP_BYTES)), 0
+                with contextlib.closing(store.open_read("/file")) as file:
+                    while count := file.read_into(at, buffer):
+                        at += count
+                return at
+
+            yield (
+                {"bare": _rate(put, 1), "igfs": _rate(write, 1)},
+                {"bare": _rate(get, 1), "igfs": _rate(read, 1)},
+            )
+    finally:
+        for name in (f"{_FS}_META", f"{_FS}_DATA"):
+            with contextlib.suppress(IgniteTFError):
+                near.destroy_cache(name)
+
+
+def _queries(far: Client, profile: Profile) -> Ways:
+    statement = f"SELECT AGE, BALANCE, CITY, NAME, VISITS FROM {profile.cache}"
+
+    def bare(page_rows: int) -> int:
+        request = statement_request(far, statement, (), "PUBLIC", page_rows, None)
+        with far.channel() as channel:
+            cursor, _, page = read_named_sql_page(channel.call(OpCode.QUERY_SQL_FIELDS, request))
+            rows = page.count
+            while page.more:
+                body = channel.call(OpCode.QUERY_SQL_FIELDS_PAGE, cursor_request(cursor))
+                page = read_page(body)
+                rows += page.count
+        return rows
+
+    def columns() -> int:
+        return len(pa.table(far.sql(statement)))
+
+    def tuples() -> int:
+        return len(far.sql(statement).fetchall())
+
+    size = profile.row_bytes
+    return {
+        **{
+            f"bare, {n:,} rows a page": _rate(functools.partial(bare, n), size)
+            for n in _QUERY_PAGES
+        },
+        "Arrow table": _rate(columns, size),
+        "fetchall": _rate(tuples, size),
+    }

@@ -1,0 +1,105 @@
+"""The copy of a replacement: whole, many partitions at a time, and ended as a whole."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from ignitetf.errors import DataSetBusy
+from ignitetf.explore.verify import verify
+from ignitetf.load.copy import copy_entries
+from ignitetf.load.loader import load_dataset
+from ignitetf.net.channel import Channel
+from ignitetf.read.rows import open_rows
+from ignitetf.tables.catalog import drop_manifest
+from ignitetf.wire.codes import OpCode
+
+pytestmark = pytest.mark.node
+
+CURSORS = "SELECT COUNT(*) FROM SYS.SCAN_QUERIES WHERE CACHE_NAME = ?"
+
+
+def rows(count, nbytes):
+    pixels = np.random.default_rng(count).integers(0, 256, (count, nbytes), dtype=np.uint8)
+    return {"IMAGE": pixels, "LABEL": np.arange(count, dtype="i4"), "TEXT": list(map(str, range(count)))}  # fmt: skip
+
+
+def columns(client, name):
+    found = open_rows(name, client=client, shard=(0, 1)).batches()
+    batches = [(b["key"], b["val"]["IMAGE"], b["val"]["TEXT"]) for b in found]
+    return [np.concatenate(column) for column in zip(*batches, strict=True)]
+
+
+def copied(client, source, target, **options):
+    entry_bytes, entries = options.pop("size")
+    copy_entries(client, source, target, entry_bytes=entry_bytes, entries=entries, **options)
+
+
+@pytest.fixture
+def caches(client, cache_name):
+    """A data set, and one of other rows of the same type to be overwritten."""
+
+    def make(count, nbytes, partitions):
+        source, target = f"{cache_name}_A", f"{cache_name}_B"
+        given = rows(count, nbytes)
+        load_dataset(given, source, client=client, partitions=partitions)
+        empty = {name: values[:1] for name, values in given.items()}
+        load_dataset(empty, target, client=client, partitions=partitions)
+        drop_manifest(client, target)  # it knows of other rows
+        return source, target
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("count", "nbytes", "partitions", "size"),
+    [
+        (3_000, 100, 256, (150, 3_000)),
+        (3_000, 100, 1, (150, 3_000)),
+        (40, 1 << 20, 4, (1 << 20, 40)),
+        (5_000, 100, 4, (1, 1)),  # wrong guesses
+        (5_000, 100, 4, (1 << 30, 1 << 40)),
+    ],
+)
+def test_all_entries_arrive(client, caches, count, nbytes, partitions, size):
+    source, target = caches(count, nbytes, partitions)
+    copied(client, source, target, size=size)
+    assert client.cache_size(target) == count
+    # In the order of the source, since both have the same keys in the same partitions.
+    for mine, theirs in zip(columns(client, target), columns(client, source), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_many_partitions_are_asked_for_at_a_time(client, caches, monkeypatch):
+    source, target = caches(3_000, 100, 256)
+    unanswered, send = [], Channel.send
+
+    def watched(self, op, *buffers):
+        if op == OpCode.QUERY_SCAN:
+            unanswered.append(self.unanswered)
+        return send(self, op, *buffers)
+
+    monkeypatch.setattr(Channel, "send", watched)
+    copied(client, source, target, size=(150, 3_000))
+    assert len(unanswered) == 256 and 32 <= max(unanswered) < 128
+
+
+def test_what_fails_ends_all_of_it(client, caches):
+    source, target = caches(3_000, 1_000, 256)
+    calls = []
+
+    def lost():
+        calls.append(None)
+        if len(calls) > 3:
+            raise DataSetBusy("taken over")
+
+    with pytest.raises(DataSetBusy, match="taken over"):
+        copied(client, source, target, size=(1_000, 3_000), check_lease=lost)
+    assert not [t for t in threading.enumerate() if t.name.startswith("ignitetf-copy")]
+    assert len(calls) <= 6  # each thread notices at its next request
+    until = time.monotonic() + 10
+    while client.sql(CURSORS, (source,)).fetchall() != [(0,)] and time.monotonic() < until:
+        time.sleep(0.05)
+    assert client.sql(CURSORS, (source,)).fetchall() == [(0,)]
+    assert verify(client, source).ok
