@@ -13,6 +13,7 @@ import statistics
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -52,9 +53,14 @@ _HELPERS: Final = Path(__file__).parents[1] / "tests"
 _AHEAD: Final = 120
 # Bare writes: as many as the best of several numbers; more are no faster.
 _CONNECTIONS, _UNANSWERED = 8, 16
-_READ: Final = (("mnist", 60_000, 8), ("mnist", 60_000, 1024), ("1mb", 200, 16))
+_READ: Final = (
+    ("mnist", 60_000, 8),
+    ("mnist", 600_000, 8),
+    ("mnist", 60_000, 1024),
+    ("1mb", 200, 16),
+)
 _LOADED: Final = (("mnist", 60_000), ("mnist", 600_000), ("1mb", 150), ("1mb", 600))
-_FILE_BYTES: Final = 200 << 20
+_FILE_BYTES: Final = (200 << 20, 800 << 20)
 _STEP_BYTES: Final = 8 << 20
 _QUERIED: Final = 200_000
 _QUERY_PAGES: Final = (16_384, 65_536)
@@ -80,7 +86,7 @@ def distance_figures(settings: Settings, rounds: int, delays_ms: Sequence[int]) 
             where = f"{what}, {delay} ms each way"
             found += [
                 Figure(
-                    "distance", where, way, round(statistics.median(mine), 1), "MB/s",
+                    "distance", where, way, round(statistics.median(mine), 3), "MB/s",
                     median_ratio(mine, best), rounds,
                 )
                 for way, mine in runs.items()
@@ -98,9 +104,10 @@ def _all_ways(settings: Settings, delay: int) -> Iterator[tuple[str, Ways]]:
             profile = sized(PROFILES[name], count)
             with _rows(near, profile, 8):
                 yield f"load, {name}, {count:,} rows", _loads(near, far, profile)
-        with _files(near, far) as ways:
-            yield f"igfs, {_FILE_BYTES >> 20} MB written", ways[0]
-            yield f"igfs, {_FILE_BYTES >> 20} MB read", ways[1]
+        for nbytes in _FILE_BYTES:
+            with _files(near, far, nbytes) as (writes, reads):
+                yield f"igfs, {nbytes >> 20} MB written", writes
+                yield f"igfs, {nbytes >> 20} MB read", reads
         profile = sized(PROFILES["sql"], _QUERIED)
         with _rows(near, profile, 8):
             yield f"query, {_QUERIED:,} rows", _queries(far, profile)
@@ -167,29 +174,39 @@ def _loads(near: Client, far: Client, profile: Profile) -> Ways:
 
     source = source_of(profile, lambda: batches)
 
-    def load(count: int) -> int:
+    def load(count: int, *, anew: bool = True) -> tuple[int, float]:
         few = source_of(sized(profile, count), lambda: [batches[0][:count]])
-        wanted = source if count == profile.rows else few
-        load_dataset(wanted, profile.cache, client=far, partitions=8, if_exists="replace")
-        return count
+        if anew:
+            drop_rows(near, profile.cache)
+        begin = time.perf_counter()
+        load_dataset(
+            source if count == profile.rows else few,
+            profile.cache,
+            client=far,
+            partitions=8,
+            if_exists="replace",
+        )
+        return count, time.perf_counter() - begin
 
     ten_s = [0.0]
 
-    def ten() -> float:
-        ten_s[0] = 10 / rows_a_second(lambda: load(10))()
-        return 10 * profile.row_bytes / ten_s[0] / 1e6
+    def ten() -> tuple[int, float]:
+        _, ten_s[0] = load(10)
+        return 10, ten_s[0]
 
-    def beyond() -> float:
-        """The rate without what a load of ten rows takes."""
-        took_s = profile.rows / rows_a_second(lambda: load(profile.rows))()
-        return profile.rows * profile.row_bytes / max(1e-3, took_s - ten_s[0]) / 1e6
+    def beyond() -> tuple[int, float]:
+        """Without what a load of ten rows takes."""
+        count, took_s = load(profile.rows)
+        return count, max(1e-3, took_s - ten_s[0])
 
-    return {
-        "bare": _rate(bare, profile.row_bytes),
+    ways: dict[str, Callable[[], int | tuple[int, float]]] = {
+        "bare": bare,
         "load of ten rows": ten,
-        "load": _rate(lambda: load(profile.rows), profile.row_bytes),
+        "load": lambda: load(profile.rows),
         "load, less the time of ten rows": beyond,
+        "load that replaces": lambda: load(profile.rows, anew=False),
     }
+    return {name: _rate(way, profile.row_bytes) for name, way in ways.items()}
 
 
 def _spread(client: Client, op: OpCode, bodies: Sequence[tuple[Any, ...]]) -> None:
@@ -204,7 +221,7 @@ def _spread(client: Client, op: OpCode, bodies: Sequence[tuple[Any, ...]]) -> No
 
 
 @contextlib.contextmanager
-def _files(near: Client, far: Client) -> Iterator[tuple[Ways, Ways]]:
+def _files(near: Client, far: Client, nbytes: int) -> Iterator[tuple[Ways, Ways]]:
     block = memoryview(secrets.token_bytes(_STEP_BYTES))
     try:
         with contextlib.closing(Store(far, _FS)) as store:
@@ -213,22 +230,26 @@ def _files(near: Client, far: Client) -> Iterator[tuple[Ways, Ways]]:
             data = block[:CHUNK_BYTES]
             keys = [
                 cache + struct.pack("<bQQ", TypeCode.UUID, 1, number)
-                for number in range(_FILE_BYTES // CHUNK_BYTES)
+                for number in range(nbytes // CHUNK_BYTES)
             ]
 
             def put() -> int:
                 _spread(far, OpCode.CACHE_PUT, [(key + head, data) for key in keys])
-                return _FILE_BYTES
+                return nbytes
 
             def get() -> int:
                 _spread(far, OpCode.CACHE_GET, [(key,) for key in keys])
-                return _FILE_BYTES
+                return nbytes
 
-            def write() -> int:
+            def write() -> tuple[int, float]:
+                if store.exists("/file"):  # else its chunks and the new ones take memory together
+                    store.remove("/file")
+                    store.reclaimer.run(0)
+                begin = time.perf_counter()
                 with store.writing("/file") as file:
-                    for _ in range(0, _FILE_BYTES, _STEP_BYTES):
+                    for _ in range(0, nbytes, _STEP_BYTES):
                         file.write(block)
-                return _FILE_BYTES
+                return nbytes, time.perf_counter() - begin
 
             def read() -> int:
                 buffer, at = memoryview(bytearray(_STEP_BYTES)), 0

@@ -46,6 +46,7 @@ CHUNK_BYTES: Final = 1 << 20
 WINDOW: Final = 6
 _MOST_WINDOW: Final = 1024
 _KEPT_CHUNKS: Final = 2
+_BULK_CHUNKS: Final = 4
 _REMOVE_BATCH: Final = 512
 _CHECKSUM_BYTES: Final = 4
 _SCAN_PAGE: Final = 8  # entries, each with a whole chunk
@@ -135,6 +136,7 @@ class ContentWriter:
         content_id: Id of the content.
         chunk_bytes: Size of a chunk.
         size: Bytes accepted so far.
+        window: Chunks in flight at once.
     """
 
     def __init__(self, cache: ChunkCache, content_id: str, chunk_bytes: int) -> None:
@@ -144,7 +146,7 @@ class ContentWriter:
         self._cache = cache
         self._content = int(content_id, 16)
         self._pipeline = Lines(cache.client)
-        self._window = _window(cache.client, chunk_bytes)
+        self.window = _window(cache.client, chunk_bytes)
         self._number = 0
         self._filled = 0
         self._stored = 0  # bytes of the current chunk that are already in the cache
@@ -190,7 +192,7 @@ class ContentWriter:
         self._buffer = None
 
     def _take_buffer(self) -> bytearray:
-        while len(self._pipeline) >= self._window:
+        while len(self._pipeline) >= self.window:
             self._answer()
         return self._free.pop() if self._free else bytearray(_HEAD_BYTES + self.chunk_bytes)
 
@@ -217,7 +219,7 @@ class ContentWriter:
                 self._cache.make_room()
                 time.sleep(wait_s)
         buffer = self._used.popleft()
-        if buffer is not self._buffer and len(self._free) <= self._window:
+        if buffer is not self._buffer and len(self._free) <= self.window:
             self._free.append(buffer)
 
 
@@ -309,11 +311,12 @@ class ContentReader:
 
     def _sequential(self, first: int, last: int) -> None:
         """Read further ahead the longer the access has been sequential."""
+        # On a distant link each step takes a round trip, so there are fewer, and the first is taken
+        # as soon as somebody reads several chunks from the beginning.
+        steep = self.window > WINDOW
         if not 0 <= self._next - first <= 1:
             self._depth = 0
-        elif last >= self._next > 0:
-            # On a distant link each step takes a round trip, so there are fewer.
-            steep = self.window > WINDOW
+        elif last >= self._next > 0 or (steep and last + 1 - first >= _BULK_CHUNKS):
             further = max(self._depth, last + 1 - first) * 4 if steep else self._depth * 2 or 1
             self._depth = min(further, self.window)
 

@@ -77,7 +77,7 @@ class FileWriter:
         self._base = 0  # size of the file before our content, for `tell`
         content_id = new_id()
         self._content = ContentWriter(store.chunks, content_id, chunk_bytes)
-        self._lease = store.leases.writer(content_id, found.key)
+        self._lease = store.leases.writer(content_id, found.key, self._content.window)
         if mode == "a" and found.entry is not None:
             self._absorb(found.entry)
 
