@@ -25,6 +25,7 @@ from ignitetf.bench.fs import bench_fs
 from ignitetf.bench.read import Rate, bench_read
 from ignitetf.bench.rows import PROFILES, sized
 from ignitetf.bench.sweep import PARTITIONS, SWEEP, bench_partitions
+from ignitetf.bench.ways import BARE, BARE_AHEAD
 from ignitetf.bench.write import PNG, bench_write
 from ignitetf.bench.write import PROFILES as WRITE_PROFILES
 from ignitetf.cli.output import note, show
@@ -55,10 +56,17 @@ def read(args: argparse.Namespace) -> list[Figure]:
                 ways=args.way,
                 more=ways_beside(chosen, Path(folder)),
             )
-    return [
-        Figure("read", _profile(r), r.way, r.rows_per_s, "rows/s", r.ratio, args.rounds)
-        for r in rates
-    ]
+    return [figure for rate in rates for figure in _read_figures(rate, args.rounds)]
+
+
+def _read_figures(rate: Rate, rounds: int) -> list[Figure]:
+    """The rate with its ratio to each of the two bare sockets."""
+    profile, rows_per_s = _profile(rate), rate.rows_per_s
+    found = [Figure("read", profile, rate.way, rows_per_s, "rows/s", rate.ratio, rounds)]
+    if rate.ratio_ahead is not None and rate.way not in (BARE, BARE_AHEAD):
+        way = f"{rate.way}, to {BARE_AHEAD}"
+        found.append(Figure("read", profile, way, rows_per_s, "rows/s", rate.ratio_ahead, rounds))
+    return found
 
 
 def _sweep(args: argparse.Namespace) -> list[Rate]:

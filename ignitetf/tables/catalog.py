@@ -12,7 +12,7 @@ differs while a replacement takes over; readers follow the manifest.
 
 from __future__ import annotations
 
-import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
@@ -34,6 +34,8 @@ __all__ = [
     "read_manifest",
     "write_manifest",
 ]
+
+log = logging.getLogger(__name__)
 
 CATALOG_CACHE: Final = "IGNITETF_CATALOG"
 _FORMAT: Final = 1
@@ -139,7 +141,12 @@ def drop_manifest(client: Client, name: str) -> None:
 
 
 def list_manifests(client: Client) -> list[Manifest]:
-    """Return the manifests of all data sets, sorted by name."""
-    found = catalog(client).all()
-    names = sorted(name for name in found if SEPARATOR not in name)
-    return [Manifest.from_json(json.loads(found[name])) for name in names]
+    """Return the manifests of all data sets, sorted by name; a damaged one is logged, not told."""
+    texts, found = catalog(client), list[Manifest]()
+    for name, text in sorted(texts.all().items()):
+        if SEPARATOR not in name:
+            try:
+                found.append(Manifest.from_json(texts.parse(name, text)))
+            except SchemaError as error:
+                log.warning("data set %s: %s", name, error.message)
+    return found

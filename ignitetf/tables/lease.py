@@ -101,8 +101,12 @@ class Holder:
 
     @classmethod
     def from_text(cls, text: str) -> Holder:
-        """Parse what `to_text` wrote."""
-        return cls(**json.loads(text))
+        """Parse what `to_text` wrote; of a text that was damaged nothing is known but that it is."""
+        with contextlib.suppress(ValueError, TypeError, RecursionError):
+            found = cls(**json.loads(text))
+            if isinstance(found.pid, int) and isinstance(found.started, float | None):
+                return found
+        return cls("", "work", "an unknown machine", "", 0, None, "an unknown time")
 
     def to_text(self) -> str:
         """Format the entry of the catalog."""

@@ -7,10 +7,9 @@ load is running.
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterable, Iterator
 
-from ignitetf.errors import CacheNotFound, SqlError
+from ignitetf.errors import CacheNotFound, SchemaError, SqlError
 from ignitetf.net.client import Client, cache_id
 from ignitetf.sql import statement
 from ignitetf.tables.catalog import SEPARATOR, catalog, drop_manifest
@@ -126,19 +125,25 @@ def _held(client: Client, name: str) -> Iterator[tuple[str, str]]:
 
 def _data_set(client: Client, cache: str) -> str:
     """Name of the data set stored in or being loaded into this cache; else the cache's name."""
-    for name, text in catalog(client).all().items():
+    texts = catalog(client)
+    for name, text in texts.all().items():
         if not name.endswith(f"{SEPARATOR}lease"):
-            held = json.loads(text).get("cache")
-            if cache in (held, index_table(held or "")):
-                return name.partition(SEPARATOR)[0]
+            # What is damaged tells nothing, of whichever data set it is.
+            with contextlib.suppress(SchemaError):
+                held = texts.parse(name, text).get("cache")
+                if cache in (held, index_table(held or "")):
+                    return name.partition(SEPARATOR)[0]
     return cache
 
 
 def _caches(client: Client, data_set: str) -> set[str]:
     """The caches of a data set, including those of a load that was stopped."""
     names = {data_set}
-    if (manifest := catalog(client).get_json(data_set)) is not None:
-        names |= {manifest.get("cache") or data_set, manifest.get("index") or data_set}
-    if (journal := catalog(client).get_json(f"{data_set}{SEPARATOR}journal")) is not None:
-        names |= set(caches_of(journal["cache"], Storage.from_json(journal["options"])))
+    # A damaged text tells no names, but must not keep anybody from removing the data set.
+    with contextlib.suppress(SchemaError):
+        if (manifest := catalog(client).get_json(data_set)) is not None:
+            names |= {manifest.get("cache") or data_set, manifest.get("index") or data_set}
+    with contextlib.suppress(SchemaError, KeyError, TypeError, AttributeError):
+        if (journal := catalog(client).get_json(f"{data_set}{SEPARATOR}journal")) is not None:
+            names |= set(caches_of(journal["cache"], Storage.from_json(journal["options"])))
     return names
