@@ -51,7 +51,7 @@ from ignitetf.wire.requests import batch_head, cache_request, cursor_request
 DELAYS_MS: Final = (10, 50)
 _HELPERS: Final = Path(__file__).parents[1] / "tests"
 _AHEAD: Final = 120
-# Bare writes: as many as the best of several numbers; more are no faster.
+# Bare puts and gets: of chunks of a file as many as `ahead_bytes` allows us.
 _CONNECTIONS, _UNANSWERED = 8, 16
 _READ: Final = (
     ("mnist", 60_000, 8),

@@ -1,5 +1,6 @@
 """Fixtures of all tests: the real node, the client, caches with names of their own."""
 
+import functools
 import itertools
 import os
 import re
@@ -127,6 +128,14 @@ def client(address):
 
     with connect(address) as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def open_dataset(address):
+    """Makes an `IgniteDataset` of a cache of the node."""
+    from ignitetf import IgniteDataset
+
+    return functools.partial(IgniteDataset, addresses=[address])
 
 
 @pytest.fixture

@@ -141,7 +141,13 @@ class Leases:
         self._stop = threading.Event()
 
     def writer(self, content_id: str, key: str, window: int) -> WriterLease:
-        """Return a lease for a new writer; its first `reserve` stores it in the cache."""
+        """Return a lease for a new writer; its first `reserve` stores it in the cache.
+
+        Args:
+            content_id: Id of the content that is written.
+            key: Key of the file's entry.
+            window: Chunks that the writer has in flight.
+        """
         lease = WriterLease(self._meta, content_id, key, window)
         with held(self._lock):
             self._writers.add(lease)

@@ -10,9 +10,9 @@ Source: Apache Ignite 2.17.0, `BinaryWriterExImpl.writeBinaryObject` (wrapped ob
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from itertools import islice
 from typing import Final
 
@@ -24,6 +24,7 @@ from ignitetf.net.channel import Channel
 from ignitetf.net.client import Client, cache_id
 from ignitetf.net.distance import times
 from ignitetf.net.pipeline import InFlight
+from ignitetf.net.together import together
 from ignitetf.wire.codes import OpCode, TypeCode
 from ignitetf.wire.encode import EncodedPage
 from ignitetf.wire.encoders import copy_runs
@@ -34,7 +35,8 @@ from ignitetf.wire.requests import batch_head, cursor_request, scan_request
 __all__ = ["copy_entries"]
 
 _PAGE_BYTES: Final = 4 << 20
-_NEAR_WORKERS, _MOST_WORKERS = 2, 8
+# Each share of the partitions has two connections; several are copied together at a distance.
+_MOST_SHARES: Final = 8
 # A connection may have 128 cursors.
 _MOST_AHEAD: Final = 64
 # Offset of the length in the header of a binary object.
@@ -61,19 +63,14 @@ def copy_entries(
         check_lease: Called before each request; raises if the lease on the target was lost.
     """
     count = client.partition_count(source)
-    workers = min(count, times(client, _PAGE_BYTES, _NEAR_WORKERS, _MOST_WORKERS))
+    shares = min(count, times(client, _PAGE_BYTES, 1, _MOST_SHARES))
     copy = _Copy(client, source, target, entry_bytes, entries / count, check_lease)
-    with ThreadPoolExecutor(workers, thread_name_prefix="ignitetf-copy") as pool:
-        shares = [pool.submit(copy.run, range(i, count, workers)) for i in range(workers)]
-        try:
-            for share in as_completed(shares):
-                share.result()
-        finally:
-            copy.stop()
+    runs = [functools.partial(copy.run, range(i, count, shares)) for i in range(shares)]
+    together(client, *runs)
 
 
 class _Copy:
-    """Copies partitions; each call of `run` has two connections of its own."""
+    """Copies partitions, by calls of `run` at the same time."""
 
     def __init__(
         self,
@@ -91,25 +88,28 @@ class _Copy:
         unit_bytes = max(1.0, min(unit_entries, self._page_size) * entry_bytes)
         self._ahead = int(max(1, min(_MOST_AHEAD, _PAGE_BYTES // unit_bytes)))
         self._check_lease = check_lease
-        self._stopped = False
-
-    def stop(self) -> None:
-        """Make all `run` return soon."""
-        self._stopped = True
+        self._failed = False
 
     def run(self, partitions: Iterable[int]) -> None:
-        """Copy these partitions."""
-        with self._client.channel() as reading, self._client.channel() as writing:
-            in_flight = InFlight(writing, IN_FLIGHT)
-            with contextlib.closing(self._pages(reading, partitions)) as pages:
-                for page in pages:
-                    if self._stopped:
-                        raise InterruptedError("the copy was stopped")  # drops the connections
-                    for count, views in unwrapped(page).pieces(REQUEST_BYTES):
-                        self._check_lease()
-                        head = batch_head(self._target, count)
-                        in_flight.send(OpCode.CACHE_PUT_ALL, head, *views)
-            in_flight.drain()
+        """Copy these partitions; an error makes all other calls return soon."""
+        try:
+            with self._client.channel() as reading, self._client.channel() as writing:
+                self._copy(reading, writing, partitions)
+        except BaseException:
+            self._failed = True
+            raise
+
+    def _copy(self, reading: Channel, writing: Channel, partitions: Iterable[int]) -> None:
+        in_flight = InFlight(writing, IN_FLIGHT)
+        with contextlib.closing(self._pages(reading, partitions)) as pages:
+            for page in pages:
+                if self._failed:
+                    return
+                for count, views in unwrapped(page).pieces(REQUEST_BYTES):
+                    self._check_lease()
+                    head = batch_head(self._target, count)
+                    in_flight.send(OpCode.CACHE_PUT_ALL, head, *views)
+        in_flight.drain()
 
     def _pages(self, channel: Channel, partitions: Iterable[int]) -> Generator[Page, None, None]:
         left, asked = iter(partitions), deque[int]()

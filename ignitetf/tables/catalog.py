@@ -124,9 +124,20 @@ def catalog(client: Client) -> Texts:
 
 
 def read_manifest(client: Client, name: str) -> Manifest | None:
-    """Return a data set's manifest, or None if there is none (as for other people's caches)."""
-    entry = catalog(client).get_json(name)
-    return None if entry is None else Manifest.from_json(entry)
+    """Return a data set's manifest, or None if there is none (as for other people's caches).
+
+    Raises:
+        SchemaError: It is damaged, or of another version.
+    """
+    try:
+        entry = catalog(client).get_json(name)
+        return None if entry is None else Manifest.from_json(entry)
+    except SchemaError as error:
+        if error.hint is None:
+            raise error.hinted(
+                f"'ignitetf cache drop {name}' removes a damaged data set"
+            ) from error
+        raise
 
 
 def write_manifest(client: Client, manifest: Manifest) -> None:

@@ -106,7 +106,15 @@ class Holder:
             found = cls(**json.loads(text))
             if isinstance(found.pid, int) and isinstance(found.started, float | None):
                 return found
-        return cls("", "work", "an unknown machine", "", 0, None, "an unknown time")
+        return cls(
+            id="",
+            work="load or removal",
+            host="an unknown machine",
+            machine="",
+            pid=0,
+            started=None,
+            since="an unknown time",
+        )
 
     def to_text(self) -> str:
         """Format the entry of the catalog."""

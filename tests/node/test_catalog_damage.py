@@ -56,8 +56,9 @@ def test_a_damaged_manifest(client, cache_name, damage, caplog, change):
     for name in (cache_name, other):
         load_dataset(ROWS, name, client=client, partitions=2)
     damage(cache_name, change)
-    with pytest.raises(IgniteTFError):
+    with pytest.raises(IgniteTFError) as caught:
         open_rows(cache_name, client=client)
+    assert f"cache drop {cache_name}" in caught.value.hint
     with caplog.at_level(logging.WARNING):
         assert other in [manifest.name for manifest in list_manifests(client)]
     assert cache_name in caplog.text

@@ -5,12 +5,14 @@ import time
 
 import numpy as np
 import pytest
+from helpers.distant import Distant
 
 from ignitetf.errors import DataSetBusy
 from ignitetf.explore.verify import verify
 from ignitetf.load.copy import copy_entries
 from ignitetf.load.loader import load_dataset
 from ignitetf.net.channel import Channel
+from ignitetf.net.client import connect
 from ignitetf.read.rows import open_rows
 from ignitetf.tables.catalog import drop_manifest
 from ignitetf.wire.codes import OpCode
@@ -36,6 +38,20 @@ def copied(client, source, target, **options):
     copy_entries(client, source, target, entry_bytes=entry_bytes, entries=entries, **options)
 
 
+@pytest.fixture(params=["near", "far"])
+def link(request, client):
+    """A client that copies; over a distant link it has several connections at a time."""
+    if request.param == "near":
+        yield client
+        return
+    with (
+        Distant(client.settings.addresses[0], 0.01) as proxy,
+        connect(settings=client.settings.replace(addresses=(proxy.address,))) as far,
+    ):
+        far.cache_names()  # the first request tells the distance
+        yield far
+
+
 @pytest.fixture
 def caches(client, cache_name):
     """A data set, and one of other rows of the same type to be overwritten."""
@@ -59,12 +75,12 @@ def caches(client, cache_name):
         (3_000, 100, 1, (150, 3_000)),
         (40, 1 << 20, 4, (1 << 20, 40)),
         (5_000, 100, 4, (1, 1)),  # wrong guesses
-        (5_000, 100, 4, (1 << 30, 1 << 40)),
+        (300, 100, 4, (1 << 30, 1 << 40)),
     ],
 )
-def test_all_entries_arrive(client, caches, count, nbytes, partitions, size):
+def test_all_entries_arrive(client, link, caches, count, nbytes, partitions, size):
     source, target = caches(count, nbytes, partitions)
-    copied(client, source, target, size=size)
+    copied(link, source, target, size=size)
     assert client.cache_size(target) == count
     # In the order of the source, since both have the same keys in the same partitions.
     for mine, theirs in zip(columns(client, target), columns(client, source), strict=True):
@@ -85,7 +101,7 @@ def test_many_partitions_are_asked_for_at_a_time(client, caches, monkeypatch):
     assert len(unanswered) == 256 and 32 <= max(unanswered) < 128
 
 
-def test_what_fails_ends_all_of_it(client, caches):
+def test_what_fails_ends_all_of_it(client, link, caches):
     source, target = caches(3_000, 1_000, 256)
     calls = []
 
@@ -95,9 +111,9 @@ def test_what_fails_ends_all_of_it(client, caches):
             raise DataSetBusy("taken over")
 
     with pytest.raises(DataSetBusy, match="taken over"):
-        copied(client, source, target, size=(1_000, 3_000), check_lease=lost)
-    assert not [t for t in threading.enumerate() if t.name.startswith("ignitetf-copy")]
-    assert len(calls) <= 6  # each thread notices at its next request
+        copied(link, source, target, size=(1_000, 3_000), check_lease=lost)
+    assert not [t for t in threading.enumerate() if t.name == "ignitetf-together"]
+    assert len(calls) <= 3 + 8  # each share notices at its next request
     until = time.monotonic() + 10
     while client.sql(CURSORS, (source,)).fetchall() != [(0,)] and time.monotonic() < until:
         time.sleep(0.05)

@@ -24,16 +24,6 @@ ROWS = 1000
 
 
 @pytest.fixture(scope="module")
-def open_dataset(address):
-    from ignitetf import IgniteDataset
-
-    def build(name, **options):
-        return IgniteDataset(name, addresses=[address], **options)
-
-    return build
-
-
-@pytest.fixture(scope="module")
 def table(client):
     """A table of 1,000 rows in 8 partitions: numbers, text, tensors, lists."""
     name = f"DS{os.getpid()}"

@@ -42,13 +42,8 @@ def caches(client):
 
 
 @pytest.fixture
-def build(address, caches):
-    from ignitetf import IgniteDataset
-
-    def build(name="EAGER", **options):
-        return IgniteDataset(name, addresses=[address], **options)
-
-    return build
+def build(open_dataset, caches):
+    return lambda name="EAGER", **options: open_dataset(name, **options)
 
 
 def by_tensorflow(dataset):

@@ -26,13 +26,8 @@ def caches(client):
 
 
 @pytest.fixture
-def build(address, caches):
-    from ignitetf import IgniteDataset
-
-    def build(name="HEAD", **options):
-        return IgniteDataset(name, addresses=[address], **options)
-
-    yield build
+def build(open_dataset, caches):
+    yield lambda name="HEAD", **options: open_dataset(name, **options)
     assert not [t for t in threading.enumerate() if t.name == "ignitetf-begin"]
 
 

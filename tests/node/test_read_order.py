@@ -31,13 +31,8 @@ EVERY = pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.s
 
 
 @pytest.fixture(scope="module")
-def build(address, table):
-    from ignitetf import IgniteDataset
-
-    def open_dataset(**options):
-        return IgniteDataset(table, addresses=[address], **options)
-
-    return open_dataset
+def build(open_dataset, table):
+    return functools.partial(open_dataset, table)
 
 
 def keys(dataset):

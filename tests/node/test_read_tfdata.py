@@ -1,5 +1,6 @@
 """`IgniteDataset` under the operations of tf.data: the rows are those of the plain iteration."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -28,13 +29,8 @@ def table(client):
 
 
 @pytest.fixture(scope="module")
-def build(address, table):
-    from ignitetf import IgniteDataset
-
-    def build(**options):
-        return IgniteDataset(table, addresses=[address], page_size=20, **options)
-
-    return build
+def build(open_dataset, table):
+    return functools.partial(open_dataset, table, page_size=20)
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """Rows gathered on the device are those that reading would give, in the same order."""
 
+import functools
 import os
 
 import numpy as np
@@ -30,13 +31,8 @@ def table(client):
 
 
 @pytest.fixture(scope="module")
-def build(address, table):
-    from ignitetf import IgniteDataset
-
-    def open_dataset(**options):
-        return IgniteDataset(table, addresses=[address], **options)
-
-    return open_dataset
+def build(open_dataset, table):
+    return functools.partial(open_dataset, table)
 
 
 @pytest.fixture(scope="module")
