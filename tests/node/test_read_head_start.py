@@ -144,6 +144,12 @@ def test_what_is_read_ahead_is_bounded(build):
     assert 32 << 20 <= ahead[0] < 40 << 20
 
 
+def test_a_look_at_some_elements_reads_no_more(build):
+    start = snapshot().nbytes
+    assert build("HEAD_LARGE").batch(1).take(2).reduce(0, lambda n, _: n + 1) == 2
+    assert 2 << 20 <= snapshot().nbytes - start < 20 << 20
+
+
 def test_an_error_of_the_read_is_told(build, client):
     rows = {"X": np.arange(50)}
     load_dataset(rows, "HEAD_GONE", client=client, if_exists="replace", partitions=2)

@@ -62,7 +62,8 @@ class OwnDataset(tf.data.Dataset):  # type: ignore[misc]
 
     def take(self, count: Any, name: str | None = None) -> tf.data.Dataset:
         """As `tf.data.Dataset.take`; a loop in Python ends the read with the last element."""
-        return Steps(super().take(count, name), _first(self._eager_elements, count), self._begun)
+        # Nothing is begun ahead of TensorFlow: it may be a look at a few elements.
+        return Steps(super().take(count, name), _first(self._eager_elements, count))
 
     def reduce(
         self, initial_state: Any, reduce_func: Callable[..., Any], name: str | None = None
