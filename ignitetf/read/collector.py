@@ -176,7 +176,9 @@ class Collector:
         self.ends = ends
         self._reader: PageReader | None = None
         if builder is not None:
-            self._reader = PageReader(builder, decoder.pool, self._learn)
+            # Not a method of this object: in a cycle, its memory would outlive it.
+            learn = functools.partial(decoder.with_types, builder.learn)
+            self._reader = PageReader(builder, decoder.pool, learn)
         self._arrived: _Arrived | None = None
         self._pages: list[PageRecord | UnitsRecord] = []
         self._parts: list[Batch] = []
@@ -184,11 +186,6 @@ class Collector:
         self._waiting = RowPlaces()  # of the rows in the builder
         self.nbytes = 0
         self.ended = False
-
-    def _learn(self, entry: Bytes) -> bool:
-        """Have the builder learn the form of an entry."""
-        assert self._builder is not None
-        return self._decoder.with_types(self._builder.learn, entry)
 
     # A page that arrives
 

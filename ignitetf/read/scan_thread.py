@@ -197,7 +197,8 @@ class ScanThread(threading.Thread):
                 self._units.popleft()
                 return
             except IgniteTFError as error:
-                partition = self._units[0][1]
+                if self._units:  # of small ones, some may be done
+                    partition = self._units[0][1]
                 self._drop()
                 if self._collector is not None:
                     self._collector.abandon()
@@ -355,7 +356,8 @@ class ScanThread(threading.Thread):
         return self._heap_backoff.wait_s(error)
 
     def _wait_to_retry(self, error: IgniteTFError, partition: int, delivered: int) -> None:
-        wait = self._wait_s(error)
+        # After the last unit, there is nothing that could be read again.
+        wait = self._wait_s(error) if self._units else None
         if wait is None:
             # Of several partitions that were decoded at once, the error may know which it was.
             partition = error.fields.get("partition", partition)

@@ -238,8 +238,12 @@ static int take_unit(Units *units, Unit *unit) {
   Builder *builder = units->builder;
   const uint8_t *page = (const uint8_t *)(intptr_t)unit->at;
   int64_t size = unit->size - PAGE_HEAD - PAGE_END, done, used, first = builder->rows;
-  if (unit->flags || size < 1 || page[PAGE_HEAD + size]) return OTHER;
+  if (unit->flags || size < 0 || page[PAGE_HEAD + size]) return OTHER;
   int64_t entries = int_at(page + 8);
+  if (!entries && !size) {
+    unit->rows = unit->mark = 0;
+    return DONE;
+  }
   if (entries < 1 || entries > size) return OTHER;
   int found = units->rows->build(builder, page + PAGE_HEAD + units->page_bytes, size - units->page_bytes,
                     entries - units->page_rows, &done, &used);

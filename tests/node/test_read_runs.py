@@ -1,6 +1,7 @@
 """Small partitions are read together, and give what each gives alone."""
 
 import contextlib
+import gc
 
 import numpy as np
 import pytest
@@ -202,6 +203,23 @@ def test_partitions_of_some_hundred_kilobytes_too(client, cache_name, row_bytes,
     assert keyed[0] == keyed[1] == dict(enumerate(images.tolist()))
 
 
+@pytest.mark.parametrize("readers", [1, 2])
+def test_an_epoch_that_has_ended_keeps_no_memory(client, names, readers):
+    """Nor does it leave that to the garbage collector, which runs when some memory is long gone."""
+    rows = open_rows(names["rows"], client=client, readers=readers, fields=["LABEL", "IMAGE"])
+    gc.disable()
+    try:
+        for _ in range(2):
+            assert sum(len(batch["key"]) for batch in rows.batches()) == ROWS
+        pools = rows.reader.page_pools
+        assert all(pool.nbytes for pool in pools)
+        for pool in pools:
+            pool.shrink(1 << 40, 0)  # all that nobody uses
+        assert [pool.nbytes for pool in pools] == [0] * len(pools)
+    finally:
+        gc.enable()
+
+
 @pytest.mark.parametrize("nulls", ["error", "default"])
 def test_an_error_names_the_partition_and_the_key(client, cache_name, nulls):
     columns = {"A": np.zeros((300, 3), np.uint8), "B": ["x"] * 300}
@@ -216,6 +234,9 @@ def test_an_error_names_the_partition_and_the_key(client, cache_name, nulls):
     with pytest.raises(SchemaError):
         list(reader.batches([partition]))
     others = [p for p in range(128) if p != partition]
+    with pytest.raises(SchemaError) as caught:  # in the last one, no others are left to read
+        list(reader.batches([*others, partition], ()))
+    assert (caught.value.fields["key"], caught.value.fields["partition"]) == (123, partition)
     assert sum(i.count for i in reader.batches(others, ())) == 300 - sum_of(reader, partition)
 
 

@@ -285,7 +285,7 @@ def test_answers_in_any_order_are_the_units_in_theirs(sockets, own, seed, room):
 SPECIAL = {
     "an error": lambda n, part: answer(n, b"\x01\0\0\0", flags=1),
     "another page": lambda n, part: answer(n, only_page(part, more=1)),
-    "no entries": lambda n, part: answer(n, only_page([])),
+    "fewer entries": lambda n, part: answer(n, only_page([]) + bytes(9)),
     "a topology": lambda n, part: answer(n, bytes(12) + only_page(part), flags=2),
     "a damaged page": lambda n, part: answer(n, only_page(part)[:-7]),
 }
@@ -365,6 +365,21 @@ def test_an_answer_that_nobody_waits_for_is_told(sockets):
         sockets[1].sendall(answer(0, only_page(parts[0])) + answer(request, only_page(parts[0])))
         end, taken = read_all(reader, 4, sockets[0], True)
         assert (end, len(taken)) == (RowsEnd.UNKNOWN, 1)
+
+
+def test_units_without_entries_are_taken_too(sockets):
+    rng = np.random.default_rng(6)
+    schema, parts = units_of(rng, 4)
+    parts[0], parts[2] = [], []
+    registry, entries = registry_of(schema), [entry for part in parts for entry in part]
+    builder, reader = reader_of(schema, registry, 640, entries, sockets[0], True)
+    reader.expect(list(range(4)))
+    for n in (1, 0, 3, 2):
+        sockets[1].sendall(answer(n, only_page(parts[n])))
+    end, taken = read_all(reader, 4, sockets[0], True)
+    assert (end, [unit[4] for unit in taken]) == (RowsEnd.END, list(map(len, parts)))
+    assert taken[0][5] == taken[2][5] == zlib.crc32(b"")
+    assert sum(map(len, builder.take())) == len(entries)
 
 
 def test_a_large_answer_is_left_on_the_connection(sockets):
