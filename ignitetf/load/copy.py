@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import islice
 from typing import Final
 
@@ -48,8 +49,10 @@ def copy_entries(
     source: str,
     target: str,
     *,
+    partitions: int,
     entry_bytes: int,
     entries: int,
+    make: Callable[[], object] = lambda: None,
     check_lease: Callable[[], None] = lambda: None,
 ) -> None:
     """Copy every entry of one cache into another.
@@ -58,15 +61,17 @@ def copy_entries(
         client: The connection.
         source: The cache to read.
         target: The cache to write; entries with the same key are replaced.
+        partitions: Number of partitions of the source.
         entry_bytes: Approximate size of an entry, from which the page size follows.
         entries: Approximate number of entries, from which follows how much is asked for at a time.
+        make: Makes the target, while the first entries are read.
         check_lease: Called before each request; raises if the lease on the target was lost.
     """
-    count = client.partition_count(source)
-    shares = min(count, times(client, _PAGE_BYTES, 1, _MOST_SHARES))
-    copy = _Copy(client, source, target, entry_bytes, entries / count, check_lease)
-    runs = [functools.partial(copy.run, range(i, count, shares)) for i in range(shares)]
-    together(client, *runs)
+    copy = _Copy(client, source, target, entry_bytes, entries / partitions, check_lease)
+    shares = min(partitions, copy.shares(entries * entry_bytes, partitions))
+    runs = [functools.partial(copy.run, range(i, partitions, shares)) for i in range(shares)]
+    with copy.as_a_whole():
+        together(client, functools.partial(copy.make, make), *runs)
 
 
 class _Copy:
@@ -89,20 +94,45 @@ class _Copy:
         self._ahead = int(max(1, min(_MOST_AHEAD, _PAGE_BYTES // unit_bytes)))
         self._check_lease = check_lease
         self._failed = False
+        self._made = threading.Event()
 
-    def run(self, partitions: Iterable[int]) -> None:
-        """Copy these partitions; an error makes all other calls return soon."""
+    def shares(self, nbytes: int, partitions: int) -> int:
+        """Return how many shares have enough to do for connections of their own."""
+        most = max(nbytes // _PAGE_BYTES, partitions // self._ahead)
+        return max(1, min(most, times(self._client, _PAGE_BYTES, 1, _MOST_SHARES)))
+
+    def make(self, make: Callable[[], object]) -> None:
+        """Make the target, for which all calls of `run` wait before they write."""
         try:
-            with self._client.channel() as reading, self._client.channel() as writing:
-                self._copy(reading, writing, partitions)
+            with self.as_a_whole():
+                make()
+        finally:
+            self._made.set()
+
+    @contextlib.contextmanager
+    def as_a_whole(self) -> Iterator[None]:
+        """Let an error of the block make all calls of `run` return soon."""
+        try:
+            yield
         except BaseException:
             self._failed = True
             raise
 
+    def run(self, partitions: Iterable[int]) -> None:
+        """Copy these partitions; an error makes all other calls return soon."""
+        with (
+            self.as_a_whole(),
+            self._client.channel() as reading,
+            self._client.channel() as writing,
+        ):
+            self._copy(reading, writing, partitions)
+
     def _copy(self, reading: Channel, writing: Channel, partitions: Iterable[int]) -> None:
-        in_flight = InFlight(writing, IN_FLIGHT)
+        # Of small partitions no more bytes than of large ones.
+        in_flight = InFlight(writing, max(IN_FLIGHT, self._ahead))
         with contextlib.closing(self._pages(reading, partitions)) as pages:
             for page in pages:
+                self._made.wait()
                 if self._failed:
                     return
                 for count, views in unwrapped(page).pieces(REQUEST_BYTES):

@@ -10,8 +10,9 @@ its replacement while that is being loaded. The SQL names never change, because 
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
 from dataclasses import replace
+from typing import cast
 
 from ignitetf.errors import CacheExists
 from ignitetf.load.fill import index_schema
@@ -22,7 +23,7 @@ from ignitetf.tables.caches import create_cache, create_table, has_table
 from ignitetf.tables.removal import caches_of, index_table
 from ignitetf.tables.spec import CacheSpec, require_room_for
 from ignitetf.tables.storage import Storage
-from ignitetf.tables.views import require_free, rows_table
+from ignitetf.tables.views import require_free, rows_table, taken_names
 from ignitetf.wire.cluster import PartitionMap
 from ignitetf.wire.schema import Schema
 
@@ -89,8 +90,12 @@ def views_of(name: str, cache: str, storage: Storage, schema: Schema) -> dict[st
 
 
 def require_new_names(
-    client: Client, name: str, storage: Storage, schema: Schema, old: list[str]
-) -> None:
+    client: Client,
+    name: str,
+    storage: Storage,
+    schema: Schema,
+    replaced: Callable[[], list[str]] = list,
+) -> list[str]:
     """Raise CacheExists if something else already has a name that a data set needs.
 
     Args:
@@ -98,11 +103,16 @@ def require_new_names(
         name: Name of the data set.
         storage: How it will be stored.
         schema: Its records.
-        old: The caches that it replaces.
+        replaced: Finds the caches that it replaces.
+
+    Returns:
+        The caches that it replaces.
     """
-    free = functools.partial(require_free, client, views_of(name, name, storage, schema), old)
-    names, _ = together(client, client.cache_names, free)
-    there = set(names)
+    views = views_of(name, name, storage, schema)
+    there, taken, old = together(
+        client, client.cache_names, lambda: taken_names(client, views), replaced
+    )
+    require_free(client, taken, old)
     for cache in caches_of(name, storage):
         if cache in there and cache not in old:
             raise CacheExists(
@@ -110,3 +120,4 @@ def require_new_names(
                 hint="choose another name, or remove it with 'ignitetf cache drop'",
                 cache=cache,
             )
+    return cast("list[str]", old)

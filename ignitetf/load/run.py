@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -26,7 +27,6 @@ from ignitetf.load.checks import (
     require_same_source,
     require_same_storage,
 )
-from ignitetf.load.copy import copy_entries
 from ignitetf.load.data_set import (
     create_caches,
     require_new_names,
@@ -34,20 +34,21 @@ from ignitetf.load.data_set import (
     views_of,
 )
 from ignitetf.load.fill import Filler, Owners, Progress, index_schema, register_entries
-from ignitetf.load.finish import entries_of, manifest_of, require_stored, successor
+from ignitetf.load.finish import manifest_of, require_stored, successor
 from ignitetf.load.journal import Journal, Mode, drop_journal, read_journal, write_journal
 from ignitetf.load.options import LoadOptions, LoadReport
+from ignitetf.load.replacement import Replacement
 from ignitetf.load.sources.base import Source
 from ignitetf.load.targets import type_name_of
 from ignitetf.net.client import Client
 from ignitetf.net.together import together
 from ignitetf.partitions import DEFAULT_PARTITIONS
-from ignitetf.tables.catalog import Manifest, drop_manifest, read_manifest, write_manifest
+from ignitetf.tables.catalog import Manifest, forget_manifest, read_manifest, write_manifest
 from ignitetf.tables.lease import Lease
-from ignitetf.tables.removal import caches_of, drop_caches, index_table
+from ignitetf.tables.removal import caches_of, drop_caches
 from ignitetf.tables.storage import IfExists, Storage
 from ignitetf.tables.typenames import with_free_name
-from ignitetf.tables.views import publish, sql_kinds, switch
+from ignitetf.tables.views import publish
 from ignitetf.wire.blocks import block_schema
 from ignitetf.wire.cluster import PartitionMap
 
@@ -55,9 +56,6 @@ __all__ = ["Load"]
 
 # A replacement is loaded into a cache named CACHE, this, and an id of the load.
 _STAGING: Final = "__NEXT_"
-_HELPER: Final = "__SWITCH"
-# Assumed bytes of a row in a slim table, from which the page size of a copy follows.
-_SLIM_BYTES: Final = 200
 
 
 class Load:
@@ -147,22 +145,25 @@ class Load:
 
     def _replace(self, exists: bool, journal: Journal | None) -> LoadReport:
         """Load into a staging cache, then swap; readers see the old or the new rows, never both."""
-        if journal is not None and self._is_loaded(journal):
-            self._take_place(journal)
-            journal, exists = None, True
+        if journal is not None:
+            manifest = read_manifest(self.client, self.name)
+            if self._is_loaded(journal, manifest):
+                self._take_place(journal, lambda: manifest)
+                journal, exists = None, True
         if journal is not None and journal.mode != "append":
             drop_caches(self.client, caches_of(journal.cache, journal.storage))
             drop_journal(self.client, self.name)
             exists = exists and journal.mode != "new"
         if not exists:
-            drop_manifest(self.client, self.name)
-            return self._load(self._journal("new", self.name))
+            return self._load(
+                self._journal("new", self.name),
+                # Else readers would take the new rows for those of a data set that is gone.
+                lambda: forget_manifest(self.client, self.name),
+            )
         self._keep_partitions()
         new = self._journal("replace", self.name)
         # A unique name, so that no other load of this data set ever writes there.
         new.cache += f"{_STAGING}{new.load[:8]}"
-        new.replaces = self._caches()
-        require_new_names(self.client, self.name, new.storage, self.schema, new.replaces)
         return self._load(new)
 
     def _caches(self) -> list[str]:
@@ -178,8 +179,9 @@ class Load:
         self._require_storage(journal.storage)
         self.resumed = journal.rows
         self.options = replace(self.options, partitions=journal.partitions, backups=journal.backups)
-        if self._is_loaded(journal):
-            self._take_place(journal)
+        manifest = read_manifest(self.client, self.name)
+        if self._is_loaded(journal, manifest):
+            self._take_place(journal, lambda: manifest)
             return self._report(journal)
         missing = not self.client.cache_exists(journal.cache)
         if missing or (journal.rows == 0 and journal.mode != "append"):
@@ -189,16 +191,15 @@ class Load:
             again = self._journal(journal.mode, journal.cache)
             again.key_base, again.replaces = journal.key_base, journal.replaces
             return self._load(again)
-        if journal.mode == "append" and (old := read_manifest(self.client, self.name)) is not None:
-            self.source.use_classes(old.class_names)
+        if journal.mode == "append" and manifest is not None:
+            self.source.use_classes(manifest.class_names)
         self.unfinished = journal
         return self._fill(journal, fresh=False)
 
-    def _is_loaded(self, journal: Journal) -> bool:
+    def _is_loaded(self, journal: Journal, manifest: Manifest | None) -> bool:
         """Whether a replacement is loaded and only has to be copied to its final name."""
         if journal.mode != "replace":
             return False
-        manifest = read_manifest(self.client, self.name)
         if manifest is not None and manifest.cache == journal.cache:
             # Someone may have removed it since; then it has to be loaded again.
             return self.client.cache_exists(journal.cache)
@@ -230,16 +231,21 @@ class Load:
 
     # The work
 
-    def _load(self, journal: Journal) -> LoadReport:
-        """Create the journal's caches and fill them; bad input leaves nothing behind."""
+    def _load(self, journal: Journal, *beside: Callable[[], object]) -> LoadReport:
+        """Create the journal's caches and fill them; bad input leaves nothing behind.
+
+        Args:
+            journal: Of the load.
+            *beside: What is done before the caches are created.
+        """
         stored = [self.schema]
         if self.options.layout == "blocks":
             slim = index_schema(self.schema, self.options.index)
             stored = [block_schema(self.schema), slim]
         self._choose_partitions(journal)
-        _, named, _, nodes = together(
+        journal.replaces, named, _, nodes = together(
             self.client,
-            lambda: self._require_new_names(journal),
+            lambda: self._replaced(journal),
             lambda: with_free_name(self.client, self.schema, stored),
             lambda: require_room_for_caches(self.client, self.schema, journal.cache, self.options),
             self.client.nodes,
@@ -251,6 +257,7 @@ class Load:
                 self.client,
                 lambda: self._note(journal),
                 lambda: register_entries(self.client, journal),
+                *beside,
             )
             found = self._create_new(journal)
             made = True
@@ -263,9 +270,12 @@ class Load:
                     self._forget(journal)
             raise
 
-    def _require_new_names(self, journal: Journal) -> None:
-        if journal.cache == self.name:
-            require_new_names(self.client, self.name, journal.storage, self.schema, [])
+    def _replaced(self, journal: Journal) -> list[str]:
+        """Return what a load that begins replaces; raises CacheExists if a name is taken."""
+        if journal.replaces:  # it has begun before
+            return journal.replaces
+        replaced = self._caches if journal.mode == "replace" else list
+        return require_new_names(self.client, self.name, journal.storage, self.schema, replaced)
 
     def _fill(self, journal: Journal, *, fresh: bool, owners: Owners | None = None) -> LoadReport:
         Filler(
@@ -277,7 +287,9 @@ class Load:
             streamer=self.options.streamer,
         ).run(fresh=fresh, owners=owners)
         manifest = manifest_of(journal, self.source)
-        views = self._views(self.name, journal) if fresh or journal.mode == "new" else {}
+        views = {}
+        if fresh or journal.mode == "new":
+            views = views_of(self.name, self.name, journal.storage, journal.schema)
         self.lease.check()
         _, _, old, _ = together(
             self.client,
@@ -288,10 +300,9 @@ class Load:
         )
         self.lease.check()
         if journal.mode == "replace":
-            self._record(old, manifest, journal)
+            # From here on it may be the only copy of the data set.
             journal.phase = "move"
-            write_journal(self.client, journal)
-            self._take_place(journal)
+            self._take_place(journal, lambda: self._record(old, manifest, journal))
             return self._report(journal)
         together(
             self.client,
@@ -301,10 +312,13 @@ class Load:
         self._drop_journal()
         return self._report(journal)
 
-    def _record(self, old: Manifest | None, manifest: Manifest, journal: Journal) -> None:
+    def _record(self, old: Manifest | None, manifest: Manifest, journal: Journal) -> Manifest:
         """Write the manifest, unless this load has done so before it was interrupted."""
-        if old is None or old.options.load != journal.load:
-            write_manifest(self.client, successor(self.client, old, manifest, journal.mode))
+        if old is not None and old.options.load == journal.load:
+            return old
+        new = successor(self.client, old, manifest, journal.mode)
+        write_manifest(self.client, new)
+        return new
 
     def _choose_partitions(self, journal: Journal) -> None:
         """Give a new cache as many partitions as fit its rows, unless a number was requested."""
@@ -328,72 +342,11 @@ class Load:
         self.lease.check()
         return create_caches(self.client, self.schema, cache, self.options, checked=checked)
 
-    def _views(self, cache: str, journal: Journal) -> dict[str, str]:
-        return views_of(self.name, cache, journal.storage, journal.schema)
-
-    def _take_place(self, journal: Journal) -> None:
-        """Copy a loaded replacement into a new cache with the data set's name.
-
-        SQL shows the replacement before the old caches are dropped, and the copy before the
-        replacement is dropped; the manifest changes along with it. Each step can be repeated after
-        a kill.
-        """
+    def _take_place(self, journal: Journal, record: Callable[[], Manifest | None]) -> None:
+        """Finish a replacement that is loaded."""
         self.unfinished = journal
-        manifest = read_manifest(self.client, self.name)
-        if manifest is not None and manifest.cache == journal.cache:
-            self._show(journal, journal.cache)
-            self.schema, layout = journal.schema, journal.storage.layout
-            self.options = replace(
-                self.options,
-                partitions=self.client.partition_count(journal.cache),
-                backups=journal.backups,
-                layout=layout,
-                index=journal.storage.index,
-                sql=journal.storage.sql,
-            )
-            drop_caches(self.client, self._replaced(journal))
-            self._create(self.name)
-            self._copy(journal, manifest)
-            require_stored(self.client, journal, replace(manifest, cache=self.name))
-            index = None if manifest.index is None else index_table(self.name)
-            self.lease.check()
-            write_manifest(self.client, replace(manifest, cache=self.name, index=index))
-        if manifest is not None:
-            self._show(journal, self.name)
-        self.lease.check()
-        drop_caches(self.client, caches_of(journal.cache, journal.storage))
-        self._drop_journal()
-
-    def _replaced(self, journal: Journal) -> list[str]:
-        """Return the caches that a replacement supersedes, or that an earlier copy of it made."""
-        return list(dict.fromkeys([*journal.replaces, *caches_of(self.name, journal.storage)]))
-
-    def _show(self, journal: Journal, cache: str) -> None:
-        """Point the SQL names of the data set to the tables of this cache."""
-        self.lease.check()
-        shown = self._views(cache, journal)
-        kinds = sql_kinds(self.client, {*journal.replaces, *shown})
-        if "TABLE" in kinds.values():
-            # A table made by others (CREATE TABLE): no view can take its name until it is gone.
-            drop_caches(self.client, self._replaced(journal))
-        gone = [name for name, kind in kinds.items() if kind == "VIEW" and name not in shown]
-        if shown or gone:
-            switch(self.client, {**shown, **dict.fromkeys(gone)}, f"{self.name}{_HELPER}")
-
-    def _copy(self, journal: Journal, manifest: Manifest) -> None:
-        entries = entries_of(manifest)
-        size = max(1, manifest.nbytes // max(1, entries))
-        sources = caches_of(journal.cache, journal.storage)
-        targets = caches_of(self.name, journal.storage)
-        for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
-            copy_entries(
-                self.client,
-                source,
-                target,
-                entry_bytes=_SLIM_BYTES if number else size,
-                entries=entries,
-                check_lease=self.lease.check,
-            )
+        Replacement(self.client, journal, self.lease).take_place(record)
+        self.unfinished = None
 
     # The end
 

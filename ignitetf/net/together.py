@@ -58,6 +58,8 @@ def together(pool: Pool, *calls: Callable[[], Any]) -> list[Any]:
     """
     if not bytes_ahead(pool):
         return [call() for call in calls]
+    if not calls:
+        return []
     first, *others = calls
     started = [_Call(call) for call in others]
     try:

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from ignitetf.errors import SchemaError
 from ignitetf.net.client import Client
+from ignitetf.net.together import together
 from ignitetf.tables.splits import Division
 from ignitetf.tables.storage import Layout, LoadFacts
 from ignitetf.tables.texts import Texts, json_text
@@ -30,6 +31,7 @@ __all__ = [
     "Manifest",
     "catalog",
     "drop_manifest",
+    "forget_manifest",
     "list_manifests",
     "read_manifest",
     "write_manifest",
@@ -147,8 +149,16 @@ def write_manifest(client: Client, manifest: Manifest) -> None:
 
 def drop_manifest(client: Client, name: str) -> None:
     """Remove a data set's manifest and journal, if they exist."""
+    together(
+        client,
+        lambda: forget_manifest(client, name),
+        lambda: catalog(client).delete(f"{name}{SEPARATOR}journal"),
+    )
+
+
+def forget_manifest(client: Client, name: str) -> None:
+    """Remove a data set's manifest if there is one."""
     catalog(client).delete(name)
-    catalog(client).delete(name + SEPARATOR + "journal")
 
 
 def list_manifests(client: Client) -> list[Manifest]:

@@ -7,10 +7,13 @@ load is running.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from ignitetf.errors import CacheNotFound, SchemaError, SqlError
 from ignitetf.net.client import Client, cache_id
+from ignitetf.net.together import together
 from ignitetf.sql import statement
 from ignitetf.tables.catalog import SEPARATOR, catalog, drop_manifest
 from ignitetf.tables.describe import find_table, resolve
@@ -25,8 +28,10 @@ __all__ = [
     "clear_cache",
     "drop_cache",
     "drop_caches",
+    "drop_found",
     "drop_sql_table",
     "drop_table",
+    "find_caches",
     "index_table",
     "remove_cache",
 ]
@@ -42,11 +47,57 @@ def caches_of(cache: str, storage: Storage) -> list[str]:
     return [cache, index_table(cache)] if storage.has_slim_table else [cache]
 
 
+@dataclass(frozen=True)
+class Parts:
+    """What goes with a cache when it is removed.
+
+    Attributes:
+        cache: Its name.
+        tables: Its tables.
+        views: The views over them.
+    """
+
+    cache: str
+    tables: Sequence[str]
+    views: Sequence[str]
+
+
+def find_parts(client: Client, cache: str) -> Parts:
+    """Return what is to be removed with a cache; raises CacheNotFound if there is none."""
+    tables, views = together(
+        client,
+        lambda: client.sql(statement("tables_of_cache"), (cache,)).fetchall(),
+        lambda: client.about("views_of_cache", (cache,)),
+    )
+    if not tables:
+        client.require_cache(cache)
+    own = [table for schema, table in tables if schema == "PUBLIC"]
+    return Parts(cache, own, [view for (view,) in views])
+
+
+def find_caches(client: Client, caches: Iterable[str]) -> list[Parts]:
+    """Return what is to be removed with those of the caches that exist."""
+
+    def find(cache: str) -> list[Parts]:
+        try:
+            return [find_parts(client, cache)]
+        except CacheNotFound:
+            return []
+
+    found = together(client, *(functools.partial(find, cache) for cache in caches))
+    return [parts for each in found for parts in each]
+
+
+def drop_found(client: Client, found: Iterable[Parts]) -> None:
+    """Remove these caches, with their tables and views."""
+    for parts in found:
+        with contextlib.suppress(CacheNotFound):
+            _remove(client, parts)
+
+
 def drop_caches(client: Client, caches: Iterable[str]) -> None:
     """Remove those of the caches that exist, with their tables."""
-    for name in caches:
-        with contextlib.suppress(CacheNotFound):
-            remove_cache(client, name)
+    drop_found(client, find_caches(client, caches))
 
 
 def drop_cache(client: Client, name: str) -> None:
@@ -94,13 +145,15 @@ def clear_cache(client: Client, name: str) -> None:
 
 def remove_cache(client: Client, cache: str) -> None:
     """Remove exactly this cache and its table; raises CacheNotFound if there is none."""
-    client.require_cache(cache)
-    rows = client.sql(statement("tables_of_cache"), (cache,)).fetchall()
-    own = [table for schema, table in rows if schema == "PUBLIC"]
-    if not own:
-        client.destroy_cache(cache)
-    for table in own:
-        drop_views(client, table)
+    _remove(client, find_parts(client, cache))
+
+
+def _remove(client: Client, parts: Parts) -> None:
+    if not parts.tables:
+        client.destroy_cache(parts.cache)
+    for view in parts.views:
+        client.sql(statement("drop_view", view=view)).close()
+    for table in parts.tables:
         drop_sql_table(client, "PUBLIC", table)
 
 

@@ -18,19 +18,33 @@ Source: Apache Ignite 2.17.0, by experiment.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from ignitetf.errors import CacheExists, IgniteTFError
 from ignitetf.net.client import Client
+from ignitetf.net.together import together
 from ignitetf.partitions import REPLICATED_PARTITIONS
 from ignitetf.sql import statement
 from ignitetf.tables.room import require_room
+from ignitetf.wire.cluster import NodeEndpoint
 
-__all__ = ["drop_views", "publish", "require_free", "rows_table", "sql_kinds", "switch"]
+__all__ = [
+    "Switch",
+    "Taken",
+    "drop_views",
+    "publish",
+    "require_free",
+    "rows_table",
+    "taken_names",
+]
+
+# `TABLE` or `VIEW`, its name, and its cache or its statement.
+Taken = tuple[str, str, str]
 
 log = logging.getLogger(__name__)
 # How long queries that still read the old rows are given to finish after a switch.
@@ -43,15 +57,21 @@ def rows_table(cache: str) -> str:
     return f"{cache}__ROWS"
 
 
-def require_free(client: Client, names: Iterable[str], own: Collection[str] = ()) -> None:
+def taken_names(client: Client, names: Iterable[str]) -> list[Taken]:
+    """Return the tables and views that have one of these names in SQL."""
+    asked = [functools.partial(client.about, "sql_name", (name, name)) for name in names]
+    return [row for rows in together(client, *asked) for row in rows]
+
+
+def require_free(client: Client, taken: Iterable[Taken], own: Collection[str] = ()) -> None:
     """Raise CacheExists if a SQL name is taken by somebody else's table or view.
 
     Args:
         client: The connection.
-        names: The names.
+        taken: What has the names.
         own: Caches whose tables and views may have these names.
     """
-    for kind, name, found in _taken(client, names):
+    for kind, name, found in taken:
         if kind == "TABLE" and found in own:
             continue
         if kind == "VIEW" and (found in map(_text, own) or not _works(client, name)):
@@ -67,11 +87,6 @@ def require_free(client: Client, names: Iterable[str], own: Collection[str] = ()
         )
 
 
-def sql_kinds(client: Client, names: Iterable[str]) -> dict[str, str]:
-    """Return `TABLE` or `VIEW` for each of these names that exists in SQL."""
-    return {name: kind for kind, name, _ in _taken(client, names)}
-
-
 def publish(client: Client, views: Mapping[str, str]) -> None:
     """Create the views of a new data set, given as a mapping of names to tables.
 
@@ -84,42 +99,93 @@ def publish(client: Client, views: Mapping[str, str]) -> None:
         client.sql(statement("create_view", view=name, table=table)).close()
 
 
-def switch(client: Client, views: Mapping[str, str | None], helper: str) -> None:
-    """Point views at other tables and wait until no query reads the previous ones.
+class Switch:
+    """Points the SQL names of a data set at other tables.
 
-    Args:
-        client: The connection.
-        views: Tables by the names of the views; None removes the view.
-        helper: Name for a table and its cache that are created and dropped here, which discards
-            cached plans.
+    Making one asks what there is and changes nothing. `run` changes the views and waits until no
+    query reads the previous tables, and `end` clears up. Each takes calls that may be under way
+    meanwhile.
+
+    Attributes:
+        blocked: Whether a table has one of the names, which no view can then take.
     """
-    if not client.has_views:
-        publish(client, {name: table for name, table in views.items() if table is not None})
-        return
-    require_room(client, helper, REPLICATED_PARTITIONS)
-    client.sql(statement("create_helper", name=helper)).close()
-    for name, table in views.items():
-        if table is None:
-            client.sql(statement("drop_view", view=name)).close()
-        else:
-            client.sql(statement("create_view", view=name, table=table)).close()
-    client.sql(statement("alter_helper", name=helper)).close()
-    _wait_for_readers(client, views)
-    # Discards plans made meanwhile.
-    client.sql(statement("drop_table", schema="PUBLIC", table=helper)).close()
+
+    def __init__(
+        self, client: Client, shown: Mapping[str, str], names: Iterable[str], helper: str
+    ) -> None:
+        """Prepare a switch.
+
+        Args:
+            client: The connection.
+            shown: Tables by the names that SQL is to have.
+            names: Names that the data set may have had; the views that are left over are removed.
+            helper: Name for a table and its cache that are created and dropped here, which
+                discards cached plans.
+
+        Raises:
+            ServerOverloaded: The node has no room for the helper.
+        """
+        self._client, self._shown, self._helper = client, shown, helper
+        self._nodes: Sequence[NodeEndpoint] = ()
+        # Whether something is to be shown is known; whether something is to be removed is not.
+        first = [self._look] if shown else []
+        taken, *_ = together(client, lambda: taken_names(client, {*names, *shown}), *first)
+        kinds = {name: kind for kind, name, _ in taken}
+        self.blocked = "TABLE" in kinds.values()
+        self._gone = [n for n, kind in kinds.items() if kind == "VIEW" and n not in shown]
+        if self._gone and not shown:
+            self._look()
+
+    def run(self, *beside: Callable[[], Any]) -> list[Any]:
+        """Change the views; returns, once no query reads the previous tables, what the calls do."""
+        if not self._has_helper:
+            _, *found = together(self._client, self._publish, *beside)
+            return found
+        _, _, *found = together(self._client, self._make_helper, self._change, *beside)
+        self._client.sql(statement("alter_helper", name=self._helper)).close()
+        _wait_for_readers(self._client, self._nodes, [*self._shown, *self._gone])
+        return found
+
+    def end(self, *beside: Callable[[], Any]) -> list[Any]:
+        """Discard the plans made meanwhile; returns what the other calls return."""
+        _, *found = together(self._client, self._drop_helper, *beside)
+        return found
+
+    @property
+    def _has_helper(self) -> bool:
+        return bool(self._shown or self._gone) and self._client.has_views
+
+    def _look(self) -> None:
+        if not self._client.has_views:
+            return
+        self._nodes, _ = together(
+            self._client,
+            self._client.nodes,
+            lambda: require_room(self._client, self._helper, REPLICATED_PARTITIONS),
+        )
+
+    def _publish(self) -> None:
+        publish(self._client, self._shown)
+
+    def _make_helper(self) -> None:
+        self._client.sql(statement("create_helper", name=self._helper)).close()
+
+    def _change(self) -> None:
+        for name, table in self._shown.items():
+            self._client.sql(statement("create_view", view=name, table=table)).close()
+        for name in self._gone:
+            self._client.sql(statement("drop_view", view=name)).close()
+
+    def _drop_helper(self) -> None:
+        if self._has_helper:
+            text = statement("drop_table", schema="PUBLIC", table=self._helper)
+            self._client.sql(text).close()
 
 
 def drop_views(client: Client, table: str) -> None:
     """Drop the views that show a table."""
     for (name,) in client.about("views_of_table", (table,)):
         client.sql(statement("drop_view", view=name)).close()
-
-
-def _taken(client: Client, names: Iterable[str]) -> list[tuple[str, str, str]]:
-    found: list[tuple[str, str, str]] = []
-    for name in names:
-        found += client.about("sql_name", (name, name))
-    return found
 
 
 def _text(cache: str) -> str:
@@ -135,21 +201,22 @@ def _works(client: Client, view: str) -> bool:
     return True
 
 
-def _wait_for_readers(client: Client, names: Iterable[str]) -> None:
+def _wait_for_readers(client: Client, nodes: Sequence[NodeEndpoint], names: Iterable[str]) -> None:
     """Wait for running queries, on every node, that may read a view's previous table."""
     names = [name.upper() for name in names]
     deadline = time.monotonic() + READERS_S
     with contextlib.ExitStack() as stack, contextlib.suppress(IgniteTFError):
-        nodes = [stack.enter_context(node) for node in _each_node(client)]
-        waiting = {node: _queries(node, names) for node in nodes}
+        clients = [stack.enter_context(each) for each in _each_node(client, nodes)]
+        waiting = {each: _queries(each, names) for each in clients}
         while any(waiting.values()) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
             waiting = {n: ids & _queries(n, names) for n, ids in waiting.items() if ids}
 
 
-def _each_node(client: Client) -> Iterator[contextlib.AbstractContextManager[Client]]:
+def _each_node(
+    client: Client, nodes: Sequence[NodeEndpoint]
+) -> Iterator[contextlib.AbstractContextManager[Client]]:
     """Yield a client for each node, as a node only lists its own queries."""
-    nodes = client.nodes()
     if len(nodes) < 2:
         yield contextlib.nullcontext(client)
         return

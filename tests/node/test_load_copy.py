@@ -35,6 +35,7 @@ def columns(client, name):
 
 def copied(client, source, target, **options):
     entry_bytes, entries = options.pop("size")
+    options |= {"partitions": client.partition_count(source)}
     copy_entries(client, source, target, entry_bytes=entry_bytes, entries=entries, **options)
 
 

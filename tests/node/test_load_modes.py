@@ -321,12 +321,12 @@ def test_an_interrupted_replacement_resumes(client, cache_name, noted_often):
     assert manifest.checksum == checksum_of(client, cache_name)
 
 
-@pytest.mark.parametrize("place", ["_create", "copy"])
+@pytest.mark.parametrize("place", ["create", "copy"])
 def test_a_replacement_that_dies_while_it_takes_its_name_is_finished_later(
     client, cache_name, monkeypatch, place
 ):
     """The manifest names the replacement until the copy is whole."""
-    from ignitetf.load import run
+    from ignitetf.load import copy, replacement
 
     load_dataset(arrays(100), cache_name, client=client, partitions=4)
 
@@ -335,16 +335,9 @@ def test_a_replacement_that_dies_while_it_takes_its_name_is_finished_later(
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         if place == "copy":
-            patch.setattr(run, "copy_entries", die)
+            patch.setattr(copy, "unwrapped", die)
         else:
-            real = run.Load._create
-            patch.setattr(
-                run.Load,
-                "_create",
-                lambda self, cache, **rest: (
-                    die() if cache == self.name else real(self, cache, **rest)
-                ),
-            )
+            patch.setattr(replacement, "create_caches", die)
         load_dataset(source(seed=6), cache_name, client=client, if_exists="replace")
     assert len(contents(client, cache_name)) == 3000
     load_dataset(source(seed=6), cache_name, client=client, if_exists="resume")
@@ -358,14 +351,14 @@ def test_a_replacement_that_dies_while_it_takes_its_name_is_finished_later(
 def test_a_replacement_that_somebody_removed_is_loaded_again(
     client, cache_name, monkeypatch, gone, if_exists
 ):
-    from ignitetf.load import run
+    from ignitetf.load import copy
 
     def die(*args, **kwargs):
         raise KeyboardInterrupt
 
     load_dataset(arrays(100), cache_name, client=client, partitions=4)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(run, "copy_entries", die)
+        patch.setattr(copy, "unwrapped", die)
         load_dataset(source(seed=6), cache_name, client=client, if_exists="replace")
     staging = read_manifest(client, cache_name).cache
     for name in (staging, cache_name) if gone == "both" else (staging,):

@@ -1,0 +1,183 @@
+"""`Replacement`: a loaded replacement takes the place of the data set that it replaces.
+
+run -> **replacement** -> copy, views, caches
+
+Ignite cannot rename a cache, so what was loaded into a cache beside the data set's is copied into a
+new one with its name. SQL shows the replacement before the old caches are dropped, and the copy
+before the replacement is dropped; the manifest changes along with it. Each step can be repeated
+after a kill:
+
+- The manifest names the replacement before SQL shows it, since only then a later load knows that
+  it is no remains of a failed one.
+- The journal says that the replacement has only to be moved before the manifest names the copy,
+  which from then on is all that says so.
+- Whether SQL or the manifest shows the copy first does not matter: until the manifest names it, it
+  is made anew.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from ignitetf.errors import ServerOverloaded
+from ignitetf.load.copy import copy_entries
+from ignitetf.load.data_set import create_caches, require_room_for_caches, views_of
+from ignitetf.load.finish import entries_of, require_stored
+from ignitetf.load.journal import Journal, drop_journal, write_journal
+from ignitetf.load.options import LoadOptions
+from ignitetf.net.client import Client
+from ignitetf.net.together import together
+from ignitetf.tables.catalog import Manifest, write_manifest
+from ignitetf.tables.lease import Lease
+from ignitetf.tables.removal import caches_of, drop_caches, drop_found, find_caches, index_table
+from ignitetf.tables.views import Switch
+
+__all__ = ["Replacement"]
+
+_HELPER: Final = "__SWITCH"
+# Assumed bytes of a row in a slim table, from which the page size of a copy follows.
+_SLIM_BYTES: Final = 200
+
+
+@dataclass(frozen=True)
+class _Copied:
+    """How the copy is stored.
+
+    Attributes:
+        options: Its options.
+        partitions: Their number of partitions.
+        roomy: Whether there is known to be room for it.
+    """
+
+    options: LoadOptions
+    partitions: int
+    roomy: bool
+
+
+class Replacement:
+    """A replacement that is loaded, and whose rows are whole.
+
+    Args:
+        client: The connection.
+        journal: Of its load.
+        lease: The lease on the data set, already held.
+    """
+
+    def __init__(self, client: Client, journal: Journal, lease: Lease) -> None:
+        self._client, self._journal, self._lease = client, journal, lease
+        self._name = journal.name
+        self._staging = caches_of(journal.cache, journal.storage)
+        self._final = caches_of(journal.name, journal.storage)
+        # What it supersedes, or an earlier copy of it has made.
+        self._superseded = list(dict.fromkeys([*journal.replaces, *self._final]))
+
+    def _switch_to(self, cache: str) -> Switch:
+        """Prepare to let SQL show `cache`."""
+        shown = views_of(self._name, cache, self._journal.storage, self._journal.schema)
+        return Switch(self._client, shown, self._journal.replaces, f"{self._name}{_HELPER}")
+
+    def take_place(self, record: Callable[[], Manifest | None]) -> None:
+        """Let it take the place of what the journal says it replaces.
+
+        Args:
+            record: Stores its manifest, unless there is one, and returns what is stored then: the
+                replacement's, or that of a copy which is whole.
+        """
+        manifest, switch = together(
+            self._client, record, lambda: self._switch_to(self._journal.cache)
+        )
+        if manifest is None:  # someone has removed the data set
+            remains = find_caches(self._client, self._staging)
+        else:
+            switch = self._shown_by_name(manifest, switch)
+            (remains,) = switch.end(lambda: find_caches(self._client, self._staging))
+        self._lease.check()
+        drop_found(self._client, remains)
+        drop_journal(self._client, self._name)
+
+    def _shown_by_name(self, manifest: Manifest, switch: Switch) -> Switch:
+        """Make the copy, unless the manifest names it already, and let SQL show it."""
+        if manifest.cache != self._journal.cache:
+            switch = self._switch_to(self._name)
+            self._lease.check()
+            switch.run()
+            return switch
+        self._copy(manifest, self._show(switch))
+        index = None if manifest.index is None else index_table(self._name)
+        final = replace(manifest, cache=self._name, index=index)
+        _, switch = together(
+            self._client,
+            lambda: require_stored(self._client, self._journal, final),
+            lambda: self._switch_to(self._name),
+        )
+        self._lease.check()
+        switch.run(lambda: write_manifest(self._client, final))
+        return switch
+
+    def _show(self, switch: Switch) -> _Copied:
+        """Let SQL show it, and drop what it replaces; returns how the copy is made."""
+        self._lease.check()
+        if switch.blocked:
+            # A table made by others (CREATE TABLE): no view can take its name until it is gone.
+            drop_caches(self._client, self._superseded)
+        self._journal.phase = "move"
+        partitions, _ = switch.run(
+            lambda: self._client.partition_count(self._journal.cache),
+            lambda: write_journal(self._client, self._journal),
+        )
+        options = self._options(partitions)
+        old, roomy = switch.end(
+            lambda: find_caches(self._client, self._superseded),
+            lambda: self._has_room(options),
+        )
+        self._lease.check()
+        drop_found(self._client, old)
+        return _Copied(options, partitions, roomy=roomy)
+
+    def _options(self, partitions: int) -> LoadOptions:
+        storage = self._journal.storage
+        return LoadOptions(
+            partitions,
+            self._journal.backups,
+            storage.layout,
+            storage.index,
+            limit=None,
+            sql=storage.sql,
+        )
+
+    def _has_room(self, options: LoadOptions) -> bool:
+        """Whether there is room for the copy even beside what is still to be dropped."""
+        try:
+            require_room_for_caches(self._client, self._journal.schema, self._name, options)
+        except ServerOverloaded:
+            return False
+        return True
+
+    def _copy(self, manifest: Manifest, copied: _Copied) -> None:
+        """Make the caches with the name of the data set, and copy all entries into them."""
+        entries = entries_of(manifest)
+        size = max(1, manifest.nbytes // max(1, entries))
+        copy = functools.partial(
+            copy_entries,
+            self._client,
+            partitions=copied.partitions,
+            entries=entries,
+            check_lease=self._lease.check,
+        )
+        (rows, *slim), (rows_to, *slim_to) = self._staging, self._final
+        copy(rows, rows_to, entry_bytes=size, make=lambda: self._make(copied))
+        for table, table_to in zip(slim, slim_to, strict=True):
+            copy(table, table_to, entry_bytes=_SLIM_BYTES)
+
+    def _make(self, copied: _Copied) -> None:
+        self._lease.check()
+        create_caches(
+            self._client,
+            self._journal.schema,
+            self._name,
+            copied.options,
+            checked=copied.roomy,
+        )

@@ -1,0 +1,50 @@
+"""How many round trips follow one another, whatever each of them takes."""
+
+import contextlib
+import threading
+
+from ignitetf.net.channel import Channel
+
+_APART = ("ignitetf-lease",)  # threads that nobody waits for
+
+
+class RoundTrips:
+    """Counts them: a request belongs to the round trip after that of the last answer before it.
+
+    Attributes:
+        count: Round trips of which at least one answer came.
+    """
+
+    def __init__(self):
+        self.count = 0
+        self._sent, self._lock = {}, threading.Lock()
+
+    def sent(self, request):
+        with self._lock:
+            self._sent[request] = self.count + 1
+
+    def received(self, request):
+        with self._lock:
+            self.count = max(self.count, self._sent.pop(request, 0))
+
+
+@contextlib.contextmanager
+def counted(monkeypatch):
+    """Count those of all connections during the block."""
+    trips, send, receive = RoundTrips(), Channel.send, Channel.receive
+
+    def sending(self, op, *buffers):
+        number = send(self, op, *buffers)
+        if threading.current_thread().name not in _APART:
+            trips.sent((self, number))
+        return number
+
+    def receiving(self, number, **options):
+        answer = receive(self, number, **options)
+        trips.received((self, number))
+        return answer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Channel, "send", sending)
+        patch.setattr(Channel, "receive", receiving)
+        yield trips

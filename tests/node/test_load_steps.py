@@ -1,0 +1,161 @@
+"""A load that replaces: killed at any of its steps it can be repeated, and the steps are few."""
+
+import threading
+
+import numpy as np
+import pytest
+from helpers.distant import Distant
+from helpers.round_trips import counted
+
+from ignitetf.errors import ConnectError, LoadInterrupted
+from ignitetf.load import data_set, replacement, run
+from ignitetf.load.journal import read_journal
+from ignitetf.load.loader import load_dataset
+from ignitetf.net.channel import Channel
+from ignitetf.net.client import connect
+from ignitetf.read.rows import open_rows
+from ignitetf.tables import catalog, removal, views
+from ignitetf.tables.catalog import SEPARATOR, read_manifest
+from ignitetf.wire.codes import OpCode
+
+pytestmark = pytest.mark.node
+
+ROWS = 40
+LAYOUTS = {"rows": {}, "slim table": {"layout": "blocks", "index": ("LABEL",)}}
+CHANGES = {
+    OpCode.CACHE_PUT,
+    OpCode.CACHE_PUT_ALL,
+    OpCode.CACHE_REMOVE_KEY,
+    OpCode.CACHE_DESTROY,
+}
+WORDS = (b"CREATE ", b"DROP ", b"ALTER ")
+VIEWS = "SELECT NAME FROM SYS.VIEWS WHERE SCHEMA = 'PUBLIC'"
+
+
+def rows(start):
+    return {"IMAGE": np.zeros((ROWS, 4), np.uint8), "LABEL": np.arange(start, start + ROWS)}
+
+
+def forwards(pool, *calls):
+    return [call() for call in calls]
+
+
+def backwards(pool, *calls):
+    return [call() for call in reversed(calls)][::-1]
+
+
+class Death:
+    """The process dies before a request that changes something, the `at`th of them.
+
+    Attributes:
+        changes: How many there were.
+    """
+
+    def __init__(self, patch, client, at):
+        self.changes, self.dead = 0, False
+        send = Channel.send
+
+        def sending(channel, op, *buffers):
+            # Those of the test itself go on.
+            if channel.settings is not client.settings:
+                return send(channel, op, *buffers)
+            if self.dead:
+                raise ConnectError("dead")
+            if op in CHANGES or (
+                op == OpCode.QUERY_SQL_FIELDS
+                and any(word in b"".join(map(bytes, buffers)) for word in WORDS)
+            ):
+                self.changes += 1
+                if self.changes == at:
+                    self.dead = True
+                    if threading.current_thread() is threading.main_thread():
+                        raise KeyboardInterrupt
+                    raise ConnectError("dead")
+            return send(channel, op, *buffers)
+
+        patch.setattr(Channel, "send", sending)
+
+
+@pytest.fixture
+def dying(client, monkeypatch):
+    """Run a load in a client that dies; gives how many changes it would have made, at least."""
+
+    def run_until(at, order, *args, **options):
+        with (
+            connect(settings=client.settings.replace(idle_timeout_s=0.1)) as other,
+            monkeypatch.context() as patch,
+        ):
+            for module in (data_set, replacement, run, catalog, removal, views):
+                patch.setattr(module, "together", order)
+            death = Death(patch, other, at)
+            try:
+                load_dataset(*args, client=other, **options)
+            except (KeyboardInterrupt, LoadInterrupted):
+                assert death.dead
+            finally:
+                death.dead = True
+        return death.changes
+
+    return run_until
+
+
+def labels(client, name):
+    batches = open_rows(name, client=client, shard=(0, 1)).batches()
+    found = np.sort(np.concatenate([batch["val"]["LABEL"] for batch in batches]))
+    return int(found[0]), len(found), int(found[-1])
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("layout", "order", "if_exists"),
+    [
+        ("rows", forwards, "resume"),
+        ("rows", backwards, "replace"),
+        ("slim table", forwards, "replace"),
+        ("slim table", backwards, "resume"),
+    ],
+)
+def test_a_replacement_that_is_killed_at_any_step(
+    client, cache_name, dying, layout, order, if_exists
+):
+    """What goes together is sent in either order; each kill comes before one more change."""
+    options = {"partitions": 2, **LAYOUTS[layout]}
+    load_dataset(rows(0), cache_name, client=client, **options)
+    old = 0
+    for at in range(1, 100):
+        new = at * 1000
+        changes = dying(at, order, rows(new), cache_name, if_exists="replace", **options)
+        catalog.catalog(client).delete(f"{cache_name}{SEPARATOR}lease")
+        whole = [(start, ROWS, start + ROWS - 1) for start in (old, new)]
+        assert labels(client, cache_name) in whole, at
+        found = client.sql(f"SELECT MIN(LABEL), COUNT(*), MAX(LABEL) FROM {cache_name}").fetchall()
+        assert found[0] in whole, at
+        if changes < at:
+            break
+        begun = read_journal(client, cache_name) is not None
+        how = if_exists if begun else "replace"
+        load_dataset(rows(new), cache_name, client=client, if_exists=how, **options)
+        assert labels(client, cache_name) == whole[1]
+        manifest = read_manifest(client, cache_name)
+        assert (manifest.cache, read_journal(client, cache_name)) == (cache_name, None)
+        names = [cache_name, *[f"{cache_name}_INDEX"] * (layout != "rows")]
+        assert [n for n in client.cache_names() if n.startswith(cache_name)] == names
+        shown = [view for (view,) in client.sql(VIEWS).fetchall() if view.startswith(cache_name)]
+        assert sorted(shown) == names
+        old = new
+    assert 15 < at < 40
+
+
+@pytest.mark.parametrize(("if_exists", "most"), [("error", 12), ("replace", 27)])
+def test_the_round_trips_of_a_load_are_few(client, cache_name, monkeypatch, if_exists, most):
+    with (
+        Distant(client.settings.addresses[0], 0.02) as proxy,
+        connect(settings=client.settings.replace(addresses=(proxy.address,))) as far,
+    ):
+        far.cache_names()  # the first request tells the distance
+        if if_exists == "replace":
+            load_dataset(rows(0), cache_name, client=far, partitions=8)
+        with counted(monkeypatch) as trips:
+            load_dataset(rows(1), cache_name, client=far, partitions=8, if_exists=if_exists)
+    assert 5 < trips.count <= most
+    assert labels(client, cache_name) == (1, ROWS, ROWS)
