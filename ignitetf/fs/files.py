@@ -19,13 +19,13 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ignitetf.errors import IgniteTFError
 from ignitetf.fs.chunks import ContentReader, ContentWriter, as_bytes
-from ignitetf.fs.meta import Transaction
+from ignitetf.fs.meta import Begun, Transaction
 from ignitetf.fs.oserrors import os_errors
 from ignitetf.fs.path import os_error, parts
 from ignitetf.fs.records import (
@@ -39,6 +39,7 @@ from ignitetf.fs.records import (
     new_id,
 )
 from ignitetf.fs.tree import Conditions, Found, Stale
+from ignitetf.net.together import together
 
 if TYPE_CHECKING:
     from ignitetf.fs.store import Store
@@ -118,9 +119,11 @@ class FileWriter:
             if not final and self._published == self._content.size:
                 return
             self._reserve(max(1, self._content.chunks))
-            self._content.flush()
-            if not self._dropped:
-                self._store.tree.settled((), lambda: self._publish(final, dict(attributes or {})))
+            with _begun_during(self._store, self._content.flush) as begun:
+                if not self._dropped:
+                    self._store.tree.settled(
+                        (), lambda: self._publish(begun, final, dict(attributes or {}))
+                    )
             if self._dropped and final:
                 self._remove_content()
 
@@ -215,8 +218,8 @@ class FileWriter:
             self._failure = error
             raise
 
-    def _publish(self, final: bool, attributes: dict[str, str]) -> None:
-        key = self._store.meta.transact(lambda t: self._show(t, final, attributes))
+    def _publish(self, begun: Begun, final: bool, attributes: dict[str, str]) -> None:
+        key = self._store.meta.transact(lambda t: self._show(t, final, attributes), begun)
         if key is not None:
             # Renamed in the meantime: the next try uses the new key.
             self._key, self._directory_id = key, key.partition("/")[0]
@@ -327,6 +330,14 @@ class FileWriter:
         self._store.leases.writer_ended(self._lease)
 
 
+@contextlib.contextmanager
+def _begun_during(store: Store, flush: Callable[[], None]) -> Iterator[Begun]:
+    """Begin a transaction while content is stored; the block runs when all of it is."""
+    with contextlib.closing(Begun(store.meta)) as begun:
+        together(store.client, flush, begun.begin)
+        yield begun
+
+
 def close_together(
     store: Store,
     writers: Sequence[tuple[FileWriter, Mapping[str, str]]],
@@ -355,13 +366,17 @@ def close_together(
             for writer, attributes in ordered:
                 writer._show(transaction, True, dict(attributes))
 
-        store.meta.transact(show)
+        store.meta.transact(show, begun)
+
+    def flush() -> None:
+        for writer, _ in ordered:
+            writer._reserve(max(1, writer._content.chunks))
+            writer._content.flush()
 
     with contextlib.ExitStack() as guards:
         for writer, _ in ordered:
             guards.enter_context(writer._guarded())
-            writer._reserve(max(1, writer._content.chunks))
-            writer._content.flush()
+        begun = guards.enter_context(_begun_during(store, flush))
         store.tree.settled((), attempt)
     for writer, _ in ordered:
         writer._published = writer._content.size

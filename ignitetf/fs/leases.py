@@ -23,6 +23,7 @@ from typing import Any, Final
 from ignitetf.errors import IgniteTFError
 from ignitetf.fs.meta import MetaCache
 from ignitetf.fs.records import encode, lease_key, reader_key
+from ignitetf.net.together import unawaited
 from ignitetf.owner import has_ended, machine, started
 from ignitetf.threads import held, start
 
@@ -179,8 +180,11 @@ class Leases:
             others = {content for other in self._readers.values() for content in other.contents}
         if lease is not None and lease.beaten:
             keys = [reader_key(c, self._reader) for c in lease.contents if c not in others]
-            with contextlib.suppress(IgniteTFError):
-                self._meta.remove(keys)
+            unawaited(self._meta.client, lambda: self._remove(keys))
+
+    def _remove(self, keys: list[str]) -> None:
+        with contextlib.suppress(IgniteTFError):
+            self._meta.remove(keys)
 
     def garbage_made(self) -> None:
         """Note that this process left garbage, which the thread reclaims after the grace period."""

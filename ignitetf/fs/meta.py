@@ -14,6 +14,8 @@ Lucene classes, which are an optional part of it.
 from __future__ import annotations
 
 import contextlib
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, TypeVar
 
@@ -35,12 +37,14 @@ from ignitetf.wire.requests import (
     transaction_start_request,
 )
 
-__all__ = ["MetaCache", "Transaction", "metadata_spec"]
+__all__ = ["Begun", "MetaCache", "Transaction", "metadata_spec"]
 
 T = TypeVar("T")
 
 TABLE: Final = "ENTRY"
 _LOCK_TIMEOUT_MS: Final = 10_000
+# For so long after its begin a transaction has enough of that time left.
+_BEGUN_S: Final = 2.0
 _RANGE_PAGE: Final = 16_384
 _WHAT: Final = "the file system's metadata"
 
@@ -225,21 +229,24 @@ class MetaCache:
             channel.close()
             raise
 
-    def transact(self, work: Callable[[Transaction], T]) -> T:
+    def transact(self, work: Callable[[Transaction], T], begun: Begun | None = None) -> T:
         """Run work in a pessimistic transaction and commit it, retrying after a rollback.
 
         Args:
             work: Reads, which lock what they read, followed by writes. It may run several times;
                 `transaction.unsettled` says whether its effect may already be stored. An
                 exception rolls back.
+            begun: A transaction that was begun for the first try.
         """
         unsettled = False
 
         def once(earlier: IgniteTFError | None) -> T:
             nonlocal unsettled
-            channel = self.client.acquire()
+            transaction = None if begun is None else begun.take()
+            channel = self.client.acquire() if transaction is None else transaction.channel
             try:
-                transaction = Transaction(self, channel, earlier if unsettled else None)
+                if transaction is None:
+                    transaction = Transaction(self, channel, earlier if unsettled else None)
                 try:
                     result = work(transaction)
                     transaction.write()
@@ -268,16 +275,17 @@ class Transaction:
     together: each costs one round trip, however many keys there are.
 
     Attributes:
+        channel: The connection.
         earlier: The error that ended an earlier try of the same work during its commit, else
             None.
         unsettled: Whether an earlier try may have been committed, wholly or in part.
     """
 
     def __init__(self, cache: MetaCache, channel: Channel, earlier: IgniteTFError | None) -> None:
+        self.channel = channel
         self.earlier = earlier
         self.unsettled = earlier is not None
         self._cache = cache
-        self._channel = channel
         self._seen: dict[str, bytes | None] = {}  # None for a key without a value
         self._written: dict[str, bytes | None] = {}  # None for a key that is removed
         body = self._call(OpCode.TX_START, transaction_start_request(_LOCK_TIMEOUT_MS))
@@ -285,7 +293,7 @@ class Transaction:
 
     def _call(self, op: OpCode, body: bytes) -> memoryview:
         self._cache.round_trips += 1
-        return self._channel.call(op, body)
+        return self.channel.call(op, body)
 
     def _batch(self, items: list[bytes]) -> bytes:
         return batch_request(self._cache.id, items, transaction=self._id)
@@ -326,9 +334,9 @@ class Transaction:
         """Send requests at once; the first error comes when all of them are answered."""
         self._cache.round_trips += bool(requests)
         failures = []
-        for number in [self._channel.send(*request) for request in requests]:
+        for number in [self.channel.send(*request) for request in requests]:
             try:
-                self._channel.receive(number)
+                self.channel.receive(number)
             except ServerError as error:
                 failures.append(error)
         if failures:
@@ -338,11 +346,58 @@ class Transaction:
         """Commit or roll back; if the connection is broken, the node rolls back by itself."""
         if commit:
             self._call(OpCode.TX_END, transaction_end_request(self._id, commit=True))
-        elif not self._channel.closed:
+        elif not self.channel.closed:
             try:
                 self._call(OpCode.TX_END, transaction_end_request(self._id, commit=False))
             except IgniteTFError:
-                self._channel.close()
+                self.channel.close()
+
+
+class Begun:
+    """A transaction that is begun while its work is prepared, which saves a round trip.
+
+    It holds no locks. `close` gives it up unless it was taken.
+    """
+
+    def __init__(self, cache: MetaCache) -> None:
+        self._cache = cache
+        self._lock = threading.Lock()
+        self._closed = False
+        self._since = 0.0
+        self._found: Transaction | None = None
+
+    def begin(self) -> None:
+        """Begin it, if that is possible; else the work begins one of its own."""
+        since = time.monotonic()
+        with contextlib.suppress(IgniteTFError):
+            channel = self._cache.client.acquire()
+            try:
+                found = Transaction(self._cache, channel, None)
+            except BaseException:
+                channel.close()
+                raise
+            with self._lock:
+                if not self._closed:
+                    self._since, self._found = since, found
+                    return
+            channel.close()
+
+    def take(self) -> Transaction | None:
+        """Return the transaction, once, unless it is so old that its time may pass."""
+        with self._lock:
+            found, self._found = self._found, None
+        if found is not None and time.monotonic() - self._since > _BEGUN_S:
+            found.channel.close()  # then the node rolls back
+            return None
+        return found
+
+    def close(self) -> None:
+        """Give it up."""
+        with self._lock:
+            self._closed = True
+            found, self._found = self._found, None
+        if found is not None:
+            found.channel.close()
 
 
 def metadata_spec(name: str, backups: int, data_region: str | None) -> CacheSpec:

@@ -3,9 +3,9 @@
 pool -> **distance** -> load, fs, results
 
 Who waits for an answer before the next request gets one answer for each round trip. So on a distant
-link so many bytes are under way that they fill it: a gigabyte for each second of the round trip, up
-to a limit of memory that is a setting. The round trip is the time of the quickest request so far,
-which costs no request of its own.
+link so many bytes are under way that they fill it: two gigabytes for each second of the round trip,
+since what waits on the node for its turn counts too, up to a limit of memory that is a setting. The
+round trip is the time of the quickest request so far, which costs no request of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["FAR_S", "bytes_ahead", "times"]
 
 # A link on which a request takes so long counts as distant.
 FAR_S: Final = 0.005
-_BYTES_A_SECOND: Final = 1e9
+_BYTES_A_SECOND: Final = 2e9
 
 
 def bytes_ahead(pool: Pool) -> int:

@@ -24,6 +24,8 @@ _MOST_CONNECTIONS: Final = 8
 _CONNECTION_BYTES: Final = 8 << 20
 # So many unanswered requests are a sign that more follow.
 _DEEP: Final = 4
+# Connections that are left for other requests meanwhile, like those of a transaction.
+_LEFT: Final = 1
 
 
 class Lines:
@@ -78,10 +80,9 @@ class Lines:
     def _next_line(self) -> Pipeline:
         """Return the line with the fewest requests, a new one if a connection is there for it."""
         if len(self._order) >= _DEEP and len(self._lines) < self._most:
-            idle = self._client.idle_count
-            if idle:
+            if self._client.idle_count > _LEFT:
                 self._lines.append(Pipeline(self._client))
             elif not self._opening:
                 self._opening = True
-                open_ahead(self._client, self._most - len(self._lines))
+                open_ahead(self._client, self._most - len(self._lines) + _LEFT)
         return min(self._lines, key=len)

@@ -17,7 +17,7 @@ from ignitetf.net.distance import bytes_ahead
 from ignitetf.net.pool import Pool
 from ignitetf.threads import start
 
-__all__ = ["open_ahead", "together"]
+__all__ = ["open_ahead", "together", "unawaited"]
 
 
 class _Call:
@@ -69,6 +69,14 @@ def together(pool: Pool, *calls: Callable[[], Any]) -> list[Any]:
         for call in started:
             call.wait()
         raise
+
+
+def unawaited(pool: Pool, call: Callable[[], Any]) -> None:
+    """Make a call that nothing depends on; on a distant link nobody waits for it."""
+    if bytes_ahead(pool):
+        _Call(call)
+    else:
+        call()
 
 
 def open_ahead(pool: Pool, count: int) -> None:

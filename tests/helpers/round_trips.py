@@ -5,7 +5,7 @@ import threading
 
 from ignitetf.net.channel import Channel
 
-_APART = ("ignitetf-lease",)  # threads that nobody waits for
+_APART = ("ignitetf-lease", "igfs-leases")  # threads that nobody waits for
 
 
 class RoundTrips:

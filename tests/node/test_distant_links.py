@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 from helpers.distant import Distant
+from helpers.round_trips import counted
 
 from ignitetf.explore.verify import verify
 from ignitetf.fs.store import Store
@@ -70,6 +71,23 @@ def test_a_file_has_as_many_chunks_in_flight_as_the_limit_allows(far, monkeypatc
     limit = max(6, ahead_bytes >> 20)
     for most in unanswered.values():
         assert min(limit, 20) <= most <= limit + 1
+
+
+def test_a_small_file_takes_few_round_trips(far, monkeypatch):
+    with contextlib.closing(Store(far, "DISTANT")) as store:
+        for _ in range(2):  # of the second the connections are open
+            with counted(monkeypatch) as trips, store.writing("/small") as writer:
+                writer.write(memoryview(b"content"))
+        # Where it is to be, its lease, its chunk and the begin of a transaction, its locks, its
+        # entry, the end of the transaction.
+        assert trips.count == 6
+        with (
+            counted(monkeypatch) as trips,
+            contextlib.closing(store.open_read("/small")) as reader,
+        ):
+            assert reader.read(0, 10) == b"content"
+        assert trips.count == 2
+        store.remove("/small")
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """Laws of the file system's store, on a real node."""
 
+import contextlib
 import errno
 import itertools
 import os
@@ -154,8 +155,8 @@ def test_what_was_committed_before_an_interruption_stays(store, monkeypatch, err
     }
     transact = store.meta.transact
 
-    def interrupted(work):
-        transact(work)
+    def interrupted(work, begun):
+        transact(work, begun)
         monkeypatch.undo()
         if moved:
             store.rename("/f", "/g")
@@ -609,3 +610,53 @@ def test_a_store_whose_node_was_started_again_is_empty_and_works(client, store, 
     with pytest.raises(OSError, match="dead"):
         writer.close()
     assert check(store, repair=True).ok
+
+
+def transactions(client):
+    return client.sql("SELECT COUNT(*) FROM SYS.TRANSACTIONS").fetchall()[0][0]
+
+
+def none_left(client):
+    until = time.monotonic() + 5
+    while transactions(client) and time.monotonic() < until:
+        time.sleep(0.02)
+    return transactions(client) == 0
+
+
+def test_a_transaction_that_was_begun_is_taken_once_or_ends(client, store, monkeypatch):
+    with contextlib.closing(meta.Begun(store.meta)) as begun:
+        assert begun.take() is None
+        begun.begin()
+        assert transactions(client) == 1
+        store.meta.transact(lambda transaction: transaction.put({"key": b"1"}), begun)
+        assert store.meta.get("key") == b"1" and none_left(client)
+        assert begun.take() is None
+    begun.begin()  # closed meanwhile
+    assert none_left(client)
+    with contextlib.closing(meta.Begun(store.meta)) as begun:
+        begun.begin()
+    assert begun.take() is None and none_left(client)
+    with contextlib.closing(meta.Begun(store.meta)) as begun, monkeypatch.context() as patch:
+        begun.begin()
+        patch.setattr(meta, "_BEGUN_S", -1.0)  # its time may pass amid the work
+        assert begun.take() is None and none_left(client)
+    store.meta.remove(["key"])
+
+
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_a_file_that_cannot_be_stored_leaves_no_transaction(client, store, monkeypatch, error):
+    from ignitetf.fs.chunks import ContentWriter
+
+    write(store, "/f", b"old")
+    flush = ContentWriter.flush
+
+    def fails(content):
+        flush(content)
+        raise error
+
+    with pytest.raises(error), monkeypatch.context() as patch, store.writing("/f") as writer:
+        writer.write(memoryview(b"new"))
+        patch.setattr(ContentWriter, "flush", fails)
+    assert none_left(client)
+    assert read(store, "/f") == b"old"
+    consistent(store)

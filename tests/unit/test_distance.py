@@ -27,7 +27,7 @@ def test_on_a_near_link_and_before_the_first_request_nothing_more_is_under_way(q
 def test_more_is_under_way_the_farther_it_is_up_to_the_limit(one_s, other_s, limit):
     near, far = sorted((one_s, other_s))
     assert bytes_ahead(pool(near, limit)) <= bytes_ahead(pool(far, limit)) <= limit
-    assert bytes_ahead(pool(near)) == min(128 << 20, int(near * 1e9))
+    assert bytes_ahead(pool(near)) == min(128 << 20, int(near * 2e9))
 
 
 @given(st.floats(FAR_S, 10.0), st.integers(1, 1 << 30), st.integers(1, 4), st.integers(4, 64))
