@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from ignitetf.errors import SchemaError, ServerError
 from ignitetf.net.pool import Pool
+from ignitetf.net.together import begin_ahead
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.requests import class_name_request, type_request
 from ignitetf.wire.types import (
@@ -21,7 +22,7 @@ from ignitetf.wire.types import (
     read_class_name,
 )
 
-__all__ = ["stored_type", "with_types"]
+__all__ = ["fetch_ahead", "stored_type", "with_types"]
 
 T = TypeVar("T")
 
@@ -51,6 +52,23 @@ def with_types(pool: Pool, registry: TypeRegistry, work: Callable[..., T], *args
                 registry.add_missing(missing.type_id)
             else:
                 registry.add(found)
+
+
+def fetch_ahead(pool: Pool, registry: TypeRegistry, type_id: int) -> None:
+    """Begin to fetch a type that is going to be needed; only on a distant link.
+
+    Args:
+        pool: The connections.
+        registry: Where it is added, unless it is known there.
+        type_id: Its id; 0 is none.
+    """
+
+    def fetch() -> None:
+        if (found := stored_type(pool, type_id)) is not None:
+            registry.add(found)
+
+    if type_id and not registry.knows(type_id):
+        begin_ahead(pool, fetch)
 
 
 def stored_type(pool: Pool, type_id: int) -> BinaryType | None:

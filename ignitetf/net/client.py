@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import math
 import re
 import time
 import uuid
@@ -238,22 +237,6 @@ class Client(Pool):
             body = self.call(OpCode.CACHE_PARTITIONS, partitions_request(cache_id(name)))
         with damaged(f"the partition map of {name}"):
             return read_partition_map(body)
-
-    def round_trip_s(self, near_s: float) -> float:
-        """Return the time in seconds that a small request takes, the shortest of up to three.
-
-        Args:
-            near_s: A request that takes less than this is the last one.
-        """
-        shortest = math.inf
-        with self.channel() as channel:
-            for _ in range(3):
-                begin = time.monotonic()
-                channel.call(OpCode.CACHE_GET_NAMES)
-                shortest = min(shortest, time.monotonic() - begin)
-                if shortest < near_s:
-                    break
-        return shortest
 
     def partition_count(self, name: str) -> int:
         """Return the number of partitions, from SYS.CACHES or, without SQL, the partition map."""

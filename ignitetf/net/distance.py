@@ -13,12 +13,10 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from ignitetf.net.pool import Pool
+from ignitetf.net.pool import FAR_S, Pool
 
 __all__ = ["FAR_S", "bytes_ahead", "times"]
 
-# A link on which a request takes so long counts as distant.
-FAR_S: Final = 0.005
 _BYTES_A_SECOND: Final = 2e9
 
 

@@ -38,11 +38,14 @@ from ignitetf.wire.requests import nodes_request
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Pool"]
+__all__ = ["FAR_S", "Pool"]
+
+# A link on which a request takes so long counts as distant.
+FAR_S: Final = 0.005
 
 # Idle channels kept per address; extra ones are opened on demand and closed on release.
 _POOL_SIZE: Final = 8
-# How long an idle secured connection is kept for the next epoch or request.
+# How long an idle connection that was costly is kept for the next epoch or request.
 _REST_S: Final = 30.0
 
 
@@ -130,6 +133,11 @@ class Pool:
         self._idle, self._py, self._resting = {}, None, None
 
     @property
+    def node_count(self) -> int:
+        """Number of server nodes that `nodes` has found so far."""
+        return len(self._addresses)
+
+    @property
     def idle_count(self) -> int:
         """Number of connections that are open and not lent."""
         with self._lock:
@@ -139,9 +147,9 @@ class Pool:
         """Close unused connections: at once, or after a while if new ones would be costly.
 
         An idle connection keeps direct memory on the node. But a new one repeats the TLS handshake,
-        and a node deliberately spends 0.1 s on checking a password.
+        a node deliberately spends 0.1 s on checking a password, and a distant one is far.
         """
-        if not (self.settings.tls or self.settings.username):
+        if not (self.settings.tls or self.settings.username or self.quickest_s >= FAR_S):
             self.close_idle()
             return
         with self._lock:

@@ -17,7 +17,7 @@ from ignitetf.net.distance import bytes_ahead
 from ignitetf.net.pool import Pool
 from ignitetf.threads import start
 
-__all__ = ["open_ahead", "together", "unawaited"]
+__all__ = ["begin_ahead", "open_ahead", "together", "unawaited"]
 
 
 class _Call:
@@ -79,11 +79,16 @@ def unawaited(pool: Pool, call: Callable[[], Any]) -> None:
         call()
 
 
+def begin_ahead(pool: Pool, call: Callable[[], Any]) -> None:
+    """Begin a call that spares others a round trip soon; only on a distant link."""
+    if bytes_ahead(pool):
+        _Call(call)
+
+
 def open_ahead(pool: Pool, count: int) -> None:
     """Begin to open connections that will be used soon; only on a distant link."""
-    if bytes_ahead(pool):
-        for _ in range(count):
-            _Call(lambda: _open(pool))
+    for _ in range(count):
+        begin_ahead(pool, lambda: _open(pool))
 
 
 def _open(pool: Pool) -> None:

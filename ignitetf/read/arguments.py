@@ -16,6 +16,8 @@ import psutil
 
 from ignitetf.errors import ConfigError
 from ignitetf.net.client import Client
+from ignitetf.net.distance import FAR_S
+from ignitetf.net.together import together
 from ignitetf.read.block_order import BlockOrder, StoredBlocks
 from ignitetf.read.key_order import KeyOrder
 from ignitetf.read.key_scan import read_keys
@@ -48,9 +50,8 @@ __all__ = [
 ]
 
 DEFAULT_HOST, DEFAULT_PORT = "localhost", 10800
-# A link on which a request takes so long counts as distant. There, so many bytes for each second of
-# that time are on their way, within limits of memory.
-_FAR_S: Final = 0.005
+# On a distant link so many bytes for each second of the round trip are on their way, within limits
+# of memory.
 _FAR_BYTES_A_SECOND: Final = 1e9
 _MOST_FAR_READERS: Final = 8
 _LABELS = ("label", "class", "target", "y")
@@ -100,30 +101,32 @@ def open_reader(
     client: Client, cache: str, options: ReadOptions, readers: int | str
 ) -> CacheReader:
     """Open a reader of a cache; `readers="auto"` decides by cores, nodes, row size and distance."""
-    reader = CacheReader(client, cache, replace(options, readers=_reader_count(readers, client)))
     if readers != "auto":
-        return reader
+        return CacheReader(client, cache, replace(options, readers=_number_of(readers)))
+    reader: CacheReader
+    reader, nodes = together(
+        client,
+        lambda: CacheReader(client, cache, options),
+        lambda: _for_each_node(client),
+    )
     if reader.entry_bytes >= LARGE_ROW_BYTES or not are_small(reader.unit_bytes, reader.page_bytes):
         # Over one, the node would make a page only while the one before is on its way.
-        reader.options = replace(reader.options, readers=max(2, reader.options.readers))
+        cores = os.cpu_count() or 1
+        count = max(2, nodes, min(8, cores // 2, cores - 1))
     else:
         # One keeps a node busy, and has the rows of all its partitions taken apart in C. Several
         # take twice as much of the processor, since their rows are put in order in Python.
-        reader.options = replace(reader.options, readers=_for_each_node(client))
-    if (delay := client.round_trip_s(_FAR_S)) >= _FAR_S:
+        count = nodes
+    if (delay := client.quickest_s) >= FAR_S:
         wanted = int(min(client.settings.ahead_bytes, delay * _FAR_BYTES_A_SECOND))
         reader.options = replace(reader.options, in_flight_bytes=wanted)
         each = requested_bytes(reader.unit_bytes, reader.scan_page_bytes)
-        count = min(_MOST_FAR_READERS, -(-wanted // each))
-        reader.options = replace(reader.options, readers=max(count, reader.options.readers))
+        count = max(count, min(_MOST_FAR_READERS, -(-wanted // each)))
+    reader.options = replace(reader.options, readers=count)
     return reader
 
 
-def _reader_count(readers: int | str, client: Client) -> int:
-    """Return the least number of connections for a number or "auto"."""
-    if readers == "auto":
-        cores = os.cpu_count() or 1
-        return max(_for_each_node(client), min(8, cores // 2, cores - 1))
+def _number_of(readers: int | str) -> int:
     if isinstance(readers, bool) or not isinstance(readers, int):
         raise ConfigError(f"readers={readers!r}", hint='a number, or "auto"')
     return readers

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import (
+    CacheNotFound,
     ConfigError,
     DataChanged,
     PartitionLost,
@@ -26,6 +27,7 @@ from ignitetf.errors import (
 )
 from ignitetf.net.binary_types import with_types
 from ignitetf.net.client import Client
+from ignitetf.net.together import together
 from ignitetf.read.changes import Changes, with_lost_partitions
 from ignitetf.read.collector import Collector
 from ignitetf.read.cursor import Times
@@ -62,6 +64,21 @@ _MOST_PAGE_BYTES: Final = 32 << 20
 _MAX_PAGE_ENTRIES: Final = 65_536
 
 
+def _look_up(client: Client, name: str) -> tuple[Manifest | None, int | None]:
+    """Return the manifest of a data set, and the partitions of the cache with its name, if any."""
+    manifest, count = together(
+        client, lambda: read_manifest(client, name), lambda: _partitions(client, name)
+    )
+    return manifest, count
+
+
+def _partitions(client: Client, cache: str) -> int | None:
+    try:
+        return client.partition_count(cache)
+    except CacheNotFound:
+        return None
+
+
 class CacheReader:
     """A cache whose schema is known; `batches` reads it.
 
@@ -74,22 +91,23 @@ class CacheReader:
         """Determine what the cache holds."""
         options.check()
         self.client = client
-        self.manifest: Manifest | None = read_manifest(client, name)
-        if self.manifest is None and not client.cache_exists(name):
+        self.manifest, count = _look_up(client, name)
+        if self.manifest is None and count is None:
             # Only then it may be the SQL name of a table whose cache has another one.
             name, table = data_name(client, name)
-            self.manifest = read_manifest(client, name)
+            self.manifest, count = _look_up(client, name)
             options = replace(options, table=options.table or table)
         self.name = name
         self.options = options
         self.cache = name if self.manifest is None else self.manifest.cache
-        client.require_cache(self.cache)
+        if count is None or self.cache != name:
+            count = client.partition_count(self.cache)
+        self.partition_count = count
         self._check_version()
         # What to read of it; its counts are filled in if the manifest does not have them.
         self.split = (
             None if options.split is None else find_split(name, self.manifest, options.split)
         )
-        self.partition_count = client.partition_count(self.cache)
         counts = () if self.manifest is None else self.manifest.partition_rows
         self.changes = Changes(name, options.on_change, counts)
         self.registry = TypeRegistry()

@@ -29,6 +29,7 @@ from typing import Final
 from ignitetf.errors import IgniteTFError
 from ignitetf.net.client import Client
 from ignitetf.net.retry import is_retryable
+from ignitetf.net.together import open_ahead
 from ignitetf.read.collector import Collector, Portion
 from ignitetf.read.cursor import Times
 from ignitetf.read.error_context import forked
@@ -152,6 +153,9 @@ class _Scan:
     ) -> Generator[list[ScanThread], None, None]:
         """Start the threads, and end them; gives the thread of each unit."""
         self.query.times.began = time.monotonic()
+        if self._client.node_count == 1:  # else each connection leads to the node of its partitions
+            # One more, as what else is asked for meanwhile may still use one of them.
+            open_ahead(self._client, self._readers + 1 - self._client.idle_count)
         owners = self._owners()
         shares = assign_readers(owners or {}, self._partitions, self._readers)
         streams = [

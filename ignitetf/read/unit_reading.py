@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ignitetf.errors import SchemaError
+from ignitetf.net.binary_types import fetch_ahead
 from ignitetf.read.collector import Collector, PageRecord, Portion, UnitsRecord
 from ignitetf.read.error_context import RowPlaces
 from ignitetf.read.page_query import Ends, Query
@@ -70,6 +71,8 @@ class UnitReading:
     def batches(self) -> Generator[UnitBatch, None, None]:
         """Yield the batches, and the marks of the ends."""
         reader = self._reader
+        if not reader.is_blocks:
+            fetch_ahead(reader.client, reader.registry, reader.schema.type_id)
         query, keys = self._query()
         with contextlib.ExitStack() as pools:
             size = self._expected(keys)

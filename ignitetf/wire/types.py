@@ -86,6 +86,10 @@ class TypeRegistry:
         """Record that the cluster has no type of this id."""
         self._types[type_id] = None
 
+    def knows(self, type_id: int) -> bool:
+        """Whether a type of this id was added."""
+        return type_id in self._types
+
     def find(self, type_id: int, schema_id: int = 0) -> BinaryType | None:
         """Return the type of this id, or None if the cluster has none; UnknownType until added."""
         if type_id not in self._types:

@@ -15,6 +15,7 @@ from ignitetf.load.loader import load_dataset
 from ignitetf.net.client import connect
 from ignitetf.net.lines import Lines
 from ignitetf.net.results import Result
+from ignitetf.read.rows import open_rows
 from ignitetf.tables.removal import remove_cache
 
 pytestmark = pytest.mark.node
@@ -88,6 +89,18 @@ def test_a_small_file_takes_few_round_trips(far, monkeypatch):
             assert reader.read(0, 10) == b"content"
         assert trips.count == 2
         store.remove("/small")
+
+
+def test_a_first_epoch_takes_few_round_trips(client, far, monkeypatch, cache_name):
+    load_dataset({"A": np.arange(1_000)}, cache_name, client=client, partitions=8)
+    with connect(settings=far.settings) as other, counted(monkeypatch) as trips:
+        rows = open_rows(cache_name, client=other, shard=(0, 1))
+        # Manifest, partitions and nodes, over connections that are opened for them.
+        assert trips.count <= 2
+        assert sum(len(batch["key"]) for batch in rows.batches()) == 1_000
+        # Nodes and type; rows.
+        assert trips.count <= 5
+    assert rows.reader.options.readers > 1
 
 
 @pytest.fixture(scope="module")
