@@ -33,6 +33,7 @@ __all__ = ["Fed", "Feed", "FeedProcess"]
 _START_S: Final = 120.0
 _END_S: Final = 5.0
 _SWEEP_S: Final = 0.5
+_WARM_S: Final = 2.0
 _READS: Final = (1, 2, 4)
 _BUFFERS: Final = (256 << 10, 8 << 20)
 
@@ -69,7 +70,7 @@ class Fed:
         steps: Steps of all of them.
         utilisation: Share of the time in which they computed.
         batches_per_s: Batches per second that all of them took.
-        memory_mb: Largest memory of the process during the run beyond that before its first run,
+        memory_mb: Largest memory of the process during the run beyond that before it read,
             in MB (10^6); None where the system does not tell.
     """
 
@@ -174,6 +175,8 @@ def _serve(lines: IO[bytes], answers: IO[str]) -> None:
             batches, setting = _from_files(feed)
         gc.collect()
         before = _memory("VmRSS")
+        # Memory that is touched for the first time takes longer to fill than it takes to read.
+        utilisation_of(batches(), 1, 0.0, _WARM_S, ahead_of(1, feed.batch_bytes))
         print(json.dumps({"setting": setting}), file=answers, flush=True)
         for line in lines:
             print(json.dumps(asdict(_run(feed, batches, before, **json.loads(line)))), file=answers)

@@ -51,7 +51,7 @@ class Supported:
         utilisation: Their share of time at work; of one accelerator if none was kept busy.
         needed: The share that is high enough.
         mb_per_s: Megabytes (10^6) of samples per second that they took.
-        memory_mb: Peak memory of the process that read, beyond that before its first run.
+        memory_mb: Peak memory of the process that read, beyond that before it began.
         limit: Whether it is the largest number that was allowed, so that it may be more.
         setting: How it was read.
         sample_bytes: Bytes of a sample.
@@ -236,7 +236,7 @@ def _samples(
 def _sized(
     client: Client, workload: Workload, most_bytes: int, folder: Path | None, say: Say
 ) -> Profile:
-    """Return as many rows as there is room for: whole samples, at least a batch."""
+    """Return as many rows as there is room for: whole batches, at least one."""
     batch = workload.batch_bytes
     used, most = data_regions(client).get("default", (0, 0))
     room = int(_NODE_SHARE * (most - used)) if most else most_bytes
@@ -255,7 +255,8 @@ def _sized(
                 hint="set TMPDIR to a folder with more room",
             )
         nbytes = min(nbytes, free)
-    samples = nbytes // (workload.sample_rows * workload.row_bytes)
+    # Whole batches: what is left at the end of an epoch would be read and not used.
+    samples = nbytes // batch * workload.batch
     free_text = f"; the node has {(most - used) / 1e9:.2f} GB free" if most else ""
     say(
         f"loading {samples:,} samples of {workload.sample_bytes:,} bytes,"

@@ -3,8 +3,9 @@
 source -> **number of partitions** -> cache
 
 A partition takes memory before it has a row, and a scan asks for each by itself. So a partition
-should have a mebibyte or more, and sixteen rows or more; but the nodes of a cluster and the workers
-of a job share the partitions, so there are at least sixteen.
+should have a mebibyte or more, and sixteen rows or more. Of large rows it need not have so many:
+before a node answers a scan, it takes hundreds of rows of the partition into its heap. The nodes of
+a cluster and the workers of a job share the partitions, so there are at least sixteen.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ __all__ = ["partitions_for"]
 _LEAST: Final = 16
 _ROWS_EACH: Final = 16
 _BYTES_EACH: Final = 1 << 20
+# So many are enough, of however few rows.
+_MANY_BYTES: Final = 16 << 20
 
 
 def partitions_for(source: Source, limit: int | None = None) -> int | None:
@@ -37,7 +40,11 @@ def partitions_for(source: Source, limit: int | None = None) -> int | None:
         if rows and size is not None:
             size = size * min(rows, limit) // rows
         rows = limit if rows is None else min(rows, limit)
-    known = [n // each for n, each in ((rows, _ROWS_EACH), (size, _BYTES_EACH)) if n is not None]
+    known = []
+    if rows is not None:
+        known.append(max(rows // _ROWS_EACH, (size or 0) // _MANY_BYTES))
+    if size is not None:
+        known.append(size // _BYTES_EACH)
     if not known:
         return None
     wanted = max(_LEAST, min(*known, DEFAULT_PARTITIONS))

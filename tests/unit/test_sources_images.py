@@ -643,7 +643,9 @@ def test_partitions_fit_rows_and_bytes(folder):
         return partitions_for(source, limit)
 
     megabyte = 1 << 20
-    assert chosen(300, 900 * megabyte) == 32  # photos: sixteen rows each, or more
+    assert chosen(300, 30 * megabyte) == 32  # photos: sixteen rows each, or more
+    assert chosen(300, 900 * megabyte) == 64  # large ones: 16 MiB each, or more
+    assert chosen(136, 2000 * megabyte) == 128  # volumes
     assert chosen(60_000, 47 * megabyte) == 64
     assert chosen(60_000, 47 * megabyte, limit=100) == 16
     assert chosen(10**7, 10**12) == 1024
