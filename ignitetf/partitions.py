@@ -9,6 +9,7 @@ from typing import Final
 
 __all__ = [
     "DEFAULT_PARTITIONS",
+    "LARGE_ROW_BYTES",
     "MAX_PARTITIONS",
     "PAGES_PER_PARTITION",
     "REPLICATED_PARTITIONS",
@@ -19,6 +20,9 @@ __all__ = [
 MAX_PARTITIONS: Final = 65_000  # CacheConfiguration.MAX_PARTITIONS_COUNT
 DEFAULT_PARTITIONS: Final = 1024  # RendezvousAffinityFunction's own
 REPLICATED_PARTITIONS: Final = 512  # the same for a replicated cache
+
+# Rows of so many bytes are large: they arrive faster in larger pages, and over two connections.
+LARGE_ROW_BYTES: Final = 64 << 10
 
 # Pages of the data region that a partition takes before it has a row.
 PAGES_PER_PARTITION: Final = 2

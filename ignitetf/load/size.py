@@ -3,9 +3,10 @@
 source -> **number of partitions** -> cache
 
 A partition takes memory before it has a row, and a scan asks for each by itself. So a partition
-should have a mebibyte or more, and sixteen rows or more. Of large rows it need not have so many:
-before a node answers a scan, it takes hundreds of rows of the partition into its heap. The nodes of
-a cluster and the workers of a job share the partitions, so there are at least sixteen.
+should have a mebibyte or more, and sixteen rows or more. Of large rows it should have a page, which
+a reader receives into its place, and not much more: before a node answers a scan, it takes up to
+hundreds of rows of the partition into its heap. The nodes of a cluster and the workers of a job
+share the partitions, so there are at least sixteen.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 from typing import Final
 
 from ignitetf.load.sources.base import Source
-from ignitetf.partitions import DEFAULT_PARTITIONS
+from ignitetf.partitions import DEFAULT_PARTITIONS, LARGE_ROW_BYTES
 from ignitetf.wire.schema import BYTES
 
 __all__ = ["partitions_for"]
@@ -21,8 +22,7 @@ __all__ = ["partitions_for"]
 _LEAST: Final = 16
 _ROWS_EACH: Final = 16
 _BYTES_EACH: Final = 1 << 20
-# So many are enough, of however few rows.
-_MANY_BYTES: Final = 16 << 20
+_LARGE_ROWS_EACH: Final = 16 << 20  # bytes
 
 
 def partitions_for(source: Source, limit: int | None = None) -> int | None:
@@ -40,11 +40,11 @@ def partitions_for(source: Source, limit: int | None = None) -> int | None:
         if rows and size is not None:
             size = size * min(rows, limit) // rows
         rows = limit if rows is None else min(rows, limit)
-    known = []
-    if rows is not None:
-        known.append(max(rows // _ROWS_EACH, (size or 0) // _MANY_BYTES))
-    if size is not None:
-        known.append(size // _BYTES_EACH)
+    if rows and size is not None and size // rows >= LARGE_ROW_BYTES:
+        known = [size // _LARGE_ROWS_EACH]
+    else:
+        each = ((rows, _ROWS_EACH), (size, _BYTES_EACH))
+        known = [number // least for number, least in each if number is not None]
     if not known:
         return None
     wanted = max(_LEAST, min(*known, DEFAULT_PARTITIONS))

@@ -13,7 +13,8 @@ from ignitetf.bench.rows import Profile, drop_rows, make_rows, source_of
 from ignitetf.bench.workloads import Workload
 from ignitetf.load.loader import load_dataset
 from ignitetf.net.client import Client
-from ignitetf.read.options import LARGE_ROW_BYTES, PAGE_BYTES
+from ignitetf.partitions import LARGE_ROW_BYTES
+from ignitetf.read.options import PAGE_BYTES
 from ignitetf.read.rows import EpochRows, open_rows
 from ignitetf.tables.room import data_regions
 

@@ -18,10 +18,11 @@ from ignitetf.errors import ConfigError
 from ignitetf.net.client import Client
 from ignitetf.net.distance import FAR_S
 from ignitetf.net.together import together
+from ignitetf.partitions import LARGE_ROW_BYTES
 from ignitetf.read.block_order import BlockOrder, StoredBlocks
 from ignitetf.read.key_order import KeyOrder
 from ignitetf.read.key_scan import read_keys
-from ignitetf.read.options import LARGE_ROW_BYTES, ReadOptions
+from ignitetf.read.options import ReadOptions
 from ignitetf.read.page_query import are_small, requested_bytes
 from ignitetf.read.plan import Even, OrderName, ScanOrder, Shard, whole_argument
 from ignitetf.read.reader import CacheReader

@@ -12,12 +12,10 @@ from typing import Any, Final
 from ignitetf.errors import ConfigError
 from ignitetf.read.nulls import NullPolicy, check_policy
 
-__all__ = ["LARGE_ROW_BYTES", "PAGE_BYTES", "ReadOptions"]
+__all__ = ["PAGE_BYTES", "ReadOptions"]
 
 # About 4 MB a page was best for rows of 784 bytes and of 1 MB alike.
 PAGE_BYTES: Final = 4 << 20
-# Large values arrive faster in larger pages, and over two connections at once.
-LARGE_ROW_BYTES: Final = 64 << 10
 
 
 @dataclass(frozen=True)

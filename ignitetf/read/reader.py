@@ -28,13 +28,14 @@ from ignitetf.errors import (
 from ignitetf.net.binary_types import with_types
 from ignitetf.net.client import Client
 from ignitetf.net.together import together
+from ignitetf.partitions import LARGE_ROW_BYTES
 from ignitetf.read.changes import Changes, with_lost_partitions
 from ignitetf.read.collector import Collector
 from ignitetf.read.cursor import Times
 from ignitetf.read.declared import choose_fields, merge, parse_declaration
 from ignitetf.read.error_context import Place
 from ignitetf.read.nulls import apply_nulls, check_masks
-from ignitetf.read.options import LARGE_ROW_BYTES, PAGE_BYTES, ReadOptions
+from ignitetf.read.options import PAGE_BYTES, ReadOptions
 from ignitetf.read.page_decoder import PageDecoder
 from ignitetf.read.page_query import Ends, Query, RetryPolicy
 from ignitetf.read.queries import Selection, find_selection, scan_query

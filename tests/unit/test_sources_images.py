@@ -643,9 +643,12 @@ def test_partitions_fit_rows_and_bytes(folder):
         return partitions_for(source, limit)
 
     megabyte = 1 << 20
-    assert chosen(300, 30 * megabyte) == 32  # photos: sixteen rows each, or more
-    assert chosen(300, 900 * megabyte) == 64  # large ones: 16 MiB each, or more
-    assert chosen(136, 2000 * megabyte) == 128  # volumes
+    assert chosen(300, 10 * megabyte) == 16  # sixteen rows each, or more
+    assert chosen(3000, 100 * megabyte) == 128
+    assert chosen(300, 900 * megabyte) == 64  # large rows: 16 MiB each, or more
+    assert chosen(136, 2000 * megabyte) == 128
+    assert chosen(20_000, 2000 * megabyte) == 128
+    assert chosen(20_000, 2000 * megabyte, limit=300) == 16
     assert chosen(60_000, 47 * megabyte) == 64
     assert chosen(60_000, 47 * megabyte, limit=100) == 16
     assert chosen(10**7, 10**12) == 1024
