@@ -2,8 +2,8 @@
 
 `python benchmarks/scale.py real` starts 1 to 3 embedded nodes and reads with 1 to 8 processes, each
 a shard. The times of a page are those of the processor, of nodes and of readers, measured with one
-reader on each cluster; what other programs take of the processors is measured in every epoch. The
-simulation is told both and predicts the seconds of an epoch. `error` is that; `error_own` is with
+reader, whose epochs take turns with those of the others; what other programs take of the processors
+is measured in every epoch. The simulation is told both and predicts the seconds of an epoch. `error` is that; `error_own` is with
 the times of a page from the same epoch, which grow with the number of processes.
 `python benchmarks/scale.py large` simulates 1,000 readers on 100 nodes.
 `python benchmarks/scale.py readers` is no simulation of readers, only of nodes: see `readers`.
@@ -38,7 +38,8 @@ from ignitetf.read.rows import open_rows
 _ROW_BYTES = WORKLOADS["resnet50"].row_bytes
 # Pages of 4 MB: of those of 16 MB that 8 readers ask for, two nodes had "Java heap space".
 _PAGE_ROWS = 36
-_WARM = 6  # a node compiles its code in the first epochs
+# A node compiles its code while it makes so many pages; before that they take it longer.
+_WARM_PAGES = 1500
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -131,12 +132,11 @@ def real(args: argparse.Namespace) -> list[dict[str, Any]]:
         node = Node.start("scale", port=args.port, nodes=nodes, memory=args.memory)
         with node, connect(settings=node.settings) as client:
             fill_cache(client, profile, args.partitions)
-            times: ServiceTimes | None = None
+            warm = _warm_epochs(client, profile, nodes)
             try:
                 for count in args.readers:
-                    epochs = _epochs(client, node, profile, count, args.rounds)
-                    if times is None:
-                        times = _times(client, profile, epochs)
+                    alone, epochs = _epochs(client, node, profile, count, args.rounds, warm)
+                    times, warm = _times(client, profile, alone), 2
                     found.append(_compared(times, args, client, profile, nodes, count, epochs))
                     note(str(found[-1]))
             finally:
@@ -144,14 +144,25 @@ def real(args: argparse.Namespace) -> list[dict[str, Any]]:
     return found
 
 
+def _warm_epochs(client: Client, profile: Profile, nodes: int) -> int:
+    """Epochs until each node has compiled its code."""
+    size = open_rows(profile.cache, client=client, page_size=_PAGE_ROWS).reader.page_size()
+    return -(-nodes * _WARM_PAGES * size // (2 * profile.rows))
+
+
 def _epochs(
-    client: Client, node: Node, profile: Profile, readers: int, rounds: int
-) -> list[dict[str, float]]:
-    with _readers(client.settings.addresses[0], profile.cache, readers) as processes:
-        pids = list(node.pids)
-        found = [_epoch(processes, pids) for _ in range(_WARM + rounds)][_WARM:]
-    assert all(one["rows"] == profile.rows for one in found)
-    return found
+    client: Client, node: Node, profile: Profile, readers: int, rounds: int, warm: int
+) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
+    """Epochs of one reader, and in turn with them of so many."""
+    address, pids = client.settings.addresses[0], list(node.pids)
+    with (
+        _readers(address, profile.cache, 1) as single,
+        _readers(address, profile.cache, readers) as processes,
+    ):
+        pairs = [(_epoch(single, pids), _epoch(processes, pids)) for _ in range(warm + rounds)]
+    alone, found = [[pair[i] for pair in pairs[warm:]] for i in (0, 1)]
+    assert all(one["rows"] == profile.rows for one in (*alone, *found))
+    return alone, found
 
 
 def _times(client: Client, profile: Profile, epochs: list[dict[str, float]]) -> ServiceTimes:
