@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from ignitetf.errors import ServerOverloaded
@@ -40,21 +40,6 @@ __all__ = ["Replacement"]
 _HELPER: Final = "__SWITCH"
 # Assumed bytes of a row in a slim table, from which the page size of a copy follows.
 _SLIM_BYTES: Final = 200
-
-
-@dataclass(frozen=True)
-class _Copied:
-    """How the copy is stored.
-
-    Attributes:
-        options: Its options.
-        partitions: Their number of partitions.
-        roomy: Whether there is known to be room for it.
-    """
-
-    options: LoadOptions
-    partitions: int
-    roomy: bool
 
 
 class Replacement:
@@ -105,7 +90,7 @@ class Replacement:
             self._lease.check()
             switch.run()
             return switch
-        self._copy(manifest, self._show(switch))
+        self._copy(manifest, *self._show(switch))
         index = None if manifest.index is None else index_table(self._name)
         final = replace(manifest, cache=self._name, index=index)
         _, switch = together(
@@ -117,8 +102,12 @@ class Replacement:
         switch.run(lambda: write_manifest(self._client, final))
         return switch
 
-    def _show(self, switch: Switch) -> _Copied:
-        """Let SQL show it, and drop what it replaces; returns how the copy is made."""
+    def _show(self, switch: Switch) -> tuple[int, bool]:
+        """Let SQL show it, and drop what it replaces.
+
+        Returns:
+            The number of its partitions, and whether there is known to be room for a copy.
+        """
         self._lease.check()
         if switch.blocked:
             # A table made by others (CREATE TABLE): no view can take its name until it is gone.
@@ -128,14 +117,13 @@ class Replacement:
             lambda: self._client.partition_count(self._journal.cache),
             lambda: write_journal(self._client, self._journal),
         )
-        options = self._options(partitions)
         old, roomy = switch.end(
             lambda: find_caches(self._client, self._superseded),
-            lambda: self._has_room(options),
+            lambda: self._has_room(partitions),
         )
         self._lease.check()
         drop_found(self._client, old)
-        return _Copied(options, partitions, roomy=roomy)
+        return partitions, roomy
 
     def _options(self, partitions: int) -> LoadOptions:
         storage = self._journal.storage
@@ -148,36 +136,37 @@ class Replacement:
             sql=storage.sql,
         )
 
-    def _has_room(self, options: LoadOptions) -> bool:
+    def _has_room(self, partitions: int) -> bool:
         """Whether there is room for the copy even beside what is still to be dropped."""
+        options = self._options(partitions)
         try:
             require_room_for_caches(self._client, self._journal.schema, self._name, options)
         except ServerOverloaded:
             return False
         return True
 
-    def _copy(self, manifest: Manifest, copied: _Copied) -> None:
+    def _copy(self, manifest: Manifest, partitions: int, roomy: bool) -> None:
         """Make the caches with the name of the data set, and copy all entries into them."""
         entries = entries_of(manifest)
         size = max(1, manifest.nbytes // max(1, entries))
         copy = functools.partial(
             copy_entries,
             self._client,
-            partitions=copied.partitions,
+            partitions=partitions,
             entries=entries,
             check_lease=self._lease.check,
         )
         (rows, *slim), (rows_to, *slim_to) = self._staging, self._final
-        copy(rows, rows_to, entry_bytes=size, make=lambda: self._make(copied))
+        copy(rows, rows_to, entry_bytes=size, make=lambda: self._make(partitions, roomy))
         for table, table_to in zip(slim, slim_to, strict=True):
             copy(table, table_to, entry_bytes=_SLIM_BYTES)
 
-    def _make(self, copied: _Copied) -> None:
+    def _make(self, partitions: int, roomy: bool) -> None:
         self._lease.check()
         create_caches(
             self._client,
             self._journal.schema,
             self._name,
-            copied.options,
-            checked=copied.roomy,
+            self._options(partitions),
+            checked=roomy,
         )

@@ -15,7 +15,7 @@ from typing import Final
 
 from ignitetf.net.pool import FAR_S, Pool
 
-__all__ = ["FAR_S", "bytes_ahead", "times"]
+__all__ = ["bytes_ahead", "times"]
 
 _BYTES_A_SECOND: Final = 2e9
 

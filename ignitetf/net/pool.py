@@ -188,7 +188,7 @@ class Pool:
     def acquire(self, node: uuid.UUID | None = None) -> Channel:
         """Like `channel`, without the context manager: call `release` or close it afterwards."""
         if self._closed:
-            raise ConnectError("the client is closed")
+            raise ConnectError("the client is closed", closed=True)
         addresses = pooled = list(self.settings.addresses)
         if node is not None and (known := self._address_of.get(node)):
             # Even an open connection to another node would be a detour.

@@ -84,13 +84,18 @@ def is_retryable(error: BaseException) -> bool:
     if isinstance(error, TlsError):
         # `lost` means cut short, as by a dying node; otherwise TLS was refused.
         return bool(error.fields.get("lost"))
-    if isinstance(error, AuthenticationError):
+    if isinstance(error, AuthenticationError) or _is_closed(error):
         return False
     if isinstance(error, (ConnectError, RequestTimeout)):
         return True
     if isinstance(error, (PartitionLost, ServerOverloaded)):
         return False
     return _says(error, CHANGED)
+
+
+def _is_closed(error: BaseException) -> bool:
+    """Whether it is the client that was closed: no other connection comes."""
+    return isinstance(error, ConnectError) and bool(error.fields.get("closed"))
 
 
 def _is_repeatable(error: BaseException) -> bool:

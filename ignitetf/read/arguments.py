@@ -16,7 +16,7 @@ import psutil
 
 from ignitetf.errors import ConfigError
 from ignitetf.net.client import Client
-from ignitetf.net.distance import FAR_S
+from ignitetf.net.pool import FAR_S
 from ignitetf.net.together import together
 from ignitetf.partitions import LARGE_ROW_BYTES
 from ignitetf.read.block_order import BlockOrder, StoredBlocks

@@ -6,8 +6,9 @@ import gc
 import numpy as np
 import pytest
 
-from ignitetf.errors import SchemaError
+from ignitetf.errors import ConnectError, SchemaError
 from ignitetf.load.loader import load_dataset
+from ignitetf.net.client import connect
 from ignitetf.read.collector import UnitsRecord
 from ignitetf.read.divide import make_splits
 from ignitetf.read.options import ReadOptions
@@ -201,6 +202,16 @@ def test_partitions_of_some_hundred_kilobytes_too(client, cache_name, row_bytes,
     ]
     assert [k for _, v in found[1] for k in v[""]] == [k for _, v in found[2] for k in v[""]]
     assert keyed[0] == keyed[1] == dict(enumerate(images.tolist()))
+
+
+@pytest.mark.parametrize("name", ["rows", "blocks"])
+def test_a_closed_client_ends_an_epoch_at_once(client, names, name, caplog):
+    """Nobody tries for a minute to reach a cluster that was let go."""
+    with connect(settings=client.settings) as own:
+        rows = open_rows(names[name], client=own, nulls="default")
+    with pytest.raises(ConnectError, match="the client is closed"):
+        list(rows.batches())
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("readers", [1, 2])

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ignitetf.net.distance import FAR_S, bytes_ahead, times
+from ignitetf.net.distance import bytes_ahead, times
+from ignitetf.net.pool import FAR_S
 from ignitetf.net.together import together
 
 

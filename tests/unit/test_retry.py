@@ -66,6 +66,7 @@ def waits(backoff, error, clock, limit_s=math.inf):
         (TlsError("cut", lost=True), True),
         (TlsError("refused"), False),
         (AuthenticationError("x"), False),
+        (ConnectError("the client is closed", closed=True), False),
         (LEFT, True),
         (ServerError("x", server_message="Failed to find resource with id 7"), True),
         (ServerError("x", server_message="NullPointerException"), False),
