@@ -66,7 +66,11 @@ _MAX_PAGE_ENTRIES: Final = 65_536
 
 
 def _look_up(client: Client, name: str) -> tuple[Manifest | None, int | None]:
-    """Return the manifest of a data set, and the partitions of the cache with its name, if any."""
+    """Return the manifest of a data set, and the partitions of the cache with its name.
+
+    None if there is no such cache; 0 if the cluster does not tell, as of one that is being dropped
+    while the manifest names its replacement.
+    """
     manifest, count = together(
         client, lambda: read_manifest(client, name), lambda: _partitions(client, name)
     )
@@ -78,6 +82,8 @@ def _partitions(client: Client, cache: str) -> int | None:
         return client.partition_count(cache)
     except CacheNotFound:
         return None
+    except ConfigError:
+        return 0
 
 
 class CacheReader:
@@ -101,7 +107,7 @@ class CacheReader:
         self.name = name
         self.options = options
         self.cache = name if self.manifest is None else self.manifest.cache
-        if count is None or self.cache != name:
+        if not count or self.cache != name:
             count = client.partition_count(self.cache)
         self.partition_count = count
         self._check_version()

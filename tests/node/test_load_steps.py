@@ -1,5 +1,6 @@
 """A load that replaces: killed at any of its steps it can be repeated, and the steps are few."""
 
+import dataclasses
 import threading
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from helpers.distant import Distant
 from helpers.round_trips import counted
 
-from ignitetf.errors import ConnectError, LoadInterrupted, SourceError
+from ignitetf.errors import ConfigError, ConnectError, LoadInterrupted, SourceError
 from ignitetf.load import data_set, replacement, run
 from ignitetf.load.journal import read_journal
 from ignitetf.load.loader import load_dataset
@@ -172,3 +173,23 @@ def test_the_round_trips_of_a_load_are_few(client, cache_name, monkeypatch, if_e
             load_dataset(rows(1), cache_name, client=far, partitions=8, if_exists=if_exists)
     assert 5 < trips.count <= most
     assert labels(client, cache_name) == (1, ROWS, ROWS)
+
+
+def test_readers_do_not_mind_what_becomes_of_the_old_cache(client, cache_name, monkeypatch):
+    """The manifest names the replacement while the cache with the data set's name goes."""
+    load_dataset(rows(5), cache_name, client=client, partitions=4)
+    name, counts = f"{cache_name}_MOVED", type(client).partition_count
+    catalog.write_manifest(
+        client, dataclasses.replace(read_manifest(client, cache_name), name=name)
+    )
+
+    def counted(self, cache):
+        if cache == name:
+            raise ConfigError("the cluster does not tell the number of partitions")
+        return counts(self, cache)
+
+    monkeypatch.setattr(type(client), "partition_count", counted)
+    try:
+        assert labels(client, name) == (5, ROWS, ROWS + 4)
+    finally:
+        catalog.drop_manifest(client, name)
