@@ -16,7 +16,7 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ignitetf.errors import (
@@ -203,25 +203,38 @@ class Channel:
                 self._early[head.request_id] = head, frame
         return self._body(*answer)
 
-    # For `SmallUnits`, which receives by itself
+    # For `SmallUnits`, which sends and receives by itself
 
     @property
     def socket_number(self) -> int:
-        """The socket's file descriptor, if the bytes on it are those of answers; else -1."""
+        """The socket's file descriptor, if the bytes on it are those of frames; else -1."""
         return self._incoming.socket_number
 
+    def number(self, count: int) -> range:
+        """Return the ids of so many requests that the caller sends."""
+        first = self._request_id + 1
+        self._request_id += count
+        return range(first, first + count)
+
+    def send_frames(self, frames: memoryview) -> None:
+        """Send requests as they are, with their heads."""
+        self._send([frames])
+
     @contextlib.contextmanager
-    def receiving(self, answered: Callable[[], Sequence[int]]) -> Iterator[None]:
-        """Close the channel at any failure of who receives by itself.
+    def exchanging(self, done: Callable[[], tuple[Iterable[int], Iterable[int]]]) -> Iterator[None]:
+        """Close the channel at any failure of who sends and receives by itself.
 
         Args:
-            answered: Returns the ids of the requests whose answers were received.
+            done: Returns the ids of the requests that were sent, and of those whose answers were
+                received.
         """
         self._check_open()
         self._set_limit(self.settings.request_timeout_s)
         with self._explained():
             yield
-        self._waiting.difference_update(answered())
+        sent, answered = done()
+        self._waiting.update(sent)
+        self._waiting.difference_update(answered)
 
     def receive_some(self, view: memoryview) -> int:
         """Wait for some bytes, at most so many, and return how many came."""

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from bisect import bisect_left, bisect_right
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from itertools import chain
+from operator import attrgetter
 from typing import Final
 
 import numpy as np
@@ -110,7 +113,8 @@ def _read_range(
     start, stop = wanted
     windows = order.windows(piece.shard, epoch)
     if order.known:
-        windows = [w for w in windows if w.first < stop and w.first + w.rows > start]
+        begin = bisect_right(windows, start, key=lambda w: w.first + w.rows)
+        windows = windows[begin : bisect_left(windows, stop, key=lambda w: w.first)]
         at = windows[0].first if windows else 0
     else:
         at = 0
@@ -124,7 +128,7 @@ def _read_range(
 
 
 def _plain(reader: CacheReader, windows: Sequence[Window]) -> Iterator[Batch]:
-    partitions = [p for w in windows for p in w.partitions]
+    partitions = list(chain.from_iterable(map(attrgetter("partitions"), windows)))
     with contextlib.closing(reader.batches(partitions, ())) as batches:
         for item in batches:
             if item.batch is not None and len(item.batch):

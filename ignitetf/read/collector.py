@@ -29,7 +29,7 @@ from ignitetf.wire.frames import Page
 from ignitetf.wire.objects import Bytes
 from ignitetf.wire.page_reader import Arrival, PageReader
 from ignitetf.wire.schema import Batch
-from ignitetf.wire.units import UnitReader
+from ignitetf.wire.units import Depth, UnitReader
 
 __all__ = ["Collector", "PagePlace", "PageRecord", "Portion", "UnitsRecord"]
 
@@ -259,14 +259,15 @@ class Collector:
             self._builder is not None and self._builder.has_dense_keys and not self._decoder.filters
         )
 
-    def unit_reader(self, most_bytes: int) -> UnitReader:
+    def unit_reader(self, most_bytes: int, depth: Depth) -> UnitReader:
         """Return what receives small units, into the memory of this collector.
 
         Args:
             most_bytes: A larger answer is not small.
+            depth: How many units to ask for.
         """
         assert self._builder is not None
-        return UnitReader(self._builder, self._decoder.pool, most_bytes)
+        return UnitReader(self._builder, self._decoder.pool, most_bytes, depth)
 
     def add_units(
         self, first: int, partitions: list[int], units: NDArray[np.void], source: Source | None

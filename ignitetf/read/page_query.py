@@ -44,6 +44,7 @@ class Query:
         page_rows: Entries of every page but the last of a unit.
         pipelined: Requests that are unanswered at a time on one connection, beside that of the page
             which is being received.
+        held: Small units that are asked for and whose rows were not taken, at most.
         buffer_bytes: A reader stops receiving while rows of more bytes than this are waiting.
         ahead_bytes: If there are several readers, they together may hold so much.
         early_bytes: Pages of further units are not asked for while more bytes than this came early.
@@ -56,6 +57,7 @@ class Query:
     name: str
     page_rows: int
     pipelined: int = 1
+    held: int = 0
     buffer_bytes: int = 2 << 20
     ahead_bytes: int = 0
     early_bytes: int = 2 << 20

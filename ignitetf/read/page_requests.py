@@ -53,11 +53,6 @@ class PageRequests:
         self._taker: Taker | None = None
         self._early_bytes = 0
 
-    @property
-    def has_more(self) -> bool:
-        """Whether there are units whose first page was not requested yet."""
-        return bool(self._units)
-
     def ask_units(self, count: int) -> None:
         """Request the first pages of so many further units, by one call."""
         new = [self._units.popleft() for _ in range(min(count, len(self._units)))]
@@ -66,6 +61,18 @@ class PageRequests:
         bodies = self._query.bodies([partition for _, partition in new])
         numbers = self.channel.send_all(self._query.op, bodies)
         self.asked.extend((*one, number) for one, number in zip(new, numbers, strict=True))
+
+    def lend(self) -> tuple[list[Request], list[tuple[int, int]]]:
+        """Give up the units that are yet to be begun: those asked for, and those that were not."""
+        lent = list(self.asked), list(self._units)
+        self.asked.clear()
+        self._units.clear()
+        return lent
+
+    def return_units(self, asked: Sequence[Request], unasked: Sequence[tuple[int, int]]) -> None:
+        """Have units again, as `lend` returned them."""
+        self.asked.extend(asked)
+        self._units.extend(unasked)
 
     def ask_more(self, answered: int = 0) -> None:
         """Request the first pages of further units if few requests are unanswered.

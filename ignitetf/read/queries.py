@@ -45,12 +45,16 @@ def scan_query(
         readers: Connections at once.
     """
     number = cache_id(cache)
+    pipelined = 1 if unit_bytes is None else pipeline_depth(unit_bytes, page_bytes, readers)
+    # As many as make a page may wait for one that is late.
+    early = 0 if unit_bytes is None else pipeline_depth(unit_bytes, PAGE_BYTES)
     return Query(
         OpCode.QUERY_SCAN,
         lambda partitions: scan_requests(number, page_size, partitions),
         cache,
         page_size,
-        pipelined=1 if unit_bytes is None else pipeline_depth(unit_bytes, page_bytes, readers),
+        pipelined=pipelined,
+        held=pipelined + early,
         buffer_bytes=2 * page_bytes,
         early_bytes=2 * page_bytes,
     )

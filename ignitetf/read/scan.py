@@ -55,6 +55,8 @@ def assign_readers(
     Readers are distributed over the nodes that the partitions are read from, so that one connection
     stays with one node.
     """
+    if not owners and readers == 1:
+        return [list(range(len(partitions)))]
     by_owner: dict[object, list[int]] = {}
     for index, partition in enumerate(partitions):
         by_owner.setdefault(owners.get(partition), []).append(index)
@@ -162,12 +164,14 @@ class _Scan:
             ScanThread(self._client, self._query_of(len(shares)), share, self._retry, owners)
             for share in self._shares(shares, new_collector, ends)
         ]
-        units = zip(shares, streams, strict=True)
-        stream_of = {unit: stream for share, stream in units for unit in share}
         try:
             for stream in streams:
                 stream.start()
-            yield [stream_of[unit] for unit in range(len(self._partitions))]
+            stream_of = streams * len(self._partitions)
+            for share, stream in zip(shares, streams, strict=True) if len(streams) > 1 else ():
+                for unit in share:
+                    stream_of[unit] = stream
+            yield stream_of[: len(self._partitions)]
         finally:
             # Not in a forked child: the readers' locks may be held there, and nobody would release
             # them.
@@ -202,11 +206,12 @@ class _Scan:
         is_only = len(shares) == 1
         wanted = Ends({*ends, len(self._partitions) - 1})
         for share in shares:
-            collector = None
+            new = None
             if new_collector is not None:
                 # What follows a unit of one of several threads comes from another one.
-                collector = new_collector(wanted if is_only else Ends(None))
-            yield Share([(u, self._partitions[u]) for u in share], collector, is_only)
+                new = functools.partial(new_collector, wanted if is_only else Ends(None))
+            units = zip(share, map(self._partitions.__getitem__, share), strict=True)
+            yield Share(list(units), new, is_only)
 
 
 class _Merging:

@@ -9,12 +9,13 @@ small page does.
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -39,7 +40,7 @@ __all__ = ["RUN_SHARE", "ScanThread", "WholeUnit", "owners_of"]
 log = logging.getLogger(__name__)
 
 # A consumer that waits gets what is there from this share of a run on.
-RUN_SHARE: Final = 4
+RUN_SHARE: Final = 2
 # Units of one page are handed over as received in portions of at most so many.
 _MOST_UNITS: Final = 512
 _MOST_WHOLE_BYTES: Final = 256 << 10
@@ -73,13 +74,13 @@ class Share:
 
     Attributes:
         units: Index and partition of each.
-        collector: Takes their rows; None to hand over all pages as received.
+        new_collector: Makes what takes their rows; None to hand over all pages as received.
         is_only: Whether these are all units. If not, units of a single page are handed over as
             received, because rows are to be collected in the order of all units.
     """
 
     units: Sequence[tuple[int, int]]
-    collector: Collector | None
+    new_collector: Callable[[], Collector] | None
     is_only: bool
 
 
@@ -106,7 +107,7 @@ class ScanThread(threading.Thread):
         self._client = client
         self._query = query
         self._units = deque(share.units)
-        self._collector = share.collector
+        self._new_collector = share.new_collector
         self._is_only = share.is_only
         self._retry = retry
         self._owners = owners  # for the first connection
@@ -167,6 +168,20 @@ class ScanThread(threading.Thread):
 
     # The thread's side
 
+    @functools.cached_property
+    def _collector(self) -> Collector | None:
+        return None if self._new_collector is None else self._new_collector()
+
+    @property
+    def _asks_many(self) -> bool:
+        """Whether units of a single small page may be asked for many at a time."""
+        return (
+            self._new_collector is not None
+            and self._is_only
+            and self._query.op == OpCode.QUERY_SCAN
+            and self._query.has_small_units
+        )
+
     def run(self) -> None:
         """Read all units; an error that ends it early is passed to the consumer."""
         try:
@@ -210,25 +225,16 @@ class ScanThread(threading.Thread):
 
     def _read_small(self) -> bool:
         """Read the next units if they have a single small page each; returns whether it did."""
-        collector, query = self._collector, self._query
-        if not (
-            collector is not None
-            and collector.takes_units
-            and self._is_only
-            and query.op == OpCode.QUERY_SCAN
-            and query.has_small_units
-        ):
+        query = self._query
+        if not self._asks_many:
             return False
-        requests = self._connected()
-        if len(requests.asked) <= query.pipelined // 2:
-            # Several at once, because each call costs as much as the node's work for some rows.
-            requests.ask_units(query.pipelined - len(requests.asked))
-        if self._small is None or self._small.channel is not requests.channel:
-            self._small = SmallUnits(requests.channel, self._source, collector, self.times)
-        few = query.pipelined // 2 if requests.has_more else -1
-        count, goes_on = self._small.take(requests.asked, few, query.run_bytes // RUN_SHARE)
+        requests, collector = self._connected(), self._collector
+        if collector is None or not collector.takes_units:
+            return False
+        if self._small is None:
+            self._small = SmallUnits(requests, query, self._source, collector, self.times)
+        count, goes_on = self._small.take(query.run_bytes // RUN_SHARE)
         for _ in range(count):
-            requests.asked.popleft()
             self._units.popleft()
         if count:
             self._progress()
@@ -241,9 +247,10 @@ class ScanThread(threading.Thread):
         """Read a unit from its first page; the first `delivered` pages count as replays."""
         number = 0
         try:
-            requests, collector = self._connected(), self._collector
+            requests = self._connected()
             requests.ask_more()
             requests.begin()
+            collector = self._collector
             while True:
                 replay = number if number < delivered else -1
                 place = PagePlace(unit, partition, replay, self._source)
@@ -323,6 +330,8 @@ class ScanThread(threading.Thread):
             channel = self._connect()
             self._source = self._client.source_of(channel)
             self._requests = PageRequests(channel, self._query, self._units, self.times)
+            if self._asks_many:  # at once: the node has work while there is memory to be made
+                self._requests.ask_units(self._query.pipelined)
         return self._requests
 
     def _connect(self) -> Channel:
@@ -378,10 +387,11 @@ class ScanThread(threading.Thread):
         shut down.
         """
         requests, self._requests = self._requests, None
+        small, self._small = self._small, None
         if requests is None:
             return
-        if self._small is not None and not requests.channel.closed:
-            self._small.give_back()
+        if small is not None and not requests.channel.closed:
+            small.give_back()
         requests.drain()
         requests.channel.close()
 

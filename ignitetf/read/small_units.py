@@ -1,6 +1,6 @@
 """`SmallUnits`: units of a single small page, of which many are requested at a time.
 
-channel, units -> **small units** -> collector
+page requests, channel, units -> **small units** -> collector
 
 The node answers the requests of one connection in any order. Answers that come early wait, where
 they were received, for those before them.
@@ -9,18 +9,19 @@ they were received, for those before them.
 from __future__ import annotations
 
 import time
-from collections import deque
-from itertools import islice
+from collections.abc import Sequence
 from typing import Final
 
-from ignitetf.errors import WireError
-from ignitetf.net.channel import Channel
+from ignitetf.errors import IgniteTFError, WireError
 from ignitetf.net.places import Source
 from ignitetf.read.collector import Collector
 from ignitetf.read.cursor import Times
 from ignitetf.read.options import PAGE_BYTES
-from ignitetf.read.page_requests import Request
+from ignitetf.read.page_query import Query
+from ignitetf.read.page_requests import PageRequests
+from ignitetf.wire.frames import request_frames
 from ignitetf.wire.rowends import RowsEnd
+from ignitetf.wire.units import Depth
 
 __all__ = ["SmallUnits"]
 
@@ -30,34 +31,47 @@ _MOST_BYTES: Final = PAGE_BYTES // 6
 
 
 class SmallUnits:
-    """The answers to requests for adjacent units, on one connection.
+    """The units that are yet to be begun on one connection, and what has come of them.
 
     Args:
-        channel: The connection.
-        source: Where it leads.
+        requests: Those of the connection; has these units before the first `take`, and again after
+            `give_back`.
+        query: How to request a unit.
+        source: Where the connection leads.
         collector: Takes the rows.
         times: Receives the time spent waiting.
     """
 
     def __init__(
-        self, channel: Channel, source: Source | None, collector: Collector, times: Times
+        self,
+        requests: PageRequests,
+        query: Query,
+        source: Source | None,
+        collector: Collector,
+        times: Times,
     ) -> None:
-        self.channel = channel
+        self._requests = requests
+        self._channel = channel = requests.channel
+        self._query = query
         self._source = source
         self._collector = collector
         self._times = times
-        self._reader = collector.unit_reader(_MOST_BYTES)
+        depth = Depth(query.pipelined * 3 // 4, query.pipelined, query.held)
+        self._reader = collector.unit_reader(_MOST_BYTES, depth)
         self._reader.socket = channel.socket_number
         self._reader.limit_s = channel.settings.request_timeout_s
+        self._failure: OSError | IgniteTFError | None = None
+        # While these are here: all units in order, the id of the request for each, and how many
+        # were collected.
         self._is_begun = False
-        self._failure: OSError | WireError | None = None
+        self._units: list[tuple[int, int]] = []
+        self._numbers: list[int] = []
+        self._next = 0
 
-    def take(self, asked: deque[Request], few: int, enough: int) -> tuple[int, bool]:
-        """Collect the first of the units that were asked for.
+    def take(self, enough: int) -> tuple[int, bool]:
+        """Collect the next units.
 
         Args:
-            asked: These units.
-            few: Return when no more of them than this are left.
             enough: Return when so many bytes have been collected.
 
         Returns:
@@ -68,58 +82,66 @@ class SmallUnits:
             IgniteTFError: As `Channel.receive`, but for an error answer; and what the collector
                 raises. Nothing was collected then.
         """
-        answered: list[int] = []
-        begin, waited = time.monotonic(), self._reader.waited_s
-        with self.channel.receiving(lambda: answered):
+        if not self._is_begun:
+            self._begin()
+        first, asked, reader = self._next, self._reader.asked, self._reader
+        begin, waited = time.monotonic(), reader.waited_s
+        with self._channel.exchanging(
+            lambda: (self._numbers[asked : reader.asked], self._numbers[first : self._next])
+        ):
             self._raise_failure()
-            self._begin(asked)
-            self._reader.few, self._reader.enough = few, enough
-            end = self._take(asked, answered)
-            if not answered:
+            reader.enough = enough
+            end = self._take()
+            if self._next == first:
                 self._raise_failure()
-        waited = self._reader.waited_s - waited
+        waited = reader.waited_s - waited
         self._times.wait += waited
         self._times.receive += time.monotonic() - begin - waited
-        return len(answered), end not in (RowsEnd.OTHER, RowsEnd.LARGE)
+        return self._next - first, end not in (RowsEnd.OTHER, RowsEnd.LARGE)
 
-    def _take(self, asked: deque[Request], answered: list[int]) -> RowsEnd:
-        """Collect units; adds their request ids, and keeps a failure for when they are counted."""
-        first, partitions = asked[0][0], [partition for _, partition, _ in asked]
-        most = min(len(asked), self._collector.ends.next(first) + 1 - first)
+    def _take(self) -> RowsEnd:
+        """Collect units; keeps a failure for when they are counted."""
+        unit = self._units[self._next][0]
+        stop = self._next + min(
+            len(self._units) - self._next, self._collector.ends.next(unit) + 1 - unit
+        )
         while True:
-            done = len(answered)
-            end, units = self._reader.read(most - done)
+            first = self._next
+            end, units = self._reader.read(stop - first)
             if count := len(units):
-                which = partitions[done : done + count]
-                self._collector.add_units(first + done, which, units, self._source)
-                answered += units["request"].tolist()
+                self._next += count
+                which = [partition for _, partition in self._units[first : self._next]]
+                self._collector.add_units(self._units[first][0], which, units, self._source)
             try:
                 if end is RowsEnd.BYTES:
-                    self._reader.received(self.channel.receive_some)
-                    continue
-                self._check(end)
-            except (OSError, WireError) as error:
+                    self._reader.received(self._channel.receive_some)
+                elif end is RowsEnd.ASK:
+                    self._channel.send_frames(self._reader.due())
+                else:
+                    self._check(end)
+                    return end
+            except (OSError, IgniteTFError) as error:
                 self._failure = error
-            return end
+                return end
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
             raise self._failure
 
-    def _begin(self, asked: deque[Request]) -> None:
-        """Have the answers to requests that were sent since, and what has come of them."""
-        reader = self._reader
-        if not self._is_begun:
-            reader.put_back(self.channel.take_bytes())
-            self._is_begun = True
-        known = reader.waiting
-        new = [request for _, _, request in islice(asked, known, None)]
-        if not new:
-            return
-        reader.expect(new)
-        for number, request in enumerate(new, known):
-            if (body := self.channel.early_answer(request)) is not None:
+    def _begin(self) -> None:
+        """Have all units, and what has come of them."""
+        channel, reader = self._channel, self._reader
+        asked, unasked = self._requests.lend()
+        sent, numbers = [request for _, _, request in asked], channel.number(len(unasked))
+        bodies = self._query.bodies([partition for _, partition in unasked])
+        assert not isinstance(bodies, Sequence)
+        reader.put_back(channel.take_bytes())
+        reader.expect(sent, numbers, request_frames(self._query.op, numbers.start, bodies))
+        for number, request in enumerate(sent):
+            if (body := channel.early_answer(request)) is not None:
                 reader.give(number, body)
+        self._units = [*((unit, partition) for unit, partition, _ in asked), *unasked]
+        self._numbers, self._next, self._is_begun = [*sent, *numbers], 0, True
 
     def _check(self, end: RowsEnd) -> None:
         if (error := self._reader.failure(end)) is not None:
@@ -128,9 +150,14 @@ class SmallUnits:
             raise WireError("an answer to a request that was not asked")
 
     def give_back(self) -> None:
-        """Leave all that has come to `Channel.receive`."""
+        """Leave all units, and what has come of them, to the requests and their channel."""
+        if not self._is_begun:
+            return
         answers, rest = self._reader.rest()
         for request, frame in answers:
-            self.channel.return_answer(request, memoryview(bytes(frame)))
-        self.channel.return_bytes(rest)
+            self._channel.return_answer(request, memoryview(bytes(frame)))
+        self._channel.return_bytes(rest)
+        here, asked = self._next, self._reader.asked
+        sent = zip(self._units[here:asked], self._numbers[here:asked], strict=True)
+        self._requests.return_units([(*unit, number) for unit, number in sent], self._units[asked:])
         self._is_begun = False

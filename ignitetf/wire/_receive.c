@@ -12,6 +12,10 @@
 #include <sys/socket.h>
 #include <time.h>
 
+#ifndef MSG_NOSIGNAL
+#define MSG_NOSIGNAL 0 /* Python ignores SIGPIPE anyway */
+#endif
+
 /* Checksums of keys */
 
 static uint32_t crc_table[256];
@@ -36,7 +40,7 @@ static uint32_t crc32(uint32_t crc, const uint8_t *data, int64_t size) {
 /* How `read_page` and `read_units` end, beside DONE, FULL and OTHER. */
 enum {
   END = 4,      /* the units up to `stop` are done */
-  ASK = 5,      /* few units are left */
+  ASK = 5,      /* requests are to be sent, up to `ask` */
   ENOUGH = 6,   /* so many bytes were taken */
   BYTES = 7,    /* there is no socket to receive from */
   LARGE = 8,    /* the next answer is not a small one, or damaged */
@@ -219,10 +223,15 @@ typedef struct {
   Builder *builder;
   Unit *units;
   int64_t count, next, stop; /* units; the next to be taken; the one to stop at */
-  int64_t few;               /* ASK where no more units than this are left */
+  int64_t here;              /* answers that wait for those before them */
+  /* Requests, `frame` bytes each, of the units from number `first` on, and how many units were
+   * asked for. More are once no more than `few` are unanswered: so many that `pipelined` are, if
+   * no more than `held` are then yet to be taken. */
+  const uint8_t *frames;
+  int64_t frame, first, asked, ask, few, pipelined, held;
   uint8_t *block, *spare;    /* where bytes are received, and to where what remains is moved */
   int64_t room, begin, end;  /* bytes of each; those that are not yet taken as answers */
-  int64_t waiting;           /* answers in the block that wait for those before them */
+  int64_t waiting;           /* answers among `here` that are in the block */
   int64_t most;              /* bytes of a small answer */
   int64_t nbytes, enough;    /* taken; ENOUGH from so many on */
   /* Of a page that is taken in several steps: bytes, rows, and the checksum of the keys. */
@@ -265,14 +274,14 @@ static int take_unit(Units *units, Unit *unit) {
 }
 
 static Unit *unit_of(const Units *units, int64_t request) {
-  int64_t low = units->next, high = units->count;
+  int64_t low = units->next, high = units->asked;
   while (low < high) { /* ids ascend */
     int64_t middle = (low + high) / 2;
     if (units->units[middle].request < request) low = middle + 1;
     else high = middle;
   }
   Unit *unit = units->units + low;
-  return low < units->count && unit->request == request && !unit->at ? unit : NULL;
+  return low < units->asked && unit->request == request && !unit->at ? unit : NULL;
 }
 
 /* Gives the answers that are here as a whole to their units. DONE where there was one; MORE, and
@@ -295,6 +304,7 @@ static int find_answers(Units *units, int64_t *need) {
     unit->size = length - ANSWER_HEAD;
     unit->flags = flags;
     units->waiting++;
+    units->here++;
     units->begin += *need;
     *need = LENGTH;
     found = DONE;
@@ -312,11 +322,11 @@ static int is_inside(const Units *units, const Unit *unit) {
  * one, which becomes the block. */
 static int move_on(Units *units, int64_t need) {
   int64_t total = 0;
-  for (int64_t i = units->next; i < units->count; i++)
+  for (int64_t i = units->next; i < units->asked; i++)
     if (is_inside(units, units->units + i)) total += units->units[i].size + ANSWER_HEAD;
   if (total + need > units->room) return ROOM;
   uint8_t *to = units->spare;
-  for (int64_t i = units->next; i < units->count; i++) {
+  for (int64_t i = units->next; i < units->asked; i++) {
     Unit *unit = units->units + i;
     if (!is_inside(units, unit)) continue;
     const uint8_t *at = (const uint8_t *)(intptr_t)unit->at;
@@ -343,6 +353,33 @@ static void move_to_front(Units *units) {
   units->end = rest;
 }
 
+/* Sends further requests if few are unanswered, several by one call. Answers that wait for a late
+ * one do not count, so that the node has work. */
+static int ask(Units *units) {
+  int64_t unanswered = units->asked - units->next - units->here;
+  int64_t room = units->held - (units->asked - units->next);
+  if (unanswered > units->few || units->asked == units->count) return DONE;
+  int64_t more = units->pipelined - unanswered;
+  if (room < more / 2) return DONE;
+  if (more > room) more = room;
+  if (more > units->count - units->asked) more = units->count - units->asked;
+  units->ask = units->asked + more;
+  if (units->source.socket < 0) return ASK;
+  const uint8_t *from = units->frames + (units->asked - units->first) * units->frame;
+  for (int64_t left = more * units->frame; left;) {
+    ssize_t sent = send((int)units->source.socket, from, (size_t)left, MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0) {
+      units->source.error = errno;
+      return FAILED;
+    }
+    from += sent;
+    left -= sent;
+  }
+  units->asked = units->ask;
+  return DONE;
+}
+
 /* Receives at least a byte, of which `need` are needed from `begin` on. */
 static int receive_answers(Units *units, int64_t need) {
   move_to_front(units);
@@ -355,7 +392,7 @@ static int receive_answers(Units *units, int64_t need) {
   return receive(&units->source, units->block, &units->end, room, 0);
 }
 
-/* Receives answers, in any order, and takes the rows of units, in order, until one of the ends
+/* Asks for units, receives answers, in any order, and takes the rows of units, in order, until one of the ends
  * above. FULL: go on with other columns. OTHER: the next unit is to be read by itself; `page_rows`
  * of it are in columns that were full. */
 EXPORT int read_units(Units *units) {
@@ -368,14 +405,17 @@ EXPORT int read_units(Units *units) {
       if (found != DONE) return found;
       units->nbytes += unit->size;
       units->waiting -= is_inside(units, unit);
+      units->here--;
       units->next++;
       if (units->nbytes >= units->enough) return ENOUGH;
-      if (units->count - units->next <= units->few) return ASK;
     }
     if (units->next == units->stop) return END;
     int found = find_answers(units, &need);
+    if (found != DONE && found != MORE) return found;
+    int sent = ask(units); /* before their rows are taken: the node has work meanwhile */
+    if (sent != DONE) return sent;
     if (found == DONE) continue;
-    if (found == MORE) found = receive_answers(units, need);
+    found = receive_answers(units, need);
     if (found != DONE) return found;
   }
 }

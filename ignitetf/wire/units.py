@@ -3,16 +3,17 @@
 a socket, builder -> **units** -> small units
 
 Of a partition with a few dozen rows, everything that Python does costs more than the rows do. So
-the loop over answers is in C: it receives as many as have arrived, finds the unit that each belongs
-to, and adds the rows of those that are in order to the columns of a `BatchBuilder`, while the bytes
-are in the processor's cache, and without the GIL.
+the loop over requests and answers is in C: it sends more requests as answers come, receives as many
+of these as have arrived, finds the unit that each belongs to, and adds the rows of those that are
+in order to the columns of a `BatchBuilder`, while the bytes are in the processor's cache, and
+without the GIL.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +24,25 @@ from ignitetf.wire.frames import MIN_HEAD_BYTES, plain_head
 from ignitetf.wire.receiving import Source, failure, native
 from ignitetf.wire.rowends import RowsEnd
 
-__all__ = ["UnitReader"]
+__all__ = ["Depth", "UnitReader"]
 
-# As much as is requested at a time: it may all come before the answer that is next.
-_BLOCK_BYTES: Final = 4 << 20
+# As much as is asked for and not yet taken: it may all come before the answer that is next.
+_BLOCK_BYTES: Final = 8 << 20
+
+
+class Depth(NamedTuple):
+    """How many units to ask for.
+
+    Attributes:
+        few: More are asked for once no more than so many requests are unanswered.
+        pipelined: Then so many requests are unanswered.
+        held: No more units than this are asked for and yet to be taken, since their answers may all
+            wait in memory for the first one.
+    """
+
+    few: int
+    pipelined: int
+    held: int
 
 
 class _Units(ctypes.Structure):
@@ -37,7 +53,15 @@ class _Units(ctypes.Structure):
         ("count", ctypes.c_int64),
         ("next", ctypes.c_int64),
         ("stop", ctypes.c_int64),
+        ("here", ctypes.c_int64),
+        ("frames", ctypes.c_void_p),
+        ("frame", ctypes.c_int64),
+        ("first", ctypes.c_int64),
+        ("asked", ctypes.c_int64),
+        ("ask", ctypes.c_int64),
         ("few", ctypes.c_int64),
+        ("pipelined", ctypes.c_int64),
+        ("held", ctypes.c_int64),
         ("block", ctypes.c_void_p),
         ("spare", ctypes.c_void_p),
         ("room", ctypes.c_int64),
@@ -66,23 +90,33 @@ class UnitReader:
         builder: Takes the rows; its keys are dense.
         pool: Memory.
         most_bytes: A larger answer is not small.
+        depth: How many units to ask for.
 
     Attributes:
-        socket: File descriptor to receive from; -1 if `received` brings all bytes.
-        few: `read` ends where no more units than this are left.
+        socket: File descriptor to send to and receive from; -1 if the caller does it, by `due` and
+            `received`.
         enough: `read` ends when it has taken so many bytes.
         limit_s: Seconds in which some bytes must arrive.
     """
 
-    def __init__(self, builder: BatchBuilder, pool: BufferPool, most_bytes: int) -> None:
+    def __init__(
+        self, builder: BatchBuilder, pool: BufferPool, most_bytes: int, depth: Depth
+    ) -> None:
         self._builder = builder
         self._pool = pool
         functions = native()
         assert functions is not None
         self._read_units = functions.read_units
-        self._state = _Units(builder=builder.address, most=most_bytes)
+        self._state = _Units(
+            builder=builder.address,
+            most=most_bytes,
+            few=depth.few,
+            pipelined=depth.pipelined,
+            held=depth.held,
+        )
         self._state.rows = ctypes.addressof(functions.rows)
         self._table = np.zeros(0, _UNIT)
+        self._frames = memoryview(b"")
         self._blocks = [pool.take(_BLOCK_BYTES), pool.take(_BLOCK_BYTES)]
         self._kept: dict[int, memoryview] = {}  # answers outside of the blocks, by address
         # Where the page of a unit began that stands in more than one memory.
@@ -90,14 +124,13 @@ class UnitReader:
         self._split_request = -1
         self._set_blocks()
         self.socket = -1
-        self.few = 0
         self.enough = 0
         self.limit_s = 0.0
 
     @property
-    def waiting(self) -> int:
-        """Units that were expected and not yet taken."""
-        return int(self._state.count - self._state.next)
+    def asked(self) -> int:
+        """Units of `expect` that were asked for."""
+        return int(self._state.asked)
 
     @property
     def waited_s(self) -> float:
@@ -108,21 +141,36 @@ class UnitReader:
         """Return what has ended the connection, if that is how `read` ended."""
         return failure(end, self._state.source)
 
-    def expect(self, requests: Sequence[int]) -> None:
-        """Add units whose first pages have been requested, in order."""
+    def expect(self, asked: Sequence[int], unasked: range = range(0), frames: bytes = b"") -> None:
+        """Begin with other units.
+
+        Args:
+            asked: The ids of requests that were sent, in the order of their units.
+            unasked: The ids of the requests that follow.
+            frames: These, which have one size each.
+        """
+        state, count = self._state, len(asked) + len(unasked)
+        self._table = np.zeros(count, _UNIT)
+        self._table["request"][: len(asked)] = asked
+        self._table["request"][len(asked) :] = unasked
+        self._frames = memoryview(frames)
+        state.units, state.count, state.next, state.here = address_of(self._table), count, 0, 0
+        state.frames, state.frame = address_of(self._frames), len(frames) // max(1, len(unasked))
+        state.first = state.asked = len(asked)
+        self._kept.clear()
+
+    def due(self) -> memoryview:
+        """Return the requests that are to be sent where `read` ended with ASK; counts them as sent."""
         state = self._state
-        new = np.zeros(len(requests), _UNIT)
-        new["request"] = requests
-        self._table = np.concatenate([self._table[state.next : state.count], new])
-        state.units, state.count, state.next = address_of(self._table), len(self._table), 0
-        addresses = self._table["at"]
-        self._kept = {at: body for at, body in self._kept.items() if at in addresses}
+        begin, end = state.asked - state.first, state.ask - state.first
+        state.asked = state.ask
+        return self._frames[begin * state.frame : end * state.frame]
 
     def give(self, number: int, body: memoryview) -> None:
-        """Have the answer to the request of a unit that was expected, counted from the next one."""
-        number += self._state.next
+        """Have the answer to the request of a unit, the first of which is number 0."""
         self._table["at"][number], self._table["size"][number] = address_of(body), len(body)
         self._kept[address_of(body)] = body
+        self._state.here += 1
 
     def read(self, units: int) -> tuple[RowsEnd, NDArray[np.void]]:
         """Take units until there is something to do.
@@ -132,11 +180,11 @@ class UnitReader:
 
         Returns:
             Why it ended, and the units that were taken, with their `rows`, the `mark` of their
-            keys and the `size` of the answer.
+            keys and the `size` of the answer. With ASK, `due` is to be sent.
         """
         state, first = self._state, int(self._state.next)
         state.stop = min(first + units, state.count)
-        state.few, state.enough = self.few, self.enough
+        state.enough = self.enough
         state.source.socket, state.source.limit_ns = self.socket, int(self.limit_s * 1e9)
         state.nbytes = 0
         end = self._run()
@@ -178,11 +226,10 @@ class UnitReader:
             Views of memory that is used again by the next `read`.
         """
         state = self._state
-        units = self._table[state.next : state.count]
+        units = self._table[state.next : state.asked]
         answers = [(int(u["request"]), self._frame(u)) for u in units[units["at"] != 0]]
         rest = self._block[state.begin : state.end].data
-        state.begin = state.end = state.waiting = 0
-        state.count = state.next
+        state.begin = state.end = state.waiting = state.here = 0
         self._kept.clear()
         return answers, rest
 

@@ -29,7 +29,7 @@ from ignitetf.wire.page_reader import PageReader
 from ignitetf.wire.receiving import native
 from ignitetf.wire.rowends import RowsEnd
 from ignitetf.wire.schema import Batch, Column, Schema, field_for
-from ignitetf.wire.units import UnitReader
+from ignitetf.wire.units import Depth, UnitReader
 
 NAMES = ["IMAGE", "LABEL", "NAME", "WEIGHT"]
 SMALL = 1 << 16
@@ -239,24 +239,33 @@ def read_all(reader, units, sock, own):
             assert not own
             reader.received(lambda view: sock.recv_into(view))
             continue
+        if end is RowsEnd.ASK:
+            assert not own
+            sock.sendall(reader.due())
+            continue
         if end is RowsEnd.ENOUGH:
             continue
         return end, taken
 
 
-def reader_of(schema, registry, room, entries, sock, own):
+DEPTH = Depth(5, 9, 14)
+
+
+def reader_of(schema, registry, room, entries, sock, own, depth=DEPTH):
     builder = builder_of(schema, registry, room, page_of(entries))
     builder.learn(np.frombuffer(entries[0], np.uint8))
-    reader = UnitReader(builder, BufferPool(), SMALL)
+    reader = UnitReader(builder, BufferPool(), SMALL, depth)
     reader.socket = sock.fileno() if own else -1
-    reader.limit_s, reader.few, reader.enough = 20.0, -1, 1 << 20
+    reader.limit_s, reader.enough = 20.0, 1 << 20
     return builder, reader
 
 
 @pytest.mark.parametrize("own", [True, False], ids=["own socket", "no socket"])
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("room", [50, 640])
-def test_answers_in_any_order_are_the_units_in_theirs(sockets, own, seed, room):
+@pytest.mark.parametrize(("room", "block"), [(50, 8 << 20), (640, 8 << 20), (640, SMALL)])
+def test_answers_in_any_order_are_the_units_in_theirs(monkeypatch, sockets, own, seed, room, block):
+    """Also where the memory that they are received into is small, and has to grow."""
+    monkeypatch.setattr("ignitetf.wire.units._BLOCK_BYTES", block)
     rng = np.random.default_rng(seed)
     schema, parts = units_of(rng, 60)
     registry, entries = registry_of(schema), [entry for part in parts for entry in part]
@@ -344,15 +353,102 @@ def test_units_end_where_they_shall(sockets):
     )
     end, found = reader.read(7)
     assert (end, len(found)) == (RowsEnd.END, 7)
-    reader.few = 20
-    end, found = reader.read(40)
-    while end is not RowsEnd.ASK:
+    reader.enough = 1
+    for number in range(7, 12):
         end, found = reader.read(40)
-    assert reader.waiting == 20
-    reader.few, reader.enough = -1, 1
-    assert reader.read(40)[0] is RowsEnd.ENOUGH
-    assert reader.waiting == 19
+        assert (end, found["request"].tolist()) == (RowsEnd.ENOUGH, [number])
+    reader.enough = 1 << 20
+    assert read_all(reader, 28, sockets[0], True)[0] is RowsEnd.END
     thread.join()
+
+
+class Answering(threading.Thread):
+    """Answers requests of `REQUEST_BYTES` in any order, the late ones when nothing else is asked.
+
+    Keeps the ids as they came, and how many had no answer, and were not yet taken, at the most.
+    """
+
+    def __init__(self, sock, answers, rng, late):
+        super().__init__(daemon=True)
+        self.sock, self.answers, self.rng, self.late = sock, answers, rng, late
+        self.seen, self.unanswered, self.held = [], 0, 0
+
+    def run(self):
+        waiting, here = [], b""
+        while len(self.seen) < len(self.answers) or waiting:
+            ready = [number for number in waiting if number not in self.late]
+            here += self.received(0.0 if ready else 0.02)
+            while len(here) >= REQUEST_BYTES:
+                (number,) = struct.unpack_from("<q", here)
+                here = here[REQUEST_BYTES:]
+                waiting.append(number)
+                self.seen.append(number)
+                self.unanswered = max(self.unanswered, len(waiting))
+                self.held = max(self.held, number + 1 - min(waiting))
+            if waiting:
+                number = int(self.rng.choice(ready or waiting))
+                waiting.remove(number)
+                self.sock.settimeout(20)
+                self.sock.sendall(self.answers[number])
+
+    def received(self, limit_s):
+        self.sock.settimeout(limit_s)
+        try:
+            return self.sock.recv(1 << 16)
+        except (BlockingIOError, TimeoutError):
+            return b""
+
+
+REQUEST_BYTES = 13
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own socket", "no socket"])
+@pytest.mark.parametrize("asked", [0, 3])
+@pytest.mark.parametrize("late", [(), (0,), (4, 20, 21)])
+@pytest.mark.parametrize("depth", [Depth(5, 9, 14), Depth(0, 1, 1), Depth(60, 80, 200)])
+def test_units_are_asked_for_once_in_order_and_as_many_as_allowed(sockets, own, asked, late, depth):
+    rng = np.random.default_rng(len(late) + asked)
+    schema, parts = units_of(rng, 60)
+    registry, entries = registry_of(schema), [entry for part in parts for entry in part]
+    builder, reader = reader_of(schema, registry, 640, entries, sockets[0], own, depth)
+    frames = [struct.pack("<q", 100 + n) + bytes(REQUEST_BYTES - 8) for n in range(60)]
+    sockets[0].sendall(b"".join(frames[:asked]))
+    reader.expect(list(range(100, 100 + asked)), range(100 + asked, 160), b"".join(frames[asked:]))
+    answers = {100 + n: answer(100 + n, only_page(part)) for n, part in enumerate(parts)}
+    node = Answering(sockets[1], answers, rng, {100 + n for n in late})
+    node.start()
+    end, taken = read_all(reader, 60, sockets[0], own)
+    node.join(20)
+    assert not node.is_alive()
+    assert end is RowsEnd.END
+    assert node.seen == [unit[0] for unit in taken] == list(range(100, 160))
+    assert node.unanswered <= max(depth.pipelined, asked)
+    assert node.held <= max(depth.held, asked)
+    same(concat(list(builder.take())), Decoder(schema, registry).decode(page_of(entries)))
+
+
+def test_a_late_unit_leaves_the_node_with_work(sockets):
+    """Answers that wait for it make room for further requests, up to `held`."""
+    rng = np.random.default_rng(8)
+    schema, parts = units_of(rng, 60)
+    registry, entries = registry_of(schema), [entry for part in parts for entry in part]
+    _, reader = reader_of(schema, registry, 640, entries, sockets[0], False, Depth(5, 9, 30))
+    frames = b"".join(struct.pack("<q", n) for n in range(60))
+    reader.expect([], range(60), frames)
+    seen = 0
+    while seen < 30:
+        end, taken = reader.read(60)
+        assert not len(taken)
+        if end is RowsEnd.BYTES:  # all but the first one are answered
+            assert reader.asked > seen
+            for n in range(max(1, seen), reader.asked):
+                sockets[1].sendall(answer(n, only_page(parts[n])))
+            seen = reader.asked
+            reader.received(sockets[0].recv_into)
+        else:
+            assert end is RowsEnd.ASK
+            assert len(reader.due()) % 8 == 0
+    assert reader.asked == 30
 
 
 def test_an_answer_that_nobody_waits_for_is_told(sockets):
