@@ -2,9 +2,10 @@
 
 `python benchmarks/scale.py real` starts 1 to 3 embedded nodes and reads with 1 to 8 processes, each
 a shard. The times of a page are those of the processor, of nodes and of readers, measured with one
-reader, whose epochs take turns with those of the others; what other programs take of the processors
-is measured in every epoch. The simulation is told both and predicts the seconds of an epoch. `error` is that; `error_own` is with
-the times of a page from the same epoch, which grow with the number of processes.
+reader, whose epochs take turns with those of the others. How much they grow where many processes
+share the processors is measured once before, on one node with the most readers; what other programs
+take of the processors, in every epoch. The simulation is told all this and predicts the seconds of
+an epoch. `error` is that; `error_own` is with the times of a page from the same epoch.
 `python benchmarks/scale.py large` simulates 1,000 readers on 100 nodes.
 `python benchmarks/scale.py readers` is no simulation of readers, only of nodes: see `readers`.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -126,7 +128,8 @@ def _cpu(pids: list[int]) -> float:
 def real(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Epochs on real nodes, and what the simulation says of them."""
     profile = Profile(args.megabytes * 1_000_000 // _ROW_BYTES, _ROW_BYTES, 400)
-    found = []
+    found: list[dict[str, Any]] = []
+    crowding = None
     for nodes in args.nodes:
         note(f"{nodes} node(s), {profile.rows:,} rows in {args.partitions} partitions")
         node = Node.start("scale", port=args.port, nodes=nodes, memory=args.memory)
@@ -134,10 +137,17 @@ def real(args: argparse.Namespace) -> list[dict[str, Any]]:
             fill_cache(client, profile, args.partitions)
             warm = _warm_epochs(client, profile, nodes)
             try:
+                if crowding is None:
+                    crowding = _crowding(
+                        client, node, profile, max(args.readers), args.rounds, warm
+                    )
+                    warm = 2
                 for count in args.readers:
                     alone, epochs = _epochs(client, node, profile, count, args.rounds, warm)
                     times, warm = _times(client, profile, alone), 2
-                    found.append(_compared(times, args, client, profile, nodes, count, epochs))
+                    found.append(
+                        _compared(times, crowding, args, client, profile, nodes, count, epochs)
+                    )
                     note(str(found[-1]))
             finally:
                 drop_rows(client, profile.cache)
@@ -165,6 +175,20 @@ def _epochs(
     return alone, found
 
 
+def _crowding(
+    client: Client, node: Node, profile: Profile, readers: int, rounds: int, warm: int
+) -> float:
+    """By which part the times of a page grow whenever twice as many processes read."""
+    alone, epochs = _epochs(client, node, profile, readers, rounds, warm)
+    one, many = (
+        statistics.median(epoch["nodes"] + epoch["readers"] for epoch in each)
+        for each in (alone, epochs)
+    )
+    crowding = max(0.0, many / one - 1) / math.log2(max(2, readers))
+    note(f"whenever twice as many processes read, a page takes {100 * crowding:.1f} % longer")
+    return crowding
+
+
 def _times(client: Client, profile: Profile, epochs: list[dict[str, float]]) -> ServiceTimes:
     """Times of the processor for a page, from epochs of one reader on one node."""
     rows = open_rows(profile.cache, client=client, shard=(0, 1), page_size=_PAGE_ROWS)
@@ -188,6 +212,7 @@ def _times(client: Client, profile: Profile, epochs: list[dict[str, float]]) -> 
 
 def _compared(
     times: ServiceTimes,
+    crowding: float,
     args: argparse.Namespace,
     client: Client,
     profile: Profile,
@@ -200,14 +225,18 @@ def _compared(
     cores = os.cpu_count() or 1
     connections, pages = opened.options.readers, sum(sizes) / times.page_bytes
 
-    def predicted(epoch: dict[str, float], page_s: float, decode_s: float) -> float:
+    def predicted(
+        epoch: dict[str, float], page_s: float, decode_s: float, crowding: float = 0.0
+    ) -> float:
         # What others take makes each processor slower for us.
         left = max(0.1, 1 - epoch["others"] / (cores * epoch["seconds"]))
         slower = replace(times, page_s=page_s / left, decode_s=decode_s / left)
-        scenario = Scenario(slower, sizes, nodes, readers, connections, shared_cores=cores)
+        scenario = Scenario(
+            slower, sizes, nodes, readers, connections, shared_cores=cores, crowding=crowding
+        )
         return simulate(scenario).seconds
 
-    said = [predicted(epoch, times.page_s, times.decode_s) for epoch in epochs]
+    said = [predicted(epoch, times.page_s, times.decode_s, crowding) for epoch in epochs]
     measured = [epoch["seconds"] for epoch in epochs]
     ratios = [a / b for a, b in zip(said, measured, strict=True)]
     own = [

@@ -18,7 +18,7 @@ import math
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -50,6 +50,8 @@ class Scenario:
         node_cores: Pages that a node makes at a time.
         shared_cores: Processors that all nodes and workers share, if they are on one machine; 0 if
             each has its own.
+        crowding: By which part both times of a page grow whenever twice as many workers share the
+            processors, and their caches.
         backups: Copies beside the primary one.
         seed: Seed of the shuffle of partitions; None reads them in ascending order.
         consume_s: Seconds in which a worker uses a page.
@@ -73,6 +75,7 @@ class Scenario:
     link_bytes_per_s: float = math.inf
     node_cores: int = 1
     shared_cores: int = 0
+    crowding: float = 0.0
     backups: int = 0
     seed: int | None = None
     consume_s: float = 0.0
@@ -129,6 +132,15 @@ def simulate(scenario: Scenario) -> Outcome:
     return _Cluster(scenario).run()
 
 
+def _crowded(scenario: Scenario) -> Scenario:
+    """Return a scenario with the times of a page that its workers have together."""
+    if not scenario.shared_cores:
+        return scenario
+    times, growth = scenario.times, 1 + scenario.crowding * math.log2(scenario.workers)
+    longer = replace(times, page_s=times.page_s * growth, decode_s=times.decode_s * growth)
+    return replace(scenario, times=longer, crowding=0.0)
+
+
 class _Servers:
     """Servers that take work in the order in which it comes, each one at a time."""
 
@@ -169,7 +181,7 @@ class _Cluster:
     """All that happens, on one heap."""
 
     def __init__(self, scenario: Scenario) -> None:
-        self.scenario = scenario
+        self.scenario = scenario = _crowded(scenario)
         self.now = 0.0
         self.again_bytes = 0
         self._heap: list[tuple[float, int, Callable[[], None]]] = []

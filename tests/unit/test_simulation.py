@@ -65,6 +65,15 @@ def test_every_byte_is_served_once_and_again_only_after_a_loss(more):
     assert found.most_waiting >= 1 and found.most_connections >= 1
 
 
+def test_workers_that_share_processors_crowd_each_other():
+    """By the same part with each doubling, and only there."""
+    longer = replace(TIMES, page_s=1.2 * TIMES.page_s, decode_s=1.2 * TIMES.decode_s)
+    crowded = simulate(scenario(workers=4, shared_cores=2, crowding=0.1))
+    assert crowded.seconds == simulate(scenario(workers=4, shared_cores=2, times=longer)).seconds
+    apart = simulate(scenario(workers=4, crowding=0.1))
+    assert apart == simulate(scenario(workers=4))
+
+
 def test_reading_copies_too_evens_out_the_nodes():
     plain = simulate(scenario(backups=1, nodes=10, balanced=False))
     even = simulate(scenario(backups=1, nodes=10))
