@@ -249,10 +249,9 @@ class Channel:
         self._incoming.return_bytes(data)
 
     def early_answer(self, request_id: int) -> memoryview | None:
-        """Take the body of an answer that arrived while another was waited for; else None."""
-        if (found := self._early.get(request_id)) is None or found[0].failed:
-            return None
-        return self._body(*self._early.pop(request_id))
+        """Take an answer, with its head, that arrived while another was waited for; else None."""
+        found = self._early.pop(request_id, None)
+        return None if found is None else found[1]
 
     def return_answer(self, request_id: int, frame: memoryview) -> None:
         """Keep an answer, with its head, for `receive`."""

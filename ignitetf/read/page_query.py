@@ -31,6 +31,8 @@ __all__ = [
 # Of the 128 cursors that a connection may have; each is closed by the last page of its unit.
 _MAX_PIPELINED: Final = 120
 _MANY_UNITS: Final = 8
+# At most so many of other units, whose cursors stay open until their last page was requested.
+FEW_UNITS: Final = _MANY_UNITS - 1
 
 
 @dataclass(frozen=True)

@@ -80,8 +80,10 @@ class PageRequests:
         Args:
             answered: Requests whose answer has begun to arrive.
         """
-        pipelined = self._query.pipelined
-        count = pipelined + 1 - self.channel.unanswered + answered
+        pipelined, waiting = self._query.pipelined, self.channel.unanswered - answered
+        if self._query.has_small_units:  # each may have an open cursor, though it is answered
+            waiting = max(waiting, len(self.asked))
+        count = pipelined + 1 - waiting
         if count > pipelined // 4:  # several by one call, if many are on their way
             self.ask_units(count)
 

@@ -18,7 +18,7 @@ from ignitetf.errors import ConfigError
 from ignitetf.net.client import Client, cache_id
 from ignitetf.read.conditions import Condition, Table, parse_condition, quoted
 from ignitetf.read.options import PAGE_BYTES, ReadOptions
-from ignitetf.read.page_query import Query, RetryPolicy, pipeline_depth
+from ignitetf.read.page_query import FEW_UNITS, Query, RetryPolicy, pipeline_depth
 from ignitetf.read.scan import scan_units
 from ignitetf.sql import statement
 from ignitetf.sql.tokens import tokens
@@ -33,7 +33,12 @@ _KEYS_IN_PAGE: Final = 32_768
 
 
 def scan_query(
-    cache: str, page_size: int, unit_bytes: float | None, page_bytes: int, readers: int = 1
+    cache: str,
+    page_size: int,
+    unit_bytes: float | None,
+    page_bytes: int,
+    readers: int = 1,
+    unit_entries: float = 0.0,
 ) -> Query:
     """Return the query for all entries of a partition.
 
@@ -43,9 +48,12 @@ def scan_query(
         unit_bytes: Approximate bytes of a partition; None if unknown.
         page_bytes: Approximate bytes of a page.
         readers: Connections at once.
+        unit_entries: Approximate entries of a partition; 0 if unknown.
     """
     number = cache_id(cache)
     pipelined = 1 if unit_bytes is None else pipeline_depth(unit_bytes, page_bytes, readers)
+    if unit_entries > page_size:
+        pipelined = min(pipelined, FEW_UNITS)
     # As many as make a page may wait for one that is late.
     early = 0 if unit_bytes is None else pipeline_depth(unit_bytes, PAGE_BYTES)
     return Query(

@@ -295,8 +295,11 @@ class CacheReader:
 
     def scan_query(self, page_size: int) -> Query:
         """Return the query for all entries of a partition."""
-        known = self.unit_bytes if self.entry_bytes else None
-        return scan_query(self.cache, page_size, known, self.scan_page_bytes, self.options.readers)
+        page, readers = self.scan_page_bytes, self.options.readers
+        if not self.entry_bytes:
+            return scan_query(self.cache, page_size, None, page, readers)
+        entries = self.unit_bytes / (self.entry_bytes * self.block_rows)
+        return scan_query(self.cache, page_size, self.unit_bytes, page, readers, entries)
 
     def batches(
         self, partitions: Sequence[int], ends: Sequence[int] | None = None

@@ -138,8 +138,8 @@ class SmallUnits:
         reader.put_back(channel.take_bytes())
         reader.expect(sent, numbers, request_frames(self._query.op, numbers.start, bodies))
         for number, request in enumerate(sent):
-            if (body := channel.early_answer(request)) is not None:
-                reader.give(number, body)
+            if (frame := channel.early_answer(request)) is not None:
+                reader.give(number, frame)
         self._units = [*((unit, partition) for unit, partition, _ in asked), *unasked]
         self._numbers, self._next, self._is_begun = [*sent, *numbers], 0, True
 

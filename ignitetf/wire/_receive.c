@@ -223,7 +223,7 @@ typedef struct {
   Builder *builder;
   Unit *units;
   int64_t count, next, stop; /* units; the next to be taken; the one to stop at */
-  int64_t here;              /* answers that wait for those before them */
+  int64_t here;              /* answers that wait for those before them, and left no cursor open */
   /* Requests, `frame` bytes each, of the units from number `first` on, and how many units were
    * asked for. More are once no more than `few` are unanswered: so many that `pipelined` are, if
    * no more than `held` are then yet to be taken. */
@@ -241,13 +241,19 @@ typedef struct {
 
 enum { LENGTH = 4, ANSWER_HEAD = 10, PAGE_HEAD = 12, PAGE_END = 1 };
 
+/* Whether an answer is no error, and the cursor has no more pages, so that the node closed it. */
+static int is_only_page(const Unit *unit) {
+  const uint8_t *page = (const uint8_t *)(intptr_t)unit->at;
+  return !unit->flags && unit->size >= PAGE_HEAD + PAGE_END && !page[unit->size - PAGE_END];
+}
+
 /* Takes the rows of a unit: DONE, FULL or OTHER. The page is that of a scan: the cursor's id
  * (int64), the number of entries, these, and whether there are more. */
 static int take_unit(Units *units, Unit *unit) {
   Builder *builder = units->builder;
   const uint8_t *page = (const uint8_t *)(intptr_t)unit->at;
   int64_t size = unit->size - PAGE_HEAD - PAGE_END, done, used, first = builder->rows;
-  if (unit->flags || size < 0 || page[PAGE_HEAD + size]) return OTHER;
+  if (!is_only_page(unit)) return OTHER;
   int64_t entries = int_at(page + 8);
   if (!entries && !size) {
     unit->rows = unit->mark = 0;
@@ -304,7 +310,7 @@ static int find_answers(Units *units, int64_t *need) {
     unit->size = length - ANSWER_HEAD;
     unit->flags = flags;
     units->waiting++;
-    units->here++;
+    units->here += is_only_page(unit);
     units->begin += *need;
     *need = LENGTH;
     found = DONE;

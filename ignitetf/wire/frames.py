@@ -37,7 +37,6 @@ __all__ = [
     "cursor_in_head",
     "framed",
     "join_pages",
-    "plain_head",
     "read_answer_head",
     "read_answer_length",
     "read_counted_head",
@@ -160,11 +159,6 @@ def read_answer_length(prefix: Any) -> int:
     if length < _ANSWER.size:
         raise WireError(f"answer of impossible length {length}")
     return length
-
-
-def plain_head(request_id: int) -> bytes:
-    """Return the head of an answer without an error, without its length."""
-    return _ANSWER.pack(request_id, 0)
 
 
 def read_answer_head(answer: Any) -> AnswerHead:

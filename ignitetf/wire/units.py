@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ignitetf.wire.buffers import BufferPool, address_of
 from ignitetf.wire.builder import BatchBuilder, Position
-from ignitetf.wire.frames import MIN_HEAD_BYTES, plain_head
+from ignitetf.wire.frames import MIN_HEAD_BYTES
 from ignitetf.wire.receiving import Source, failure, native
 from ignitetf.wire.rowends import RowsEnd
 
@@ -166,11 +166,16 @@ class UnitReader:
         state.asked = state.ask
         return self._frames[begin * state.frame : end * state.frame]
 
-    def give(self, number: int, body: memoryview) -> None:
-        """Have the answer to the request of a unit, the first of which is number 0."""
-        self._table["at"][number], self._table["size"][number] = address_of(body), len(body)
-        self._kept[address_of(body)] = body
-        self._state.here += 1
+    def give(self, number: int, frame: memoryview) -> None:
+        """Have the answer, with its head, for a unit, the first of which is number 0."""
+        body = frame[MIN_HEAD_BYTES:]
+        flags = int.from_bytes(frame[MIN_HEAD_BYTES - 2 : MIN_HEAD_BYTES], "little")
+        at = address_of(frame) + MIN_HEAD_BYTES
+        unit = self._table[number]
+        unit["at"], unit["size"], unit["flags"] = at, len(body), flags
+        self._kept[at] = frame
+        # An answer with further pages has left a cursor open, of which a connection has few.
+        self._state.here += flags == 0 and len(body) > 0 and body[-1] == 0
 
     def read(self, units: int) -> tuple[RowsEnd, NDArray[np.void]]:
         """Take units until there is something to do.
@@ -249,7 +254,7 @@ class UnitReader:
     def _frame(self, unit: np.void) -> memoryview:
         """The answer of a unit, without its length."""
         if (kept := self._kept.get(int(unit["at"]))) is not None:
-            return memoryview(plain_head(int(unit["request"])) + bytes(kept))
+            return kept
         begin = int(unit["at"]) - self._state.block - MIN_HEAD_BYTES
         return self._block[begin : begin + MIN_HEAD_BYTES + int(unit["size"])].data
 

@@ -1,9 +1,11 @@
 """Pages of any size: the next is asked for while one is on its way, also where there is none."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from ignitetf import IgniteDataset, load_dataset
+from ignitetf import IgniteDataset, connect, load_dataset, open_rows
 from ignitetf.errors import ConnectError, SchemaError
 from ignitetf.read import page_decoder
 from ignitetf.read.page_requests import PageRequests
@@ -125,3 +127,26 @@ def test_however_decoded_a_lost_connection_is_replaced(client, cache_name, decod
     pages = list(dataset.numpy())
     assert len(lost) == 3
     assert sorted(np.concatenate([p["val"]["A"] for p in pages]).tolist()) == list(range(300))
+
+
+@pytest.mark.parametrize("builds", [True, False], ids=["", "no compiler"])
+@pytest.mark.parametrize("size", [1, 10, 11, 12, 13, 40])
+def test_more_partitions_than_a_connection_may_have_cursors(
+    client, cache_name, size, builds, monkeypatch
+):
+    """Pages that are a little smaller than most partitions leave a cursor open for each of them."""
+    if not builds:
+        monkeypatch.setattr(BatchBuilder, "can_build", lambda schema: False)
+    rows = 256 * 12
+    load_dataset({"A": np.arange(rows)}, cache_name, client=client, partitions=256)
+    settings = replace(client.settings, request_timeout_s=5.0)
+    with connect(settings=settings) as impatient:
+        expected = open_rows(cache_name, client=client, shard=(0, 1))
+        found = open_rows(
+            cache_name, client=impatient, shard=(0, 1), page_size=size, on_node_loss="error"
+        )
+        keys = [
+            np.concatenate([batch["key"] for batch in one.batches()]) for one in (expected, found)
+        ]
+    np.testing.assert_array_equal(*keys)
+    assert len(keys[0]) == rows

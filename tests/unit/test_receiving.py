@@ -451,6 +451,51 @@ def test_a_late_unit_leaves_the_node_with_work(sockets):
     assert reader.asked == 30
 
 
+@pytest.mark.parametrize("what", [None, *SPECIAL])
+def test_answers_that_came_before_are_taken_and_given_back_whole(sockets, what):
+    rng = np.random.default_rng(10)
+    schema, parts = units_of(rng, 6)
+    registry, entries = registry_of(schema), [entry for part in parts for entry in part]
+    builder, reader = reader_of(schema, registry, 640, entries, sockets[0], True)
+    answers = [answer(n, only_page(part)) for n, part in enumerate(parts)]
+    if what is not None:
+        answers[2] = SPECIAL[what](2, parts[2])
+    reader.expect(list(range(6)))
+    for n in (1, 2, 4):
+        reader.give(n, memoryview(answers[n])[4:])
+    sockets[1].sendall(b"".join(answers[n] for n in (3, 0, 5)))
+    end, taken = read_all(reader, 6, sockets[0], True)
+    count = 6 if what is None else 2
+    assert end is (RowsEnd.END if what is None else RowsEnd.OTHER)
+    assert [unit[0] for unit in taken] == list(range(count))
+    assert sum(map(len, builder.take())) == sum(map(len, parts[:count]))
+    given, rest = reader.rest()
+    found = {n: bytes(frame) for n, frame in given}
+    left = split(bytes(rest) + received_by_now(sockets[0]))
+    assert all(found[n] == answers[n][4:] for n in found)
+    assert sorted([*found, *(answers.index(one) for one in left)]) == list(range(count, 6))
+
+
+def test_cursors_that_are_open_count_as_unanswered(sockets):
+    """A connection may have 128 of them, also of units that wait for one that is late."""
+    rng = np.random.default_rng(9)
+    schema, parts = units_of(rng, 60)
+    registry, entries = registry_of(schema), [entry for part in parts for entry in part]
+    _, reader = reader_of(schema, registry, 640, entries, sockets[0], False, Depth(5, 9, 30))
+    reader.expect([], range(60), b"".join(struct.pack("<q", n) for n in range(60)))
+    assert reader.read(60)[0] is RowsEnd.ASK
+    assert len(reader.due()) == 9 * 8
+    for n in range(1, 9):
+        sockets[1].sendall(answer(n, only_page(parts[n], more=1)))
+    while (end := reader.read(60)[0]) is RowsEnd.BYTES and reader.asked == 9:
+        sockets[0].settimeout(0.2)
+        try:
+            reader.received(sockets[0].recv_into)
+        except TimeoutError:
+            break
+    assert (end, reader.asked) == (RowsEnd.BYTES, 9)
+
+
 def test_an_answer_that_nobody_waits_for_is_told(sockets):
     rng = np.random.default_rng(5)
     schema, parts = units_of(rng, 4)
