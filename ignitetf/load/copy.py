@@ -19,13 +19,15 @@ from typing import Final
 
 import numpy as np
 
-from ignitetf.errors import IgniteTFError
+from ignitetf.errors import IgniteTFError, ServerError
 from ignitetf.load.writer import IN_FLIGHT, REQUEST_BYTES
 from ignitetf.net.channel import Channel
 from ignitetf.net.client import Client, cache_id
 from ignitetf.net.distance import times
+from ignitetf.net.failures import is_full
 from ignitetf.net.pipeline import InFlight
 from ignitetf.net.together import together
+from ignitetf.tables.room import memory_full
 from ignitetf.wire.codes import OpCode, TypeCode
 from ignitetf.wire.encode import EncodedPage
 from ignitetf.wire.encoders import copy_runs
@@ -70,8 +72,19 @@ def copy_entries(
     copy = _Copy(client, source, target, entry_bytes, entries / partitions, check_lease)
     shares = min(partitions, copy.shares(entries * entry_bytes, partitions))
     runs = [functools.partial(copy.run, range(i, partitions, shares)) for i in range(shares)]
-    with copy.as_a_whole():
+    with _explained(client), copy.as_a_whole():
         together(client, functools.partial(copy.make, make), *runs)
+
+
+@contextlib.contextmanager
+def _explained(client: Client) -> Iterator[None]:
+    """Say of a failed update, which only names its keys, that the node is full, if it is."""
+    try:
+        yield
+    except ServerError as error:
+        if is_full(error) and (found := memory_full(client)) is not None:
+            raise found from error
+        raise
 
 
 class _Copy:

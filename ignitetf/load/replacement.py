@@ -157,9 +157,18 @@ class Replacement:
             check_lease=self._lease.check,
         )
         (rows, *slim), (rows_to, *slim_to) = self._staging, self._final
-        copy(rows, rows_to, entry_bytes=size, make=lambda: self._make(partitions, roomy))
-        for table, table_to in zip(slim, slim_to, strict=True):
-            copy(table, table_to, entry_bytes=_SLIM_BYTES)
+        try:
+            copy(rows, rows_to, entry_bytes=size, make=lambda: self._make(partitions, roomy))
+            for table, table_to in zip(slim, slim_to, strict=True):
+                copy(table, table_to, entry_bytes=_SLIM_BYTES)
+        except ServerOverloaded as error:
+            # A part of the copy is of no use, and on a full node nothing else could be done.
+            self._lease.check()
+            drop_caches(self._client, self._final)
+            raise error.hinted(
+                f"{self._name!r} already has its new rows, in another cache for now; make room (more"
+                " nodes, or other data removed), then load again with --if-exists resume"
+            ) from error
 
     def _make(self, partitions: int, roomy: bool) -> None:
         self._lease.check()

@@ -174,20 +174,21 @@ class Lease:
         except BaseException as error:
             # We may hold it already: the answer may be lost, or the wait for it interrupted.
             self.release(_HURRY_S)
-            if not self._may_go_without(error):
+            if not isinstance(error, IgniteTFError) or not is_full(error):
                 raise
+            if (full := memory_full(self.client)) is None:
+                raise
+            if not self.if_room:
+                raise full from error
+            self._require_free(error)
             return
         threading.Thread(target=self._renew_often, name="ignitetf-lease", daemon=True).start()
 
-    def _may_go_without(self, error: BaseException) -> bool:
-        """Whether to proceed without a lease for lack of memory; DataSetBusy if it is held."""
-        full = isinstance(error, IgniteTFError) and is_full(error)
-        if not (self.if_room and full and memory_full(self.client)):
-            return False
+    def _require_free(self, error: IgniteTFError) -> None:
+        """Raise DataSetBusy if somebody holds it; else what makes room can do without it."""
         found = catalog(self.client).get(_entry_name(self.name))
         if found is not None and not Holder.from_text(found).has_ended:
             raise self._busy(found) from error
-        return True
 
     def _wait(self) -> None:
         seen: str | None = None

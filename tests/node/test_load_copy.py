@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from helpers.distant import Distant
 
-from ignitetf.errors import DataSetBusy
+from ignitetf.errors import DataSetBusy, ServerError, ServerOverloaded
 from ignitetf.explore.verify import verify
 from ignitetf.load.copy import copy_entries
 from ignitetf.load.loader import load_dataset
 from ignitetf.net.channel import Channel
 from ignitetf.net.client import connect
+from ignitetf.net.pipeline import InFlight
 from ignitetf.read.rows import open_rows
 from ignitetf.tables.catalog import drop_manifest
 from ignitetf.wire.codes import OpCode
@@ -120,3 +121,36 @@ def test_what_fails_ends_all_of_it(client, link, caches):
         time.sleep(0.05)
     assert client.sql(CURSORS, (source,)).fetchall() == [(0,)]
     assert verify(client, source).ok
+
+
+@pytest.mark.parametrize("after", [0, 2])
+def test_a_copy_that_fills_the_node_leaves_the_new_rows_and_room(
+    client, link, cache_name, monkeypatch, after
+):
+    old, new = rows(500, 300), rows(4000, 300)
+    full = ServerOverloaded("the node's memory is full", hint="more memory")
+    load_dataset(old, cache_name, client=client, partitions=16)
+    sent = []
+
+    class Refused(InFlight):
+        def send(self, *request):
+            sent.append(request)
+            if len(sent) > after:
+                text = "Failed to update keys (retry update if possible)."
+                raise ServerError(text, server_message=text)
+            super().send(*request)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ignitetf.load.copy.InFlight", Refused)
+        patch.setattr("ignitetf.load.copy.memory_full", lambda _: full)
+        with pytest.raises(ServerOverloaded, match="memory is full") as told:
+            load_dataset(new, cache_name, client=link, partitions=16, if_exists="replace")
+    assert "--if-exists resume" in str(told.value.hint)
+    assert cache_name not in client.cache_names()
+    for _ in range(2):
+        np.testing.assert_array_equal(np.sort(columns(client, cache_name)[0]), np.arange(4000))
+        assert client.sql(f'SELECT COUNT(*) FROM "{cache_name}"').fetchall() == [(4000,)]
+        load_dataset(new, cache_name, client=link, partitions=16, if_exists="resume")
+    assert client.cache_size(cache_name) == 4000
+    assert not [n for n in client.cache_names() if n.startswith(f"{cache_name}__")]
+    assert verify(client, cache_name).ok
