@@ -62,17 +62,16 @@ class PageRequests:
         numbers = self.channel.send_all(self._query.op, bodies)
         self.asked.extend((*one, number) for one, number in zip(new, numbers, strict=True))
 
-    def lend(self) -> tuple[list[Request], list[tuple[int, int]]]:
-        """Give up the units that are yet to be begun: those asked for, and those that were not."""
-        lent = list(self.asked), list(self._units)
+    def lend(self, most: int) -> tuple[list[Request], list[tuple[int, int]]]:
+        """Give up units that are yet to be begun: those asked for, and so many that were not."""
+        asked = list(self.asked)
         self.asked.clear()
-        self._units.clear()
-        return lent
+        return asked, [self._units.popleft() for _ in range(min(most, len(self._units)))]
 
     def return_units(self, asked: Sequence[Request], unasked: Sequence[tuple[int, int]]) -> None:
         """Have units again, as `lend` returned them."""
         self.asked.extend(asked)
-        self._units.extend(unasked)
+        self._units.extendleft(reversed(unasked))
 
     def ask_more(self, answered: int = 0) -> None:
         """Request the first pages of further units if few requests are unanswered.

@@ -28,10 +28,13 @@ __all__ = ["SmallUnits"]
 # At least eight units are requested at a time where they make about a page together; some of them
 # may be larger than others.
 _MOST_BYTES: Final = PAGE_BYTES // 6
+# Units taken over from the requests at a time. After some were given back fewer, as that may happen
+# again soon, where every unit has a form of its own.
+_MOST_UNITS: Final = 4096
 
 
 class SmallUnits:
-    """The units that are yet to be begun on one connection, and what has come of them.
+    """Units that are yet to be begun on one connection, and what has come of them.
 
     Args:
         requests: Those of the connection; has these units before the first `take`, and again after
@@ -61,12 +64,13 @@ class SmallUnits:
         self._reader.socket = channel.socket_number
         self._reader.limit_s = channel.settings.request_timeout_s
         self._failure: OSError | IgniteTFError | None = None
-        # While these are here: all units in order, the id of the request for each, and how many
+        # While these are here: the units in order, the id of the request for each, and how many
         # were collected.
         self._is_begun = False
         self._units: list[tuple[int, int]] = []
         self._numbers: list[int] = []
         self._next = 0
+        self._most = _MOST_UNITS
 
     def take(self, enough: int) -> tuple[int, bool]:
         """Collect the next units.
@@ -82,6 +86,10 @@ class SmallUnits:
             IgniteTFError: As `Channel.receive`, but for an error answer; and what the collector
                 raises. Nothing was collected then.
         """
+        if self._is_begun and self._next == len(self._units):
+            more = min(_MOST_UNITS, 4 * self._most)
+            self.give_back()
+            self._most = more
         if not self._is_begun:
             self._begin()
         first, asked, reader = self._next, self._reader.asked, self._reader
@@ -129,9 +137,9 @@ class SmallUnits:
             raise self._failure
 
     def _begin(self) -> None:
-        """Have all units, and what has come of them."""
+        """Have the next units, and what has come of them."""
         channel, reader = self._channel, self._reader
-        asked, unasked = self._requests.lend()
+        asked, unasked = self._requests.lend(self._most)
         sent, numbers = [request for _, _, request in asked], channel.number(len(unasked))
         bodies = self._query.bodies([partition for _, partition in unasked])
         assert not isinstance(bodies, Sequence)
@@ -150,7 +158,7 @@ class SmallUnits:
             raise WireError("an answer to a request that was not asked")
 
     def give_back(self) -> None:
-        """Leave all units, and what has come of them, to the requests and their channel."""
+        """Leave the units, and what has come of them, to the requests and their channel."""
         if not self._is_begun:
             return
         answers, rest = self._reader.rest()
@@ -160,4 +168,4 @@ class SmallUnits:
         here, asked = self._next, self._reader.asked
         sent = zip(self._units[here:asked], self._numbers[here:asked], strict=True)
         self._requests.return_units([(*unit, number) for unit, number in sent], self._units[asked:])
-        self._is_begun = False
+        self._is_begun, self._most = False, self._query.held

@@ -1,5 +1,6 @@
 """Pages of any size: the next is asked for while one is on its way, also where there is none."""
 
+import random
 from dataclasses import replace
 
 import numpy as np
@@ -7,9 +8,11 @@ import pytest
 
 from ignitetf import IgniteDataset, connect, load_dataset, open_rows
 from ignitetf.errors import ConnectError, SchemaError
-from ignitetf.read import page_decoder
+from ignitetf.read import page_decoder, small_units
 from ignitetf.read.page_requests import PageRequests
 from ignitetf.wire.builder import BatchBuilder
+from ignitetf.wire.rowends import RowsEnd
+from ignitetf.wire.units import UnitReader
 
 pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.node
@@ -150,3 +153,25 @@ def test_more_partitions_than_a_connection_may_have_cursors(
         ]
     np.testing.assert_array_equal(*keys)
     assert len(keys[0]) == rows
+
+
+@pytest.mark.parametrize(("most", "share"), [(4096, 0.3), (5, 0.0), (5, 0.3), (1, 0.0), (300, 1.0)])
+def test_units_may_be_given_back_at_any_time(client, cache_name, most, share, monkeypatch):
+    """So that they are read by themselves, and the next ones in the loop in C again."""
+    rows = 256 * 12
+    load_dataset({"A": np.arange(rows)}, cache_name, client=client, partitions=256)
+    expected = open_rows(cache_name, client=client, shard=(0, 1)).batches()
+    expected = np.concatenate([batch["key"] for batch in expected])
+    rng, read, given = random.Random(most), UnitReader.read, []
+
+    def some(self, units):
+        if rng.random() >= share:
+            return read(self, units if share == 0 else min(units, 20))
+        given.append(units)
+        return RowsEnd.OTHER, self._table[:0]
+
+    monkeypatch.setattr(small_units, "_MOST_UNITS", most)
+    monkeypatch.setattr(UnitReader, "read", some)
+    found = open_rows(cache_name, client=client, shard=(0, 1), on_node_loss="error").batches()
+    np.testing.assert_array_equal(np.concatenate([batch["key"] for batch in found]), expected)
+    assert bool(given) == (share > 0)
