@@ -113,11 +113,14 @@ def server_error(status: int, message: str, *, address: str | None = None) -> Se
     return ServerError(text, **facts)
 
 
-def is_short_of_heap(error: IgniteTFError) -> bool:
-    """Return whether a node's Java heap had no room for an answer; a moment later it may have.
+def is_asked_too_much(error: IgniteTFError) -> bool:
+    """Return whether a node had no room for an answer beside others that it was asked for.
 
-    The scan that needed it cannot go on, and says "cursor invalidation" from then on.
+    Its Java heap had none, and may have a moment later; the scan that needed it cannot go on, and
+    says "cursor invalidation" from then on. Or the connection had as many cursors as it may have.
     """
+    if error.fields.get("status") == Status.TOO_MANY_CURSORS:
+        return True
     message = str(error.fields.get("server_message"))
     return any(sign in message for sign in (*_HEAP, "underlying cursor invalidation"))
 

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from ignitetf.errors import IgniteTFError
 from ignitetf.net.channel import Channel
 from ignitetf.net.client import Client
-from ignitetf.net.failures import is_short_of_heap
+from ignitetf.net.failures import is_asked_too_much
 from ignitetf.net.places import Source
 from ignitetf.net.retry import HEAP, READ, Backoff
 from ignitetf.read.collector import Collector, PagePlace, Portion
@@ -359,7 +359,7 @@ class ScanThread(threading.Thread):
 
     def _wait_s(self, error: IgniteTFError) -> float | None:
         """Return how long to wait before reading on; None to give up."""
-        if not is_short_of_heap(error):
+        if not is_asked_too_much(error):
             return self._backoff.wait_s(error, self._retry.budget_s)
         self._query = replace(self._query, pipelined=0)
         return self._heap_backoff.wait_s(error)

@@ -366,7 +366,7 @@ static int ask(Units *units) {
   int64_t room = units->held - (units->asked - units->next);
   if (unanswered > units->few || units->asked == units->count) return DONE;
   int64_t more = units->pipelined - unanswered;
-  if (room < more / 2) return DONE;
+  if (room < (more + 1) / 2) return DONE;
   if (more > room) more = room;
   if (more > units->count - units->asked) more = units->count - units->asked;
   units->ask = units->asked + more;

@@ -8,7 +8,7 @@ import pytest
 
 from ignitetf import IgniteDataset, connect, load_dataset, open_rows
 from ignitetf.errors import ConnectError, SchemaError
-from ignitetf.read import page_decoder, small_units
+from ignitetf.read import page_decoder, scan_thread, small_units
 from ignitetf.read.page_requests import PageRequests
 from ignitetf.wire.builder import BatchBuilder
 from ignitetf.wire.rowends import RowsEnd
@@ -153,6 +153,28 @@ def test_more_partitions_than_a_connection_may_have_cursors(
         ]
     np.testing.assert_array_equal(*keys)
     assert len(keys[0]) == rows
+
+
+def test_a_node_that_allows_fewer_cursors_is_asked_for_less(client, cache_name, monkeypatch):
+    """As one whose configuration says so; here more than the usual number are asked for."""
+    rows = 256 * 12
+    load_dataset({"A": np.arange(rows)}, cache_name, client=client, partitions=256)
+    expected = open_rows(cache_name, client=client, shard=(0, 1)).batches()
+    expected = np.concatenate([batch["key"] for batch in expected])
+    told, is_asked_too_much = [], scan_thread.is_asked_too_much
+
+    def seen(error):
+        told.append(error)
+        return is_asked_too_much(error)
+
+    monkeypatch.setattr("ignitetf.read.page_query._MAX_PIPELINED", 250)
+    monkeypatch.setattr("ignitetf.read.queries.FEW_UNITS", 250)
+    monkeypatch.setattr(scan_thread, "is_asked_too_much", seen)
+    found = open_rows(
+        cache_name, client=client, shard=(0, 1), page_size=5, on_node_loss="error"
+    ).batches()
+    np.testing.assert_array_equal(np.concatenate([batch["key"] for batch in found]), expected)
+    assert all("Too many open cursors" in str(error) for error in told) and told
 
 
 @pytest.mark.parametrize(("most", "share"), [(4096, 0.3), (5, 0.0), (5, 0.3), (1, 0.0), (300, 1.0)])
