@@ -23,11 +23,12 @@ from multiprocessing.connection import Connection
 
 from ignitetf.settings import split_address
 from ignitetf.wire.codes import OpCode
-from ignitetf.wire.frames import LENGTH_BYTES, framed, plain_head, read_answer_head, read_length
+from ignitetf.wire.frames import LENGTH_BYTES, framed, read_answer_head, read_length
 from ignitetf.wire.parameters import encode_string, encode_uuid
 
 _HOST = "127.0.0.1"
 _HEAD = struct.Struct("<hq")  # op code, request id
+_PLAIN = struct.Struct("<qh")  # of an answer without an error: request id, flags
 _NODE_BYTES = 16  # the id of the node ends the answer to a handshake
 _BACKLOG = 1024
 
@@ -184,7 +185,7 @@ class _Owners:
         while True:
             message = await _message(reader)
             op, request = _HEAD.unpack_from(message)
-            writer.write(framed(plain_head(request) + self._answer(op, message)))
+            writer.write(framed(_PLAIN.pack(request, 0) + self._answer(op, message)))
             await writer.drain()
 
     def _answer(self, op: int, message: bytes) -> bytes:

@@ -1,5 +1,7 @@
 """What the benchmarks share: turns, ratios, history, and what is refused before it is measured."""
 
+import ast
+import importlib.util
 import json
 import subprocess
 import sys
@@ -13,6 +15,8 @@ from typer.testing import CliRunner
 from ignitetf.bench.turns import in_turn, median_ratio, rows_a_second
 from ignitetf.cli.main import app
 from ignitetf.errors import ConfigError, MissingExtra
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 5])
@@ -211,3 +215,14 @@ def test_only_the_benches_asked_for_are_checked(tmp_path):
 def test_the_peak_memory_of_a_run_is_that_of_the_process(history):
     ballast = np.ones(64 << 20, np.uint8)
     assert history.peak_mib() >= ballast.nbytes >> 20
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda p: p.name)
+def test_what_a_benchmark_imports_is_there(path):
+    """They are run by hand, so that a name which was removed would be found late."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ignitetf"):
+            module = importlib.import_module(node.module)
+            for name in node.names:
+                found = hasattr(module, name.name)
+                assert found or importlib.util.find_spec(f"{node.module}.{name.name}"), name.name
