@@ -134,17 +134,22 @@ class Channel:
             bodies: Their bodies; an array for those of one size.
         """
         if not isinstance(bodies, Sequence):
-            numbers = list(range(self._request_id + 1, self._request_id + 1 + len(bodies)))
-            self._send([memoryview(request_frames(op, numbers[0], bodies))] if numbers else [])
-            self._request_id += len(numbers)
-            self._waiting.update(numbers)
-            return numbers
+            ids = self.request_ids(len(bodies))
+            self._send([memoryview(request_frames(op, ids.start, bodies))])
+            self._waiting.update(ids)
+            return list(ids)
         heads = [self._head(op, len(body)) for body in bodies]
         pairs = zip(heads, bodies, strict=True)
         self._send([memoryview(part) for (head, _), body in pairs for part in (head, body)])
         numbers = [number for _, number in heads]
         self._waiting.update(numbers)
         return numbers
+
+    def request_ids(self, count: int) -> range:
+        """Return the ids of so many requests, which are yet to be sent."""
+        first = self._request_id + 1
+        self._request_id += count
+        return range(first, first + count)
 
     def _head(self, op: OpCode | int, nbytes: int) -> tuple[bytes, int]:
         """Return the head of the next request, and its id."""
@@ -209,12 +214,6 @@ class Channel:
     def socket_number(self) -> int:
         """The socket's file descriptor, if the bytes on it are those of frames; else -1."""
         return self._incoming.socket_number
-
-    def number(self, count: int) -> range:
-        """Return the ids of so many requests that the caller sends."""
-        first = self._request_id + 1
-        self._request_id += count
-        return range(first, first + count)
 
     def send_frames(self, frames: memoryview) -> None:
         """Send requests as they are, with their heads."""

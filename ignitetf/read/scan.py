@@ -167,11 +167,11 @@ class _Scan:
         try:
             for stream in streams:
                 stream.start()
-            stream_of = streams * len(self._partitions)
-            for share, stream in zip(shares, streams, strict=True) if len(streams) > 1 else ():
+            stream_of = streams[:1] * len(self._partitions)
+            for share, stream in zip(shares[1:], streams[1:], strict=True):
                 for unit in share:
                     stream_of[unit] = stream
-            yield stream_of[: len(self._partitions)]
+            yield stream_of
         finally:
             # Not in a forked child: the readers' locks may be held there, and nobody would release
             # them.

@@ -87,9 +87,7 @@ class SmallUnits:
                 raises. Nothing was collected then.
         """
         if self._is_begun and self._next == len(self._units):
-            more = min(_MOST_UNITS, 4 * self._most)
             self.give_back()
-            self._most = more
         if not self._is_begun:
             self._begin()
         first, asked, reader = self._next, self._reader.asked, self._reader
@@ -140,7 +138,7 @@ class SmallUnits:
         """Have the next units, and what has come of them."""
         channel, reader = self._channel, self._reader
         asked, unasked = self._requests.lend(self._most)
-        sent, numbers = [request for _, _, request in asked], channel.number(len(unasked))
+        sent, numbers = [request for _, _, request in asked], channel.request_ids(len(unasked))
         bodies = self._query.bodies([partition for _, partition in unasked])
         assert not isinstance(bodies, Sequence)
         reader.put_back(channel.take_bytes())
@@ -161,11 +159,13 @@ class SmallUnits:
         """Leave the units, and what has come of them, to the requests and their channel."""
         if not self._is_begun:
             return
+        here, asked = self._next, self._reader.asked
         answers, rest = self._reader.rest()
         for request, frame in answers:
             self._channel.return_answer(request, memoryview(bytes(frame)))
         self._channel.return_bytes(rest)
-        here, asked = self._next, self._reader.asked
         sent = zip(self._units[here:asked], self._numbers[here:asked], strict=True)
         self._requests.return_units([(*unit, number) for unit, number in sent], self._units[asked:])
-        self._is_begun, self._most = False, self._query.held
+        is_through = here == len(self._units)
+        self._most = min(_MOST_UNITS, 4 * self._most) if is_through else self._query.held
+        self._is_begun = False

@@ -166,6 +166,7 @@ class Lease:
 
         Raises:
             DataSetBusy: Somebody who is alive holds it.
+            ServerOverloaded: The node has no memory for it.
         """
         try:
             self._wait()

@@ -260,8 +260,9 @@ static int take_unit(Units *units, Unit *unit) {
     return DONE;
   }
   if (entries < 1 || entries > size) return OTHER;
-  int found = units->rows->build(builder, page + PAGE_HEAD + units->page_bytes, size - units->page_bytes,
-                    entries - units->page_rows, &done, &used);
+  int found = units->rows->build(builder, page + PAGE_HEAD + units->page_bytes,
+                                 size - units->page_bytes, entries - units->page_rows, &done,
+                                 &used);
   if (found != FULL && (found != DONE || units->page_bytes + used != size)) {
     builder->rows = first;
     units->rows->take_back(builder);
@@ -398,9 +399,9 @@ static int receive_answers(Units *units, int64_t need) {
   return receive(&units->source, units->block, &units->end, room, 0);
 }
 
-/* Asks for units, receives answers, in any order, and takes the rows of units, in order, until one of the ends
- * above. FULL: go on with other columns. OTHER: the next unit is to be read by itself; `page_rows`
- * of it are in columns that were full. */
+/* Asks for units, receives answers, in any order, and takes the rows of units, in order, until one
+ * of the ends above. FULL: go on with other columns. OTHER: the next unit is to be read by itself;
+ * `page_rows` of it are in columns that were full. */
 EXPORT int read_units(Units *units) {
   int64_t need;
   begin_receiving(&units->source);

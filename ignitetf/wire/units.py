@@ -225,7 +225,7 @@ class UnitReader:
         state.end += receive(block[state.end :].data)
 
     def rest(self) -> tuple[list[tuple[int, memoryview]], memoryview]:
-        """Give up what has come: answers of units, with their request ids, and what follows them.
+        """Give up all units, and what has come: answers with their request ids, and what follows them.
 
         Returns:
             Views of memory that is used again by the next `read`.
@@ -235,6 +235,7 @@ class UnitReader:
         answers = [(int(u["request"]), self._frame(u)) for u in units[units["at"] != 0]]
         rest = self._block[state.begin : state.end].data
         state.begin = state.end = state.waiting = state.here = 0
+        state.count = state.asked = state.next
         self._kept.clear()
         return answers, rest
 

@@ -9,10 +9,14 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ignitetf.errors import ConnectError, RequestTimeout
+from ignitetf.load.loader import load_dataset
 from ignitetf.net.client import connect
+from ignitetf.read.rows import open_rows
+from ignitetf.tables.removal import drop_cache
 
 sys.path.insert(0, str(Path(__file__).parent))
 from disturb import (
@@ -145,3 +149,36 @@ def test_the_judge_sees_what_is_wrong(world):
     finally:
         world.order = order
     assert not is_told(ValueError("foreign")) and not is_told(OSError("no errno"))
+
+
+@pytest.mark.parametrize("page_size", [None, 7])
+@pytest.mark.parametrize("kind", ["cut", "truncate", "delay"])
+def test_partitions_of_one_page_through_connections_that_are_lost(address, kind, page_size):
+    """Many of them are asked for, and some have come, when the connection goes."""
+    rng, rows = rng_for(0, "one page", "down", kind), 256 * 12
+    name = f"PX_SMALL_{kind}_{page_size}".upper()
+    with connect(address) as direct:
+        load_dataset(
+            {"A": np.arange(rows * 20).reshape(rows, 20)}, name, client=direct, partitions=256
+        )
+        try:
+            expected = values_of(direct, name)
+            assert sorted(expected[0].tolist()) == list(range(rows))
+            for _ in range(3 * ROUNDS):
+                faults = [at_random(kind, rng, 500_000) for _ in range(6)]
+                with Proxy(address) as proxy, connect(proxy.address, **PATIENT) as client:
+                    client.close_idle()
+                    proxy.script(None, *faults)
+                    found = values_of(client, name, page_size=page_size)
+                for one, other in zip(found, expected, strict=True):
+                    np.testing.assert_array_equal(one, other)
+        finally:
+            drop_cache(direct, name)
+
+
+def values_of(client, name, **options):
+    batches = list(open_rows(name, client=client, shard=(0, 1), **options).batches())
+    return [
+        np.concatenate([batch["key"] for batch in batches]),
+        np.concatenate([batch["val"]["A"] for batch in batches]),
+    ]
