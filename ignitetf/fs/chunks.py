@@ -98,7 +98,7 @@ class ChunkCache:
 
     def count(self) -> int:
         """Return the number of chunks of all files."""
-        return retry(self.client.settings, lambda _: self.client.cache_size(self.name))
+        return self.client.cache_size(self.name)
 
     def scan(self) -> Iterator[tuple[str, int]]:
         """Yield the content id and number of every chunk; reads the whole cache."""

@@ -91,16 +91,13 @@ class MetaCache:
     def get(self, key: str) -> bytes | None:
         """Return the value of a key, or None."""
         request = cache_request(self.id, encode_string(key))
-        body = retry(self.client.settings, lambda _: self._call(OpCode.CACHE_GET, request))
-        code, value = read_sized(body, _WHAT)
+        code, value = read_sized(self._call(OpCode.CACHE_GET, request), _WHAT)
         return None if code is TypeCode.NULL else bytes(value)
 
     def get_all(self, keys: Iterable[str]) -> dict[str, bytes]:
         """Return the values of the keys that exist."""
         request = batch_request(self.id, _keys(keys))
-        return _read_map(
-            retry(self.client.settings, lambda _: self._call(OpCode.CACHE_GET_ALL, request))
-        )
+        return _read_map(self._call(OpCode.CACHE_GET_ALL, request))
 
     def put(self, key: str, value: bytes) -> None:
         """Set a value."""

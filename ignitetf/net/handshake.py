@@ -192,7 +192,7 @@ def _handshake(
             " or a client certificate (--cert)?",
             address=address,
             lost=isinstance(error, LOST),
-            closed=True,
+            hung_up=True,
         ) from error
     if isinstance(answer, _Foreign):
         raise foreign(address, answer.head)

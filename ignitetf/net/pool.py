@@ -27,7 +27,7 @@ from ignitetf.local.state import running_nodes
 from ignitetf.net.channel import Channel
 from ignitetf.net.probe import explained
 from ignitetf.net.pyclient import PyClient
-from ignitetf.net.retry import is_retryable
+from ignitetf.net.retry import is_retryable, retry
 from ignitetf.settings import DEFAULT_ADDRESS, Settings, is_loopback
 from ignitetf.threads import start
 from ignitetf.wire.answers import damaged
@@ -45,6 +45,18 @@ FAR_S: Final = 0.005
 
 # Idle channels kept per address; extra ones are opened on demand and closed on release.
 _POOL_SIZE: Final = 8
+# Requests that change nothing, and may be sent again.
+_READS: Final = frozenset(
+    {
+        OpCode.CACHE_GET,
+        OpCode.CACHE_GET_ALL,
+        OpCode.CACHE_GET_SIZE,
+        OpCode.CACHE_GET_NAMES,
+        OpCode.CACHE_PARTITIONS,
+        OpCode.BINARY_TYPE_GET,
+        OpCode.BINARY_TYPE_NAME_GET,
+    }
+)
 # How long an idle connection that was costly is kept for the next epoch or request.
 _REST_S: Final = 30.0
 
@@ -240,9 +252,17 @@ class Pool:
     def call(
         self, op: OpCode | int, body: bytes | bytearray = b"", *, timeout_s: float | None = None
     ) -> memoryview:
-        """Send one request on any pooled channel and return the body of its answer."""
-        with self.channel() as channel:
-            return channel.call(op, body, timeout_s=timeout_s)
+        """Send one request on any pooled channel and return the body of its answer.
+
+        What only reads is sent once more, to another node if need be, where the connection is lost
+        on the way.
+        """
+
+        def once(_: object) -> memoryview:
+            with self.channel() as channel:
+                return channel.call(op, body, timeout_s=timeout_s)
+
+        return retry(self.settings, once) if op in _READS else once(None)
 
     @property
     def pyignite(self) -> pyignite.Client:
@@ -257,10 +277,8 @@ class Pool:
 
         Empty if the cluster is too old to know this operation.
         """
-        with self.channel() as channel:
-            if not channel.features & Feature.CLUSTER_GROUP_GET_NODES_ENDPOINTS:
-                return []
-            body = channel.call(OpCode.CLUSTER_GROUP_NODE_ENDPOINTS, nodes_request())
+        if (body := retry(self.settings, self._nodes)) is None:
+            return []
         with damaged("the list of nodes"):
             found = read_endpoints(body)
         seeds = set(self.settings.addresses)
@@ -270,6 +288,12 @@ class Pool:
                 self._address_of.setdefault(node.node_id, ordered[0])
                 self._addresses[node.node_id] = node.addresses
         return found
+
+    def _nodes(self, _: object) -> memoryview | None:
+        with self.channel() as channel:
+            if not channel.features & Feature.CLUSTER_GROUP_GET_NODES_ENDPOINTS:
+                return None
+            return channel.call(OpCode.CLUSTER_GROUP_NODE_ENDPOINTS, nodes_request())
 
     def addresses_of(self, node: uuid.UUID) -> tuple[str, ...]:
         """Return the addresses of a node as `nodes` found them last; empty if it did not."""

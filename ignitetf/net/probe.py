@@ -33,7 +33,7 @@ def explained(error: ConnectError, settings: Settings) -> ConnectError:
         A new error, or `error` itself.
     """
     address = error.fields.get("address")
-    if not error.fields.get("closed") or address is None:
+    if not error.fields.get("hung_up") or address is None:
         return error
     if settings.tls:
         if _answers_plainly(address):

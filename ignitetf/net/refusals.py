@@ -97,7 +97,7 @@ def tls_failed(
             f"{address}: the handshake was cut {'after' if agreed else 'during'} TLS:"
             f" {_client_state(settings)}",
             hint=_client_hint(settings, agreed),
-            closed=True,
+            hung_up=True,
             **facts,
         )
     return TlsError(

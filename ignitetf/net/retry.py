@@ -32,6 +32,7 @@ __all__ = [
     "FAILURES",
     "HEAP",
     "LOAD",
+    "QUERY",
     "READ",
     "ROOM",
     "Backoff",
@@ -105,6 +106,10 @@ def _is_repeatable(error: BaseException) -> bool:
     return is_retryable(error) or _says(error, _UNSETTLED)
 
 
+def _is_repeatable_query(error: BaseException) -> bool:
+    return is_retryable(error) and not isinstance(error, RequestTimeout)
+
+
 def _is_full(error: BaseException) -> bool:
     return isinstance(error, ServerError) and is_full(error)
 
@@ -143,6 +148,8 @@ READ: Final = Policy(first_s=0.1, longest_s=5.0, jitter=True)
 HEAP: Final = Policy(first_s=0.2, longest_s=2.0, jitter=True, tries=6, passes=lambda _: True)
 LOAD: Final = Policy(first_s=0.2, longest_s=5.0)
 _ACTION: Final = Policy(first_s=0.1, longest_s=1.0, jitter=True, passes=_is_repeatable)
+# A statement that its own limit has ended is not repeated.
+QUERY: Final = Policy(first_s=0.1, longest_s=1.0, jitter=True, passes=_is_repeatable_query)
 # A node out of memory, after something was removed to make room.
 ROOM: Final = Policy(first_s=0.2, longest_s=1.6, tries=5, passes=_is_full)
 # Another client is changing the same directory, which takes it a few milliseconds.
@@ -187,15 +194,18 @@ class Backoff:
         return min(wait, left_s)
 
 
-def retry(settings: Settings, action: Callable[[IgniteTFError | None], T]) -> T:
+def retry(
+    settings: Settings, action: Callable[[IgniteTFError | None], T], policy: Policy = _ACTION
+) -> T:
     """Run an action that may be repeated, while the cluster changes or connections are stale.
 
     Args:
         settings: `idle_timeout_s` limits the total time.
         action: Called with the error of the previous try, or None the first time. That try may have
             taken effect partly, or fully without an answer.
+        policy: Which errors may pass, and how long to wait.
     """
-    backoff = Backoff(_ACTION)
+    backoff = Backoff(policy)
     earlier: IgniteTFError | None = None
     while True:
         try:

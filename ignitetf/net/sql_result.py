@@ -13,7 +13,8 @@ from typing import Any
 from ignitetf.errors import ConfigError, SchemaError, SqlError
 from ignitetf.net.pool import Pool
 from ignitetf.net.results import Result
-from ignitetf.sql.tokens import count_parameters
+from ignitetf.net.retry import QUERY, retry
+from ignitetf.sql.tokens import count_parameters, is_query
 from ignitetf.wire.parameters import parameter_list
 from ignitetf.wire.sql_arrays import ArrowForm
 
@@ -40,15 +41,20 @@ def execute(
             f"the statement takes {expected} parameters, {len(values)} are given",
             hint="one value for each '?', in their order",
         )
-    result = SqlResult(pool, statement)
-    result.begin(
-        values,
-        schema=schema,
-        page_rows=page_size,
-        timeout_s=timeout_s,
-        only_query=only_query,
-    )
-    return result
+
+    def begun(_: object) -> SqlResult:
+        result = SqlResult(pool, statement)
+        result.begin(
+            values,
+            schema=schema,
+            page_rows=page_size,
+            timeout_s=timeout_s,
+            only_query=only_query,
+        )
+        return result
+
+    # Until its first page is here, a query may begin anew on another connection.
+    return retry(pool.settings, begun, QUERY) if is_query(statement) else begun(None)
 
 
 class SqlResult(Result):

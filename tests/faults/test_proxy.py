@@ -176,9 +176,54 @@ def test_partitions_of_one_page_through_connections_that_are_lost(address, kind,
             drop_cache(direct, name)
 
 
+@pytest.mark.parametrize("kind", ["cut", "truncate"])
+def test_a_handshake_that_is_cut_is_made_again(address, world, kind):
+    """An epoch's connection meets a node that is just ending, at any byte of its greeting."""
+    for place in range(0, 60, 1 if ROUNDS > 1 else 7):
+        with Proxy(address) as proxy, connect(proxy.address, **PATIENT) as client:
+            reader = open_reader(client, world.table)
+            client.close_idle()
+            proxy.script(*[Fault(**{f"{kind}_after": place})] * 2)
+            assert keys_of(reader) == world.order, place
+
+
 def values_of(client, name, **options):
     batches = list(open_rows(name, client=client, shard=(0, 1), **options).batches())
     return [
         np.concatenate([batch["key"] for batch in batches]),
         np.concatenate([batch["val"]["A"] for batch in batches]),
     ]
+
+
+@pytest.mark.parametrize("kind", ["cut", "truncate"])
+@pytest.mark.parametrize("what", ["rows", "blocks", "where", "sql"])
+def test_a_connection_lost_anywhere_from_the_opening_on_is_not_noticed(address, what, kind):
+    """As when a node dies then; what was connected goes on over another connection."""
+    name = f"PX_OPEN_{what}_{kind}".upper()
+    options = {"where": "A < 90"} if what == "where" else {}
+    layout = "blocks" if what == "blocks" else "rows"
+
+    def opened(client):
+        if what == "sql":
+            return [list(client.sql(f"SELECT A FROM {name} ORDER BY A")), client.cache_names()]
+        return [column.tolist() for column in values_of(client, name, **options)]
+
+    with connect(address) as direct:
+        load_dataset({"A": np.arange(100)}, name, client=direct, partitions=4, layout=layout)
+        try:
+            expected = opened(direct)
+            with Proxy(address) as proxy, connect(proxy.address, **LIMITS) as client:
+                # Counted a moment after it has passed.
+                time.sleep(0.2)
+                first = proxy.passed["down"]
+                opened(client)
+                time.sleep(0.2)
+                most = proxy.passed["down"] - first
+            assert most > 100
+            for place in range(0, most, 1 if ROUNDS > 1 else 61):
+                fault = Fault(skip=first, **{f"{kind}_after": place})
+                with Proxy(address, fault) as proxy, connect(proxy.address, **LIMITS) as client:
+                    assert opened(client) == expected, place
+                    assert proxy.connections > 1
+        finally:
+            drop_cache(direct, name)
