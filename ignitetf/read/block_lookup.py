@@ -18,9 +18,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ignitetf.errors import DataChanged, PartitionLost, WireError
+from ignitetf.errors import WireError
 from ignitetf.read.block_order import BlockOrder
-from ignitetf.read.changes import with_lost_partitions
 from ignitetf.read.entries import Entries
 from ignitetf.read.fetch import Received
 from ignitetf.read.key_order import Slices
@@ -71,15 +70,11 @@ def read_blocks(
     pools = reader.window_pools
     pool = pools.pop() if pools else BufferPool(order.window_bytes)
     try:
-        blocks = len(order.blocks.rows)
-        size = reader.client.settled_size(reader.cache, blocks)
-        reader.changes.check_size(blocks, size, "after the load")
-        yield from _Reading(reader, order, pool).batches(position, shard)
-    except (DataChanged, PartitionLost) as error:
-        found = with_lost_partitions(reader.client, reader.name, reader.cache, error)
-        if found is error:
-            raise
-        raise found from error
+        with reader.explained():
+            blocks = len(order.blocks.rows)
+            size = reader.client.settled_size(reader.cache, blocks)
+            reader.changes.check_size(blocks, size, "after the load")
+            yield from _Reading(reader, order, pool).batches(position, shard)
     finally:
         pools.append(pool)
 

@@ -10,6 +10,7 @@ New values under the same keys are not detected.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import zlib
 from collections.abc import Iterator, Sequence
@@ -18,11 +19,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ignitetf.errors import DataChanged, IgniteTFError, PartitionLost
+from ignitetf.errors import (
+    CacheNotFound,
+    DataChanged,
+    IgniteTFError,
+    PartitionLost,
+    ServerError,
+    ServerOverloaded,
+)
 from ignitetf.net.client import Client
 from ignitetf.wire.schema import Batch, Column
 
-__all__ = ["Changes", "fingerprint", "fingerprints", "key_mark", "with_lost_partitions"]
+__all__ = ["Changes", "explained", "fingerprint", "fingerprints", "key_mark"]
 
 log = logging.getLogger(__name__)
 _SHOWN = 20
@@ -116,24 +124,68 @@ class Changes:
             )
 
 
-def with_lost_partitions(
-    client: Client, name: str, cache: str, error: DataChanged | PartitionLost
-) -> DataChanged | PartitionLost:
-    """Return PartitionLost if any partitions have no owner, else the error itself.
+@contextlib.contextmanager
+def explained(client: Client, name: str, cache: str, partitions: int) -> Iterator[None]:
+    """Raise what is behind an error of reading, if the cluster can tell.
 
     Just after a node died its partitions scan as empty, so the entry count is the first to show it.
+    A data set that was replaced may have fewer partitions now, of which the node refuses the others.
+
+    Args:
+        client: The connection.
+        name: Name of the data set, for messages.
+        cache: Its cache.
+        partitions: How many it had when it was opened.
+
+    Raises:
+        PartitionLost: Partitions have no owner.
+        DataChanged: It has another number of partitions.
+        IgniteTFError: The error itself.
     """
+    try:
+        yield
+    except (DataChanged, PartitionLost) as error:
+        if (lost := _without_owner(client, name, cache, error)) is None:
+            raise
+        raise lost from error
+    except (CacheNotFound, ServerOverloaded):
+        raise
+    except ServerError as error:
+        if (changed := _with_other_partitions(client, name, cache, partitions)) is None:
+            raise
+        raise changed from error
+
+
+def _without_owner(
+    client: Client, name: str, cache: str, error: DataChanged | PartitionLost
+) -> PartitionLost | None:
     try:
         lost = [int(p) for (p,) in client.sql(_LOST, (cache,), schema="SYS")]
     except IgniteTFError:
-        lost = []
+        return None
     if not lost:
-        return error
+        return None
     shown = ", ".join(map(str, lost[:_SHOWN])) + (", ..." if len(lost) > _SHOWN else "")
     return PartitionLost(
         f"{name}: {len(lost)} partitions have no owner: {shown}",
         hint="start the nodes that hold them again, or reload the cache",
         **{**error.fields, "cache": name, "partitions": lost},
+    )
+
+
+def _with_other_partitions(
+    client: Client, name: str, cache: str, partitions: int
+) -> DataChanged | None:
+    try:
+        found = client.partition_count(cache)
+    except IgniteTFError:
+        return None
+    if found == partitions:
+        return None
+    return DataChanged(
+        f"{name} has {found} partitions, and had {partitions} when it was opened",
+        hint="it was replaced since: open it again",
+        cache=name,
     )
 
 

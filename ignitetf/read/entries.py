@@ -14,10 +14,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ignitetf.errors import PartitionLost
 from ignitetf.net.client import cache_id
 from ignitetf.net.retry import retry
-from ignitetf.read.changes import with_lost_partitions
 from ignitetf.read.fetch import Fetch, Received, Request
 from ignitetf.read.keys import Keys, Numbers
 from ignitetf.read.nearest import differ_in_distance, nearest_nodes
@@ -82,15 +80,9 @@ class Entries:
             retry=reader.retry,
             times=reader.times,
         )
-        try:
-            with contextlib.closing(fetch.pages()) as pages:
-                for page in pages:
-                    yield waiting.popleft(), page
-        except PartitionLost as error:
-            found = with_lost_partitions(reader.client, reader.name, reader.cache, error)
-            if found is error:
-                raise
-            raise found from error
+        with reader.explained(), contextlib.closing(fetch.pages()) as pages:
+            for page in pages:
+                yield waiting.popleft(), page
 
     def page(self, numbers: Numbers) -> Received:
         """Return the entries of a few keys, by one request."""

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import DataChanged, WireError
-from ignitetf.read.changes import with_lost_partitions
 from ignitetf.read.entries import Entries
 from ignitetf.read.fetch import Received
 from ignitetf.read.keys import Keys, Numbers
@@ -166,13 +165,13 @@ class Lookup:
         if reader.options.on_change == "warn":
             log.warning("%s", text)
         elif reader.options.on_change == "error":
-            error = DataChanged(
-                text,
-                hint="they were removed, or lost with a node that had no backup;"
-                " on_change='warn' reads on",
-                cache=reader.name,
-            )
-            raise with_lost_partitions(reader.client, reader.name, reader.cache, error)
+            with reader.explained():
+                raise DataChanged(
+                    text,
+                    hint="they were removed, or lost with a node that had no backup;"
+                    " on_change='warn' reads on",
+                    cache=reader.name,
+                )
 
 
 def _in_order(batches: Sequence[Batch], places: Numbers) -> Iterator[Batch]:

@@ -22,14 +22,13 @@ from ignitetf.errors import (
     CacheNotFound,
     ConfigError,
     DataChanged,
-    PartitionLost,
     SchemaError,
 )
 from ignitetf.net.binary_types import with_types
 from ignitetf.net.client import Client
 from ignitetf.net.together import together
 from ignitetf.partitions import LARGE_ROW_BYTES
-from ignitetf.read.changes import Changes, with_lost_partitions
+from ignitetf.read.changes import Changes, explained
 from ignitetf.read.collector import Collector
 from ignitetf.read.cursor import Times
 from ignitetf.read.declared import choose_fields, merge, parse_declaration
@@ -318,13 +317,12 @@ class CacheReader:
             DataChanged: A page fetched again has other keys than before.
         """
         reading = UnitReading(self, partitions, range(len(partitions)) if ends is None else ends)
-        try:
+        with self.explained():
             yield from reading.batches()
-        except (DataChanged, PartitionLost) as error:
-            found = with_lost_partitions(self.client, self.name, self.cache, error)
-            if found is error:
-                raise
-            raise found from error
+
+    def explained(self) -> contextlib.AbstractContextManager[None]:
+        """Raise what is behind an error of reading, as `changes.explained`."""
+        return explained(self.client, self.name, self.cache, self.partition_count)
 
     def adapted(self, query: Query) -> Query:
         """Return a query as this reader makes it: what it may hold ahead, and who counts its times.

@@ -104,6 +104,22 @@ def test_a_reload_under_a_reader(client, table):
         opened(client, table, version=1)
 
 
+@pytest.mark.parametrize("layout", ["rows", "blocks"])
+@pytest.mark.parametrize("options", [{}, {"readers": 2}, {"where": "A >= 0"}, {"fields": ["A"]}])
+def test_a_replacement_of_fewer_partitions(client, cache_name, layout, options):
+    """The node refuses those that there are no more, which is a change and no error of a node."""
+    if layout == "blocks" and "where" in options:
+        options = {"page_size": 10}
+    load_dataset(rows(), cache_name, client=client, partitions=8, layout=layout)
+    reader = opened(client, cache_name, **options)
+    assert len(keys(reader)) == ROWS
+    load_dataset(
+        rows(), cache_name, client=client, partitions=2, layout=layout, if_exists="replace"
+    )
+    with pytest.raises(DataChanged, match="has 2 partitions, and had 8 when it was opened"):
+        list(reader.batches([5, 6]))
+
+
 def test_a_removal_in_the_middle_of_an_epoch(client, table):
     """The epoch is whole, where its pages were received before, or an error; never short."""
     reader = opened(client, table, page_size=10)
