@@ -28,6 +28,7 @@ from ignitetf.errors import (
     ServerOverloaded,
 )
 from ignitetf.net.client import Client
+from ignitetf.tables.catalog import read_manifest
 from ignitetf.wire.schema import Batch, Column
 
 __all__ = ["Changes", "explained", "fingerprint", "fingerprints", "key_mark"]
@@ -148,10 +149,10 @@ def explained(client: Client, name: str, cache: str, partitions: int) -> Iterato
         if (lost := _without_owner(client, name, cache, error)) is None:
             raise
         raise lost from error
-    except (CacheNotFound, ServerOverloaded):
+    except ServerOverloaded:
         raise
     except ServerError as error:
-        if (changed := _with_other_partitions(client, name, cache, partitions)) is None:
+        if (changed := _replaced(client, name, cache, partitions)) is None:
             raise
         raise changed from error
 
@@ -173,20 +174,31 @@ def _without_owner(
     )
 
 
-def _with_other_partitions(
-    client: Client, name: str, cache: str, partitions: int
-) -> DataChanged | None:
+def _replaced(client: Client, name: str, cache: str, partitions: int) -> DataChanged | None:
     try:
-        found = client.partition_count(cache)
+        now = _partitions_now(client, name, cache)
     except IgniteTFError:
         return None
-    if found == partitions:
+    if now == partitions:
         return None
+    found = (
+        "is in another cache" if now is None else f"has {now} partitions instead of {partitions}"
+    )
     return DataChanged(
-        f"{name} has {found} partitions, and had {partitions} when it was opened",
-        hint="it was replaced since: open it again",
+        f"{name} {found} since it was opened",
+        hint="it was replaced: open it again",
         cache=name,
     )
+
+
+def _partitions_now(client: Client, name: str, cache: str) -> int | None:
+    """Return the partitions of the cache; None if it is gone, but not the data set."""
+    try:
+        return client.partition_count(cache)
+    except CacheNotFound:
+        if read_manifest(client, name) is None:
+            raise
+        return None
 
 
 def fingerprint(batches: Sequence[Batch]) -> int:

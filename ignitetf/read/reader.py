@@ -65,14 +65,22 @@ _MAX_PAGE_ENTRIES: Final = 65_536
 
 
 def _look_up(client: Client, name: str) -> tuple[Manifest | None, int | None]:
-    """Return the manifest of a data set, and the partitions of the cache with its name.
+    """Return the manifest of a data set, and the partitions of its cache.
 
-    None if there is no such cache; 0 if the cluster does not tell, as of one that is being dropped
-    while the manifest names its replacement.
+    Without a manifest, those of the cache with its name. None if there is no such cache; 0 if the
+    cluster does not tell, as of one that is being dropped.
     """
+    manifest: Manifest | None
     manifest, count = together(
         client, lambda: read_manifest(client, name), lambda: _partitions(client, name)
     )
+    while manifest is not None and (not count or manifest.cache != name):
+        if count := _partitions(client, manifest.cache):
+            break
+        # A replacement that ended in between has moved on.
+        before, manifest = manifest, read_manifest(client, name)
+        if manifest == before:
+            break
     return manifest, count
 
 
@@ -106,9 +114,7 @@ class CacheReader:
         self.name = name
         self.options = options
         self.cache = name if self.manifest is None else self.manifest.cache
-        if not count or self.cache != name:
-            count = client.partition_count(self.cache)
-        self.partition_count = count
+        self.partition_count = count or client.partition_count(self.cache)
         self._check_version()
         # What to read of it; its counts are filled in if the manifest does not have them.
         self.split = (

@@ -14,9 +14,11 @@ import pyignite
 import pytest
 from loaders import SPAN, Loaders
 
+from ignitetf.errors import DataChanged
 from ignitetf.load.journal import read_journal
 from ignitetf.load.loader import load_dataset
 from ignitetf.net.client import connect
+from ignitetf.read.rows import open_rows
 from ignitetf.tables.describe import describe, list_tables
 from ignitetf.tables.removal import drop_cache
 
@@ -99,6 +101,40 @@ def test_a_poll_sees_the_old_or_the_new_rows(client, address, cache_name, loader
         assert order == sorted(order) and order[0] == 0 and order[-1] == 4
     slim = {f"{cache_name}_INDEX"} if layout == "blocks" else set()
     assert {n for n in client.cache_names() if n.startswith(cache_name)} == {cache_name, *slim}
+
+
+@pytest.mark.parametrize("layout", ["rows", "blocks"])
+def test_who_opens_it_meanwhile_reads_one_set_of_rows(client, address, cache_name, layout):
+    """Or is told while reading that it was replaced; the opening itself does not notice."""
+
+    @contextlib.contextmanager
+    def ask():
+        def query():
+            opened = open_rows(cache_name, client=other, shard=(0, 1))
+            try:
+                labels = [int(x) for batch in opened.batches() for x in batch["val"]["LABEL"]]
+            except DataChanged:
+                return None
+            return len(labels), sum(labels)
+
+        with connect(address) as other:
+            yield query
+
+    load_dataset(rows(0), cache_name, client=client, partitions=4, layout=layout)
+    with polled(ask) as seen:
+        for source in range(1, 9):
+            load_dataset(
+                rows(source * SPAN),
+                cache_name,
+                client=client,
+                partitions=(4, 16)[source % 2],
+                layout=layout,
+                if_exists="replace",
+            )
+    versions = {totals(source): source for source in range(9)}
+    for mine in seen:
+        order = [versions[answer] for answer in mine if answer is not None]
+        assert order == sorted(order) and len(set(order)) > 4
 
 
 def rows(start, number=ROWS):
