@@ -47,6 +47,8 @@ WINDOW: Final = 6
 _MOST_WINDOW: Final = 1024
 _KEPT_CHUNKS: Final = 2
 _BULK_CHUNKS: Final = 4
+# How many times as far each step goes on a distant link.
+_STEEP: Final = 8
 _REMOVE_BATCH: Final = 512
 _CHECKSUM_BYTES: Final = 4
 _SCAN_PAGE: Final = 8  # entries, each with a whole chunk
@@ -317,7 +319,8 @@ class ContentReader:
         if not 0 <= self._next - first <= 1:
             self._depth = 0
         elif last >= self._next > 0 or (steep and last + 1 - first >= _BULK_CHUNKS):
-            further = max(self._depth, last + 1 - first) * 4 if steep else self._depth * 2 or 1
+            begun = max(self._depth, last + 1 - first)
+            further = begun * _STEEP if steep else self._depth * 2 or 1
             self._depth = min(further, self.window)
 
     def _chunk(self, index: int, last: int) -> memoryview:

@@ -38,13 +38,75 @@ from ignitetf.fs.records import (
     moved_key,
     new_id,
 )
-from ignitetf.fs.tree import Conditions, Found, Stale
+from ignitetf.fs.tree import Conditions, Found, Names, Stale
+from ignitetf.net.distance import bytes_ahead
 from ignitetf.net.together import together
 
 if TYPE_CHECKING:
     from ignitetf.fs.store import Store
 
-__all__ = ["FileWriter", "close_together"]
+__all__ = ["FileWriter", "NewContent", "close_together", "found_beside_lease"]
+
+
+class NewContent:
+    """Content that is yet to be written, and its lease.
+
+    Args:
+        store: The file system.
+        key: Of the entry that will refer to it.
+        chunk_bytes: Size of the chunks.
+    """
+
+    def __init__(self, store: Store, key: str, chunk_bytes: int) -> None:
+        self._store = store
+        self.writer = ContentWriter(store.chunks, new_id(), chunk_bytes)
+        self.lease = store.leases.writer(self.writer.content_id, key, self.writer.window)
+
+    def remove(self) -> None:
+        """Remove the lease, and what was stored under it."""
+        if not self.lease.taken:
+            return
+        self.lease.end()
+        content = self.writer.content_id
+        # Puts in flight may arrive after their connection closed; the note gets them removed.
+        self._store.removal.give_up({content: self.lease.reserved})
+        self._store.meta.remove([lease_key(content), moved_key(content)])
+        self._store.leases.garbage_made()
+
+    def give_up(self) -> None:
+        """Remove it if the cluster can be reached, else leave it to the others."""
+        with contextlib.suppress(IgniteTFError, OSError):
+            self.remove()
+        self.end()
+
+    def end(self) -> None:
+        """Stop renewing the lease."""
+        self._store.leases.writer_ended(self.lease)
+
+
+def found_beside_lease(
+    store: Store, names: Names, chunk_bytes: int, find: Callable[[], Found]
+) -> tuple[Found, NewContent]:
+    """Look up where new content belongs, and on a distant link take its lease meanwhile.
+
+    Args:
+        store: The file system.
+        names: The path of its file.
+        chunk_bytes: Size of the chunks.
+        find: Looks up the path.
+    """
+    key = store.tree.known_key(names)
+    if key is None or not bytes_ahead(store.client):
+        found = find()
+        return found, NewContent(store, found.key, chunk_bytes)
+    content = NewContent(store, key, chunk_bytes)
+    try:
+        found, _ = together(store.client, find, lambda: content.lease.reserve(1))
+        content.lease.refer_to(found.key)
+    except BaseException:
+        content.give_up()
+        raise
+    return found, content
 
 
 class FileWriter:
@@ -56,10 +118,10 @@ class FileWriter:
         store: The file system.
         found: Where the file is or will be; its directory exists.
         mode: "w" replaces, "x" fails if the file exists, "a" appends.
-        chunk_bytes: Size of the chunks.
+        new: What is written.
     """
 
-    def __init__(self, store: Store, found: Found, mode: str, chunk_bytes: int) -> None:
+    def __init__(self, store: Store, found: Found, mode: str, new: NewContent) -> None:
         self.path = found.path
         self.mode = mode
         self.closed = False
@@ -76,9 +138,7 @@ class FileWriter:
         self._prefix = 0  # its size: our content begins with this many copied bytes
         self._appends = mode == "a" and found.entry is not None  # False if it creates the file
         self._base = 0  # size of the file before our content, for `tell`
-        content_id = new_id()
-        self._content = ContentWriter(store.chunks, content_id, chunk_bytes)
-        self._lease = store.leases.writer(content_id, found.key, self._content.window)
+        self._new, self._content, self._lease = new, new.writer, new.lease
         if mode == "a" and found.entry is not None:
             self._absorb(found.entry)
 
@@ -125,7 +185,7 @@ class FileWriter:
                         (), lambda: self._publish(begun, final, dict(attributes or {}))
                     )
             if self._dropped and final:
-                self._remove_content()
+                self._new.remove()
 
     def store_all(self) -> None:
         """Store what was written without making it visible."""
@@ -144,7 +204,7 @@ class FileWriter:
             self.discard()
             raise
         self.closed = True
-        self._end()
+        self._new.end()
 
     def discard(self) -> None:
         """Discard what was not published, and its chunks; in a child of a fork, only forget it."""
@@ -157,7 +217,7 @@ class FileWriter:
         # Without a connection the lease expires, and another client reclaims the chunks.
         with contextlib.suppress(IgniteTFError, OSError):
             self._discard_content()
-        self._end()
+        self._new.end()
 
     def _discard_content(self) -> None:
         content = self._content.content_id
@@ -170,7 +230,7 @@ class FileWriter:
                 self._lease.end()
                 self._store.reclaimer.remove_reserved(content, self._lease.reserved, self._key)
                 return
-        self._remove_content()
+        self._new.remove()
 
     def _step(self) -> int:
         """Size at which the next write sends a chunk."""
@@ -316,19 +376,6 @@ class FileWriter:
         added = Extent(content, self._prefix, size - self._prefix, chunk_bytes)
         return [*present.extents, added], {}
 
-    def _remove_content(self) -> None:
-        content = self._content.content_id
-        if not self._lease.taken:
-            return
-        self._lease.end()
-        # Puts in flight may arrive after their connection closed; the note gets them removed.
-        self._store.removal.give_up({content: self._lease.reserved})
-        self._store.meta.remove([lease_key(content), moved_key(content)])
-        self._store.leases.garbage_made()
-
-    def _end(self) -> None:
-        self._store.leases.writer_ended(self._lease)
-
 
 @contextlib.contextmanager
 def _begun_during(store: Store, flush: Callable[[], None]) -> Iterator[Begun]:
@@ -381,7 +428,7 @@ def close_together(
     for writer, _ in ordered:
         writer._published = writer._content.size
         writer.closed = True
-        writer._end()
+        writer._new.end()
 
 
 def _lock_all(

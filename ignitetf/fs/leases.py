@@ -104,6 +104,12 @@ class WriterLease:
             if self.taken and not self.lost:
                 self._beat(self._reserved)
 
+    def refer_to(self, key: str) -> None:
+        """Note another key of the file's entry."""
+        if self._facts["k"] != key:
+            self._facts["k"] = key
+            self.renew()
+
     def end(self) -> None:
         """Stop renewing the lease; the caller decides who removes it."""
         with held(self._lock):

@@ -38,7 +38,7 @@ from ignitetf.errors import (
     ServerOverloaded,
 )
 from ignitetf.fs.chunks import CHUNK_BYTES, ChunkCache, ContentReader
-from ignitetf.fs.files import FileWriter
+from ignitetf.fs.files import FileWriter, found_beside_lease
 from ignitetf.fs.leases import Leases
 from ignitetf.fs.meta import MetaCache, Transaction, metadata_spec
 from ignitetf.fs.once_made import once_made
@@ -334,21 +334,35 @@ class Store:
             names = self._names(path)
             if not names:
                 raise os_error(errno.EISDIR, "/")
+            found, new = found_beside_lease(
+                self,
+                names,
+                chunk_bytes or self.chunk_bytes,
+                lambda: self._place_for(path, names, mode, parents=parents),
+            )
             try:
-                found = self.tree.lookup(names, sure=False)
-            except FileNotFoundError:
-                if not parents:
-                    raise
-                self.tree.make_directory(names[:-1], parents=True, exist_ok=True)
-                found = self.tree.lookup(names, sure=False)
-            if found.entry is not None:
-                if found.entry.is_directory or path.endswith("/"):
-                    raise os_error(errno.EISDIR, found.path)
-                if mode == "x":
-                    raise os_error(errno.EEXIST, found.path)
-            elif path.endswith("/"):
-                raise os_error(errno.EISDIR, path, "the path names no file")
-            return FileWriter(self, found, mode, chunk_bytes or self.chunk_bytes)
+                return FileWriter(self, found, mode, new)
+            except BaseException:
+                new.give_up()
+                raise
+
+    def _place_for(self, path: str, names: Names, mode: str, *, parents: bool) -> Found:
+        """Return where a file is or will be; raises unless it may be written."""
+        try:
+            found = self.tree.lookup(names, sure=False)
+        except FileNotFoundError:
+            if not parents:
+                raise
+            self.tree.make_directory(names[:-1], parents=True, exist_ok=True)
+            found = self.tree.lookup(names, sure=False)
+        if found.entry is not None:
+            if found.entry.is_directory or path.endswith("/"):
+                raise os_error(errno.EISDIR, found.path)
+            if mode == "x":
+                raise os_error(errno.EEXIST, found.path)
+        elif path.endswith("/"):
+            raise os_error(errno.EISDIR, path, "the path names no file")
+        return found
 
     def copy(self, source: str, target: str, *, parents: bool = True) -> None:
         """Copy one file; the copy appears once it is complete."""

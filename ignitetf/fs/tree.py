@@ -147,6 +147,11 @@ class Tree:
         self._learn(corrections)
         return Found(names, parent, entry)
 
+    def known_key(self, names: Names) -> str | None:
+        """Return the key of a path's entry, as far as is remembered; a guess, or None."""
+        parent = self._memo.get(names[:-1]) if len(names) > 1 else ROOT_ID
+        return None if parent is None else entry_key(parent, names[-1])
+
     def entry(self, names: Names) -> Entry:
         """Return the entry at a path; raises ENOENT if it does not exist."""
         found = self.lookup(names)

@@ -20,7 +20,7 @@ from ignitetf.load.options import LoadOptions
 from ignitetf.net.client import Client
 from ignitetf.net.together import together
 from ignitetf.tables.caches import create_cache, create_table, has_table
-from ignitetf.tables.removal import caches_of, index_table
+from ignitetf.tables.removal import caches_of, index_table, remove_cache
 from ignitetf.tables.spec import CacheSpec, require_room_for
 from ignitetf.tables.storage import Storage
 from ignitetf.tables.views import require_free, rows_table, taken_names
@@ -44,6 +44,9 @@ def create_caches(
 
     Returns:
         The partition map of the cache, if a number of partitions was asked for.
+
+    Raises:
+        CacheExists: One of them exists; none is left behind.
     """
     spec, *others = _specs(schema, cache, options)
     if options.layout == "rows" and options.sql:
@@ -52,7 +55,11 @@ def create_caches(
     found = create_cache(client, spec, checked=checked)
     for slim in others:
         fields, table = index_schema(schema, options.index), rows_table(slim.name)
-        create_table(client, fields, table, slim, options.index, checked=checked)
+        try:
+            create_table(client, fields, table, slim, options.index, checked=checked)
+        except CacheExists:
+            remove_cache(client, spec.name)
+            raise
     return found
 
 

@@ -22,7 +22,14 @@ from ignitetf.tables.storage import Origin, Storage
 from ignitetf.tables.texts import json_text
 from ignitetf.wire.schema import Schema
 
-__all__ = ["Journal", "Mode", "drop_journal", "read_journal", "write_journal"]
+__all__ = [
+    "Journal",
+    "Mode",
+    "add_journal",
+    "drop_journal",
+    "read_journal",
+    "write_journal",
+]
 
 # How a load started.
 Mode = Literal["new", "append", "replace"]
@@ -130,6 +137,15 @@ def read_journal(client: Client, name: str) -> Journal | None:
 def write_journal(client: Client, journal: Journal) -> None:
     """Store a journal, replacing an older one."""
     catalog(client).put(_entry_name(journal.name), json_text(journal.to_json()))
+
+
+def add_journal(client: Client, journal: Journal) -> bool:
+    """Store a journal unless there is one, in which case return False.
+
+    Its own from an earlier try, whose answer was lost, counts as stored now.
+    """
+    entry, text = _entry_name(journal.name), json_text(journal.to_json())
+    return catalog(client).add(entry, text) or catalog(client).get(entry) == text
 
 
 def drop_journal(client: Client, name: str) -> None:

@@ -137,8 +137,11 @@ def _run(loads: Sequence[Load], if_exists: IfExists) -> LoadReport:
     # They stand when the requests that need them come.
     open_ahead(loads[0].client, _CONNECTIONS_AHEAD)
     with contextlib.ExitStack() as leases:
-        for load in loads:
-            leases.enter_context(load.lease)
+        if if_exists == "error" and len(loads) == 1:
+            loads[0].take_lease_of_new(leases)
+        else:
+            for load in loads:
+                leases.enter_context(load.lease)
         try:
             begin = _begin(loads, if_exists)
             main, *others = [load.run(begin) for load in loads]

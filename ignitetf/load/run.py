@@ -9,9 +9,10 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from ignitetf.errors import (
+    CacheExists,
     ConfigError,
     ConnectError,
     DataSetBusy,
@@ -35,13 +36,20 @@ from ignitetf.load.data_set import (
 )
 from ignitetf.load.fill import Filler, Owners, Progress, index_schema, register_entries
 from ignitetf.load.finish import manifest_of, require_stored, successor
-from ignitetf.load.journal import Journal, Mode, drop_journal, read_journal, write_journal
+from ignitetf.load.journal import (
+    Journal,
+    Mode,
+    add_journal,
+    drop_journal,
+    read_journal,
+    write_journal,
+)
 from ignitetf.load.options import LoadOptions, LoadReport
 from ignitetf.load.replacement import Replacement
 from ignitetf.load.sources.base import Source
 from ignitetf.load.targets import type_name_of
 from ignitetf.net.client import Client
-from ignitetf.net.together import together
+from ignitetf.net.together import outcome, together
 from ignitetf.partitions import DEFAULT_PARTITIONS
 from ignitetf.tables.catalog import Manifest, forget_manifest, read_manifest, write_manifest
 from ignitetf.tables.lease import Lease
@@ -50,12 +58,41 @@ from ignitetf.tables.storage import IfExists, Storage
 from ignitetf.tables.typenames import with_free_name
 from ignitetf.tables.views import publish
 from ignitetf.wire.blocks import block_schema
-from ignitetf.wire.cluster import PartitionMap
+from ignitetf.wire.cluster import NodeEndpoint, PartitionMap
+from ignitetf.wire.schema import Schema
 
 __all__ = ["Load"]
 
 # A replacement is loaded into a cache named CACHE, this, and an id of the load.
 _STAGING: Final = "__NEXT_"
+
+
+class _Ground(NamedTuple):
+    """What a load of new caches has to know of the cluster.
+
+    Attributes:
+        replaces: The caches that it replaces.
+        schema: Its records, of a type whose name is free.
+        nodes: The server nodes.
+    """
+
+    replaces: list[str]
+    schema: Schema
+    nodes: list[NodeEndpoint]
+
+
+class _Seen(NamedTuple):
+    """What there was under a name before a load began.
+
+    Attributes:
+        exists: Whether there is a cache.
+        journal: Of an unfinished load.
+        ground: Returns what a new load has to know, or raises what prevents it.
+    """
+
+    exists: bool
+    journal: Journal | None
+    ground: Callable[[], _Ground]
 
 
 class Load:
@@ -79,6 +116,31 @@ class Load:
         self.lease = Lease(client, name, "load")
         # The journal of this load as long as there is one; `resume` continues from it.
         self.unfinished: Journal | None = None
+        self._seen: _Seen | None = None
+
+    def take_lease_of_new(self, leases: contextlib.ExitStack) -> None:
+        """Take the lease for a load that is to be the first of its name, and look around meanwhile.
+
+        What somebody makes in between is noticed where ours would be made: the journal is only
+        added, and a cache that exists cannot be created.
+
+        Args:
+            leases: Releases it in the end.
+        """
+        _, self._seen = together(
+            self.client, lambda: leases.enter_context(self.lease), self._look_around
+        )
+
+    def _look_around(self) -> _Seen:
+        new = self._journal("new", self.name)
+        self._choose_partitions(new)
+        exists, journal, ground = together(
+            self.client,
+            lambda: self.client.cache_exists(self.name),
+            lambda: read_journal(self.client, self.name),
+            lambda: outcome(lambda: self._survey(new)),
+        )
+        return _Seen(exists, journal, ground)
 
     def run(self, if_exists: IfExists) -> LoadReport:
         """Load as `if_exists` says; the caller holds the lease.
@@ -96,6 +158,9 @@ class Load:
             raise interrupted_error(self.unfinished, error) from error
 
     def _run(self, if_exists: IfExists) -> LoadReport:
+        seen = self._seen
+        if seen is not None and not seen.exists and seen.journal is None:
+            return self._load(self._journal("new", self.name), ground=seen.ground)
         exists, journal = together(
             self.client,
             lambda: self.client.cache_exists(self.name),
@@ -231,31 +296,29 @@ class Load:
 
     # The work
 
-    def _load(self, journal: Journal, *beside: Callable[[], object]) -> LoadReport:
+    def _load(
+        self,
+        journal: Journal,
+        *beside: Callable[[], object],
+        ground: Callable[[], _Ground] | None = None,
+    ) -> LoadReport:
         """Create the journal's caches and fill them; bad input leaves nothing behind.
 
         Args:
             journal: Of the load.
             *beside: What is done before the caches are created.
+            ground: What was seen of the cluster before the lease was taken; None looks now.
         """
-        stored = [self.schema]
-        if self.options.layout == "blocks":
-            slim = index_schema(self.schema, self.options.index)
-            stored = [block_schema(self.schema), slim]
         self._choose_partitions(journal)
-        journal.replaces, named, _, nodes = together(
-            self.client,
-            lambda: self._replaced(journal),
-            lambda: with_free_name(self.client, self.schema, stored),
-            lambda: require_room_for_caches(self.client, self.schema, journal.cache, self.options),
-            self.client.nodes,
-        )
+        journal.replaces, named, nodes = self._survey(journal) if ground is None else ground()
         journal.schema = self.schema = named
         made = False
         try:
+            if ground is not None:
+                beside = (lambda: self._require_none(journal), *beside)
             together(
                 self.client,
-                lambda: self._note(journal),
+                lambda: self._note(journal, first=ground is not None),
                 lambda: register_entries(self.client, journal),
                 *beside,
             )
@@ -263,12 +326,38 @@ class Load:
             made = True
             owners = None if found is None else Owners(found, nodes)
             return self._fill(journal, fresh=True, owners=owners)
+        except CacheExists:
+            # Somebody else made it, and it stays.
+            if self.unfinished is journal:
+                self._drop_journal()
+            raise
         except BaseException as error:
             # Once SQL shows a replacement, it may be the only copy of the data set.
             if journal.phase == "load" and not _is_kept(error, made=made):
                 with contextlib.suppress(ConnectError, RequestTimeout):
                     self._forget(journal)
             raise
+
+    def _survey(self, journal: Journal) -> _Ground:
+        """Look whether the names are free and there is room; raises what prevents the load."""
+        stored = [self.schema]
+        if self.options.layout == "blocks":
+            slim = index_schema(self.schema, self.options.index)
+            stored = [block_schema(self.schema), slim]
+        replaces, named, _, nodes = together(
+            self.client,
+            lambda: self._replaced(journal),
+            lambda: with_free_name(self.client, self.schema, stored),
+            lambda: require_room_for_caches(self.client, self.schema, journal.cache, self.options),
+            self.client.nodes,
+        )
+        return _Ground(replaces, named, nodes)
+
+    def _require_none(self, journal: Journal) -> None:
+        """Raise CacheExists if there are caches with the names of a new load's."""
+        there = self.client.cache_names()
+        if any(cache in there for cache in caches_of(journal.cache, journal.storage)):
+            raise exists_error(self.name, None)
 
     def _replaced(self, journal: Journal) -> list[str]:
         """Return what a load that begins replaces; raises CacheExists if a name is taken."""
@@ -383,11 +472,22 @@ class Load:
     def _require_storage(self, earlier: Storage) -> None:
         require_same_storage(self.name, self.options.storage(self.source), earlier)
 
-    def _note(self, journal: Journal) -> None:
-        """Write the journal of a load that begins."""
+    def _note(self, journal: Journal, *, first: bool = False) -> None:
+        """Write the journal of a load that begins.
+
+        Args:
+            journal: The journal.
+            first: Whether there must not be one.
+
+        Raises:
+            CacheExists: There is one.
+        """
         self.lease.check()
+        if first and not add_journal(self.client, journal):
+            raise exists_error(self.name, read_journal(self.client, self.name))
         self.unfinished = journal
-        write_journal(self.client, journal)
+        if not first:
+            write_journal(self.client, journal)
 
     def _drop_journal(self) -> None:
         drop_journal(self.client, self.name)

@@ -10,14 +10,16 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from ignitetf.errors import IgniteTFError
 from ignitetf.net.distance import bytes_ahead
 from ignitetf.net.pool import Pool
 from ignitetf.threads import start
 
-__all__ = ["begin_ahead", "open_ahead", "together", "unawaited"]
+__all__ = ["begin_ahead", "open_ahead", "outcome", "together", "unawaited"]
+
+T = TypeVar("T")
 
 
 class _Call:
@@ -69,6 +71,21 @@ def together(pool: Pool, *calls: Callable[[], Any]) -> list[Any]:
         for call in started:
             call.wait()
         raise
+
+
+def outcome(call: Callable[[], T]) -> Callable[[], T]:
+    """Make a call, and return what returns its result, or raises its error."""
+    try:
+        found = call()
+    except Exception as error:
+        failed = error
+    else:
+        return lambda: found
+
+    def fail() -> T:
+        raise failed
+
+    return fail
 
 
 def unawaited(pool: Pool, call: Callable[[], Any]) -> None:

@@ -1,6 +1,7 @@
 """Over a distant link the same bytes arrive, and more of them are on their way at once."""
 
 import contextlib
+import errno
 import os
 import time
 
@@ -10,6 +11,7 @@ from helpers.distant import Distant
 from helpers.round_trips import counted
 
 from ignitetf.explore.verify import verify
+from ignitetf.fs.records import decode, lease_key
 from ignitetf.fs.store import Store
 from ignitetf.load.loader import load_dataset
 from ignitetf.net.client import connect
@@ -79,9 +81,9 @@ def test_a_small_file_takes_few_round_trips(far, monkeypatch):
         for _ in range(2):  # of the second the connections are open
             with counted(monkeypatch) as trips, store.writing("/small") as writer:
                 writer.write(memoryview(b"content"))
-        # Where it is to be, its lease, its chunk and the begin of a transaction, its locks, its
+        # Where it is to be and its lease, its chunk and the begin of a transaction, its locks, its
         # entry, the end of the transaction.
-        assert trips.count == 6
+        assert trips.count == 5
         with (
             counted(monkeypatch) as trips,
             contextlib.closing(store.open_read("/small")) as reader,
@@ -89,6 +91,45 @@ def test_a_small_file_takes_few_round_trips(far, monkeypatch):
             assert reader.read(0, 10) == b"content"
         assert trips.count == 2
         store.remove("/small")
+
+
+def leases(store):
+    return {key: decode(value)["k"] for key, value in store.meta.range("+", ",")}
+
+
+def test_an_early_lease_is_that_of_the_file(client, far):
+    """It is taken for the directory that is remembered, which may have another name by now."""
+    with (
+        contextlib.closing(Store(far, "DISTANT")) as store,
+        contextlib.closing(Store(client, "DISTANT")) as near,
+    ):
+        for name in ("/d/first", "/d/second"):
+            with store.writing(name) as writer:
+                writer.write(memoryview(b"old"))
+        near.rename("/d", "/e")
+        near.make_directory("/d")
+        writer = store.open_write("/d/first")
+        assert leases(near) == {
+            lease_key(writer._content.content_id): near.tree.lookup(("d", "first")).key
+        }
+        writer.write(memoryview(b"new"))
+        writer.close()
+        assert [name for name, _ in near.list("/d")] == ["first"]
+        for name, content in (("/e/first", b"old"), ("/d/first", b"new")):
+            with contextlib.closing(near.open_read(name)) as reader:
+                assert reader.read(0, 9) == content
+        for name, mode, code in (
+            ("/d", "w", errno.EISDIR),
+            ("/d/first", "x", errno.EEXIST),
+            ("/d/first/below", "w", errno.ENOTDIR),
+        ):
+            with pytest.raises(OSError) as told:
+                store.open_write(name, mode)
+            assert told.value.errno == code
+        store.open_write("/d/never").discard()
+        assert leases(near) == {} and not near.exists("/d/never")
+        near.remove_directory("/d", recursive=True)
+        near.remove_directory("/e", recursive=True)
 
 
 def test_a_first_epoch_takes_few_round_trips(client, far, monkeypatch, cache_name):

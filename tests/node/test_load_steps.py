@@ -1,5 +1,6 @@
 """A load that replaces: killed at any of its steps it can be repeated, and the steps are few."""
 
+import contextlib
 import dataclasses
 import threading
 
@@ -8,7 +9,7 @@ import pytest
 from helpers.distant import Distant
 from helpers.round_trips import counted
 
-from ignitetf.errors import ConfigError, ConnectError, LoadInterrupted, SourceError
+from ignitetf.errors import CacheExists, ConfigError, ConnectError, LoadInterrupted, SourceError
 from ignitetf.load import data_set, replacement, run
 from ignitetf.load.journal import read_journal
 from ignitetf.load.loader import load_dataset
@@ -26,6 +27,7 @@ LAYOUTS = {"rows": {}, "slim table": {"layout": "blocks", "index": ("LABEL",)}}
 CHANGES = {
     OpCode.CACHE_PUT,
     OpCode.CACHE_PUT_ALL,
+    OpCode.CACHE_PUT_IF_ABSENT,
     OpCode.CACHE_REMOVE_KEY,
     OpCode.CACHE_DESTROY,
 }
@@ -160,7 +162,83 @@ def test_a_replacement_that_is_killed_at_any_step(
     assert 15 < at < 40
 
 
-@pytest.mark.parametrize(("if_exists", "most"), [("error", 12), ("replace", 27)])
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("order", [forwards, backwards])
+def test_a_new_load_that_is_killed_at_any_step(client, cache_name, dying, layout, order):
+    """What it leaves has a journal, with which the load is completed or begun again."""
+    options = {"partitions": 2, **LAYOUTS[layout]}
+    for at in range(1, 100):
+        new = at * 1000
+        changes = dying(at, order, rows(new), cache_name, **options)
+        catalog.catalog(client).delete(f"{cache_name}{SEPARATOR}lease")
+        begun = read_journal(client, cache_name) is not None
+        assert begun or not client.cache_exists(cache_name) or changes < at
+        if changes < at:
+            break
+        how = ("resume", "replace")[at % 2] if begun else "error"
+        load_dataset(rows(new), cache_name, client=client, if_exists=how, **options)
+        assert seen(client, cache_name) == {(new, ROWS, new + ROWS - 1)}
+        assert read_journal(client, cache_name) is None
+        removal.drop_cache(client, cache_name)
+    assert 5 < at < 20
+
+
+def make_table(client, name):
+    client.sql(f'CREATE TABLE "{name}" (A INT PRIMARY KEY, B INT) WITH "cache_name={name}"').close()
+    client.sql(f'INSERT INTO "{name}" VALUES (1, 2)').close()
+    return lambda: client.sql(f'SELECT * FROM "{name}"').fetchall() == [(1, 2)]
+
+
+def make_cache(client, name):
+    cache = client.pyignite.create_cache(name)
+    cache.put(1, 2)
+    return lambda: cache.get(1) == 2
+
+
+def load_other(client, name):
+    load_dataset(rows(7), name, client=client, partitions=2)
+    return lambda: labels(client, name) == (7, ROWS, ROWS + 6)
+
+
+def break_off(client, name):
+    def broken():
+        yield from ({"IMAGE": bytes(4), "LABEL": label} for label in range(3000))
+        raise KeyboardInterrupt
+
+    with contextlib.suppress(KeyboardInterrupt):
+        load_dataset(broken(), name, client=client, partitions=2)
+    before = read_journal(client, name)
+    return lambda: before is not None and read_journal(client, name) == before
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("make", [make_table, make_cache, load_other, break_off])
+def test_what_others_make_meanwhile_is_theirs(client, cache_name, monkeypatch, layout, make):
+    """Between the look at what there is, which is early, and the lease."""
+    found = []
+    acquire = run.Lease.acquire
+
+    def late(lease):
+        monkeypatch.undo()
+        found.append(make(client, lease.name))
+        acquire(lease)
+
+    def early_look(pool, *calls):
+        return [call() for call in reversed(calls)][::-1]
+
+    monkeypatch.setattr(run.Lease, "acquire", late)
+    monkeypatch.setattr(run, "together", early_look)
+    with pytest.raises(CacheExists):
+        load_dataset(rows(0), cache_name, client=client, partitions=2, **LAYOUTS[layout])
+    assert found[0]()
+    if make is not break_off:
+        assert read_journal(client, cache_name) is None
+    if layout != "rows" and make is not load_other:
+        assert f"{cache_name}_INDEX" not in client.cache_names()
+
+
+@pytest.mark.parametrize(("if_exists", "most"), [("error", 10), ("replace", 27)])
 def test_the_round_trips_of_a_load_are_few(client, cache_name, monkeypatch, if_exists, most):
     with (
         Distant(client.settings.addresses[0], 0.02) as proxy,
