@@ -16,8 +16,8 @@ import threading
 import uuid
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Hashable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import pyignite
 
@@ -84,12 +84,14 @@ class Pool:
         settings: The settings.
         quickest_s: Seconds of the quickest request so far, which are hardly more than the round
             trip; infinite before the first.
+        at_hand: Answers of the cluster, and when they came; see `together.at_hand`.
     """
 
     def __init__(self, settings: Settings) -> None:
         """Connect with these settings."""
         self.settings = settings
         self.quickest_s = math.inf
+        self.at_hand: dict[Hashable, tuple[float, Any]] = {}
         self._lock = threading.Lock()
         self._idle: dict[str, list[Channel]] = {}
         self._address_of: dict[uuid.UUID, str] = {}

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
-from typing import Any, TypeVar
+import time
+from collections.abc import Callable, Hashable
+from typing import Any, Final, TypeVar
 
 from ignitetf.errors import IgniteTFError
 from ignitetf.net.distance import bytes_ahead
 from ignitetf.net.pool import Pool
 from ignitetf.threads import start
 
-__all__ = ["begin_ahead", "open_ahead", "outcome", "together", "unawaited"]
+__all__ = ["at_hand", "begin_ahead", "open_ahead", "outcome", "together", "unawaited"]
 
 T = TypeVar("T")
+
+# An answer that is older is asked for anew.
+_AT_HAND_S: Final = 60.0
 
 
 class _Call:
@@ -100,6 +104,32 @@ def begin_ahead(pool: Pool, call: Callable[[], Any]) -> None:
     """Begin a call that spares others a round trip soon; only on a distant link."""
     if bytes_ahead(pool):
         _Call(call)
+
+
+def at_hand(pool: Pool, what: Hashable, ask: Callable[[], T], *, anew: bool = False) -> T:
+    """Return what the cluster answered last; on a distant link nobody waits for a newer answer.
+
+    It is asked for meanwhile, for the next time. For what may be out of date once at no other cost
+    than a detour, as where partitions are.
+
+    Args:
+        pool: The connections.
+        what: Names the question.
+        ask: Asks it.
+        anew: Whether only an answer of now will do.
+    """
+
+    def asked() -> T:
+        found = ask()
+        pool.at_hand[what] = time.monotonic(), found
+        return found
+
+    known = pool.at_hand.get(what)
+    if anew or known is None or not bytes_ahead(pool) or time.monotonic() - known[0] > _AT_HAND_S:
+        return asked()
+    begin_ahead(pool, asked)
+    found: T = known[1]
+    return found
 
 
 def open_ahead(pool: Pool, count: int) -> None:

@@ -17,7 +17,7 @@ import psutil
 from ignitetf.errors import ConfigError
 from ignitetf.net.client import Client
 from ignitetf.net.pool import FAR_S
-from ignitetf.net.together import together
+from ignitetf.net.together import at_hand, together
 from ignitetf.partitions import LARGE_ROW_BYTES
 from ignitetf.read.block_order import BlockOrder, StoredBlocks
 from ignitetf.read.key_order import KeyOrder
@@ -135,7 +135,8 @@ def _number_of(readers: int | str) -> int:
 
 def _for_each_node(client: Client) -> int:
     """Return the number of connections that reach all nodes, but no more than there are cores."""
-    return max(1, min(len(client.nodes()), os.cpu_count() or 1))
+    nodes = at_hand(client, "nodes", client.nodes)
+    return max(1, min(len(nodes), os.cpu_count() or 1))
 
 
 def retry_seconds(on_node_loss: str) -> float | None:

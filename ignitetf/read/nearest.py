@@ -23,7 +23,7 @@ from ignitetf.errors import IgniteTFError
 from ignitetf.net.client import Client
 from ignitetf.net.places import PLACES
 from ignitetf.read.balance import evened_out
-from ignitetf.wire.cluster import NodeEndpoint
+from ignitetf.wire.cluster import NodeEndpoint, PartitionMap
 
 __all__ = ["chosen_copies", "differ_in_distance", "nearest_nodes"]
 
@@ -42,7 +42,7 @@ def differ_in_distance(client: Client, nodes: Sequence[NodeEndpoint]) -> bool:
 
 
 def nearest_nodes(
-    client: Client, cache: str, nodes: Sequence[NodeEndpoint]
+    client: Client, cache: str, nodes: Sequence[NodeEndpoint], found: PartitionMap
 ) -> dict[int, uuid.UUID]:
     """Return the node to read each partition from.
 
@@ -50,11 +50,11 @@ def nearest_nodes(
         client: The connection.
         cache: Name of the cache.
         nodes: The nodes of the cluster.
+        found: The primary nodes of the partitions.
 
     Returns:
         Partitions that nobody has, or of which the cluster does not tell, are missing.
     """
-    found = client.partition_map(cache)
     primaries = found.owners
     distance = {node.node_id: PLACES.index(client.place(node.node_id)) for node in nodes}
     if differ_in_distance(client, nodes):

@@ -25,6 +25,7 @@ from ignitetf.net.client import Client
 from ignitetf.net.failures import is_asked_too_much
 from ignitetf.net.places import Source
 from ignitetf.net.retry import HEAP, READ, Backoff
+from ignitetf.net.together import at_hand
 from ignitetf.read.collector import Collector, PagePlace, Portion
 from ignitetf.read.cursor import Times
 from ignitetf.read.nearest import nearest_nodes
@@ -55,14 +56,23 @@ class WholeUnit(NamedTuple):
     page: Page
 
 
-def owners_of(client: Client, query: Query) -> dict[int, uuid.UUID]:
-    """Return the node to read each partition from; empty if it makes no difference."""
-    nodes = client.nodes()
+def owners_of(client: Client, query: Query, *, anew: bool = False) -> dict[int, uuid.UUID]:
+    """Return the node to read each partition from; empty if it makes no difference.
+
+    Args:
+        client: The connection.
+        query: What is read.
+        anew: Whether an earlier answer of the cluster has led nowhere.
+    """
+    nodes = at_hand(client, "nodes", client.nodes, anew=anew)
     if len(nodes) < 2:
         return {}
+    name = query.name
+    partitions = functools.partial(client.partition_map, name)
+    found = at_hand(client, ("partitions", name), partitions, anew=anew)
     if query.op != OpCode.QUERY_SCAN:  # SQL by partition is always answered by the primary
-        return client.partition_map(query.name).owners
-    return nearest_nodes(client, query.name, nodes)
+        return found.owners
+    return nearest_nodes(client, name, nodes, found)
 
 
 Item = UnitPage | Portion | list[WholeUnit]
@@ -341,7 +351,7 @@ class ScanThread(threading.Thread):
             # Whoever was nearest failed again.
             owners = self._client.partition_map(self._query.name).owners
         elif owners is None:
-            owners = owners_of(self._client, self._query)
+            owners = owners_of(self._client, self._query, anew=True)
         return self._client.acquire(owners.get(partition))
 
     def _put(self, item: Item) -> None:

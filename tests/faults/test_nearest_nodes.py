@@ -102,8 +102,8 @@ def test_equally_near_nodes_are_read_from_evenly(cluster):
     with connect(cluster.addresses) as client:
         nodes, loads = client.nodes(), {}
         for name in ("B0", "B1", "B2"):
-            chosen = nearest_nodes(client, name, nodes)
-            assert chosen == nearest_nodes(client, name, nodes)
+            chosen = nearest_nodes(client, name, nodes, client.partition_map(name))
+            assert chosen == nearest_nodes(client, name, nodes, client.partition_map(name))
             assert set(chosen.items()) <= set(client.copies(name))
             loads[name] = sorted(Counter(chosen.values()).values())
         primaries = client.partition_map("B0").owners
@@ -117,7 +117,10 @@ def test_equally_near_nodes_are_read_from_evenly(cluster):
             f' "template=partitioned, backups=1, write_synchronization_mode=PRIMARY_SYNC,'
             f'cache_name={cache}"'
         )
-        assert nearest_nodes(client, cache, nodes) == client.partition_map(cache).owners
+        assert (
+            nearest_nodes(client, cache, nodes, client.partition_map(cache))
+            == client.partition_map(cache).owners
+        )
 
 
 def test_a_near_node_that_dies_and_comes_back_costs_no_row(cluster):

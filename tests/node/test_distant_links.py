@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import threading
 import time
 
 import numpy as np
@@ -17,6 +18,7 @@ from ignitetf.load.loader import load_dataset
 from ignitetf.net.client import connect
 from ignitetf.net.lines import Lines
 from ignitetf.net.results import Result
+from ignitetf.net.together import at_hand
 from ignitetf.read.rows import open_rows
 from ignitetf.tables.removal import remove_cache
 
@@ -139,9 +141,31 @@ def test_a_first_epoch_takes_few_round_trips(client, far, monkeypatch, cache_nam
         # Manifest, partitions and nodes, over connections that are opened for them.
         assert trips.count <= 2
         assert sum(len(batch["key"]) for batch in rows.batches()) == 1_000
-        # Nodes and type; rows.
-        assert trips.count <= 5
+        # Type; rows.
+        assert trips.count <= 4
+        before = trips.count
+        assert sum(len(batch["key"]) for batch in rows.batches()) == 1_000
+        assert trips.count <= before + 1
     assert rows.reader.options.readers > 1
+
+
+def test_what_is_at_hand_is_asked_for_again_meanwhile(client, far):
+    asked = []
+
+    def ask():
+        asked.append(threading.current_thread())
+        return len(asked)
+
+    assert [at_hand(client, "question", ask) for _ in range(3)] == [1, 2, 3]
+    asked.clear()
+    assert at_hand(far, "question", ask) == 1
+    assert at_hand(far, "question", ask) == 1
+    asked[1].join()
+    assert at_hand(far, "question", ask) == 2
+    asked[2].join()
+    assert at_hand(far, "question", ask, anew=True) == 4
+    here = threading.current_thread()
+    assert [thread is here for thread in asked] == [True, False, False, True]
 
 
 @pytest.fixture(scope="module")
