@@ -23,13 +23,16 @@ from ignitetf.errors import CacheNotFound, ConfigError, IgniteTFError, SqlError,
 from ignitetf.net.channel import Channel
 from ignitetf.net.places import DATA_CENTER, Place, Source, place_of
 from ignitetf.net.pool import Pool
+from ignitetf.net.question import Question
 from ignitetf.net.redirect import NO_VIEWS, run
 from ignitetf.net.sql_result import SqlResult, execute
+from ignitetf.net.statements import statement_request
 from ignitetf.settings import Settings
 from ignitetf.sql import statement
-from ignitetf.wire.answers import damaged, read_long
+from ignitetf.wire.answers import damaged, read_long, read_sized
 from ignitetf.wire.cluster import PartitionMap, read_cache_names, read_partition_map
 from ignitetf.wire.codes import OpCode, java_hash
+from ignitetf.wire.frames import read_named_sql_page
 from ignitetf.wire.requests import destroy_request, partitions_request, size_request
 
 __all__ = ["Client", "cache_id", "connect"]
@@ -238,16 +241,22 @@ class Client(Pool):
         with damaged(f"the partition map of {name}"):
             return read_partition_map(body)
 
+    def partitions_question(self, name: str) -> Question[int | None]:
+        """Ask SYS.CACHES for the number of partitions of a cache.
+
+        None if there is no such cache, the cluster does not answer SQL, or only the cache's own
+        affinity function knows.
+        """
+        text = "SELECT AFFINITY FROM SYS.CACHES WHERE CACHE_NAME = ?"
+        request = statement_request(self, text, (name,), "PUBLIC", 16, None)
+        return Question(OpCode.QUERY_SQL_FIELDS, request, _read_partitions, lambda _: None)
+
     def partition_count(self, name: str) -> int:
         """Return the number of partitions, from SYS.CACHES or, without SQL, the partition map."""
-        try:
-            rows = self.sql(
-                "SELECT AFFINITY FROM SYS.CACHES WHERE CACHE_NAME = ?", (name,)
-            ).fetchall()
-        except SqlError:
-            rows = []
-        if rows and (found := _PARTS.search(rows[0][0] or "")):
-            return int(found[1])
+        found: int | None
+        (found,) = self.ask(self.partitions_question(name))
+        if found is not None:
+            return found
         self.require_cache(name)
         if count := self.partition_map(name).count:
             return count
@@ -310,6 +319,16 @@ class Client(Pool):
             SqlError: The cluster does not answer SQL, or not this user.
         """
         return self.sql(statement("copies"), (name,), page_size=_MANY).fetchall()
+
+
+def _read_partitions(body: memoryview) -> int | None:
+    _, _, page = read_named_sql_page(body)
+    if not page.count:
+        return None
+    with damaged("the affinity function of a cache"):
+        _, text = read_sized(page.data.data, "an affinity function")
+    found = _PARTS.search(bytes(text).decode("utf-8", "replace"))
+    return None if found is None else int(found[1])
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ import math
 import os
 import sys
 import threading
+import time
 import uuid
 import warnings
 import weakref
@@ -27,12 +28,13 @@ from ignitetf.local.state import running_nodes
 from ignitetf.net.channel import Channel
 from ignitetf.net.probe import explained
 from ignitetf.net.pyclient import PyClient
+from ignitetf.net.question import Question
 from ignitetf.net.retry import is_retryable, retry
 from ignitetf.settings import DEFAULT_ADDRESS, Settings, is_loopback
 from ignitetf.threads import start
 from ignitetf.wire.answers import damaged
 from ignitetf.wire.cluster import NodeEndpoint, read_endpoints
-from ignitetf.wire.codes import Feature, OpCode
+from ignitetf.wire.codes import Feature, OpCode, Status
 from ignitetf.wire.requests import nodes_request
 
 if TYPE_CHECKING:
@@ -266,6 +268,20 @@ class Pool:
 
         return retry(self.settings, once) if op in _READS else once(None)
 
+    def ask(self, *questions: Question[Any]) -> list[Any]:
+        """Return what the answers to questions mean, in their order, after one round trip.
+
+        Raises:
+            IgniteTFError: What the first of them that was refused raises.
+        """
+
+        def once(_: object) -> list[memoryview | ServerError]:
+            with self.channel() as channel:
+                return _answers(channel, questions)
+
+        answers = retry(self.settings, once)
+        return [one.answered(answer) for one, answer in zip(questions, answers, strict=True)]
+
     @property
     def pyignite(self) -> pyignite.Client:
         """A pyignite client whose connections use these settings."""
@@ -279,8 +295,22 @@ class Pool:
 
         Empty if the cluster is too old to know this operation.
         """
-        if (body := retry(self.settings, self._nodes)) is None:
-            return []
+        found: list[NodeEndpoint]
+        (found,) = self.ask(self.nodes_question)
+        return found
+
+    @property
+    def nodes_question(self) -> Question[list[NodeEndpoint]]:
+        """What `nodes` asks."""
+        return Question(
+            OpCode.CLUSTER_GROUP_NODE_ENDPOINTS,
+            nodes_request(),
+            self._read_nodes,
+            _none_if_unknown,
+            Feature.CLUSTER_GROUP_GET_NODES_ENDPOINTS,
+        )
+
+    def _read_nodes(self, body: memoryview) -> list[NodeEndpoint]:
         with damaged("the list of nodes"):
             found = read_endpoints(body)
         seeds = set(self.settings.addresses)
@@ -291,15 +321,39 @@ class Pool:
                 self._addresses[node.node_id] = node.addresses
         return found
 
-    def _nodes(self, _: object) -> memoryview | None:
-        with self.channel() as channel:
-            if not channel.features & Feature.CLUSTER_GROUP_GET_NODES_ENDPOINTS:
-                return None
-            return channel.call(OpCode.CLUSTER_GROUP_NODE_ENDPOINTS, nodes_request())
-
     def addresses_of(self, node: uuid.UUID) -> tuple[str, ...]:
         """Return the addresses of a node as `nodes` found them last; empty if it did not."""
         return self._addresses.get(node, ())
+
+
+def _answers(
+    channel: Channel, questions: Sequence[Question[Any]]
+) -> list[memoryview | ServerError]:
+    """Send questions, and return the answers and errors."""
+    begin = time.monotonic()
+    known = [one for one in questions if one.needs is None or channel.features & one.needs]
+    numbers = {id(one): channel.send(one.op, one.body) for one in known}
+    found: list[memoryview | ServerError] = []
+    for one in questions:
+        try:
+            if id(one) not in numbers:
+                text = f"{channel.address}: the cluster is too old for {one.op.name}"
+                raise ServerError(text, status=Status.INVALID_OP_CODE)
+            found.append(channel.receive(numbers[id(one)]))
+        except ServerError as error:
+            if is_retryable(error):
+                raise
+            found.append(error)
+        else:
+            channel.quickest_s = min(channel.quickest_s, time.monotonic() - begin)
+    return found
+
+
+def _none_if_unknown(error: ServerError) -> list[NodeEndpoint]:
+    """Take it that a cluster which does not know the request cannot tell its nodes."""
+    if error.fields.get("status") != Status.INVALID_OP_CODE:
+        raise error
+    return []
 
 
 def _with_other_nodes(error: ConnectError, settings: Settings) -> ConnectError:

@@ -8,6 +8,7 @@ On a near link the requests go one after the other, which costs least there.
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Callable, Hashable
@@ -22,8 +23,9 @@ __all__ = ["at_hand", "begin_ahead", "open_ahead", "outcome", "together", "unawa
 
 T = TypeVar("T")
 
-# An answer that is older is asked for anew.
+# An answer that is older is asked for anew, and one that is as new as this not at all.
 _AT_HAND_S: Final = 60.0
+_NEW_S: Final = 1.0
 
 
 class _Call:
@@ -125,9 +127,11 @@ def at_hand(pool: Pool, what: Hashable, ask: Callable[[], T], *, anew: bool = Fa
         return found
 
     known = pool.at_hand.get(what)
-    if anew or known is None or not bytes_ahead(pool) or time.monotonic() - known[0] > _AT_HAND_S:
+    age_s = math.inf if known is None else time.monotonic() - known[0]
+    if anew or known is None or not bytes_ahead(pool) or age_s > _AT_HAND_S:
         return asked()
-    begin_ahead(pool, asked)
+    if age_s > _NEW_S:
+        begin_ahead(pool, asked)
     found: T = known[1]
     return found
 

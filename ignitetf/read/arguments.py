@@ -17,7 +17,7 @@ import psutil
 from ignitetf.errors import ConfigError
 from ignitetf.net.client import Client
 from ignitetf.net.pool import FAR_S
-from ignitetf.net.together import at_hand, together
+from ignitetf.net.together import open_ahead
 from ignitetf.partitions import LARGE_ROW_BYTES
 from ignitetf.read.block_order import BlockOrder, StoredBlocks
 from ignitetf.read.key_order import KeyOrder
@@ -54,6 +54,8 @@ DEFAULT_HOST, DEFAULT_PORT = "localhost", 10800
 # On a distant link so many bytes for each second of the round trip are on their way, within limits
 # of memory.
 _FAR_BYTES_A_SECOND: Final = 1e9
+# Connections that an epoch there is likely to need, opened while the data set is looked up.
+_CONNECTIONS_AHEAD: Final = 4
 _MOST_FAR_READERS: Final = 8
 _LABELS = ("label", "class", "target", "y")
 
@@ -104,12 +106,10 @@ def open_reader(
     """Open a reader of a cache; `readers="auto"` decides by cores, nodes, row size and distance."""
     if readers != "auto":
         return CacheReader(client, cache, replace(options, readers=_number_of(readers)))
-    reader: CacheReader
-    reader, nodes = together(
-        client,
-        lambda: CacheReader(client, cache, options),
-        lambda: _for_each_node(client),
-    )
+    open_ahead(client, _CONNECTIONS_AHEAD)
+    reader = CacheReader(client, cache, options)
+    # One for each node, but no more than there are cores.
+    nodes = max(1, min(reader.node_count, os.cpu_count() or 1))
     if reader.entry_bytes >= LARGE_ROW_BYTES or not are_small(reader.unit_bytes, reader.page_bytes):
         # Over one, the node would make a page only while the one before is on its way.
         cores = os.cpu_count() or 1
@@ -131,12 +131,6 @@ def _number_of(readers: int | str) -> int:
     if isinstance(readers, bool) or not isinstance(readers, int):
         raise ConfigError(f"readers={readers!r}", hint='a number, or "auto"')
     return readers
-
-
-def _for_each_node(client: Client) -> int:
-    """Return the number of connections that reach all nodes, but no more than there are cores."""
-    nodes = at_hand(client, "nodes", client.nodes)
-    return max(1, min(len(nodes), os.cpu_count() or 1))
 
 
 def retry_seconds(on_node_loss: str) -> float | None:

@@ -26,7 +26,7 @@ from ignitetf.errors import (
 )
 from ignitetf.net.binary_types import with_types
 from ignitetf.net.client import Client
-from ignitetf.net.together import together
+from ignitetf.net.together import at_hand
 from ignitetf.partitions import LARGE_ROW_BYTES
 from ignitetf.read.changes import Changes, explained
 from ignitetf.read.collector import Collector
@@ -43,11 +43,12 @@ from ignitetf.read.scan import scan_units
 from ignitetf.read.splits import find_split
 from ignitetf.read.unit_reading import UnitBatch, UnitReading
 from ignitetf.read.window import MANY_ROWS
-from ignitetf.tables.catalog import Manifest, read_manifest
+from ignitetf.tables.catalog import Manifest, manifest_of, manifest_question, read_manifest
 from ignitetf.tables.describe import data_name
 from ignitetf.wire.blocks import BlockDecoder
 from ignitetf.wire.buffers import ALIGNED_ROWS, BufferPool
 from ignitetf.wire.builder import BatchBuilder
+from ignitetf.wire.cluster import NodeEndpoint
 from ignitetf.wire.columns import decode_column
 from ignitetf.wire.decoder import Decoder
 from ignitetf.wire.forms import Form
@@ -64,16 +65,22 @@ _MOST_PAGE_BYTES: Final = 32 << 20
 _MAX_PAGE_ENTRIES: Final = 65_536
 
 
-def _look_up(client: Client, name: str) -> tuple[Manifest | None, int | None]:
-    """Return the manifest of a data set, and the partitions of its cache.
+def _look_up(
+    client: Client, name: str
+) -> tuple[Manifest | None, int | None, Sequence[NodeEndpoint]]:
+    """Return the manifest of a data set, the partitions of its cache, and the nodes.
 
-    Without a manifest, those of the cache with its name. None if there is no such cache; 0 if the
-    cluster does not tell, as of one that is being dropped.
+    Without a manifest, the partitions of the cache with its name. None if there is no such cache; 0
+    if the cluster does not tell, as of one that is being dropped.
     """
-    manifest: Manifest | None
-    manifest, count = together(
-        client, lambda: read_manifest(client, name), lambda: _partitions(client, name)
+    count: int | None
+    text, count, nodes = client.ask(
+        manifest_question(client, name), client.partitions_question(name), client.nodes_question
     )
+    at_hand(client, "nodes", lambda: nodes, anew=True)  # for the first epoch
+    manifest = manifest_of(client, name, text)
+    if manifest is None and count is None:
+        return None, _partitions(client, name), nodes
     while manifest is not None and (not count or manifest.cache != name):
         if count := _partitions(client, manifest.cache):
             break
@@ -81,7 +88,7 @@ def _look_up(client: Client, name: str) -> tuple[Manifest | None, int | None]:
         before, manifest = manifest, read_manifest(client, name)
         if manifest == before:
             break
-    return manifest, count
+    return manifest, count, nodes
 
 
 def _partitions(client: Client, cache: str) -> int | None:
@@ -105,12 +112,13 @@ class CacheReader:
         """Determine what the cache holds."""
         options.check()
         self.client = client
-        self.manifest, count = _look_up(client, name)
+        self.manifest, count, nodes = _look_up(client, name)
         if self.manifest is None and count is None:
             # Only then it may be the SQL name of a table whose cache has another one.
             name, table = data_name(client, name)
-            self.manifest, count = _look_up(client, name)
+            self.manifest, count, nodes = _look_up(client, name)
             options = replace(options, table=options.table or table)
+        self.node_count = len(nodes)
         self.name = name
         self.options = options
         self.cache = name if self.manifest is None else self.manifest.cache

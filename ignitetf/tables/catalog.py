@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from ignitetf.errors import SchemaError
 from ignitetf.net.client import Client
+from ignitetf.net.question import Question
 from ignitetf.net.together import together
 from ignitetf.tables.splits import Division
 from ignitetf.tables.storage import Layout, LoadFacts
@@ -33,6 +34,8 @@ __all__ = [
     "drop_manifest",
     "forget_manifest",
     "list_manifests",
+    "manifest_of",
+    "manifest_question",
     "read_manifest",
     "write_manifest",
 ]
@@ -131,9 +134,18 @@ def read_manifest(client: Client, name: str) -> Manifest | None:
     Raises:
         SchemaError: It is damaged, or of another version.
     """
+    return manifest_of(client, name, catalog(client).get(name))
+
+
+def manifest_question(client: Client, name: str) -> Question[str | None]:
+    """Ask for the text of a data set's manifest, for `manifest_of`."""
+    return catalog(client).question(name)
+
+
+def manifest_of(client: Client, name: str, text: str | None) -> Manifest | None:
+    """Return the manifest that is this text; else as `read_manifest`."""
     try:
-        entry = catalog(client).get_json(name)
-        return None if entry is None else Manifest.from_json(entry)
+        return None if text is None else Manifest.from_json(catalog(client).parse(name, text))
     except SchemaError as error:
         if error.hint is None:
             raise error.hinted(

@@ -8,14 +8,16 @@ renews this way is there as long as the process is alive, whatever the clocks of
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ignitetf.errors import CacheNotFound, SchemaError, WireError
+from ignitetf.errors import CacheNotFound, SchemaError, ServerError, WireError
 from ignitetf.net.client import Client, cache_id
 from ignitetf.net.pyclient import translated
+from ignitetf.net.question import Question
 from ignitetf.tables.spec import CacheSpec, ensure_caches
 from ignitetf.wire.answers import read_bool, read_sized
 from ignitetf.wire.codes import OpCode, TypeCode
@@ -28,6 +30,11 @@ __all__ = ["Texts", "json_text"]
 def json_text(entry: Mapping[str, Any]) -> str:
     """Format a JSON object the way it is stored."""
     return json.dumps(entry, ensure_ascii=False, separators=(",", ":"))
+
+
+def _none_without_cache(error: ServerError) -> None:
+    if not isinstance(error, CacheNotFound):
+        raise error
 
 
 @dataclass(frozen=True)
@@ -44,10 +51,16 @@ class Texts:
 
     def get(self, name: str) -> str | None:
         """Return the text of a name, unparsed, or None."""
-        try:
-            body = self.client.call(OpCode.CACHE_GET, self._request(name))
-        except CacheNotFound:
-            return None
+        found: str | None
+        (found,) = self.client.ask(self.question(name))
+        return found
+
+    def question(self, name: str) -> Question[str | None]:
+        """What `get` asks."""
+        read = functools.partial(self._read, name)
+        return Question(OpCode.CACHE_GET, self._request(name), read, _none_without_cache)
+
+    def _read(self, name: str, body: memoryview) -> str | None:
         code, text = read_sized(body, f"{self.cache}, entry {name!r}")
         if code is TypeCode.NULL:
             return None
