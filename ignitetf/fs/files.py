@@ -68,10 +68,11 @@ class NewContent:
             return
         self.lease.end()
         content = self.writer.content_id
-        # Puts in flight may arrive after their connection closed; the note gets them removed.
-        self._store.removal.give_up({content: self.lease.reserved})
+        if self.writer.size:
+            # Puts in flight may arrive after their connection closed; the note gets them removed.
+            self._store.removal.give_up({content: self.lease.reserved})
+            self._store.leases.garbage_made()
         self._store.meta.remove([lease_key(content), moved_key(content)])
-        self._store.leases.garbage_made()
 
     def give_up(self) -> None:
         """Remove it if the cluster can be reached, else leave it to the others."""

@@ -106,8 +106,9 @@ class WriterLease:
 
     def refer_to(self, key: str) -> None:
         """Note another key of the file's entry."""
-        if self._facts["k"] != key:
-            self._facts["k"] = key
+        with held(self._lock):
+            is_same, self._facts["k"] = self._facts["k"] == key, key
+        if not is_same:
             self.renew()
 
     def end(self) -> None:

@@ -16,6 +16,7 @@ from ignitetf.errors import (
     ConfigError,
     ConnectError,
     DataSetBusy,
+    IgniteTFError,
     LoadInterrupted,
     RequestTimeout,
 )
@@ -49,7 +50,7 @@ from ignitetf.load.replacement import Replacement
 from ignitetf.load.sources.base import Source
 from ignitetf.load.targets import type_name_of
 from ignitetf.net.client import Client
-from ignitetf.net.together import outcome, together
+from ignitetf.net.together import together
 from ignitetf.partitions import DEFAULT_PARTITIONS
 from ignitetf.tables.catalog import Manifest, forget_manifest, read_manifest, write_manifest
 from ignitetf.tables.lease import Lease
@@ -81,20 +82,6 @@ class _Ground(NamedTuple):
     nodes: list[NodeEndpoint]
 
 
-class _Seen(NamedTuple):
-    """What there was under a name before a load began.
-
-    Attributes:
-        exists: Whether there is a cache.
-        journal: Of an unfinished load.
-        ground: Returns what a new load has to know, or raises what prevents it.
-    """
-
-    exists: bool
-    journal: Journal | None
-    ground: Callable[[], _Ground]
-
-
 class Load:
     """Loads one source into one cache."""
 
@@ -116,31 +103,36 @@ class Load:
         self.lease = Lease(client, name, "load")
         # The journal of this load as long as there is one; `resume` continues from it.
         self.unfinished: Journal | None = None
-        self._seen: _Seen | None = None
+        # What was seen of the cluster before the lease was taken, if nothing was in the way.
+        self._ground: _Ground | None = None
 
     def take_lease_of_new(self, leases: contextlib.ExitStack) -> None:
         """Take the lease for a load that is to be the first of its name, and look around meanwhile.
 
         What somebody makes in between is noticed where ours would be made: the journal is only
-        added, and a cache that exists cannot be created.
+        added, and the names are looked for again.
 
         Args:
             leases: Releases it in the end.
         """
-        _, self._seen = together(
+        _, self._ground = together(
             self.client, lambda: leases.enter_context(self.lease), self._look_around
         )
 
-    def _look_around(self) -> _Seen:
+    def _look_around(self) -> _Ground | None:
+        """Return what a new load has to know; None if something is in the way, which is told later."""
         new = self._journal("new", self.name)
         self._choose_partitions(new)
-        exists, journal, ground = together(
-            self.client,
-            lambda: self.client.cache_exists(self.name),
-            lambda: read_journal(self.client, self.name),
-            lambda: outcome(lambda: self._survey(new)),
-        )
-        return _Seen(exists, journal, ground)
+        try:
+            exists, journal, ground = together(
+                self.client,
+                lambda: self.client.cache_exists(self.name),
+                lambda: read_journal(self.client, self.name),
+                lambda: self._survey(new),
+            )
+        except IgniteTFError:
+            return None
+        return None if exists or journal is not None else ground
 
     def run(self, if_exists: IfExists) -> LoadReport:
         """Load as `if_exists` says; the caller holds the lease.
@@ -158,9 +150,8 @@ class Load:
             raise interrupted_error(self.unfinished, error) from error
 
     def _run(self, if_exists: IfExists) -> LoadReport:
-        seen = self._seen
-        if seen is not None and not seen.exists and seen.journal is None:
-            return self._load(self._journal("new", self.name), ground=seen.ground)
+        if self._ground is not None:
+            return self._load(self._journal("new", self.name), ground=self._ground)
         exists, journal = together(
             self.client,
             lambda: self.client.cache_exists(self.name),
@@ -300,7 +291,7 @@ class Load:
         self,
         journal: Journal,
         *beside: Callable[[], object],
-        ground: Callable[[], _Ground] | None = None,
+        ground: _Ground | None = None,
     ) -> LoadReport:
         """Create the journal's caches and fill them; bad input leaves nothing behind.
 
@@ -309,33 +300,32 @@ class Load:
             *beside: What is done before the caches are created.
             ground: What was seen of the cluster before the lease was taken; None looks now.
         """
+        is_early = ground is not None
+        if is_early:
+            beside = (lambda: self._require_none(journal), *beside)
         self._choose_partitions(journal)
-        journal.replaces, named, nodes = self._survey(journal) if ground is None else ground()
+        journal.replaces, named, nodes = ground or self._survey(journal)
         journal.schema = self.schema = named
-        made = False
+        creates = made = False
         try:
-            if ground is not None:
-                beside = (lambda: self._require_none(journal), *beside)
             together(
                 self.client,
-                lambda: self._note(journal, first=ground is not None),
+                lambda: self._note(journal, only_add=is_early),
                 lambda: register_entries(self.client, journal),
                 *beside,
             )
+            creates = True
             found = self._create_new(journal)
             made = True
             owners = None if found is None else Owners(found, nodes)
             return self._fill(journal, fresh=True, owners=owners)
-        except CacheExists:
-            # Somebody else made it, and it stays.
-            if self.unfinished is journal:
-                self._drop_journal()
-            raise
         except BaseException as error:
             # Once SQL shows a replacement, it may be the only copy of the data set.
             if journal.phase == "load" and not _is_kept(error, made=made):
+                # What exists already somebody else has made.
+                ours = creates and not isinstance(error, CacheExists)
                 with contextlib.suppress(ConnectError, RequestTimeout):
-                    self._forget(journal)
+                    self._forget(journal, caches=ours)
             raise
 
     def _survey(self, journal: Journal) -> _Ground:
@@ -472,32 +462,34 @@ class Load:
     def _require_storage(self, earlier: Storage) -> None:
         require_same_storage(self.name, self.options.storage(self.source), earlier)
 
-    def _note(self, journal: Journal, *, first: bool = False) -> None:
+    def _note(self, journal: Journal, *, only_add: bool = False) -> None:
         """Write the journal of a load that begins.
 
         Args:
             journal: The journal.
-            first: Whether there must not be one.
+            only_add: Whether there must not be one.
 
         Raises:
             CacheExists: There is one.
         """
         self.lease.check()
-        if first and not add_journal(self.client, journal):
+        if only_add and not add_journal(self.client, journal):
             raise exists_error(self.name, read_journal(self.client, self.name))
         self.unfinished = journal
-        if not first:
+        if not only_add:
             write_journal(self.client, journal)
 
     def _drop_journal(self) -> None:
         drop_journal(self.client, self.name)
         self.unfinished = None
 
-    def _forget(self, journal: Journal) -> None:
-        """Remove the caches and the journal of a failed load."""
+    def _forget(self, journal: Journal, *, caches: bool) -> None:
+        """Remove the journal of a failed load, if it has one, and with `caches` its caches."""
         self.lease.check()
-        drop_caches(self.client, caches_of(journal.cache, journal.storage))
-        self._drop_journal()
+        if caches:
+            drop_caches(self.client, caches_of(journal.cache, journal.storage))
+        if self.unfinished is journal:
+            self._drop_journal()
 
 
 def _is_kept(error: BaseException, *, made: bool) -> bool:

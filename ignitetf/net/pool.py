@@ -86,7 +86,7 @@ class Pool:
         settings: The settings.
         quickest_s: Seconds of the quickest request so far, which are hardly more than the round
             trip; infinite before the first.
-        at_hand: Answers of the cluster, and when they came; see `together.at_hand`.
+        at_hand: Answers of the cluster, and when they came; see the module `at_hand`.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -258,8 +258,8 @@ class Pool:
     ) -> memoryview:
         """Send one request on any pooled channel and return the body of its answer.
 
-        What only reads is sent once more, to another node if need be, where the connection is lost
-        on the way.
+        What only reads is sent again, to another node if need be, where the connection is lost on
+        the way or the cluster changes.
         """
 
         def once(_: object) -> memoryview:
@@ -331,22 +331,27 @@ def _answers(
 ) -> list[memoryview | ServerError]:
     """Send questions, and return the answers and errors."""
     begin = time.monotonic()
-    known = [one for one in questions if one.needs is None or channel.features & one.needs]
-    numbers = {id(one): channel.send(one.op, one.body) for one in known}
     found: list[memoryview | ServerError] = []
-    for one in questions:
+    for number, question in [(_send(channel, one), one) for one in questions]:
+        if number is None:
+            text = f"{channel.address}: the cluster is too old for {question.op.name}"
+            found.append(ServerError(text, status=Status.INVALID_OP_CODE))
+            continue
         try:
-            if id(one) not in numbers:
-                text = f"{channel.address}: the cluster is too old for {one.op.name}"
-                raise ServerError(text, status=Status.INVALID_OP_CODE)
-            found.append(channel.receive(numbers[id(one)]))
+            found.append(channel.receive(number))
         except ServerError as error:
             if is_retryable(error):
                 raise
             found.append(error)
-        else:
-            channel.quickest_s = min(channel.quickest_s, time.monotonic() - begin)
+        channel.quickest_s = min(channel.quickest_s, time.monotonic() - begin)
     return found
+
+
+def _send(channel: Channel, question: Question[Any]) -> int | None:
+    """Send a question, and return its number; None if the cluster lacks what it needs."""
+    if question.needs is not None and not channel.features & question.needs:
+        return None
+    return channel.send(question.op, question.body)
 
 
 def _none_if_unknown(error: ServerError) -> list[NodeEndpoint]:

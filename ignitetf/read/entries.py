@@ -14,9 +14,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ignitetf.net.at_hand import nodes_at_hand, partitions_at_hand
 from ignitetf.net.client import cache_id
 from ignitetf.net.retry import retry
-from ignitetf.net.together import at_hand
 from ignitetf.read.fetch import Fetch, Received, Request
 from ignitetf.read.keys import Keys, Numbers
 from ignitetf.read.nearest import differ_in_distance, nearest_nodes
@@ -100,13 +100,12 @@ class Entries:
     def _owners(self) -> tuple[NDArray[np.int64] | None, list[uuid.UUID | None]]:
         """Return the node to ask for each partition, as an index into those asked."""
         client, every = self._reader.client, range(self._reader.partition_count)
-        nodes = at_hand(client, "nodes", client.nodes)
+        nodes = nodes_at_hand(client)
         many = len(nodes) > _MOST_NODES
         if len(nodes) < 2 or (many and not differ_in_distance(client, nodes)):
             return None, [None]
         cache = self._reader.cache
-        found = at_hand(client, ("partitions", cache), lambda: client.partition_map(cache))
-        owners = nearest_nodes(client, cache, nodes, found)
+        owners = nearest_nodes(client, cache, nodes, partitions_at_hand(client, cache))
         there = {node.node_id for node in nodes}
         asked = sorted({node for p in every if (node := owners.get(p)) in there})
         if not 1 <= len(asked) <= _MOST_NODES:

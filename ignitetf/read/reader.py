@@ -24,9 +24,9 @@ from ignitetf.errors import (
     DataChanged,
     SchemaError,
 )
+from ignitetf.net.at_hand import keep_nodes
 from ignitetf.net.binary_types import with_types
 from ignitetf.net.client import Client
-from ignitetf.net.together import at_hand
 from ignitetf.partitions import LARGE_ROW_BYTES
 from ignitetf.read.changes import Changes, explained
 from ignitetf.read.collector import Collector
@@ -77,7 +77,7 @@ def _look_up(
     text, count, nodes = client.ask(
         manifest_question(client, name), client.partitions_question(name), client.nodes_question
     )
-    at_hand(client, "nodes", lambda: nodes, anew=True)  # for the first epoch
+    keep_nodes(client, nodes)  # for the first epoch
     manifest = manifest_of(client, name, text)
     if manifest is None and count is None:
         return None, _partitions(client, name), nodes

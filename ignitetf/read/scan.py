@@ -157,7 +157,7 @@ class _Scan:
         self.query.times.began = time.monotonic()
         if self._client.node_count == 1:  # else each connection leads to the node of its partitions
             # One more, as what else is asked for meanwhile may still use one of them.
-            open_ahead(self._client, self._readers + 1 - self._client.idle_count)
+            open_ahead(self._client, self._readers + 1)
         owners = self._owners()
         shares = assign_readers(owners or {}, self._partitions, self._readers)
         streams = [

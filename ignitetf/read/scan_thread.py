@@ -20,12 +20,12 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from ignitetf.errors import IgniteTFError
+from ignitetf.net.at_hand import nodes_at_hand, partitions_at_hand
 from ignitetf.net.channel import Channel
 from ignitetf.net.client import Client
 from ignitetf.net.failures import is_asked_too_much
 from ignitetf.net.places import Source
 from ignitetf.net.retry import HEAP, READ, Backoff
-from ignitetf.net.together import at_hand
 from ignitetf.read.collector import Collector, PagePlace, Portion
 from ignitetf.read.cursor import Times
 from ignitetf.read.nearest import nearest_nodes
@@ -64,15 +64,13 @@ def owners_of(client: Client, query: Query, *, anew: bool = False) -> dict[int, 
         query: What is read.
         anew: Whether an earlier answer of the cluster has led nowhere.
     """
-    nodes = at_hand(client, "nodes", client.nodes, anew=anew)
+    nodes = nodes_at_hand(client, anew=anew)
     if len(nodes) < 2:
         return {}
-    name = query.name
-    partitions = functools.partial(client.partition_map, name)
-    found = at_hand(client, ("partitions", name), partitions, anew=anew)
+    found = partitions_at_hand(client, query.name, anew=anew)
     if query.op != OpCode.QUERY_SCAN:  # SQL by partition is always answered by the primary
         return found.owners
-    return nearest_nodes(client, name, nodes, found)
+    return nearest_nodes(client, query.name, nodes, found)
 
 
 Item = UnitPage | Portion | list[WholeUnit]

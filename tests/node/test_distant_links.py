@@ -15,11 +15,11 @@ from ignitetf.explore.verify import verify
 from ignitetf.fs.records import decode, lease_key
 from ignitetf.fs.store import Store
 from ignitetf.load.loader import load_dataset
-from ignitetf.net import together
+from ignitetf.net import at_hand
+from ignitetf.net.at_hand import keep_nodes, nodes_at_hand, partitions_at_hand
 from ignitetf.net.client import connect
 from ignitetf.net.lines import Lines
 from ignitetf.net.results import Result
-from ignitetf.net.together import at_hand
 from ignitetf.read.rows import open_rows
 from ignitetf.tables.removal import remove_cache
 
@@ -151,24 +151,31 @@ def test_a_first_epoch_takes_few_round_trips(client, far, monkeypatch, cache_nam
 
 
 def test_what_is_at_hand_is_asked_for_again_meanwhile(client, far, monkeypatch):
-    asked = []
+    asked, ask = [], type(client).nodes
 
-    def ask():
+    def nodes(self):
         asked.append(threading.current_thread())
-        return len(asked)
+        return [*ask(self), len(asked)]
 
-    assert [at_hand(client, "question", ask) for _ in range(3)] == [1, 2, 3]
+    monkeypatch.setattr(type(client), "nodes", nodes)
+    client.at_hand.clear()  # its first requests may have been slow
+    assert [nodes_at_hand(client)[-1] for _ in range(3)] == [1, 2, 3]
+    assert client.at_hand == {}  # near, where it is of no use
     asked.clear()
-    assert [at_hand(far, "question", ask) for _ in range(2)] == [1, 1]
+    assert [nodes_at_hand(far)[-1] for _ in range(2)] == [1, 1]
     assert len(asked) == 1  # it is new
-    monkeypatch.setattr(together, "_NEW_S", 0.0)
-    assert at_hand(far, "question", ask) == 1
+    monkeypatch.setattr(at_hand, "_NEW_S", 0.0)
+    assert nodes_at_hand(far)[-1] == 1
     asked[1].join()
-    assert at_hand(far, "question", ask) == 2
+    assert nodes_at_hand(far)[-1] == 2
     asked[2].join()
-    assert at_hand(far, "question", ask, anew=True) == 4
+    assert nodes_at_hand(far, anew=True)[-1] == 4
     here = threading.current_thread()
     assert [thread is here for thread in asked] == [True, False, False, True]
+    monkeypatch.setattr(at_hand, "_KEPT_S", 0.0)
+    keep_nodes(far, ())
+    partitions_at_hand(far, "IGNITETF_CATALOG")
+    assert list(far.at_hand) == [("partitions", "IGNITETF_CATALOG")]  # the older one is gone
 
 
 @pytest.fixture(scope="module")

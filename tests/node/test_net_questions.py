@@ -38,6 +38,8 @@ def test_answers_are_those_of_each_question(client, data_set):
     assert nodes == client.nodes() != []
     assert manifest_of(client, data_set, text) == read_manifest(client, data_set)
     assert client.ask() == []
+    again = client.partitions_question(data_set)
+    assert client.ask(again, client.nodes_question, again) == [8, nodes, 8]
 
 
 def test_one_that_is_refused_does_not_spoil_the_others(client, data_set):
