@@ -23,7 +23,7 @@ import pyarrow as pa
 from history import Figure
 
 from ignitetf import open_rows
-from ignitetf.bench.bare import draining
+from ignitetf.bench.bare import Scans
 from ignitetf.bench.in_flight import send_ahead
 from ignitetf.bench.rows import (
     PROFILES,
@@ -153,7 +153,7 @@ def _reads(far: Client, profile: Profile) -> Ways:
     def again() -> int:
         return sum(len(batch["key"]) for batch in opened.batches())
 
-    drained = draining(opened.reader)
+    drained = Scans(opened.reader).drain
     return {
         "bare": _rate(functools.partial(drained, ahead=_AHEAD), profile.row_bytes),
         "an epoch": _rate(again, profile.row_bytes),

@@ -16,6 +16,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow reads it when i
 from beside import ways_beside
 from device import device_figures
 from distance import DELAYS_MS, distance_figures
+from epochs import epoch_figures
 from history import HISTORY, Figure, append, peak_mib, surroundings
 from keys import key_figures
 from order import order_figures
@@ -118,6 +119,11 @@ def order(args: argparse.Namespace) -> list[Figure]:
     return order_figures(args.settings, args.rounds, args.count)
 
 
+def epochs(args: argparse.Namespace) -> list[Figure]:
+    """Short epochs by `reduce`, a loop and `fit`, beside a bare socket in the same pipeline."""
+    return epoch_figures(args.settings, args.rounds, args.count)
+
+
 def device(args: argparse.Namespace) -> list[Figure]:
     """Batches of JAX or PyTorch on a device, copied and gathered, beside those on the host."""
     profiles = args.rows or ("mnist", "1mb")
@@ -212,7 +218,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     option("--count", type=int, metavar="N", help="rows, instead of the profile's own number")
     option = bench(distance, 5)
     option("--delay", **(many | {"metavar": "MS"}), help="each way; default: 10, 50")
-    for run in (order, tls):
+    for run in (order, epochs, tls):
         bench(run, 7)("--count", type=int, metavar="N", help="rows")
     args = parser.parse_args(words)
     if args.bench is read and args.nodes and args.rows != [SWEEP]:

@@ -7,14 +7,14 @@ keep their connections.
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import socket
 import ssl
 import struct
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -22,6 +22,7 @@ import numpy as np
 from ignitetf.errors import ConnectError, RequestTimeout, WireError
 from ignitetf.net.client import Client, cache_id
 from ignitetf.net.handshake import open_connection
+from ignitetf.read.page_query import pipeline_depth
 from ignitetf.read.reader import CacheReader
 from ignitetf.settings import Settings
 from ignitetf.wire.answers import read_long
@@ -35,25 +36,46 @@ from ignitetf.wire.frames import (
 )
 from ignitetf.wire.requests import cursor_request, scan_request
 
-__all__ = ["drain", "draining", "new_buffer", "owners_of"]
+__all__ = ["Scans", "drain", "new_buffer", "owners_of"]
 
 _BUFFER_BYTES: Final = 64 << 20
 
 
-def draining(reader: CacheReader) -> Callable[..., tuple[int, float]]:
-    """Return `drain` for the cache of a reader, with its pages; it takes only `ahead`.
+class Scans:
+    """The scans of a data set, to be drained as often as wanted.
 
-    All calls share one buffer, because allocating one per call would cost as much as a small scan.
+    All of them share one buffer, because allocating one each time would cost as much as a small
+    scan.
+
+    Args:
+        reader: Reads the data set: which partitions have rows, and how large its pages are.
+
+    Attributes:
+        depth: Partitions that the reader of the data set would ask for ahead.
     """
-    every = list(range(reader.partition_count))
-    counts = reader.partition_counts(every)
-    # Skip partitions that the manifest lists as empty, as the data set does.
-    partitions = [p for p, count in zip(every, counts, strict=True) if count]
-    client = reader.client
-    owners = owners_of(client, reader.cache, partitions)
-    return functools.partial(
-        drain, client.settings, owners, reader.cache, reader.page_size(), new_buffer()
-    )
+
+    def __init__(self, reader: CacheReader) -> None:
+        every = list(range(reader.partition_count))
+        counts = reader.partition_counts(every)
+        # Skip partitions that the manifest lists as empty, as the data set does.
+        partitions = [p for p, count in zip(every, counts, strict=True) if count]
+        client, page_size = reader.client, reader.page_size()
+        unit_bytes = reader.entry_bytes * sum(counts) / len(every)
+        self.depth = pipeline_depth(unit_bytes, int(page_size * reader.entry_bytes))
+        owners = owners_of(client, reader.cache, partitions)
+        self._given = client.settings, owners, reader.cache, page_size, new_buffer()
+
+    def drain(self, ahead: int = 0) -> tuple[int, float]:
+        """Drain the scans; see the function `drain`."""
+        return drain(*self._given, ahead)
+
+    def pages(self) -> Generator[int, None, None]:
+        """Yield the number of entries of each page, asking ahead as the data set does."""
+        settings, owners, cache, page_size, buffer = self._given
+        for address, partitions in owners.items():
+            with _opened(address, settings) as sock:
+                drained = _Drain(sock, buffer, cache_id(cache), page_size)
+                yield from drained.pages(partitions, self.depth)
 
 
 def owners_of(client: Client, cache: str, partitions: Sequence[int]) -> dict[str, list[int]]:
@@ -101,18 +123,25 @@ def drain(
     """
     rows, took_s = 0, 0.0
     for address, partitions in owners.items():
-        sock, _ = open_connection(address, settings)
-        with sock:
-            _limit(sock, settings.request_timeout_s)
+        with _opened(address, settings) as sock:
             begin = time.perf_counter()
-            try:
-                rows += _Drain(sock, buffer, cache_id(cache), page_size).run(partitions, ahead)
-            except (BlockingIOError, TimeoutError) as error:
-                raise RequestTimeout(
-                    f"{address}: no answer within {settings.request_timeout_s:g} s"
-                ) from error
+            drained = _Drain(sock, buffer, cache_id(cache), page_size)
+            rows += sum(drained.pages(partitions, ahead))
             took_s += time.perf_counter() - begin
     return rows, took_s
+
+
+@contextlib.contextmanager
+def _opened(address: str, settings: Settings) -> Generator[socket.socket, None, None]:
+    sock, _ = open_connection(address, settings)
+    with sock:
+        _limit(sock, settings.request_timeout_s)
+        try:
+            yield sock
+        except (BlockingIOError, TimeoutError) as error:
+            raise RequestTimeout(
+                f"{address}: no answer within {settings.request_timeout_s:g} s"
+            ) from error
 
 
 def _limit(sock: socket.socket, seconds: float) -> None:
@@ -140,15 +169,14 @@ class _Drain:
         self._request = 0
         self._cursors: dict[int, int | None] = {}  # of each unanswered request; None: a new scan
 
-    def run(self, partitions: Iterable[int], ahead: int) -> int:
-        """Return the number of entries in the partitions."""
-        waiting, rows = deque(partitions), 0
+    def pages(self, partitions: Iterable[int], ahead: int) -> Iterator[int]:
+        """Yield the number of entries of each page of the partitions."""
+        waiting = deque(partitions)
         while waiting or self._cursors:
             while waiting and len(self._cursors) <= ahead:
                 body = scan_request(self._cache, self._page_size, waiting.popleft())
                 self._ask(OpCode.QUERY_SCAN, body, None)
-            rows += self._answer()
-        return rows
+            yield self._answer()
 
     def _ask(self, op: OpCode, body: bytes, cursor: int | None) -> None:
         self._request += 1

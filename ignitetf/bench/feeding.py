@@ -1,4 +1,4 @@
-"""Feeds simulated accelerators in a process of its own, from a cache or from TFRecord files.
+"""Feeds simulated accelerators in a process of its own: a data set, a bare socket, TFRecord files.
 
 `bench storage` -> where the samples are -> **process** -> utilisation and memory of each run
 
@@ -45,7 +45,7 @@ class Feed:
     """What a process reads.
 
     Attributes:
-        way: From the cluster, or from files.
+        way: A data set; the bare socket that drains its scans, whose batches are empty; files.
         settings: Where the cluster is.
         cache: Cache with the samples.
         files: TFRecord files with the same samples.
@@ -53,7 +53,7 @@ class Feed:
         batch_bytes: Bytes of a batch.
     """
 
-    way: Literal["ignitetf", "tfrecord"]
+    way: Literal["ignitetf", "bare", "tfrecord"]
     settings: Settings
     cache: str
     files: tuple[str, ...]
@@ -169,10 +169,11 @@ class FeedProcess:
 def _serve(lines: IO[bytes], answers: IO[str]) -> None:
     feed = _read(lines.readline())
     with contextlib.ExitStack() as stack:
-        if feed.way == "ignitetf":
-            batches, setting = _from_cache(feed, stack)
-        else:
+        if feed.way == "tfrecord":
             batches, setting = _from_files(feed)
+        else:
+            way = _from_cache if feed.way == "ignitetf" else _from_socket
+            batches, setting = way(feed, stack)
         gc.collect()
         before = _memory("VmRSS")
         # Memory that is touched for the first time takes longer to fill than it takes to read.
@@ -228,6 +229,29 @@ def _from_cache(feed: Feed, stack: contextlib.ExitStack) -> tuple[Batches, str]:
                 yield from parts
 
     return batches, "one reader, pages of columns"
+
+
+def _from_socket(feed: Feed, stack: contextlib.ExitStack) -> tuple[Batches, str]:
+    """Receive the same pages and count their entries, which is the most that a node can feed."""
+    from ignitetf.bench.bare import Scans
+    from ignitetf.net.client import connect
+    from ignitetf.read.options import ReadOptions
+    from ignitetf.read.reader import CacheReader
+
+    client = stack.enter_context(connect(settings=feed.settings))
+    scans = Scans(CacheReader(client, feed.cache, ReadOptions()))
+
+    def batches() -> Generator[None, None, None]:
+        rows = 0
+        while True:
+            with contextlib.closing(scans.pages()) as pages:
+                for count in pages:
+                    rows += count
+                    for _ in range(rows // feed.batch_rows):
+                        yield None
+                    rows %= feed.batch_rows
+
+    return batches, f"the same scans, {scans.depth} asked for ahead, into one buffer"
 
 
 def _from_files(feed: Feed) -> tuple[Batches, str]:

@@ -3,8 +3,9 @@
 workload -> samples in a cache and in files -> accelerators 1, 2, 4 ... -> **the most at work**
 
 Each step is a sleep, as in MLPerf Storage. Of a way to read it is found how many accelerators one
-process feeds so that they compute for the required share of their time. Both ways take turns, over
-the same samples; the files are in the page cache, since they were just written.
+process feeds so that they compute for the required share of their time. All ways take turns, over
+the same samples; the files are in the page cache, since they were just written. A bare socket tells
+the most that the nodes can send here.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any, Final
 
 from ignitetf.bench.feeding import Fed, Feed, FeedProcess
 from ignitetf.bench.rows import Profile, drop_rows, make_rows, source_of
+from ignitetf.bench.ways import BARE_AHEAD
 from ignitetf.bench.workloads import Workload
 from ignitetf.errors import ConfigError, ServerOverloaded
 from ignitetf.export.export import export_dataset
@@ -139,13 +141,15 @@ def bench_storage(
     """
     if importlib.util.find_spec("tensorflow") is None:
         say("without TensorFlow, TFRecord files are left out")
-        ways: tuple[str, ...] = (_IGNITE,)
+        ways: tuple[str, ...] = (_IGNITE, BARE_AHEAD)
     else:
-        ways = (_IGNITE, _TFRECORD)
-    with _samples(settings, workload, most_bytes, len(ways) > 1, say) as (profile, files):
+        ways = (_IGNITE, BARE_AHEAD, _TFRECORD)
+    with _samples(settings, workload, most_bytes, _TFRECORD in ways, say) as (profile, files):
+        batch = profile.batch, workload.batch_bytes
         feeds = {
-            _IGNITE: Feed("ignitetf", settings, _CACHE, (), profile.batch, workload.batch_bytes),
-            _TFRECORD: Feed("tfrecord", settings, "", files, profile.batch, workload.batch_bytes),
+            _IGNITE: Feed("ignitetf", settings, _CACHE, (), *batch),
+            BARE_AHEAD: Feed("bare", settings, _CACHE, (), *batch),
+            _TFRECORD: Feed("tfrecord", settings, "", files, *batch),
         }
         with contextlib.ExitStack() as stack:
             processes = {}

@@ -11,12 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ignitetf.bench.bare import draining
+from ignitetf.bench.bare import Scans
 from ignitetf.bench.rows import Profile
 from ignitetf.net.client import Client
 from ignitetf.read.cursor import Times
 from ignitetf.read.options import ReadOptions
-from ignitetf.read.page_query import pipeline_depth
 from ignitetf.read.reader import CacheReader
 from ignitetf.read.rows import open_rows
 
@@ -72,7 +71,7 @@ def make_ways(setup: Setup) -> dict[str, Way]:
     client = setup.client
     reader = CacheReader(client, setup.cache, ReadOptions(page_size=setup.profile.page_rows))
     page = reader.page_size()
-    ways = _bare(setup, reader)
+    ways = _bare(reader)
     ways["numpy()"] = _numpy(setup)
     with contextlib.suppress(ImportError):
         import tensorflow
@@ -84,11 +83,12 @@ def make_ways(setup: Setup) -> dict[str, Way]:
     return ways
 
 
-def _bare(setup: Setup, reader: CacheReader) -> dict[str, Way]:
-    drained, entry_bytes = draining(reader), reader.entry_bytes
-    unit_bytes = entry_bytes * setup.profile.rows / setup.partitions
-    ahead = pipeline_depth(unit_bytes, int(reader.page_size() * entry_bytes))
-    return {BARE: Way(drained), BARE_AHEAD: Way(functools.partial(drained, ahead=ahead))}
+def _bare(reader: CacheReader) -> dict[str, Way]:
+    scans = Scans(reader)
+    return {
+        BARE: Way(scans.drain),
+        BARE_AHEAD: Way(functools.partial(scans.drain, scans.depth)),
+    }
 
 
 def _numpy(setup: Setup) -> Way:

@@ -316,14 +316,14 @@ class _Worker:
         page = scenario.times.page_bytes
         self._pages_left = [max(1, -(-size // page)) for size in sizes]
         mean = sum(scenario.partition_bytes) / len(scenario.partition_bytes)
-        depth = pipeline_depth(mean, page, scenario.readers) + 1
+        pipelined = pipeline_depth(mean, page, scenario.readers)
         self._connection_of: dict[int, _Connection] = {}
         self.connections = []
-        assigned = assign_readers(owners, units, scenario.readers)
+        assigned = assign_readers(owners, units, scenario.readers, pipelined)
         ahead = scenario.ahead_bytes // len(assigned) // page if len(assigned) > 1 else 0
         for share in assigned:
             own = [(u, units[u], sizes[u]) for u in share]
-            connection = _Connection(self, own, depth, max(_BUFFERED_PAGES, ahead))
+            connection = _Connection(self, own, pipelined + 1, max(_BUFFERED_PAGES, ahead))
             self.connections.append(connection)
             self._connection_of.update(dict.fromkeys(share, connection))
 

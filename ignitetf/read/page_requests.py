@@ -76,9 +76,13 @@ class PageRequests:
     def ask_more(self, answered: int = 0) -> None:
         """Request the first pages of further units if few requests are unanswered.
 
+        None while much has come early: all of it waits for a unit that is late.
+
         Args:
             answered: Requests whose answer has begun to arrive.
         """
+        if self._early_bytes >= self._query.early_bytes:
+            return
         pipelined, waiting = self._query.pipelined, self.channel.unanswered - answered
         if self._query.has_small_units:  # each may have an open cursor, though it is answered
             waiting = max(waiting, len(self.asked))
@@ -158,15 +162,15 @@ class PageRequests:
         if cursor is None:
             return None
         is_present, is_last = cursor is self._present, not cursor.see(head)
+        if not is_present:
+            cursor.early_bytes += nbytes
+            self._early_bytes += nbytes
         if is_last:
             self.ask_more(answered=1)
         elif is_present or self._early_bytes < self._query.early_bytes:
             self._ask_page(cursor)
-        if is_present:
-            return None if self._taker is None else cursor.through(head, nbytes, self._taker)
-        cursor.early_bytes += nbytes
-        self._early_bytes += nbytes
-        return None
+        taker = self._taker if is_present else None
+        return None if taker is None else cursor.through(head, nbytes, taker)
 
     def _early_cursor(self, request: int) -> Cursor | None:
         """Return the cursor of a unit that is not begun, whose first page arrives; else None."""

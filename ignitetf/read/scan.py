@@ -18,11 +18,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import logging
 import os
 import time
 import uuid
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -43,17 +44,27 @@ log = logging.getLogger(__name__)
 # How long closing a scan waits. A reader that still expects an answer then finishes alone.
 _CLOSING_S: Final = 1.0
 
+# Partitions are dealt out so that each reader has so many turns, if there are enough of them.
+_LEAST_TURNS: Final = 4
+
 # Makes a collector, for one thread.
 NewCollector = Callable[[Ends], Collector]
 
 
 def assign_readers(
-    owners: Mapping[int, uuid.UUID], partitions: Sequence[int], readers: int
+    owners: Mapping[int, uuid.UUID], partitions: Sequence[int], readers: int, run: int = 1
 ) -> list[list[int]]:
     """Return the indices into `partitions` that each reader takes, in ascending order.
 
     Readers are distributed over the nodes that the partitions are read from, so that one connection
     stays with one node.
+
+    Args:
+        owners: The node to read each partition from; empty if it makes no difference.
+        partitions: What is read, in order.
+        readers: Connections at once.
+        run: How many of a node's partitions one reader takes before the next one has its turn;
+            fewer where each would have few turns.
     """
     if not owners and readers == 1:
         return [list(range(len(partitions)))]
@@ -61,7 +72,16 @@ def assign_readers(
     for index, partition in enumerate(partitions):
         by_owner.setdefault(owners.get(partition), []).append(index)
     share = max(1, readers // max(1, len(by_owner)))
-    return [part for units in by_owner.values() for i in range(share) if (part := units[i::share])]
+    return [part for units in by_owner.values() for part in _in_turn(units, share, run)]
+
+
+def _in_turn(units: Sequence[int], readers: int, run: int) -> Iterator[list[int]]:
+    """Yield what each of the readers takes of these units; nothing for those without any."""
+    run = max(1, min(run, len(units) // (_LEAST_TURNS * readers)))
+    for first in range(0, readers * run, run):
+        begins = range(first, len(units), readers * run)
+        if begins:
+            yield [unit for begin in begins for unit in units[begin : begin + run]]
 
 
 def scan_units(
@@ -159,7 +179,9 @@ class _Scan:
             # One more, as what else is asked for meanwhile may still use one of them.
             open_ahead(self._client, self._readers + 1)
         owners = self._owners()
-        shares = assign_readers(owners or {}, self._partitions, self._readers)
+        # About a page by one thread and then by the next: what they hand over is put in order.
+        run = self.query.pipelined
+        shares = assign_readers(owners or {}, self._partitions, self._readers, run)
         streams = [
             ScanThread(self._client, self._query_of(len(shares)), share, self._retry, owners)
             for share in self._shares(shares, new_collector, ends)
@@ -204,14 +226,20 @@ class _Scan:
         ends: Sequence[int],
     ) -> Generator[Share, None, None]:
         is_only = len(shares) == 1
-        wanted = Ends({*ends, len(self._partitions) - 1})
+        wanted = {*ends, len(self._partitions) - 1}
         for share in shares:
             new = None
             if new_collector is not None:
-                # What follows a unit of one of several threads comes from another one.
-                new = functools.partial(new_collector, wanted if is_only else Ends(None))
+                new = functools.partial(new_collector, Ends({*wanted, *_ends_of_runs(share)}))
             units = zip(share, map(self._partitions.__getitem__, share), strict=True)
             yield Share(list(units), new, is_only)
+
+
+def _ends_of_runs(share: Sequence[int]) -> Iterator[int]:
+    """Yield the units of a share behind which a unit of another thread follows, or none."""
+    return (
+        unit for unit, following in itertools.zip_longest(share, share[1:]) if following != unit + 1
+    )
 
 
 class _Merging:

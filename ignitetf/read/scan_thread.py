@@ -288,7 +288,8 @@ class ScanThread(threading.Thread):
             return
         is_taken = nbytes > 0 and not page.data.nbytes  # by the collector, as it arrived
         is_small = nbytes <= _MOST_WHOLE_BYTES and not is_taken
-        if not self._is_only and is_whole and is_small and place.replay < 0:
+        is_next = not self._is_only and collector.is_empty  # nothing here goes before it
+        if is_next and is_whole and is_small and place.replay < 0:
             self._whole.append(WholeUnit(place, page))
             self._whole_bytes += nbytes
         else:

@@ -1,0 +1,54 @@
+"""While the answer for one partition is late, a reader keeps a few pages of others, not all."""
+
+import numpy as np
+import pytest
+from helpers.holding import Holding
+
+from ignitetf import load_dataset, open_rows
+from ignitetf.net.client import connect
+from ignitetf.read.options import PAGE_BYTES
+from ignitetf.wire.codes import OpCode
+
+pytestmark = pytest.mark.node
+
+ROWS, ROW_BYTES = 6_400, 10_000
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return np.random.default_rng(7).integers(0, 256, (ROWS, ROW_BYTES), dtype=np.uint8)
+
+
+@pytest.fixture(scope="module", params=[16, 64, 256])
+def data_set(client, rows, request):
+    """Partitions of a page, of a quarter, and so small that many are asked for at a time."""
+    name = f"LATE_{request.param}"
+    load_dataset({"A": rows}, name, client=client, partitions=request.param, if_exists="replace")
+    yield name
+    client.sql(f"DROP TABLE {name}")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"readers": 1},
+        {"readers": 2},
+        {"where": "_KEY >= 0", "readers": 1},
+        {"shuffle": 3, "window_bytes": 8 << 20, "readers": 1},
+        {"order": "global"},
+        {"order": "keys"},
+    ],
+    ids=lambda options: ", ".join(map(str, options.values())),
+)
+def test_what_comes_meanwhile_is_bounded(client, data_set, rows, options):
+    op = OpCode.CACHE_GET_ALL if "order" in options else OpCode.QUERY_SCAN
+    if "where" in options:
+        op = OpCode.QUERY_SQL_FIELDS
+    with Holding(client.settings.addresses[0], op) as relay:
+        settings = client.settings.replace(addresses=(relay.address,))
+        with connect(settings=settings) as behind:
+            found = np.empty_like(rows)
+            for batch in open_rows(data_set, client=behind, shard=(0, 1), **options).batches():
+                found[batch["key"]] = batch["val"]["A"]
+    assert (found == rows).all()
+    assert 0 < relay.passed <= 4 * PAGE_BYTES * options.get("readers", 1)
