@@ -48,13 +48,17 @@ def _timed(batches: tf.data.Dataset) -> tuple[int, float]:
 
 def _in_memory(profile: Profile) -> tf.data.Dataset:
     """The columns as arrays, cut in the batches of the profile."""
+    return tf.data.Dataset.from_tensor_slices(columns_of(profile)).batch(profile.batch)
+
+
+def columns_of(profile: Profile) -> dict[str, Any]:
+    """All rows of a profile as arrays, in the structure of an element of `IgniteDataset`."""
     parts = list(make_rows(profile))
     columns = {
         name: np.concatenate([_array(part.columns[name]) for part in parts])
         for name in parts[0].columns
     }
-    keys = np.concatenate([part.key.values for part in parts])
-    return tf.data.Dataset.from_tensor_slices({"key": keys, "val": columns}).batch(profile.batch)
+    return {"key": np.concatenate([part.key.values for part in parts]), "val": columns}
 
 
 def _array(column: Column) -> Any:

@@ -12,13 +12,13 @@ import statistics
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
+from beside import columns_of
 from history import Figure
 
 from ignitetf import IgniteDataset
 from ignitetf.bench.bare import Scans
-from ignitetf.bench.rows import PROFILES, Profile, drop_rows, fill_cache, make_rows, sized
+from ignitetf.bench.rows import PROFILES, Profile, drop_rows, fill_cache, sized
 from ignitetf.bench.turns import in_turn, median_ratio, rows_a_second
 from ignitetf.bench.ways import reduced_rows
 from ignitetf.net.client import Client, connect
@@ -67,7 +67,7 @@ def epoch_figures(settings: Settings, rounds: int, rows: int | None) -> list[Fig
 
 
 def _ways(client: Client, profile: Profile) -> dict[str, Run]:
-    columns = _columns(profile)
+    columns = columns_of(profile)
     sources = {
         _OURS: IgniteDataset(profile.cache, settings=client.settings, shard=(0, 1)).batch(_BATCH),
         _BARE: _drained(client, profile, columns),
@@ -83,15 +83,6 @@ def _ways(client: Client, profile: Profile) -> dict[str, Run]:
         f"{consumer}: {source}": consumers[consumer](sources[source])
         for consumer, source in itertools.product(consumers, sources)
     }
-
-
-def _columns(profile: Profile) -> dict[str, Any]:
-    parts = list(make_rows(profile))
-    values = {
-        name: np.concatenate([part.columns[name].values for part in parts])
-        for name in parts[0].columns
-    }
-    return {"key": np.concatenate([part.key.values for part in parts]), "val": values}
 
 
 def _drained(client: Client, profile: Profile, columns: dict[str, Any]) -> tf.data.Dataset:

@@ -4,8 +4,9 @@ scan thread, collector -> **scan** -> unit reading, reader
 
 The unit of work is one partition, read by its number, because a scan of a whole cache has no stable
 order. Each reader is a thread with one connection that receives, and takes rows apart, ahead of its
-consumer up to a limit in bytes. Of several readers, units of a single page are taken apart by the
-consumer, since they go into the same batches. The consumer takes the units strictly in the given
+consumer up to a limit in bytes. Of several readers, each takes about a page of units in turn; those
+of a single small page are taken apart by the consumer, since they go into the same batches, unless
+the reader holds rows that go before them. The consumer takes the units strictly in the given
 order, so the number of readers never affects the output.
 
 When a connection or node is lost, the unit is read again from its first page on another node. Pages

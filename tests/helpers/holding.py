@@ -62,7 +62,16 @@ class Link:
         self._last = time.monotonic()
         self._sending = threading.Lock()
         for work in (self._requests, self._answers):
-            threading.Thread(target=work, daemon=True).start()
+            threading.Thread(target=self._until_it_ends, args=(work,), daemon=True).start()
+
+    def _until_it_ends(self, work):
+        """Work until either side has closed the connection, and close the other one."""
+        with contextlib.suppress(OSError):
+            work()
+        for sock in (self._near, self._far):
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+            sock.close()
 
     def _requests(self):
         for frame in _frames(self._near):
@@ -70,7 +79,6 @@ class Link:
             if op == self._relay.op:
                 self._numbers.add(number)
             self._far.sendall(frame)
-        self._far.close()
 
     def _answers(self):
         large = 0
@@ -82,7 +90,6 @@ class Link:
                 threading.Thread(target=self._give_out, daemon=True).start()
                 continue
             self._pass_on(frame)
-        self._near.close()
 
     def _pass_on(self, frame):
         with self._sending:
@@ -95,7 +102,7 @@ class Link:
     def _give_out(self):
         while time.monotonic() - self._last < QUIET_S:
             time.sleep(QUIET_S / 10)
-        with self._sending:
+        with self._sending, contextlib.suppress(OSError):
             frame, self._held = self._held, b""
             self._near.sendall(frame)
 
@@ -106,7 +113,7 @@ def _number(answer):
 
 def _frames(sock):
     """Yield what comes, with the length in front of it, until the connection ends."""
-    with contextlib.suppress(OSError, EOFError):
+    with contextlib.suppress(EOFError):
         while True:
             length = _receive(sock, 4)
             yield length + _receive(sock, struct.unpack("<i", length)[0])

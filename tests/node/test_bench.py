@@ -180,6 +180,7 @@ def test_pyignites_process_has_a_time_limit(client, cache_name, monkeypatch):
     [
         (["read", "--rows", "100b", "--count", "300"], {"numpy()", "pyignite scan"}),
         (["order", "--count", "300"], {"reduce, shuffle, whole set", "eager loop"}),
+        (["epochs", "--count", "1000"], {"fit: ignitetf", "reduce: bare socket"}),
         (["fs", "--size", "8"], {"bare_put", "write", "read"}),
     ],
     ids=lambda given: given[0] if isinstance(given, list) else "",
