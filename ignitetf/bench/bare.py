@@ -60,7 +60,7 @@ class Scans:
         # Skip partitions that the manifest lists as empty, as the data set does.
         partitions = [p for p, count in zip(every, counts, strict=True) if count]
         client, page_size = reader.client, reader.page_size()
-        unit_bytes = reader.entry_bytes * sum(counts) / len(every)
+        unit_bytes = reader.entry_bytes * sum(counts) / max(1, len(partitions))
         self.depth = pipeline_depth(unit_bytes, int(page_size * reader.entry_bytes))
         owners = owners_of(client, reader.cache, partitions)
         self._given = client.settings, owners, reader.cache, page_size, new_buffer()

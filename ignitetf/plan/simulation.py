@@ -315,7 +315,8 @@ class _Worker:
         self.nbytes = sum(sizes)
         page = scenario.times.page_bytes
         self._pages_left = [max(1, -(-size // page)) for size in sizes]
-        mean = sum(scenario.partition_bytes) / len(scenario.partition_bytes)
+        used = [nbytes for nbytes in scenario.partition_bytes if nbytes]
+        mean = sum(used) / max(1, len(used))
         pipelined = pipeline_depth(mean, page, scenario.readers)
         self._connection_of: dict[int, _Connection] = {}
         self.connections = []

@@ -22,7 +22,7 @@ from ignitetf.partitions import LARGE_ROW_BYTES
 from ignitetf.read.block_order import BlockOrder, StoredBlocks
 from ignitetf.read.key_order import KeyOrder
 from ignitetf.read.key_scan import read_keys
-from ignitetf.read.options import ReadOptions
+from ignitetf.read.options import PAGE_BYTES, ReadOptions
 from ignitetf.read.page_query import are_small, requested_bytes
 from ignitetf.read.plan import Even, OrderName, ScanOrder, Shard, whole_argument
 from ignitetf.read.reader import CacheReader
@@ -109,15 +109,17 @@ def open_reader(
     open_ahead(client, _CONNECTIONS_AHEAD)
     reader = CacheReader(client, cache, options)
     # One for each node, but no more than there are cores.
-    nodes = max(1, min(reader.node_count, os.cpu_count() or 1))
-    if reader.entry_bytes >= LARGE_ROW_BYTES or not are_small(reader.unit_bytes, reader.page_bytes):
+    cores = os.cpu_count() or 1
+    nodes = max(1, min(reader.node_count, cores))
+    if not are_small(reader.unit_bytes, PAGE_BYTES):
         # Over one, the node would make a page only while the one before is on its way.
-        cores = os.cpu_count() or 1
         count = max(2, nodes, min(8, cores // 2, cores - 1))
     else:
         # One keeps a node busy, and has the rows of all its partitions taken apart in C. Several
-        # take twice as much of the processor, since their rows are put in order in Python.
-        count = nodes
+        # take twice as much of the processor, since their rows are put in order in Python: of large
+        # rows that is little beside the bytes, where there are cores to spare.
+        is_large = reader.entry_bytes >= LARGE_ROW_BYTES
+        count = max(nodes, min(8, cores // 4)) if is_large else nodes
     if (delay := client.quickest_s) >= FAR_S:
         wanted = int(min(client.settings.ahead_bytes, delay * _FAR_BYTES_A_SECOND))
         reader.options = replace(reader.options, in_flight_bytes=wanted)

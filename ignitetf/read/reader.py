@@ -289,9 +289,14 @@ class CacheReader:
 
     @functools.cached_property
     def unit_bytes(self) -> float:
-        """About as many bytes as a partition had at the first use; 0 if that is not known."""
-        rows = self.manifest.rows if self.manifest is not None else 0
-        return self.entry_bytes * (rows or self.entry_count()) / max(1, self.partition_count)
+        """About as many bytes as a partition had at the first use; 0 if that is not known.
+
+        Where it is known which ones are empty, and so not read, as many as each of the others had.
+        """
+        rows = 0 if self.manifest is None else self.manifest.rows
+        counts = () if self.manifest is None else self.manifest.partition_rows
+        used = len(counts) - counts.count(0) or self.partition_count
+        return self.entry_bytes * (rows or self.entry_count()) / max(1, used)
 
     @property
     def page_bytes(self) -> int:

@@ -25,9 +25,8 @@ from ignitetf.wire.units import Depth
 
 __all__ = ["SmallUnits"]
 
-# At least eight units are requested at a time where they make about a page together; some of them
-# may be larger than others.
-_MOST_BYTES: Final = PAGE_BYTES // 6
+# Some units may be larger than others.
+_MOST_BYTES: Final = PAGE_BYTES
 # Units taken over from the requests at a time. After some were given back fewer, as that may happen
 # again soon, where every unit has a form of its own.
 _MOST_UNITS: Final = 4096

@@ -157,17 +157,19 @@ def test_small_pages_beside_large_ones_and_in_other_forms(client, cache_name):
     assert found == {n: text.encode() for n, text in enumerate(texts)}
 
 
-@pytest.mark.parametrize(("cores", "several"), [(1, 2), (2, 2), (4, 2), (16, 8), (64, 8)])
+@pytest.mark.parametrize(
+    ("cores", "large_rows", "several"), [(1, 1, 2), (2, 1, 2), (4, 1, 2), (16, 4, 8), (64, 8, 8)]
+)
 def test_one_connection_reads_small_partitions_on_any_machine(
-    client, names, cache_name, monkeypatch, cores, several
+    client, names, cache_name, monkeypatch, cores, large_rows, several
 ):
-    load_dataset(
-        {"IMAGE": np.zeros((40, 90_000), np.uint8)}, cache_name, client=client, partitions=4
-    )
     monkeypatch.setattr("os.cpu_count", lambda: cores)
     assert len(client.nodes()) == 1
-    for name, wanted in ((names["rows"], 1), (cache_name, several)):
-        assert open_rows(name, client=client).reader.options.readers == wanted
+    assert open_rows(names["rows"], client=client).reader.options.readers == 1
+    images = {"IMAGE": np.zeros((40, 90_000), np.uint8)}
+    for partitions, wanted in ((4, several), (32, large_rows)):
+        load_dataset(images, cache_name, client=client, partitions=partitions, if_exists="replace")
+        assert open_rows(cache_name, client=client).reader.options.readers == wanted
     assert open_rows(names["rows"], client=client, readers=3).reader.options.readers == 3
 
 
@@ -178,14 +180,7 @@ def test_partitions_of_some_hundred_kilobytes_too(client, cache_name, row_bytes,
     rng = np.random.default_rng(row_bytes)
     images = rng.integers(0, 256, (rows, row_bytes), np.uint8)
     load_dataset({"IMAGE": images}, cache_name, client=client, partitions=32)
-    taken, read = [], SmallUnits.take
-
-    def watched(self, *args):
-        count, goes_on = read(self, *args)
-        taken.append((count, goes_on))
-        return count, goes_on
-
-    monkeypatch.setattr(SmallUnits, "take", watched)
+    taken = watched_units(monkeypatch)
     found = {}
     for readers in (1, 2):
         reader = CacheReader(client, cache_name, ReadOptions(readers=readers))
@@ -193,8 +188,10 @@ def test_partitions_of_some_hundred_kilobytes_too(client, cache_name, row_bytes,
         with contextlib.closing(reader.batches(range(32))) as batches:
             found[readers] = [(b.unit, values(b.batch)) for b in batches if b.batch is not None]
         if readers == 1:
-            assert sum(count for count, _ in taken) > 16
-            assert row_bytes < 90_000 or not all(goes_on for _, goes_on in taken)
+            used = np.count_nonzero(reader.partition_counts(range(32)))
+            # The form of the rows is learned from the first one.
+            assert sum(count for count, _ in taken) == used - 1
+            assert [goes_on for _, goes_on in taken].count(False) == 1
     assert sum(map(len, (v[""] for _, v in found[1]))) == rows
     keyed = [
         dict(pair for _, v in found[n] for pair in zip(v[""], v["IMAGE"], strict=True))
@@ -202,6 +199,48 @@ def test_partitions_of_some_hundred_kilobytes_too(client, cache_name, row_bytes,
     ]
     assert [k for _, v in found[1] for k in v[""]] == [k for _, v in found[2] for k in v[""]]
     assert keyed[0] == keyed[1] == dict(enumerate(images.tolist()))
+
+
+def watched_units(monkeypatch):
+    """Return a list of what each `SmallUnits.take` returns from now on."""
+    taken, take = [], SmallUnits.take
+
+    def watched(self, *args):
+        taken.append(take(self, *args))
+        return taken[-1]
+
+    monkeypatch.setattr(SmallUnits, "take", watched)
+    return taken
+
+
+def test_one_partition_that_is_large_among_small_ones(client, cache_name, monkeypatch):
+    blobs = [bytes([n % 256]) * 2_000 for n in range(400)]
+    blobs[123] *= 4_000
+    columns = {"BLOB": blobs, "LABEL": np.arange(400)}
+    load_dataset(columns, cache_name, client=client, partitions=64)
+    rows = open_rows(cache_name, client=client, readers=1)
+    taken = watched_units(monkeypatch)
+    found = {}
+    for batch in rows.batches():
+        found |= zip(batch["key"].tolist(), batch["val"]["BLOB"].tolist(), strict=True)
+    assert found == dict(enumerate(blobs))
+    assert sum(count for count, _ in taken) > 32
+    assert not all(goes_on for _, goes_on in taken)
+
+
+@pytest.mark.parametrize("readers", [1, 2])
+def test_what_a_partition_has_is_the_mean_of_those_with_rows(client, cache_name, readers):
+    """Else far more would be asked for at a time than a page."""
+    images = np.random.default_rng(4).integers(0, 256, (20, 1_000_000), np.uint8)
+    load_dataset({"IMAGE": images}, cache_name, client=client, partitions=128)
+    reader = CacheReader(client, cache_name, ReadOptions(readers=readers))
+    used = np.count_nonzero(reader.partition_counts(range(128)))
+    assert reader.unit_bytes == pytest.approx(20 / used * reader.entry_bytes)
+    assert reader.scan_query(reader.page_size()).pipelined <= 16
+    batches = [i.batch for i in reader.batches(range(128), ()) if i.batch is not None]
+    found = concat(batches)
+    order = np.argsort(found.key.values)
+    assert np.array_equal(np.asarray(found.columns["IMAGE"].values)[order], images)
 
 
 @pytest.mark.parametrize("name", ["rows", "blocks"])
