@@ -80,7 +80,7 @@ def test_a_killed_node_tears_no_file(node_home):
         ]
         for writer in writers:
             writer.stdout.readline()
-        for _ in range(2 * ROUNDS):
+        for _ in range(ROUNDS):
             time.sleep(rng.uniform(0.2, 1.5))
             os.kill(rng.choice(node.pids), signal.SIGKILL)
             with connect(node.addresses) as client:

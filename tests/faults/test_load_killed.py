@@ -1,5 +1,9 @@
-"""A loader that is killed at any moment, and resumed, leaves exactly the full data set."""
+"""A loader that is killed at any moment, and resumed, leaves exactly the full data set.
 
+IGNITETF_FAULT_ROUNDS multiplies the loaders that are killed at full speed.
+"""
+
+import os
 import random
 import signal
 import subprocess
@@ -18,6 +22,7 @@ from ignitetf.tables.catalog import read_manifest
 from ignitetf.tables.removal import drop_cache
 
 pytestmark = [pytest.mark.node, pytest.mark.faults]
+ROUNDS = int(os.environ.get("IGNITETF_FAULT_ROUNDS", "1"))
 ROWS = 30_000
 SEED = 20241121
 BATCH_S = 0.01  # a load takes more than a second, and notes what it did all the time
@@ -119,7 +124,7 @@ def test_a_loader_that_is_killed_at_full_speed_takes_no_node_along(node_home):
 
     chance = random.Random(SEED)
     with Node.start("full-speed", port=lasting_port(), memory="1g") as node:
-        for _ in range(6):
+        for _ in range(3 * ROUNDS):
             command = [sys.executable, "-c", AT_FULL_SPEED, node.address, "KILLED"]
             with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
                 assert process.stdout.readline() == "begin\n"
