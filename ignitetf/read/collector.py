@@ -10,7 +10,7 @@ first, because a page of a few rows costs as much as one of thousands.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -83,7 +83,7 @@ class UnitsRecord(NamedTuple):
         rows: The records of each.
         marks: The checksum of the keys of each.
         nbytes: Bytes of all their entries.
-        source: Where they came from.
+        sources: Where they came from, with the records and the bytes from there.
     """
 
     unit: int
@@ -91,7 +91,7 @@ class UnitsRecord(NamedTuple):
     rows: list[int]
     marks: list[int]
     nbytes: int
-    source: Source | None
+    sources: Sequence[tuple[Source | None, int, int]]
 
 
 @dataclass(frozen=True)
@@ -270,19 +270,23 @@ class Collector:
         return UnitReader(self._builder, self._decoder.pool, most_bytes, depth)
 
     def add_units(
-        self, first: int, partitions: list[int], units: NDArray[np.void], source: Source | None
+        self,
+        first: int,
+        partitions: list[int],
+        units: NDArray[np.void],
+        sources: Sequence[tuple[Source | None, int, int]],
     ) -> None:
         """Count adjacent units among those collected, whose rows a `UnitReader` has taken.
 
         Args:
             first: Index of the first one; a batch must not end but with the last one.
             partitions: The partition of each.
-            units: What `UnitReader.read` returned of them.
-            source: Where they came from.
+            units: What `UnitReader.taken` returned of them.
+            sources: As in `UnitsRecord`.
         """
         nbytes, last = int(units["size"].sum()), first + len(units) - 1
         rows, marks = units["rows"].tolist(), units["mark"].tolist()
-        self._pages.append(UnitsRecord(last, partitions, rows, marks, nbytes, source))
+        self._pages.append(UnitsRecord(last, partitions, rows, marks, nbytes, sources))
         self._waiting.add_all(partitions, rows)
         self.nbytes += nbytes
         self.ended = last in self.ends

@@ -62,6 +62,11 @@ class PageRequests:
         numbers = self.channel.send_all(self._query.op, bodies)
         self.asked.extend((*one, number) for one, number in zip(new, numbers, strict=True))
 
+    @property
+    def has_unasked(self) -> bool:
+        """Whether there are units that were not asked for."""
+        return bool(self._units)
+
     def lend(self, most: int) -> tuple[list[Request], list[tuple[int, int]]]:
         """Give up units that are yet to be begun: those asked for, and so many that were not."""
         asked = list(self.asked)

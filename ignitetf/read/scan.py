@@ -6,7 +6,8 @@ The unit of work is one partition, read by its number, because a scan of a whole
 order. Each reader is a thread with one connection that receives, and takes rows apart, ahead of its
 consumer up to a limit in bytes. Of several readers, each takes about a page of units in turn; those
 of a single small page are taken apart by the consumer, since they go into the same batches, unless
-the reader holds rows that go before them. The consumer takes the units strictly in the given
+the reader holds rows that go before them. Such small units of several nodes are all read by one
+thread with a connection to each node, where rows can be taken apart in C. The consumer takes the units strictly in the given
 order, so the number of readers never affects the output.
 
 When a connection or node is lost, the unit is read again from its first page on another node. Pages
@@ -183,6 +184,11 @@ class _Scan:
         # About a page by one thread and then by the next: what they hand over is put in order.
         run = self.query.pipelined
         shares = assign_readers(owners or {}, self._partitions, self._readers, run)
+        if new_collector is not None and self._is_one_for_each_node(shares, owners or {}):
+            collector = new_collector(Ends({*ends, len(self._partitions) - 1}))
+            if collector.takes_units:  # then one thread takes them all apart, in order
+                shares = [list(range(len(self._partitions)))]
+                new_collector = functools.partial(_same, collector)
         streams = [
             ScanThread(self._client, self._query_of(len(shares)), share, self._retry, owners)
             for share in self._shares(shares, new_collector, ends)
@@ -200,6 +206,15 @@ class _Scan:
             # them.
             if os.getpid() == self._process:
                 _end(streams, self.query.times)
+
+    def _is_one_for_each_node(
+        self, shares: Sequence[Sequence[int]], owners: Mapping[int, uuid.UUID]
+    ) -> bool:
+        """Whether these are small units of several nodes, and no two threads are for the same one."""
+        if len(shares) < 2 or not self.query.has_small_units:
+            return False
+        nodes = {owners.get(self._partitions[share[0]]) for share in shares}
+        return len(nodes) == len(shares)
 
     def _query_of(self, threads: int) -> Query:
         """Return the query for each of so many threads."""
@@ -234,6 +249,10 @@ class _Scan:
                 new = functools.partial(new_collector, Ends({*wanted, *_ends_of_runs(share)}))
             units = zip(share, map(self._partitions.__getitem__, share), strict=True)
             yield Share(list(units), new, is_only)
+
+
+def _same(collector: Collector, ends: Ends) -> Collector:
+    return collector
 
 
 def _ends_of_runs(share: Sequence[int]) -> Iterator[int]:

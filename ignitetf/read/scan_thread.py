@@ -21,17 +21,15 @@ from typing import Final, NamedTuple
 
 from ignitetf.errors import IgniteTFError
 from ignitetf.net.at_hand import nodes_at_hand, partitions_at_hand
-from ignitetf.net.channel import Channel
 from ignitetf.net.client import Client
 from ignitetf.net.failures import is_asked_too_much
-from ignitetf.net.places import Source
 from ignitetf.net.retry import HEAP, READ, Backoff
 from ignitetf.read.collector import Collector, PagePlace, Portion
 from ignitetf.read.cursor import Times
 from ignitetf.read.nearest import nearest_nodes
 from ignitetf.read.page_query import Query, RetryPolicy, UnitPage
 from ignitetf.read.page_requests import PageRequests
-from ignitetf.read.small_units import SmallUnits
+from ignitetf.read.small_units import Lane, SmallUnits
 from ignitetf.read.usage import add_wait
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.frames import Page
@@ -84,7 +82,8 @@ class Share:
         units: Index and partition of each.
         new_collector: Makes what takes their rows; None to hand over all pages as received.
         is_only: Whether these are all units. If not, units of a single page are handed over as
-            received, because rows are to be collected in the order of all units.
+            received, because rows are to be collected in the order of all units. If so, small ones
+            are read over a connection to each node that has some.
     """
 
     units: Sequence[tuple[int, int]]
@@ -93,7 +92,7 @@ class Share:
 
 
 class ScanThread(threading.Thread):
-    """One connection: receives the pages of its units in order into a bounded buffer.
+    """One connection, or one to each node: receives the pages of units in order, up to some bytes.
 
     Args:
         client: The cluster.
@@ -127,8 +126,8 @@ class ScanThread(threading.Thread):
         self._whole_bytes = 0
         self._held_since = 0.0  # since when there is something to hand over; 0 for nothing
         self._stop_asked = threading.Event()
-        self._requests: PageRequests | None = None
-        self._source: Source | None = None
+        self._lanes: list[Lane] = []  # none before the first unit, and after a failure
+        self._lane_of: dict[int, Lane] = {}  # by partition, if there are several
         self._small: SmallUnits | None = None
         self._backoff, self._heap_backoff = Backoff(READ), Backoff(HEAP)
         self._starving = False  # the consumer is waiting
@@ -183,12 +182,7 @@ class ScanThread(threading.Thread):
     @property
     def _asks_many(self) -> bool:
         """Whether units of a single small page may be asked for many at a time."""
-        return (
-            self._new_collector is not None
-            and self._is_only
-            and self._query.op == OpCode.QUERY_SCAN
-            and self._query.has_small_units
-        )
+        return self._new_collector is not None and self._is_only and self._query.has_small_units
 
     def run(self) -> None:
         """Read all units; an error that ends it early is passed to the consumer."""
@@ -205,8 +199,8 @@ class ScanThread(threading.Thread):
                     self._ready.notify_all()
         if self._units:
             self._drop()
-        elif self._requests is not None:
-            self._client.release(self._requests.channel)
+        for lane in self._lanes:
+            self._client.release(lane.requests.channel)
 
     def _read_next(self) -> None:
         """Read the next unit, or several small ones."""
@@ -236,11 +230,12 @@ class ScanThread(threading.Thread):
         query = self._query
         if not self._asks_many:
             return False
-        requests, collector = self._connected(), self._collector
+        self._connect()
+        collector = self._collector
         if collector is None or not collector.takes_units:
             return False
         if self._small is None:
-            self._small = SmallUnits(requests, query, self._source, collector, self.times)
+            self._small = SmallUnits(self._lanes, query, collector, self.times)
         count, goes_on = self._small.take(query.run_bytes // RUN_SHARE)
         for _ in range(count):
             self._units.popleft()
@@ -255,13 +250,13 @@ class ScanThread(threading.Thread):
         """Read a unit from its first page; the first `delivered` pages count as replays."""
         number = 0
         try:
-            requests = self._connected()
+            requests, source = self._lane(partition)
             requests.ask_more()
             requests.begin()
             collector = self._collector
             while True:
                 replay = number if number < delivered else -1
-                place = PagePlace(unit, partition, replay, self._source)
+                place = PagePlace(unit, partition, replay, source)
                 taker = None if collector is None else collector.taker(place)
                 page, nbytes = requests.page(taker)
                 self._collect(place, page, nbytes, is_whole=number == 0 and not page.more)
@@ -333,25 +328,40 @@ class ScanThread(threading.Thread):
             whole, self._whole, self._whole_bytes = self._whole, [], 0
             self._put(whole)
 
-    def _connected(self) -> PageRequests:
-        """Return the requests on the connection, which is opened if there is none."""
-        if self._requests is None:
-            channel = self._connect()
-            self._source = self._client.source_of(channel)
-            self._requests = PageRequests(channel, self._query, self._units, self.times)
-            if self._asks_many:  # at once: the node has work while there is memory to be made
-                self._requests.ask_units(self._query.pipelined)
-        return self._requests
+    def _lane(self, partition: int) -> Lane:
+        """Return the connection to read a unit over, which is opened if there is none."""
+        self._connect()
+        return self._lane_of.get(partition, self._lanes[0])
 
-    def _connect(self) -> Channel:
-        partition = self._units[0][1]
+    def _connect(self) -> None:
+        """Open the connections if there are none: of units that are not small, a single one."""
+        if self._lanes:
+            return
+        owners = self._owners_now()
+        first = owners.get(self._units[0][1])
+        parts = {first: list(self._units)}
+        if self._asks_many and owners:
+            parts = {}
+            for unit in self._units:
+                parts.setdefault(owners.get(unit[1]), []).append(unit)
+        self._lane_of.clear()
+        for owner, units in parts.items():
+            channel = self._client.acquire(owner)
+            requests = PageRequests(channel, self._query, units, self.times)
+            lane = Lane(requests, self._client.source_of(channel))
+            self._lanes.append(lane)
+            if len(parts) > 1:
+                self._lane_of |= dict.fromkeys((partition for _, partition in units), lane)
+            if self._asks_many:  # at once: the node has work while there is memory to be made
+                requests.ask_units(self._query.pipelined)
+
+    def _owners_now(self) -> dict[int, uuid.UUID]:
         owners, self._owners = self._owners, None
-        if owners is None and self._backoff.failures > 1:
-            # Whoever was nearest failed again.
-            owners = self._client.partition_map(self._query.name).owners
-        elif owners is None:
-            owners = owners_of(self._client, self._query, anew=True)
-        return self._client.acquire(owners.get(partition))
+        if owners is not None:
+            return owners
+        if self._backoff.failures > 1:  # whoever was nearest failed again
+            return self._client.partition_map(self._query.name).owners
+        return owners_of(self._client, self._query, anew=True)
 
     def _put(self, item: Item) -> None:
         """Pass to the consumer, then wait until there is room for more."""
@@ -389,20 +399,19 @@ class ScanThread(threading.Thread):
             self._ready.wait_for(self._stop_asked.is_set, wait)
 
     def _drop(self) -> None:
-        """Close the connection, and with it the cursors on the node.
+        """Close the connections, and with them the cursors on the nodes.
 
         First waits until all requested queries are answered: if a connection closes before the node
         (2.17) has started its query, the node starts it afterwards and keeps the cursor until it is
         shut down.
         """
-        requests, self._requests = self._requests, None
+        lanes, self._lanes = self._lanes, []
         small, self._small = self._small, None
-        if requests is None:
-            return
-        if small is not None and not requests.channel.closed:
+        if small is not None:
             small.give_back()
-        requests.drain()
-        requests.channel.close()
+        for lane in lanes:
+            lane.requests.drain()
+            lane.requests.channel.close()
 
 
 def _nbytes(item: Item) -> int:

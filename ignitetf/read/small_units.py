@@ -2,15 +2,20 @@
 
 page requests, channel, units -> **small units** -> collector
 
-The node answers the requests of one connection in any order. Answers that come early wait, where
-they were received, for those before them.
+A node answers the requests of one connection in any order. Answers that come early wait, where they
+were received, for those before them. Of several nodes, each over a connection of its own, units are
+taken in the order of all of them, into the same columns.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ignitetf.errors import IgniteTFError, WireError
 from ignitetf.net.places import Source
@@ -23,7 +28,7 @@ from ignitetf.wire.frames import request_frames
 from ignitetf.wire.rowends import RowsEnd
 from ignitetf.wire.units import Depth
 
-__all__ = ["SmallUnits"]
+__all__ = ["Lane", "SmallUnits"]
 
 # Some units may be larger than others.
 _MOST_BYTES: Final = PAGE_BYTES
@@ -32,42 +37,100 @@ _MOST_BYTES: Final = PAGE_BYTES
 _MOST_UNITS: Final = 4096
 
 
+class Lane(NamedTuple):
+    """A connection that units are read over.
+
+    Attributes:
+        requests: Those of the connection; they have its units.
+        source: Where it leads.
+    """
+
+    requests: PageRequests
+    source: Source | None
+
+
+class _Begun:
+    """The next units of one connection, and what has come of them.
+
+    Attributes:
+        units: Index and partition of each, in order.
+        numbers: The id of the request for each.
+        next: How many were taken.
+        has_more: Whether there are others behind them.
+    """
+
+    def __init__(self, lane: Lane, collector: Collector, depth: Depth) -> None:
+        self._requests = lane.requests
+        self.source = lane.source
+        self.channel = channel = lane.requests.channel
+        self.reader = collector.unit_reader(_MOST_BYTES, depth)
+        self.reader.socket = channel.socket_number
+        self.reader.limit_s = channel.settings.request_timeout_s
+        self.units: list[tuple[int, int]] = []
+        self.numbers: list[int] = []
+        self.next = 0
+        self.has_more = False
+
+    def begin(self, query: Query, most: int) -> None:
+        """Take over what was asked for, and so many further units."""
+        channel, reader = self.channel, self.reader
+        asked, unasked = self._requests.lend(most)
+        sent, numbers = [request for _, _, request in asked], channel.request_ids(len(unasked))
+        bodies = query.bodies([partition for _, partition in unasked])
+        assert not isinstance(bodies, Sequence)
+        reader.put_back(channel.take_bytes())
+        reader.expect(sent, numbers, request_frames(query.op, numbers.start, bodies))
+        for number, request in enumerate(sent):
+            if (frame := channel.early_answer(request)) is not None:
+                reader.give(number, frame)
+        self.units = [*((unit, partition) for unit, partition, _ in asked), *unasked]
+        self.numbers, self.next = [*sent, *numbers], 0
+        self.has_more = self._requests.has_unasked
+
+    def exchanging(self) -> contextlib.AbstractContextManager[None]:
+        """Let the channel know, at the end, what was sent and what was taken."""
+        asked, first = self.reader.asked, self.next
+        return self.channel.exchanging(
+            lambda: (self.numbers[asked : self.reader.asked], self.numbers[first : self.next])
+        )
+
+    def give_back(self) -> None:
+        """Leave the units, and what has come of them, to the requests and their channel."""
+        if self.channel.closed:
+            return
+        here, asked = self.next, self.reader.asked
+        answers, rest = self.reader.rest()
+        for request, frame in answers:
+            self.channel.return_answer(request, memoryview(bytes(frame)))
+        self.channel.return_bytes(rest)
+        sent = zip(self.units[here:asked], self.numbers[here:asked], strict=True)
+        self._requests.return_units([(*unit, number) for unit, number in sent], self.units[asked:])
+
+
 class SmallUnits:
-    """Units that are yet to be begun on one connection, and what has come of them.
+    """Units that are yet to be begun, and what has come of them.
 
     Args:
-        requests: Those of the connection; has these units before the first `take`, and again after
-            `give_back`.
+        lanes: The connections; their requests have the units before the first `take`, and again
+            after `give_back`.
         query: How to request a unit.
-        source: Where the connection leads.
         collector: Takes the rows.
         times: Receives the time spent waiting.
     """
 
     def __init__(
-        self,
-        requests: PageRequests,
-        query: Query,
-        source: Source | None,
-        collector: Collector,
-        times: Times,
+        self, lanes: Sequence[Lane], query: Query, collector: Collector, times: Times
     ) -> None:
-        self._requests = requests
-        self._channel = channel = requests.channel
         self._query = query
-        self._source = source
         self._collector = collector
         self._times = times
         depth = Depth(query.pipelined * 3 // 4, query.pipelined, query.held)
-        self._reader = collector.unit_reader(_MOST_BYTES, depth)
-        self._reader.socket = channel.socket_number
-        self._reader.limit_s = channel.settings.request_timeout_s
-        self._failure: OSError | IgniteTFError | None = None
-        # While these are here: the units in order, the id of the request for each, and how many
-        # were collected.
+        self._lanes = [_Begun(lane, collector, depth) for lane in lanes]
+        self._failure: tuple[_Begun, OSError | IgniteTFError] | None = None
+        # While these are here: the units of all connections, in order, and whose each is.
         self._is_begun = False
         self._units: list[tuple[int, int]] = []
-        self._numbers: list[int] = []
+        self._lane_of: list[int] = []
         self._next = 0
         self._most = _MOST_UNITS
 
@@ -89,82 +152,117 @@ class SmallUnits:
             self.give_back()
         if not self._is_begun:
             self._begin()
-        first, asked, reader = self._next, self._reader.asked, self._reader
-        begin, waited = time.monotonic(), reader.waited_s
-        with self._channel.exchanging(
-            lambda: (self._numbers[asked : reader.asked], self._numbers[first : self._next])
-        ):
+        self._raise_failure()
+        first = self._next
+        begin, waited = time.monotonic(), self._waited_s()
+        with contextlib.ExitStack() as exchanges:
+            for lane in self._lanes:
+                exchanges.enter_context(lane.exchanging())
+            end = self._take(enough)
+        if self._next == first:
             self._raise_failure()
-            reader.enough = enough
-            end = self._take()
-            if self._next == first:
-                self._raise_failure()
-        waited = reader.waited_s - waited
+        waited = self._waited_s() - waited
         self._times.wait += waited
         self._times.receive += time.monotonic() - begin - waited
         return self._next - first, end not in (RowsEnd.OTHER, RowsEnd.LARGE)
 
-    def _take(self) -> RowsEnd:
+    def _waited_s(self) -> float:
+        return sum(lane.reader.waited_s for lane in self._lanes)
+
+    def _take(self, enough: int) -> RowsEnd:
         """Collect units; keeps a failure for when they are counted."""
-        unit = self._units[self._next][0]
-        stop = self._next + min(
-            len(self._units) - self._next, self._collector.ends.next(unit) + 1 - unit
-        )
+        first, unit = self._next, self._units[self._next][0]
+        stop = first + min(len(self._units) - first, self._collector.ends.next(unit) + 1 - unit)
+        taken: list[tuple[int, NDArray[np.void]]] = []
+        end = RowsEnd.END
+        while end is RowsEnd.END and self._next < stop:
+            number, first_of_run = self._lane_of[self._next], self._next
+            lane = self._lanes[number]
+            end, nbytes = self._read(lane, self._run(stop), enough)
+            enough -= nbytes
+            if count := self._next - first_of_run:
+                taken.append((number, lane.reader.taken(lane.next - count, lane.next)))
+        if taken:
+            self._collect(first, taken)
+        return end
+
+    def _run(self, stop: int) -> int:
+        """Return how many of the next units are of the same connection."""
+        if len(self._lanes) == 1:
+            return stop - self._next
+        end, lane_of = self._next + 1, self._lane_of
+        while end < stop and lane_of[end] == lane_of[self._next]:
+            end += 1
+        return end - self._next
+
+    def _read(self, lane: _Begun, count: int, enough: int) -> tuple[RowsEnd, int]:
+        """Take units of one connection, and return why that ended, and their bytes."""
+        reader, nbytes = lane.reader, 0
+        reader.enough = enough
         while True:
-            first = self._next
-            end, units = self._reader.read(stop - first)
-            if count := len(units):
-                self._next += count
-                which = [partition for _, partition in self._units[first : self._next]]
-                self._collector.add_units(self._units[first][0], which, units, self._source)
+            end, found = reader.read(count)
+            lane.next += found
+            self._next += found
+            count, nbytes = count - found, nbytes + reader.nbytes
             try:
                 if end is RowsEnd.BYTES:
-                    self._reader.received(self._channel.receive_some)
+                    reader.received(lane.channel.receive_some)
                 elif end is RowsEnd.ASK:
-                    self._channel.send_frames(self._reader.due())
+                    lane.channel.send_frames(reader.due())
                 else:
-                    self._check(end)
-                    return end
+                    _check(reader.failure(end), end)
+                    break
             except (OSError, IgniteTFError) as error:
-                self._failure = error
-                return end
+                self._failure = lane, error
+                break
+        return end, nbytes
+
+    def _collect(self, first: int, taken: Sequence[tuple[int, NDArray[np.void]]]) -> None:
+        """Count units among those collected."""
+        read: dict[int, tuple[int, int]] = {}
+        for number, units in taken:
+            rows, nbytes = read.get(number, (0, 0))
+            read[number] = rows + int(units["rows"].sum()), nbytes + int(units["size"].sum())
+        sources = [(self._lanes[number].source, *count) for number, count in read.items()]
+        partitions = [partition for _, partition in self._units[first : self._next]]
+        every = np.concatenate([units for _, units in taken])
+        self._collector.add_units(self._units[first][0], partitions, every, sources)
 
     def _raise_failure(self) -> None:
+        """Raise what was kept, as the channel explains it; the others are still of use."""
         if self._failure is not None:
-            raise self._failure
+            lane, error = self._failure
+            with lane.exchanging():
+                raise error
 
     def _begin(self) -> None:
         """Have the next units, and what has come of them."""
-        channel, reader = self._channel, self._reader
-        asked, unasked = self._requests.lend(self._most)
-        sent, numbers = [request for _, _, request in asked], channel.request_ids(len(unasked))
-        bodies = self._query.bodies([partition for _, partition in unasked])
-        assert not isinstance(bodies, Sequence)
-        reader.put_back(channel.take_bytes())
-        reader.expect(sent, numbers, request_frames(self._query.op, numbers.start, bodies))
-        for number, request in enumerate(sent):
-            if (frame := channel.early_answer(request)) is not None:
-                reader.give(number, frame)
-        self._units = [*((unit, partition) for unit, partition, _ in asked), *unasked]
-        self._numbers, self._next, self._is_begun = [*sent, *numbers], 0, True
-
-    def _check(self, end: RowsEnd) -> None:
-        if (error := self._reader.failure(end)) is not None:
-            raise error
-        if end is RowsEnd.UNKNOWN:
-            raise WireError("an answer to a request that was not asked")
+        for lane in self._lanes:
+            lane.begin(self._query, self._most)
+        self._next, self._is_begun = 0, True
+        if len(self._lanes) == 1:
+            self._units, self._lane_of = self._lanes[0].units, [0] * len(self._lanes[0].units)
+            return
+        # Of those behind the last one of a connection which has more, nobody knows the order yet.
+        lasts = [lane.units[-1] for lane in self._lanes if lane.has_more]
+        every = sorted((unit, n) for n, lane in enumerate(self._lanes) for unit in lane.units)
+        every = [one for one in every if one[0] <= min(lasts)] if lasts else every
+        self._units = [unit for unit, _ in every]
+        self._lane_of = [number for _, number in every]
 
     def give_back(self) -> None:
-        """Leave the units, and what has come of them, to the requests and their channel."""
+        """Leave the units, and what has come of them, to the requests and their channels."""
         if not self._is_begun:
             return
-        here, asked = self._next, self._reader.asked
-        answers, rest = self._reader.rest()
-        for request, frame in answers:
-            self._channel.return_answer(request, memoryview(bytes(frame)))
-        self._channel.return_bytes(rest)
-        sent = zip(self._units[here:asked], self._numbers[here:asked], strict=True)
-        self._requests.return_units([(*unit, number) for unit, number in sent], self._units[asked:])
-        is_through = here == len(self._units)
+        for lane in self._lanes:
+            lane.give_back()
+        is_through = self._next == len(self._units)
         self._most = min(_MOST_UNITS, 4 * self._most) if is_through else self._query.held
         self._is_begun = False
+
+
+def _check(error: OSError | None, end: RowsEnd) -> None:
+    if error is not None:
+        raise error
+    if end is RowsEnd.UNKNOWN:
+        raise WireError("an answer to a request that was not asked")

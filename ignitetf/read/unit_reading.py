@@ -137,9 +137,10 @@ class UnitReading:
 
     def _count_units(self, units: UnitsRecord) -> None:
         """Compare whole units with what was there before."""
-        reader, rows = self._reader, sum(units.rows)
-        add_read(units.source, rows, units.nbytes)
-        self._rows += rows
+        reader = self._reader
+        for source, rows, nbytes in units.sources:
+            add_read(source, rows, nbytes)
+            self._rows += rows
         self._waiting.add_all(units.partitions, units.rows)
         if reader.selection is None:
             reader.changes.check_units(units.partitions, units.rows, units.marks)

@@ -177,15 +177,28 @@ class UnitReader:
         # An answer with further pages has left a cursor open, of which a connection has few.
         self._state.here += flags == 0 and len(body) > 0 and body[-1] == 0
 
-    def read(self, units: int) -> tuple[RowsEnd, NDArray[np.void]]:
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what the last `read` has taken."""
+        return int(self._state.nbytes)
+
+    def taken(self, first: int, end: int) -> NDArray[np.void]:
+        """Return units that were taken, with their `rows`, `mark` of the keys and `size` of the answer.
+
+        Args:
+            first: Number of the first one among those of `expect`.
+            end: Number of the one behind the last.
+        """
+        return self._table[first:end]
+
+    def read(self, units: int) -> tuple[RowsEnd, int]:
         """Take units until there is something to do.
 
         Args:
             units: How many, at most.
 
         Returns:
-            Why it ended, and the units that were taken, with their `rows`, the `mark` of their
-            keys and the `size` of the answer. With ASK, `due` is to be sent.
+            Why it ended, and how many were taken. With ASK, `due` is to be sent.
         """
         state, first = self._state, int(self._state.next)
         state.stop = min(first + units, state.count)
@@ -198,7 +211,7 @@ class UnitReader:
                 assert self._split is not None
                 self._builder.return_to(self._split)
             state.page_bytes = state.page_rows = state.page_mark = 0
-        return end, self._table[first : state.next]
+        return end, int(state.next) - first
 
     def _run(self) -> RowsEnd:
         while True:

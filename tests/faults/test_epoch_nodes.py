@@ -4,8 +4,10 @@ The default run kills three nodes during an epoch; `-m soak` kills twenty.
 IGNITETF_FAULT_SEED chooses the nodes and the moments.
 """
 
+import contextlib
 import os
 import random
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -25,11 +27,14 @@ from ignitetf.load.loader import load_dataset
 from ignitetf.net.client import connect
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
+from ignitetf.read.usage import snapshot
 from ignitetf.tables.catalog import Manifest, write_manifest
+from ignitetf.wire.units import UnitReader
 
 pytestmark = [pytest.mark.node, pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(900)]
 
 ROWS, PARTITIONS, TABLE, BLOCKS = 60_000, 16, "EPOCHS", "EPOCHS_IN_BLOCKS"
+SMALL = "EPOCHS_IN_SMALL_PARTITIONS"  # which one thread reads from all nodes
 SEED = int(os.environ.get("IGNITETF_FAULT_SEED", "5"))
 OPTIONS = {"seed": 7, "window_bytes": 2 << 20, "page_size": 500}
 
@@ -73,6 +78,7 @@ def cluster(node_home):
         options = {"client": client, "partitions": PARTITIONS, "backups": 1}
         load_dataset(arrays, TABLE, **options)
         load_dataset(arrays, BLOCKS, layout="blocks", **options)
+        load_dataset(arrays, SMALL, **{**options, "partitions": 512})
     yield found
     found.node.stop()
 
@@ -141,7 +147,8 @@ class Kills:
 def test_killed_nodes_cost_no_row(cluster, undisturbed, kills, shards):
     """In scans, and by GET_ALL from three owners, of rows and of blocks: the same sequences."""
     by_key = {"order": "global", "seed": 7, "shards": shards, "window_bytes": 4 << 20}
-    epochs = [(TABLE, {"readers": 2, **OPTIONS}), (TABLE, by_key), (BLOCKS, by_key)]
+    scanned = {"readers": 2, **OPTIONS}
+    epochs = [(TABLE, scanned), (SMALL, scanned), (TABLE, by_key), (BLOCKS, by_key)]
     with connect(cluster.addresses) as client:
         expected = [undisturbed]
         for table, options in epochs[1:]:
@@ -162,6 +169,41 @@ def test_a_connection_goes_to_the_node_that_was_asked_for(cluster):
         for wanted in (*nodes, *reversed(nodes)):
             with client.channel(wanted) as channel:
                 assert channel.node_id == wanted
+
+
+def keys_of(batches):
+    """The keys of batches, one after the other."""
+    return np.concatenate([batch["key"] for batch in batches])
+
+
+@pytest.mark.parametrize("share", [0.0, 0.05])
+def test_small_partitions_of_several_nodes_are_read_in_order(cluster, monkeypatch, share):
+    """By one thread, from all nodes; also while some of its connections are lost, at any moment."""
+    lost, read, rng = [], UnitReader.read, random.Random(SEED)
+    threads = []
+
+    def losing(self, units):
+        threads.append(threading.current_thread())
+        if rng.random() < share and len(lost) < 12:
+            lost.append(self.socket)
+            sock = socket.fromfd(self.socket, socket.AF_INET, socket.SOCK_STREAM)
+            with sock, contextlib.suppress(OSError):  # it may have been lost already
+                sock.shutdown(socket.SHUT_RDWR)
+        return read(self, units)
+
+    with connect(cluster.addresses) as client:
+        rows = open_rows(SMALL, client=client, shard=(0, 1))
+        parts = range(rows.reader.partition_count)
+        alone = [i.batch.key.values for p in parts for i in rows.reader.batches([p]) if i.count]
+        monkeypatch.setattr(UnitReader, "read", losing)
+        before = {one.node: one.rows for one in snapshot().nodes}
+        found = keys_of(rows.batches())
+        delivered = [one.rows - before.get(one.node, 0) for one in snapshot().nodes]
+    np.testing.assert_array_equal(found, np.concatenate(alone))
+    assert len(set(threads)) == 1
+    assert bool(lost) == bool(share)
+    assert sum(delivered) == ROWS
+    assert sum(rows > ROWS // 6 for rows in delivered) == 3
 
 
 def test_readers_and_nodes_do_not_change_the_order(cluster, undisturbed):

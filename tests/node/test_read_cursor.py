@@ -190,7 +190,7 @@ def test_units_may_be_given_back_at_any_time(client, cache_name, most, share, mo
         if rng.random() >= share:
             return read(self, units if share == 0 else min(units, 20))
         given.append(units)
-        return RowsEnd.OTHER, self._table[:0]
+        return RowsEnd.OTHER, 0
 
     monkeypatch.setattr(small_units, "_MOST_UNITS", most)
     monkeypatch.setattr(UnitReader, "read", some)

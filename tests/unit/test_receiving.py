@@ -233,8 +233,8 @@ def read_all(reader, units, sock, own):
     """Read units until there is nothing more to do; returns the last end and what was taken."""
     taken = []
     while True:
-        end, found = reader.read(units - len(taken))
-        taken += found.copy().tolist()
+        end, count = reader.read(units - len(taken))
+        taken += reader.taken(len(taken), len(taken) + count).tolist()
         if end is RowsEnd.BYTES:
             assert not own
             reader.received(lambda view: sock.recv_into(view))
@@ -351,12 +351,11 @@ def test_units_end_where_they_shall(sockets):
     thread = dripping(
         sockets[1], b"".join(answer(n, only_page(p)) for n, p in enumerate(parts)), rng
     )
-    end, found = reader.read(7)
-    assert (end, len(found)) == (RowsEnd.END, 7)
+    assert reader.read(7) == (RowsEnd.END, 7)
     reader.enough = 1
     for number in range(7, 12):
-        end, found = reader.read(40)
-        assert (end, found["request"].tolist()) == (RowsEnd.ENOUGH, [number])
+        assert reader.read(40) == (RowsEnd.ENOUGH, 1)
+        assert reader.taken(number, number + 1)["request"].tolist() == [number]
     reader.enough = 1 << 20
     assert read_all(reader, 28, sockets[0], True)[0] is RowsEnd.END
     thread.join()
@@ -438,7 +437,7 @@ def test_a_late_unit_leaves_the_node_with_work(sockets):
     seen = 0
     while seen < 30:
         end, taken = reader.read(60)
-        assert not len(taken)
+        assert not taken
         if end is RowsEnd.BYTES:  # all but the first one are answered
             assert reader.asked > seen
             for n in range(max(1, seen), reader.asked):
