@@ -10,6 +10,7 @@ small page does.
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import threading
 import time
@@ -24,6 +25,7 @@ from ignitetf.net.at_hand import nodes_at_hand, partitions_at_hand
 from ignitetf.net.client import Client
 from ignitetf.net.failures import is_asked_too_much
 from ignitetf.net.retry import HEAP, READ, Backoff
+from ignitetf.net.together import together
 from ignitetf.read.collector import Collector, PagePlace, Portion
 from ignitetf.read.cursor import Times
 from ignitetf.read.nearest import nearest_nodes
@@ -127,7 +129,7 @@ class ScanThread(threading.Thread):
         self._held_since = 0.0  # since when there is something to hand over; 0 for nothing
         self._stop_asked = threading.Event()
         self._lanes: list[Lane] = []  # none before the first unit, and after a failure
-        self._lane_of: dict[int, Lane] = {}  # by partition, if there are several
+        self._lane_of: dict[int, Lane] = {}  # by partition
         self._small: SmallUnits | None = None
         self._backoff, self._heap_backoff = Backoff(READ), Backoff(HEAP)
         self._starving = False  # the consumer is waiting
@@ -331,7 +333,7 @@ class ScanThread(threading.Thread):
     def _lane(self, partition: int) -> Lane:
         """Return the connection to read a unit over, which is opened if there is none."""
         self._connect()
-        return self._lane_of.get(partition, self._lanes[0])
+        return self._lane_of[partition]
 
     def _connect(self) -> None:
         """Open the connections if there are none: of units that are not small, a single one."""
@@ -345,15 +347,23 @@ class ScanThread(threading.Thread):
             for unit in self._units:
                 parts.setdefault(owners.get(unit[1]), []).append(unit)
         self._lane_of.clear()
-        for owner, units in parts.items():
+        together(self._client, *itertools.starmap(self._opening, parts.items()))
+
+    def _opening(
+        self, owner: uuid.UUID | None, units: Sequence[tuple[int, int]]
+    ) -> Callable[[], None]:
+        """Return what opens the connection to a node for its units."""
+
+        def open_lane() -> None:
             channel = self._client.acquire(owner)
             requests = PageRequests(channel, self._query, units, self.times)
             lane = Lane(requests, self._client.source_of(channel))
             self._lanes.append(lane)
-            if len(parts) > 1:
-                self._lane_of |= dict.fromkeys((partition for _, partition in units), lane)
+            self._lane_of.update(dict.fromkeys((partition for _, partition in units), lane))
             if self._asks_many:  # at once: the node has work while there is memory to be made
                 requests.ask_units(self._query.pipelined)
+
+        return open_lane
 
     def _owners_now(self) -> dict[int, uuid.UUID]:
         owners, self._owners = self._owners, None
