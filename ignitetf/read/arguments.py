@@ -18,7 +18,6 @@ from ignitetf.errors import ConfigError
 from ignitetf.net.client import Client
 from ignitetf.net.pool import FAR_S
 from ignitetf.net.together import open_ahead
-from ignitetf.partitions import LARGE_ROW_BYTES
 from ignitetf.read.block_order import BlockOrder, StoredBlocks
 from ignitetf.read.key_order import KeyOrder
 from ignitetf.read.key_scan import read_keys
@@ -116,10 +115,8 @@ def open_reader(
         count = max(2, nodes, min(8, cores // 2, cores - 1))
     else:
         # One keeps a node busy, and has the rows of all its partitions taken apart in C. Several
-        # take twice as much of the processor, since their rows are put in order in Python: of large
-        # rows that is little beside the bytes, where there are cores to spare.
-        is_large = reader.entry_bytes >= LARGE_ROW_BYTES
-        count = max(nodes, min(8, cores // 4)) if is_large else nodes
+        # take twice as much of the processor, since their rows are put in order in Python.
+        count = nodes
     if (delay := client.quickest_s) >= FAR_S:
         wanted = int(min(client.settings.ahead_bytes, delay * _FAR_BYTES_A_SECOND))
         reader.options = replace(reader.options, in_flight_bytes=wanted)
