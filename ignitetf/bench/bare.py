@@ -22,7 +22,6 @@ import numpy as np
 from ignitetf.errors import ConnectError, RequestTimeout, WireError
 from ignitetf.net.client import Client, cache_id
 from ignitetf.net.handshake import open_connection
-from ignitetf.read.page_query import pipeline_depth
 from ignitetf.read.reader import CacheReader
 from ignitetf.settings import Settings
 from ignitetf.wire.answers import read_long
@@ -60,8 +59,7 @@ class Scans:
         # Skip partitions that the manifest lists as empty, as the data set does.
         partitions = [p for p, count in zip(every, counts, strict=True) if count]
         client, page_size = reader.client, reader.page_size()
-        unit_bytes = reader.entry_bytes * sum(counts) / max(1, len(partitions))
-        self.depth = pipeline_depth(unit_bytes, int(page_size * reader.entry_bytes))
+        self.depth = reader.scan_query(page_size).pipelined
         owners = owners_of(client, reader.cache, partitions)
         self._given = client.settings, owners, reader.cache, page_size, new_buffer()
 

@@ -181,24 +181,15 @@ class _Scan:
             # One more, as what else is asked for meanwhile may still use one of them.
             open_ahead(self._client, self._readers + 1)
         owners = self._owners()
-        # About a page by one thread and then by the next: what they hand over is put in order.
-        run = self.query.pipelined
-        shares = assign_readers(owners or {}, self._partitions, self._readers, run)
-        if new_collector is not None and self._is_one_for_each_node(shares, owners or {}):
-            collector = new_collector(Ends({*ends, len(self._partitions) - 1}))
-            if collector.takes_units:  # then one thread takes them all apart, in order
-                shares = [list(range(len(self._partitions)))]
-                new_collector = functools.partial(_same, collector)
-        streams = [
-            ScanThread(self._client, self._query_of(len(shares)), share, self._retry, owners)
-            for share in self._shares(shares, new_collector, ends)
-        ]
+        shares = self._shares(owners or {}, new_collector, ends)
+        query = self._query_of(len(shares))
+        streams = [ScanThread(self._client, query, s, self._retry, owners) for s in shares]
         try:
             for stream in streams:
                 stream.start()
             stream_of = streams[:1] * len(self._partitions)
             for share, stream in zip(shares[1:], streams[1:], strict=True):
-                for unit in share:
+                for unit, _ in share.units:
                     stream_of[unit] = stream
             yield stream_of
         finally:
@@ -206,15 +197,6 @@ class _Scan:
             # them.
             if os.getpid() == self._process:
                 _end(streams, self.query.times)
-
-    def _is_one_for_each_node(
-        self, shares: Sequence[Sequence[int]], owners: Mapping[int, uuid.UUID]
-    ) -> bool:
-        """Whether these are small units of several nodes, and no two threads are for the same one."""
-        if len(shares) < 2 or not self.query.has_small_units:
-            return False
-        nodes = {owners.get(self._partitions[share[0]]) for share in shares}
-        return len(nodes) == len(shares)
 
     def _query_of(self, threads: int) -> Query:
         """Return the query for each of so many threads."""
@@ -237,22 +219,37 @@ class _Scan:
 
     def _shares(
         self,
-        shares: Sequence[Sequence[int]],
+        owners: Mapping[int, uuid.UUID],
         new_collector: NewCollector | None,
         ends: Sequence[int],
-    ) -> Generator[Share, None, None]:
-        is_only = len(shares) == 1
+    ) -> list[Share]:
+        """Return what each thread reads."""
+        # About a page by one thread and then by the next: what they hand over is put in order.
+        run = self.query.pipelined
+        assigned = assign_readers(owners, self._partitions, self._readers, run)
         wanted = {*ends, len(self._partitions) - 1}
-        for share in shares:
+        if new_collector is not None and self._is_one_for_each_node(assigned, owners):
+            # Made here, as it tells whether one thread can take all rows apart in C.
+            collector = new_collector(Ends(wanted))
+            if collector.takes_units:
+                return [Share(list(enumerate(self._partitions)), lambda: collector, True)]
+        shares = []
+        for part in assigned:
             new = None
             if new_collector is not None:
-                new = functools.partial(new_collector, Ends({*wanted, *_ends_of_runs(share)}))
-            units = zip(share, map(self._partitions.__getitem__, share), strict=True)
-            yield Share(list(units), new, is_only)
+                new = functools.partial(new_collector, Ends({*wanted, *_ends_of_runs(part)}))
+            units = [(unit, self._partitions[unit]) for unit in part]
+            shares.append(Share(units, new, len(assigned) == 1))
+        return shares
 
-
-def _same(collector: Collector, ends: Ends) -> Collector:
-    return collector
+    def _is_one_for_each_node(
+        self, assigned: Sequence[Sequence[int]], owners: Mapping[int, uuid.UUID]
+    ) -> bool:
+        """Whether units are small, of several nodes, and no two readers have those of the same node."""
+        if len(assigned) < 2 or not self.query.has_small_units:
+            return False
+        nodes = {owners.get(self._partitions[units[0]]) for units in assigned}
+        return len(nodes) == len(assigned)
 
 
 def _ends_of_runs(share: Sequence[int]) -> Iterator[int]:

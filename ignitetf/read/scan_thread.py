@@ -31,7 +31,7 @@ from ignitetf.read.cursor import Times
 from ignitetf.read.nearest import nearest_nodes
 from ignitetf.read.page_query import Query, RetryPolicy, UnitPage
 from ignitetf.read.page_requests import PageRequests
-from ignitetf.read.small_units import Lane, SmallUnits
+from ignitetf.read.small_units import Link, SmallUnits
 from ignitetf.read.usage import add_wait
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.frames import Page
@@ -128,8 +128,8 @@ class ScanThread(threading.Thread):
         self._whole_bytes = 0
         self._held_since = 0.0  # since when there is something to hand over; 0 for nothing
         self._stop_asked = threading.Event()
-        self._lanes: list[Lane] = []  # none before the first unit, and after a failure
-        self._lane_of: dict[int, Lane] = {}  # by partition
+        self._links: list[Link] = []  # none before the first unit, and after a failure
+        self._link_of: dict[int, Link] = {}  # by partition
         self._small: SmallUnits | None = None
         self._backoff, self._heap_backoff = Backoff(READ), Backoff(HEAP)
         self._starving = False  # the consumer is waiting
@@ -201,8 +201,8 @@ class ScanThread(threading.Thread):
                     self._ready.notify_all()
         if self._units:
             self._drop()
-        for lane in self._lanes:
-            self._client.release(lane.requests.channel)
+        for link in self._links:
+            self._client.release(link.requests.channel)
 
     def _read_next(self) -> None:
         """Read the next unit, or several small ones."""
@@ -237,7 +237,7 @@ class ScanThread(threading.Thread):
         if collector is None or not collector.takes_units:
             return False
         if self._small is None:
-            self._small = SmallUnits(self._lanes, query, collector, self.times)
+            self._small = SmallUnits(self._links, query, collector, self.times)
         count, goes_on = self._small.take(query.run_bytes // RUN_SHARE)
         for _ in range(count):
             self._units.popleft()
@@ -252,7 +252,7 @@ class ScanThread(threading.Thread):
         """Read a unit from its first page; the first `delivered` pages count as replays."""
         number = 0
         try:
-            requests, source = self._lane(partition)
+            requests, source = self._link(partition)
             requests.ask_more()
             requests.begin()
             collector = self._collector
@@ -330,14 +330,14 @@ class ScanThread(threading.Thread):
             whole, self._whole, self._whole_bytes = self._whole, [], 0
             self._put(whole)
 
-    def _lane(self, partition: int) -> Lane:
+    def _link(self, partition: int) -> Link:
         """Return the connection to read a unit over, which is opened if there is none."""
         self._connect()
-        return self._lane_of[partition]
+        return self._link_of[partition]
 
     def _connect(self) -> None:
         """Open the connections if there are none: of units that are not small, a single one."""
-        if self._lanes:
+        if self._links:
             return
         owners = self._owners_now()
         first = owners.get(self._units[0][1])
@@ -346,7 +346,7 @@ class ScanThread(threading.Thread):
             parts = {}
             for unit in self._units:
                 parts.setdefault(owners.get(unit[1]), []).append(unit)
-        self._lane_of.clear()
+        self._link_of.clear()
         together(self._client, *itertools.starmap(self._opening, parts.items()))
 
     def _opening(
@@ -354,16 +354,16 @@ class ScanThread(threading.Thread):
     ) -> Callable[[], None]:
         """Return what opens the connection to a node for its units."""
 
-        def open_lane() -> None:
+        def open_link() -> None:
             channel = self._client.acquire(owner)
             requests = PageRequests(channel, self._query, units, self.times)
-            lane = Lane(requests, self._client.source_of(channel))
-            self._lanes.append(lane)
-            self._lane_of.update(dict.fromkeys((partition for _, partition in units), lane))
+            link = Link(requests, self._client.source_of(channel))
+            self._links.append(link)
+            self._link_of.update(dict.fromkeys((partition for _, partition in units), link))
             if self._asks_many:  # at once: the node has work while there is memory to be made
                 requests.ask_units(self._query.pipelined)
 
-        return open_lane
+        return open_link
 
     def _owners_now(self) -> dict[int, uuid.UUID]:
         owners, self._owners = self._owners, None
@@ -415,13 +415,13 @@ class ScanThread(threading.Thread):
         (2.17) has started its query, the node starts it afterwards and keeps the cursor until it is
         shut down.
         """
-        lanes, self._lanes = self._lanes, []
+        links, self._links = self._links, []
         small, self._small = self._small, None
         if small is not None:
             small.give_back()
-        for lane in lanes:
-            lane.requests.drain()
-            lane.requests.channel.close()
+        for link in links:
+            link.requests.drain()
+            link.requests.channel.close()
 
 
 def _nbytes(item: Item) -> int:

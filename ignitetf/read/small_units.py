@@ -28,16 +28,16 @@ from ignitetf.wire.frames import request_frames
 from ignitetf.wire.rowends import RowsEnd
 from ignitetf.wire.units import Depth
 
-__all__ = ["Lane", "SmallUnits"]
+__all__ = ["Link", "SmallUnits"]
 
-# Some units may be larger than others.
+# A larger answer is received by itself.
 _MOST_BYTES: Final = PAGE_BYTES
 # Units taken over from the requests at a time. After some were given back fewer, as that may happen
 # again soon, where every unit has a form of its own.
 _MOST_UNITS: Final = 4096
 
 
-class Lane(NamedTuple):
+class Link(NamedTuple):
     """A connection that units are read over.
 
     Attributes:
@@ -49,7 +49,7 @@ class Lane(NamedTuple):
     source: Source | None
 
 
-class _Begun:
+class _LinkUnits:
     """The next units of one connection, and what has come of them.
 
     Attributes:
@@ -59,10 +59,10 @@ class _Begun:
         has_more: Whether there are others behind them.
     """
 
-    def __init__(self, lane: Lane, collector: Collector, depth: Depth) -> None:
-        self._requests = lane.requests
-        self.source = lane.source
-        self.channel = channel = lane.requests.channel
+    def __init__(self, link: Link, collector: Collector, depth: Depth) -> None:
+        self._requests = link.requests
+        self.source = link.source
+        self.channel = channel = link.requests.channel
         self.reader = collector.unit_reader(_MOST_BYTES, depth)
         self.reader.socket = channel.socket_number
         self.reader.limit_s = channel.settings.request_timeout_s
@@ -111,7 +111,7 @@ class SmallUnits:
     """Units that are yet to be begun, and what has come of them.
 
     Args:
-        lanes: The connections; their requests have the units before the first `take`, and again
+        links: The connections; their requests have the units before the first `take`, and again
             after `give_back`.
         query: How to request a unit.
         collector: Takes the rows.
@@ -119,18 +119,18 @@ class SmallUnits:
     """
 
     def __init__(
-        self, lanes: Sequence[Lane], query: Query, collector: Collector, times: Times
+        self, links: Sequence[Link], query: Query, collector: Collector, times: Times
     ) -> None:
         self._query = query
         self._collector = collector
         self._times = times
         depth = Depth(query.pipelined * 3 // 4, query.pipelined, query.held)
-        self._lanes = [_Begun(lane, collector, depth) for lane in lanes]
-        self._failure: tuple[_Begun, OSError | IgniteTFError] | None = None
+        self._links = [_LinkUnits(link, collector, depth) for link in links]
+        self._failure: tuple[_LinkUnits, OSError | IgniteTFError] | None = None
         # While these are here: the units of all connections, in order, and whose each is.
         self._is_begun = False
         self._units: list[tuple[int, int]] = []
-        self._lane_of: list[int] = []
+        self._link_of: list[int] = []
         self._next = 0
         self._most = _MOST_UNITS
 
@@ -156,8 +156,8 @@ class SmallUnits:
         first = self._next
         begin, waited = time.monotonic(), self._waited_s()
         with contextlib.ExitStack() as exchanges:
-            for lane in self._lanes:
-                exchanges.enter_context(lane.exchanging())
+            for link in self._links:
+                exchanges.enter_context(link.exchanging())
             end = self._take(enough)
         if self._next == first:
             self._raise_failure()
@@ -167,7 +167,7 @@ class SmallUnits:
         return self._next - first, end not in (RowsEnd.OTHER, RowsEnd.LARGE)
 
     def _waited_s(self) -> float:
-        return sum(lane.reader.waited_s for lane in self._lanes)
+        return sum(link.reader.waited_s for link in self._links)
 
     def _take(self, enough: int) -> RowsEnd:
         """Collect units; keeps a failure for when they are counted."""
@@ -176,44 +176,44 @@ class SmallUnits:
         taken: list[tuple[int, NDArray[np.void]]] = []
         end = RowsEnd.END
         while end is RowsEnd.END and self._next < stop:
-            number, first_of_run = self._lane_of[self._next], self._next
-            lane = self._lanes[number]
-            end, nbytes = self._read(lane, self._run(stop), enough)
+            number, first_of_run = self._link_of[self._next], self._next
+            link = self._links[number]
+            end, nbytes = self._read(link, self._run(stop), enough)
             enough -= nbytes
             if count := self._next - first_of_run:
-                taken.append((number, lane.reader.taken(lane.next - count, lane.next)))
+                taken.append((number, link.reader.taken(link.next - count, link.next)))
         if taken:
             self._collect(first, taken)
         return end
 
     def _run(self, stop: int) -> int:
         """Return how many of the next units are of the same connection."""
-        if len(self._lanes) == 1:
+        if len(self._links) == 1:
             return stop - self._next
-        end, lane_of = self._next + 1, self._lane_of
-        while end < stop and lane_of[end] == lane_of[self._next]:
+        end, link_of = self._next + 1, self._link_of
+        while end < stop and link_of[end] == link_of[self._next]:
             end += 1
         return end - self._next
 
-    def _read(self, lane: _Begun, count: int, enough: int) -> tuple[RowsEnd, int]:
+    def _read(self, link: _LinkUnits, count: int, enough: int) -> tuple[RowsEnd, int]:
         """Take units of one connection, and return why that ended, and their bytes."""
-        reader, nbytes = lane.reader, 0
-        reader.enough = enough
+        reader, nbytes = link.reader, 0
         while True:
+            reader.enough = enough - nbytes
             end, found = reader.read(count)
-            lane.next += found
+            link.next += found
             self._next += found
             count, nbytes = count - found, nbytes + reader.nbytes
             try:
                 if end is RowsEnd.BYTES:
-                    reader.received(lane.channel.receive_some)
+                    reader.received(link.channel.receive_some)
                 elif end is RowsEnd.ASK:
-                    lane.channel.send_frames(reader.due())
+                    link.channel.send_frames(reader.due())
                 else:
                     _check(reader.failure(end), end)
                     break
             except (OSError, IgniteTFError) as error:
-                self._failure = lane, error
+                self._failure = link, error
                 break
         return end, nbytes
 
@@ -223,39 +223,39 @@ class SmallUnits:
         for number, units in taken:
             rows, nbytes = read.get(number, (0, 0))
             read[number] = rows + int(units["rows"].sum()), nbytes + int(units["size"].sum())
-        sources = [(self._lanes[number].source, *count) for number, count in read.items()]
+        sources = [(self._links[number].source, *count) for number, count in read.items()]
         partitions = [partition for _, partition in self._units[first : self._next]]
         every = np.concatenate([units for _, units in taken])
         self._collector.add_units(self._units[first][0], partitions, every, sources)
 
     def _raise_failure(self) -> None:
-        """Raise what was kept, as the channel explains it; the others are still of use."""
+        """Raise what was kept, as its channel explains it, which is closed; the others are not."""
         if self._failure is not None:
-            lane, error = self._failure
-            with lane.exchanging():
+            link, error = self._failure
+            with link.exchanging():
                 raise error
 
     def _begin(self) -> None:
         """Have the next units, and what has come of them."""
-        for lane in self._lanes:
-            lane.begin(self._query, self._most)
+        for link in self._links:
+            link.begin(self._query, self._most)
         self._next, self._is_begun = 0, True
-        if len(self._lanes) == 1:
-            self._units, self._lane_of = self._lanes[0].units, [0] * len(self._lanes[0].units)
+        if len(self._links) == 1:
+            self._units, self._link_of = self._links[0].units, [0] * len(self._links[0].units)
             return
         # Of those behind the last one of a connection which has more, nobody knows the order yet.
-        lasts = [lane.units[-1] for lane in self._lanes if lane.has_more]
-        every = sorted((unit, n) for n, lane in enumerate(self._lanes) for unit in lane.units)
+        lasts = [link.units[-1] for link in self._links if link.has_more]
+        every = sorted((unit, n) for n, link in enumerate(self._links) for unit in link.units)
         every = [one for one in every if one[0] <= min(lasts)] if lasts else every
         self._units = [unit for unit, _ in every]
-        self._lane_of = [number for _, number in every]
+        self._link_of = [number for _, number in every]
 
     def give_back(self) -> None:
         """Leave the units, and what has come of them, to the requests and their channels."""
         if not self._is_begun:
             return
-        for lane in self._lanes:
-            lane.give_back()
+        for link in self._links:
+            link.give_back()
         is_through = self._next == len(self._units)
         self._most = min(_MOST_UNITS, 4 * self._most) if is_through else self._query.held
         self._is_begun = False

@@ -8,13 +8,15 @@ import pytest
 
 from ignitetf.errors import ConnectError, SchemaError
 from ignitetf.load.loader import load_dataset
+from ignitetf.net.channel import Channel
 from ignitetf.net.client import connect
 from ignitetf.read.collector import UnitsRecord
 from ignitetf.read.divide import make_splits
-from ignitetf.read.options import ReadOptions
+from ignitetf.read.options import PAGE_BYTES, ReadOptions
 from ignitetf.read.reader import CacheReader
 from ignitetf.read.rows import open_rows
 from ignitetf.read.scan import scan_portions, scan_units
+from ignitetf.read.scan_thread import RUN_SHARE
 from ignitetf.read.small_units import SmallUnits
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.builder import BatchBuilder
@@ -209,6 +211,23 @@ def watched_units(monkeypatch):
 
     monkeypatch.setattr(SmallUnits, "take", watched)
     return taken
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own socket", "no socket"])
+def test_rows_are_handed_over_long_before_the_last(client, cache_name, monkeypatch, own):
+    """Also where TLS leaves the receiving to Python, some bytes at a time."""
+    if not own:
+        monkeypatch.setattr(Channel, "socket_number", property(lambda self: -1))
+        receive = Channel.receive_some
+        monkeypatch.setattr(Channel, "receive_some", lambda self, view: receive(self, view[:16384]))
+    images = np.random.default_rng(2).integers(0, 256, (20_000, 784), np.uint8)
+    load_dataset({"IMAGE": images}, cache_name, client=client, partitions=256)
+    reader = CacheReader(client, cache_name, ReadOptions(readers=1))
+    taken = watched_units(monkeypatch)
+    found = concat([i.batch for i in reader.batches(range(256), ()) if i.batch is not None])
+    assert np.array_equal(np.sort(found.key.values), np.arange(20_000))
+    most = max(count for count, _ in taken)
+    assert most * reader.unit_bytes < 1.1 * PAGE_BYTES // RUN_SHARE
 
 
 def test_one_partition_that_is_large_among_small_ones(client, cache_name, monkeypatch):
