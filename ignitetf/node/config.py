@@ -144,6 +144,10 @@ def _ignite(config: NodeConfig) -> Element:
                 "spi.communication.tcp.TcpCommunicationSpi",
                 value("localPort", config.communication_port),
                 value("localPortRange", 0),
+                # The system's own sizes. Ignite's 32 KB are less than a packet over loopback, where
+                # what members send each other then stands still, once in a while for minutes.
+                value("socketReceiveBuffer", 0),
+                value("socketSendBuffer", 0),
             ),
         ),
         _storage(config),

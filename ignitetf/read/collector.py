@@ -259,15 +259,10 @@ class Collector:
             self._builder is not None and self._builder.has_dense_keys and not self._decoder.filters
         )
 
-    def unit_reader(self, most_bytes: int, depth: Depth) -> UnitReader:
-        """Return what receives small units, into the memory of this collector.
-
-        Args:
-            most_bytes: A larger answer is not small.
-            depth: How many units to ask for.
-        """
+    def unit_reader(self, most_bytes: int, depth: Depth, readers: int = 1) -> UnitReader:
+        """Return what receives small units, into the memory of this collector; see `UnitReader`."""
         assert self._builder is not None
-        return UnitReader(self._builder, self._decoder.pool, most_bytes, depth)
+        return UnitReader(self._builder, self._decoder.pool, most_bytes, depth, readers)
 
     def add_units(
         self,

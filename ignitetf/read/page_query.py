@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -70,6 +70,17 @@ class Query:
     def has_small_units(self) -> bool:
         """Whether so many units are requested at a time that each is small."""
         return self.pipelined >= _MANY_UNITS
+
+    def shared(self, links: int) -> Query:
+        """Return the query of small units for each of so many connections of one thread.
+
+        Together they ask for, and hold, twice as much as one, but at least some units each.
+        """
+        if links <= 2:
+            return self
+        pipelined = max(_MANY_UNITS, 2 * self.pipelined // links)
+        early = max(1, 2 * (self.held - self.pipelined) // links)
+        return replace(self, pipelined=pipelined, held=pipelined + early)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ small page does.
 from __future__ import annotations
 
 import functools
-import itertools
 import logging
 import threading
 import time
@@ -237,7 +236,9 @@ class ScanThread(threading.Thread):
         if collector is None or not collector.takes_units:
             return False
         if self._small is None:
-            self._small = SmallUnits(self._links, query, collector, self.times)
+            self._small = SmallUnits(
+                self._links, query.shared(len(self._links)), collector, self.times
+            )
         count, goes_on = self._small.take(query.run_bytes // RUN_SHARE)
         for _ in range(count):
             self._units.popleft()
@@ -347,23 +348,21 @@ class ScanThread(threading.Thread):
             for unit in self._units:
                 parts.setdefault(owners.get(unit[1]), []).append(unit)
         self._link_of.clear()
-        together(self._client, *itertools.starmap(self._opening, parts.items()))
+        query = self._query.shared(len(parts))
+        opening = (functools.partial(self._open, query, *part) for part in parts.items())
+        together(self._client, *opening)
 
-    def _opening(
-        self, owner: uuid.UUID | None, units: Sequence[tuple[int, int]]
-    ) -> Callable[[], None]:
-        """Return what opens the connection to a node for its units."""
-
-        def open_link() -> None:
-            channel = self._client.acquire(owner)
-            requests = PageRequests(channel, self._query, units, self.times)
-            link = Link(requests, self._client.source_of(channel))
-            self._links.append(link)
-            self._link_of.update(dict.fromkeys((partition for _, partition in units), link))
-            if self._asks_many:  # at once: the node has work while there is memory to be made
-                requests.ask_units(self._query.pipelined)
-
-        return open_link
+    def _open(
+        self, query: Query, owner: uuid.UUID | None, units: Sequence[tuple[int, int]]
+    ) -> None:
+        """Open the connection to a node for its units."""
+        channel = self._client.acquire(owner)
+        requests = PageRequests(channel, query, units, self.times)
+        link = Link(requests, self._client.source_of(channel))
+        self._links.append(link)
+        self._link_of.update(dict.fromkeys((partition for _, partition in units), link))
+        if self._asks_many:  # at once: the node has work while there is memory to be made
+            requests.ask_units(query.pipelined)
 
     def _owners_now(self) -> dict[int, uuid.UUID]:
         owners, self._owners = self._owners, None

@@ -59,11 +59,11 @@ class _LinkUnits:
         has_more: Whether there are others behind them.
     """
 
-    def __init__(self, link: Link, collector: Collector, depth: Depth) -> None:
+    def __init__(self, link: Link, collector: Collector, depth: Depth, links: int) -> None:
         self._requests = link.requests
         self.source = link.source
         self.channel = channel = link.requests.channel
-        self.reader = collector.unit_reader(_MOST_BYTES, depth)
+        self.reader = collector.unit_reader(_MOST_BYTES, depth, links)
         self.reader.socket = channel.socket_number
         self.reader.limit_s = channel.settings.request_timeout_s
         self.units: list[tuple[int, int]] = []
@@ -125,7 +125,7 @@ class SmallUnits:
         self._collector = collector
         self._times = times
         depth = Depth(query.pipelined * 3 // 4, query.pipelined, query.held)
-        self._links = [_LinkUnits(link, collector, depth) for link in links]
+        self._links = [_LinkUnits(link, collector, depth, len(links)) for link in links]
         self._failure: tuple[_LinkUnits, OSError | IgniteTFError] | None = None
         # While these are here: the units of all connections, in order, and whose each is.
         self._is_begun = False

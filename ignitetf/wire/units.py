@@ -28,6 +28,7 @@ __all__ = ["Depth", "UnitReader"]
 
 # As much as is asked for and not yet taken: it may all come before the answer that is next.
 _BLOCK_BYTES: Final = 8 << 20
+_LEAST_BLOCK_BYTES: Final = 128 << 10  # of many readers; blocks grow if that is not enough
 
 
 class Depth(NamedTuple):
@@ -91,6 +92,7 @@ class UnitReader:
         pool: Memory.
         most_bytes: A larger answer is not small.
         depth: How many units to ask for.
+        readers: How many such readers there are together, which share some memory.
 
     Attributes:
         socket: File descriptor to send to and receive from; -1 if the caller does it, by `due` and
@@ -100,7 +102,12 @@ class UnitReader:
     """
 
     def __init__(
-        self, builder: BatchBuilder, pool: BufferPool, most_bytes: int, depth: Depth
+        self,
+        builder: BatchBuilder,
+        pool: BufferPool,
+        most_bytes: int,
+        depth: Depth,
+        readers: int = 1,
     ) -> None:
         self._builder = builder
         self._pool = pool
@@ -117,7 +124,8 @@ class UnitReader:
         self._state.rows = ctypes.addressof(functions.rows)
         self._table = np.zeros(0, _UNIT)
         self._frames = memoryview(b"")
-        self._blocks = [pool.take(_BLOCK_BYTES), pool.take(_BLOCK_BYTES)]
+        size = min(_BLOCK_BYTES, max(_LEAST_BLOCK_BYTES, 2 * _BLOCK_BYTES // readers))
+        self._blocks = [pool.take(size), pool.take(size)]
         self._kept: dict[int, memoryview] = {}  # answers outside of the blocks, by address
         # Where the page of a unit began that stands in more than one memory.
         self._split: Position | None = None

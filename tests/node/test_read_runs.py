@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import uuid
 
 import numpy as np
 import pytest
@@ -228,6 +229,28 @@ def test_rows_are_handed_over_long_before_the_last(client, cache_name, monkeypat
     assert np.array_equal(np.sort(found.key.values), np.arange(20_000))
     most = max(count for count, _ in taken)
     assert most * reader.unit_bytes < 1.1 * PAGE_BYTES // RUN_SHARE
+
+
+@pytest.mark.parametrize("links", [2, 3, 40, 200])
+def test_a_connection_to_each_of_many_nodes(client, cache_name, monkeypatch, links):
+    """The same rows, in memory that hardly grows; here all of the connections lead to one node."""
+    nodes = [uuid.UUID(int=n) for n in range(links)]
+    images = np.random.default_rng(2).integers(0, 256, (60_000, 784), np.uint8)
+    load_dataset({"IMAGE": images}, cache_name, client=client, partitions=1024)
+    reader = CacheReader(client, cache_name, ReadOptions())
+    alone = [i.batch.key.values for i in reader.batches(range(1024), ()) if i.batch is not None]
+    owners = {p: nodes[p * 7 % links] for p in range(1024)}
+    monkeypatch.setattr("ignitetf.read.scan.owners_of", lambda *args: owners)
+    taken = watched_units(monkeypatch)
+    reader = CacheReader(client, cache_name, ReadOptions())
+    with contextlib.closing(reader.batches(range(1024), ())) as batches:
+        found = []
+        for item in batches:
+            found += [item.batch.key.values.copy()] if item.batch is not None else []
+    assert np.array_equal(np.concatenate(found), np.concatenate(alone))
+    # The first answer over each connection has the topology before its page.
+    assert sum(count for count, _ in taken) >= 1024 - links - 1
+    assert sum(pool.nbytes for pool in reader.page_pools) < 160 << 20
 
 
 def test_one_partition_that_is_large_among_small_ones(client, cache_name, monkeypatch):

@@ -37,6 +37,12 @@ def test_every_port_is_the_one_given_and_none_moves():
     assert values(root, "maxSize") == [str(1 << 30)]
 
 
+def test_members_talk_through_buffers_of_the_systems_size():
+    """Ignite's of 32 KB are less than a packet over loopback, and what they send stands still."""
+    root = parse(NodeConfig("n", "/w"))
+    assert values(root, "socketReceiveBuffer") == values(root, "socketSendBuffer") == ["0"]
+
+
 def test_templates_carry_their_count_and_a_safe_loss_policy():
     root = parse(NodeConfig("n", "/w", partition_counts=(8, 1, 12, 8)))
     names = [v for v in values(root, "name") if v.startswith("p")]
