@@ -17,7 +17,7 @@ import ssl
 import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from ignitetf.errors import (
     ConnectError,
@@ -219,21 +219,20 @@ class Channel:
         """Send requests as they are, with their heads."""
         self._send([frames])
 
-    @contextlib.contextmanager
-    def exchanging(self, done: Callable[[], tuple[Iterable[int], Iterable[int]]]) -> Iterator[None]:
-        """Close the channel at any failure of who sends and receives by itself.
-
-        Args:
-            done: Returns the ids of the requests that were sent, and of those whose answers were
-                received.
-        """
+    def begin_exchange(self) -> None:
+        """Leave sending and receiving to the caller, who says by `exchanged` what became of it."""
         self._check_open()
         self._set_limit(self.settings.request_timeout_s)
-        with self._explained():
-            yield
-        sent, answered = done()
+
+    def exchanged(self, sent: Iterable[int], answered: Iterable[int]) -> None:
+        """Know what the caller has sent and received: the ids of these requests."""
         self._waiting.update(sent)
         self._waiting.difference_update(answered)
+
+    def fail(self, error: Exception) -> NoReturn:
+        """Close the channel because of what happened to the caller, and raise that, explained."""
+        with self._explained():
+            raise error
 
     def receive_some(self, view: memoryview) -> int:
         """Wait for some bytes, at most so many, and return how many came."""

@@ -29,7 +29,7 @@ from ignitetf.wire.frames import Page
 from ignitetf.wire.objects import Bytes
 from ignitetf.wire.page_reader import Arrival, PageReader
 from ignitetf.wire.schema import Batch
-from ignitetf.wire.units import Depth, UnitReader
+from ignitetf.wire.units import Depth, UnitAnswers, UnitReader
 
 __all__ = ["Collector", "PagePlace", "PageRecord", "Portion", "UnitsRecord"]
 
@@ -259,10 +259,17 @@ class Collector:
             self._builder is not None and self._builder.has_dense_keys and not self._decoder.filters
         )
 
-    def unit_reader(self, most_bytes: int, depth: Depth, readers: int = 1) -> UnitReader:
-        """Return what receives small units, into the memory of this collector; see `UnitReader`."""
+    def unit_answers(
+        self, most_bytes: int, depth: Depth, *, links: int, socket: int, limit_s: float
+    ) -> UnitAnswers:
+        """Return what receives small units over one connection; see `UnitAnswers`."""
+        pool = self._decoder.pool
+        return UnitAnswers(pool, most_bytes, depth, links=links, socket=socket, limit_s=limit_s)
+
+    def unit_reader(self, answers: Sequence[UnitAnswers]) -> UnitReader:
+        """Return what takes small units into the memory of this collector; see `UnitReader`."""
         assert self._builder is not None
-        return UnitReader(self._builder, self._decoder.pool, most_bytes, depth, readers)
+        return UnitReader(self._builder, answers)
 
     def add_units(
         self,

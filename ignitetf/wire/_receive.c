@@ -215,14 +215,17 @@ EXPORT int read_page(Arriving *page) {
 typedef struct {
   int64_t request;
   int64_t at, size, flags; /* of the body: its address, or 0, its bytes, and the flags before it */
-  int64_t rows, mark;      /* its entries, and the checksum of their keys */
 } Unit;
 
+/* A unit whose rows were taken: these, the checksum of their keys, and bytes of the answer. */
 typedef struct {
-  const Rows *rows;
-  Builder *builder;
+  int64_t rows, mark, size;
+} Taken;
+
+/* The requests of one connection. */
+typedef struct {
   Unit *units;
-  int64_t count, next, stop; /* units; the next to be taken; the one to stop at */
+  int64_t count, next;       /* units; the next to be taken */
   int64_t here;              /* answers that wait for those before them, and left no cursor open */
   /* Requests, `frame` bytes each, of the units from number `first` on, and how many units were
    * asked for. More are once no more than `few` are unanswered: so many that `pipelined` are, if
@@ -233,11 +236,21 @@ typedef struct {
   int64_t room, begin, end;  /* bytes of each; those that are not yet taken as answers */
   int64_t waiting;           /* answers among `here` that are in the block */
   int64_t most;              /* bytes of a small answer */
-  int64_t nbytes, enough;    /* taken; ENOUGH from so many on */
-  /* Of a page that is taken in several steps: bytes, rows, and the checksum of the keys. */
-  int64_t page_bytes, page_rows, page_mark;
   Source source;
 } Units;
+
+/* The units of all connections, in the order in which their rows are taken. */
+typedef struct {
+  const Rows *rows;
+  Builder *builder;
+  Units **links;
+  const int32_t *link_of;  /* of each unit */
+  Taken *taken;
+  int64_t next, stop, at;  /* the next unit; the one to stop at; the connection that it ended at */
+  int64_t nbytes, enough;  /* taken; ENOUGH from so many on */
+  /* Of a page that is taken in several steps: bytes, rows, and the checksum of the keys. */
+  int64_t page_bytes, page_rows, page_mark;
+} Turns;
 
 enum { LENGTH = 4, ANSWER_HEAD = 10, PAGE_HEAD = 12, PAGE_END = 1 };
 
@@ -249,34 +262,31 @@ static int is_only_page(const Unit *unit) {
 
 /* Takes the rows of a unit: DONE, FULL or OTHER. The page is that of a scan: the cursor's id
  * (int64), the number of entries, these, and whether there are more. */
-static int take_unit(Units *units, Unit *unit) {
-  Builder *builder = units->builder;
+static int take_unit(Turns *turns, const Unit *unit) {
+  Builder *builder = turns->builder;
   const uint8_t *page = (const uint8_t *)(intptr_t)unit->at;
   int64_t size = unit->size - PAGE_HEAD - PAGE_END, done, used, first = builder->rows;
   if (!is_only_page(unit)) return OTHER;
   int64_t entries = int_at(page + 8);
-  if (!entries && !size) {
-    unit->rows = unit->mark = 0;
-    return DONE;
+  if ((entries || size) && (entries < 1 || entries > size)) return OTHER;
+  if (entries) {
+    int found = turns->rows->build(builder, page + PAGE_HEAD + turns->page_bytes,
+                                   size - turns->page_bytes, entries - turns->page_rows, &done,
+                                   &used);
+    if (found != FULL && (found != DONE || turns->page_bytes + used != size)) {
+      builder->rows = first;
+      turns->rows->take_back(builder);
+      return OTHER;
+    }
+    const Store *keys = builder->store + builder->key->column;
+    turns->page_mark =
+        crc32((uint32_t)turns->page_mark, keys->values + first * keys->size, done * keys->size);
+    turns->page_bytes += used;
+    turns->page_rows += done;
+    if (found == FULL) return FULL;
   }
-  if (entries < 1 || entries > size) return OTHER;
-  int found = units->rows->build(builder, page + PAGE_HEAD + units->page_bytes,
-                                 size - units->page_bytes, entries - units->page_rows, &done,
-                                 &used);
-  if (found != FULL && (found != DONE || units->page_bytes + used != size)) {
-    builder->rows = first;
-    units->rows->take_back(builder);
-    return OTHER;
-  }
-  const Store *keys = builder->store + builder->key->column;
-  units->page_mark =
-      crc32((uint32_t)units->page_mark, keys->values + first * keys->size, done * keys->size);
-  units->page_bytes += used;
-  units->page_rows += done;
-  if (found == FULL) return FULL;
-  unit->rows = entries;
-  unit->mark = units->page_mark;
-  units->page_bytes = units->page_rows = units->page_mark = 0;
+  turns->taken[turns->next] = (Taken){entries, turns->page_mark, unit->size};
+  turns->page_bytes = turns->page_rows = turns->page_mark = 0;
   return DONE;
 }
 
@@ -399,24 +409,11 @@ static int receive_answers(Units *units, int64_t need) {
   return receive(&units->source, units->block, &units->end, room, 0);
 }
 
-/* Asks for units, receives answers, in any order, and takes the rows of units, in order, until one
- * of the ends above. FULL: go on with other columns. OTHER: the next unit is to be read by itself;
- * `page_rows` of it are in columns that were full. */
-EXPORT int read_units(Units *units) {
+/* Asks for units, and receives answers, in any order, until that to the next unit is here. */
+static int await_next(Units *units) {
   int64_t need;
   begin_receiving(&units->source);
-  for (;;) {
-    while (units->next < units->stop && units->units[units->next].at) {
-      Unit *unit = units->units + units->next;
-      int found = take_unit(units, unit);
-      if (found != DONE) return found;
-      units->nbytes += unit->size;
-      units->waiting -= is_inside(units, unit);
-      units->here--;
-      units->next++;
-      if (units->nbytes >= units->enough) return ENOUGH;
-    }
-    if (units->next == units->stop) return END;
+  while (!units->units[units->next].at) {
     int found = find_answers(units, &need);
     if (found != DONE && found != MORE) return found;
     int sent = ask(units); /* before their rows are taken: the node has work meanwhile */
@@ -425,4 +422,26 @@ EXPORT int read_units(Units *units) {
     found = receive_answers(units, need);
     if (found != DONE) return found;
   }
+  return DONE;
+}
+
+/* Takes the rows of units, in order, until one of the ends above, which is one of connection `at`.
+ * FULL: go on with other columns. OTHER: the next unit is to be read by itself; `page_rows` of it
+ * are in columns that were full. */
+EXPORT int read_units(Turns *turns) {
+  while (turns->next < turns->stop) {
+    turns->at = turns->link_of[turns->next];
+    Units *units = turns->links[turns->at];
+    Unit *unit = units->units + units->next;
+    int found = unit->at ? DONE : await_next(units);
+    if (found == DONE) found = take_unit(turns, unit);
+    if (found != DONE) return found;
+    units->waiting -= is_inside(units, unit);
+    units->here--;
+    units->next++;
+    turns->next++;
+    turns->nbytes += unit->size;
+    if (turns->nbytes >= turns->enough) return ENOUGH;
+  }
+  return END;
 }

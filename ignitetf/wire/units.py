@@ -1,19 +1,19 @@
 """`UnitReader`: receives the answers to many requests, and takes their rows apart, in C.
 
-a socket, builder -> **units** -> small units
+sockets, builder -> **units** -> small units
 
 Of a partition with a few dozen rows, everything that Python does costs more than the rows do. So
 the loop over requests and answers is in C: it sends more requests as answers come, receives as many
 of these as have arrived, finds the unit that each belongs to, and adds the rows of those that are
 in order to the columns of a `BatchBuilder`, while the bytes are in the processor's cache, and
-without the GIL.
+without the GIL. The units may be those of several connections.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +24,11 @@ from ignitetf.wire.frames import MIN_HEAD_BYTES
 from ignitetf.wire.receiving import Source, failure, native
 from ignitetf.wire.rowends import RowsEnd
 
-__all__ = ["Depth", "UnitReader"]
+__all__ = ["Depth", "UnitAnswers", "UnitReader"]
 
 # As much as is asked for and not yet taken: it may all come before the answer that is next.
 _BLOCK_BYTES: Final = 8 << 20
-_LEAST_BLOCK_BYTES: Final = 128 << 10  # of many readers; blocks grow if that is not enough
+_LEAST_BLOCK_BYTES: Final = 128 << 10  # of many connections; grows if that is not enough
 
 
 class Depth(NamedTuple):
@@ -48,12 +48,9 @@ class Depth(NamedTuple):
 
 class _Units(ctypes.Structure):
     _fields_ = (
-        ("rows", ctypes.c_void_p),
-        ("builder", ctypes.c_void_p),
         ("units", ctypes.c_void_p),
         ("count", ctypes.c_int64),
         ("next", ctypes.c_int64),
-        ("stop", ctypes.c_int64),
         ("here", ctypes.c_int64),
         ("frames", ctypes.c_void_p),
         ("frame", ctypes.c_int64),
@@ -70,70 +67,78 @@ class _Units(ctypes.Structure):
         ("end", ctypes.c_int64),
         ("waiting", ctypes.c_int64),
         ("most", ctypes.c_int64),
+        ("source", Source),
+    )
+
+
+class _Turns(ctypes.Structure):
+    _fields_ = (
+        ("rows", ctypes.c_void_p),
+        ("builder", ctypes.c_void_p),
+        ("links", ctypes.c_void_p),
+        ("link_of", ctypes.c_void_p),
+        ("taken", ctypes.c_void_p),
+        ("next", ctypes.c_int64),
+        ("stop", ctypes.c_int64),
+        ("at", ctypes.c_int64),
         ("nbytes", ctypes.c_int64),
         ("enough", ctypes.c_int64),
         ("page_bytes", ctypes.c_int64),
         ("page_rows", ctypes.c_int64),
         ("page_mark", ctypes.c_int64),
-        ("source", Source),
     )
 
 
-_UNIT: Final = np.dtype(
-    [(name, "<i8") for name in ("request", "at", "size", "flags", "rows", "mark")]
-)
+_UNIT: Final = np.dtype([(name, "<i8") for name in ("request", "at", "size", "flags")])
+_TAKEN: Final = np.dtype([(name, "<i8") for name in ("rows", "mark", "size")])
 
 
-class UnitReader:
-    """Requests for units, and what has come of their answers.
+class UnitAnswers:
+    """Requests for units over one connection, and what has come of their answers.
 
     Args:
-        builder: Takes the rows; its keys are dense.
         pool: Memory.
         most_bytes: A larger answer is not small.
         depth: How many units to ask for.
-        readers: How many such readers there are together, which share some memory.
-
-    Attributes:
+        links: How many connections there are together, which share some memory.
         socket: File descriptor to send to and receive from; -1 if the caller does it, by `due` and
             `received`.
-        enough: `read` ends when it has taken so many bytes.
         limit_s: Seconds in which some bytes must arrive.
+
+    Attributes:
+        socket: As given.
     """
 
     def __init__(
         self,
-        builder: BatchBuilder,
         pool: BufferPool,
         most_bytes: int,
         depth: Depth,
-        readers: int = 1,
+        *,
+        links: int = 1,
+        socket: int = -1,
+        limit_s: float,
     ) -> None:
-        self._builder = builder
         self._pool = pool
-        functions = native()
-        assert functions is not None
-        self._read_units = functions.read_units
-        self._state = _Units(
-            builder=builder.address,
-            most=most_bytes,
-            few=depth.few,
-            pipelined=depth.pipelined,
-            held=depth.held,
-        )
-        self._state.rows = ctypes.addressof(functions.rows)
+        self.socket = socket
+        self._state = _Units(most=most_bytes, **depth._asdict())
+        self._state.source.socket, self._state.source.limit_ns = socket, int(limit_s * 1e9)
         self._table = np.zeros(0, _UNIT)
         self._frames = memoryview(b"")
-        size = min(_BLOCK_BYTES, max(_LEAST_BLOCK_BYTES, 2 * _BLOCK_BYTES // readers))
+        size = min(_BLOCK_BYTES, max(_LEAST_BLOCK_BYTES, 2 * _BLOCK_BYTES // links))
         self._blocks = [pool.take(size), pool.take(size)]
         self._kept: dict[int, memoryview] = {}  # answers outside of the blocks, by address
-        # Where the page of a unit began that stands in more than one memory.
-        self._split: Position | None = None
-        self._split_request = -1
         self._set_blocks()
-        self.socket = -1
-        self.enough = 0
-        self.limit_s = 0.0
+
+    @property
+    def address(self) -> int:
+        """Where the structure is in memory that _receive.c works with."""
+        return ctypes.addressof(self._state)
+
+    @property
+    def next(self) -> int:
+        """Units of `expect` that were taken."""
+        return int(self._state.next)
 
     @property
     def asked(self) -> int:
@@ -146,7 +151,7 @@ class UnitReader:
         return float(self._state.source.waited_ns) / 1e9
 
     def failure(self, end: RowsEnd) -> OSError | None:
-        """Return what has ended the connection, if that is how `read` ended."""
+        """Return what has ended the connection, if that is how `UnitReader.read` ended."""
         return failure(end, self._state.source)
 
     def expect(self, asked: Sequence[int], unasked: range = range(0), frames: bytes = b"") -> None:
@@ -168,7 +173,7 @@ class UnitReader:
         self._kept.clear()
 
     def due(self) -> memoryview:
-        """Return the requests that are to be sent where `read` ended with ASK; counts them as sent."""
+        """Return the requests to send where `UnitReader.read` ended with ASK; counts them as sent."""
         state = self._state
         begin, end = state.asked - state.first, state.ask - state.first
         state.asked = state.ask
@@ -185,60 +190,6 @@ class UnitReader:
         # An answer with further pages has left a cursor open, of which a connection has few.
         self._state.here += flags == 0 and len(body) > 0 and body[-1] == 0
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of what the last `read` has taken."""
-        return int(self._state.nbytes)
-
-    def taken(self, first: int, end: int) -> NDArray[np.void]:
-        """Return units that were taken, with their `rows`, `mark` of the keys and `size` of the answer.
-
-        Args:
-            first: Number of the first one among those of `expect`.
-            end: Number of the one behind the last.
-        """
-        return self._table[first:end]
-
-    def read(self, units: int) -> tuple[RowsEnd, int]:
-        """Take units until there is something to do.
-
-        Args:
-            units: How many, at most.
-
-        Returns:
-            Why it ended, and how many were taken. With ASK, `due` is to be sent.
-        """
-        state, first = self._state, int(self._state.next)
-        state.stop = min(first + units, state.count)
-        state.enough = self.enough
-        state.source.socket, state.source.limit_ns = self.socket, int(self.limit_s * 1e9)
-        state.nbytes = 0
-        end = self._run()
-        if end is RowsEnd.OTHER:
-            if state.page_rows:
-                assert self._split is not None
-                self._builder.return_to(self._split)
-            state.page_bytes = state.page_rows = state.page_mark = 0
-        return end, int(state.next) - first
-
-    def _run(self) -> RowsEnd:
-        while True:
-            end = RowsEnd(self._read_units(ctypes.addressof(self._state)))
-            if end is RowsEnd.ROOM:
-                self._enlarge()
-            elif end is RowsEnd.FULL:
-                self._go_on()
-            else:
-                return end
-
-    def _go_on(self) -> None:
-        """Have the builder go on in other memory; remember where the page in it began."""
-        request = int(self._table["request"][self._state.next])
-        if self._split_request != request:
-            self._split = self._builder.before(self._state.page_rows)
-            self._split_request = request
-        self._builder.go_on()
-
     def received(self, receive: Callable[[memoryview], int]) -> None:
         """Receive bytes, by a function that puts some into memory and returns how many."""
         state = self._state
@@ -249,7 +200,7 @@ class UnitReader:
         """Give up all units, and what has come: answers with their request ids, and what follows them.
 
         Returns:
-            Views of memory that is used again by the next `read`.
+            Views of memory that is used again by the next `UnitReader.read`.
         """
         state = self._state
         units = self._table[state.next : state.asked]
@@ -264,7 +215,7 @@ class UnitReader:
         """Have bytes that were received before taken first; there are no others."""
         state = self._state
         while len(data) > state.room:
-            self._enlarge()
+            self.enlarge()
         self._block[: len(data)] = data
         state.begin, state.end = 0, len(data)
 
@@ -280,8 +231,8 @@ class UnitReader:
         begin = int(unit["at"]) - self._state.block - MIN_HEAD_BYTES
         return self._block[begin : begin + MIN_HEAD_BYTES + int(unit["size"])].data
 
-    def _enlarge(self) -> None:
-        """Double the blocks."""
+    def enlarge(self) -> None:
+        """Double the blocks, where `UnitReader.read` found no room."""
         state, old = self._state, self._block
         size = 2 * len(old)
         self._blocks = [self._pool.take(size), self._pool.take(size)]
@@ -296,3 +247,99 @@ class UnitReader:
         block, spare = self._blocks
         self._state.block, self._state.spare = address_of(block), address_of(spare)
         self._state.room = len(block)
+
+
+class UnitReader:
+    """Takes the rows of units in order, over all their connections.
+
+    Args:
+        builder: Takes the rows; its keys are dense.
+        answers: Those of each connection.
+
+    Attributes:
+        answers: Those of each connection.
+        link_of: Whose each unit is, as in `expect`.
+    """
+
+    def __init__(self, builder: BatchBuilder, answers: Sequence[UnitAnswers]) -> None:
+        self._builder = builder
+        self.answers = answers
+        functions = native()
+        assert functions is not None
+        self._read_units = functions.read_units
+        self._addresses = np.array([one.address for one in answers], np.int64)
+        self._state = _Turns(builder=builder.address, links=address_of(self._addresses))
+        self._state.rows = ctypes.addressof(functions.rows)
+        self.link_of = np.zeros(0, np.int32)
+        self._taken = np.zeros(0, _TAKEN)
+        # Where the page of a unit began that stands in more than one memory, and its number.
+        self._split: Position | None = None
+        self._split_unit = -1
+
+    def expect(self, link_of: NDArray[Any]) -> None:
+        """Begin with other units.
+
+        Args:
+            link_of: Whose each unit is: the number of its connection. Of each connection they are
+                the first ones that its `UnitAnswers` expect.
+        """
+        state = self._state
+        self.link_of = np.ascontiguousarray(link_of, np.int32)
+        self._taken = np.empty(len(link_of), _TAKEN)
+        state.link_of, state.taken = address_of(self.link_of), address_of(self._taken)
+        state.next, self._split_unit = 0, -1
+
+    @property
+    def next(self) -> int:
+        """Units of `expect` that were taken."""
+        return int(self._state.next)
+
+    @property
+    def link(self) -> int:
+        """The number of the connection that the last `read` ended at."""
+        return int(self._state.at)
+
+    def begin(self, stop: int, enough: int) -> None:
+        """Have `read` end at a unit, the number of which this is, or with so many bytes."""
+        self._state.stop, self._state.enough, self._state.nbytes = stop, enough, 0
+
+    def taken(self, first: int, end: int) -> NDArray[np.void]:
+        """Return units that were taken, with their `rows`, `mark` of the keys and `size` of the answer.
+
+        Args:
+            first: Number of the first one among those of `expect`.
+            end: Number of the one behind the last.
+        """
+        return self._taken[first:end]
+
+    def read(self) -> RowsEnd:
+        """Take units until there is something to do; returns what.
+
+        With ASK, `due` of the connection is to be sent; with BYTES, it is to have some by
+        `received`.
+        """
+        state = self._state
+        end = self._run()
+        if end is RowsEnd.OTHER:
+            if state.page_rows:
+                assert self._split is not None
+                self._builder.return_to(self._split)
+            state.page_bytes = state.page_rows = state.page_mark = 0
+        return end
+
+    def _run(self) -> RowsEnd:
+        while True:
+            end = RowsEnd(self._read_units(ctypes.addressof(self._state)))
+            if end is RowsEnd.ROOM:
+                self.answers[self.link].enlarge()
+            elif end is RowsEnd.FULL:
+                self._go_on()
+            else:
+                return end
+
+    def _go_on(self) -> None:
+        """Have the builder go on in other memory; remember where the page in it began."""
+        if self._split_unit != self.next:
+            self._split = self._builder.before(self._state.page_rows)
+            self._split_unit = self.next
+        self._builder.go_on()

@@ -179,23 +179,23 @@ def keys_of(batches):
 @pytest.mark.parametrize("share", [0.0, 0.05])
 def test_small_partitions_of_several_nodes_are_read_in_order(cluster, monkeypatch, share):
     """By one thread, from all nodes; also while some of its connections are lost, at any moment."""
-    lost, read, rng = [], UnitReader.read, random.Random(SEED)
+    lost, begin, rng = [], UnitReader.begin, random.Random(SEED)
     threads = []
 
-    def losing(self, units):
+    def losing(self, stop, enough):
         threads.append(threading.current_thread())
         if rng.random() < share and len(lost) < 12:
-            lost.append(self.socket)
-            sock = socket.fromfd(self.socket, socket.AF_INET, socket.SOCK_STREAM)
+            lost.append(rng.choice(self.answers).socket)
+            sock = socket.fromfd(lost[-1], socket.AF_INET, socket.SOCK_STREAM)
             with sock, contextlib.suppress(OSError):  # it may have been lost already
                 sock.shutdown(socket.SHUT_RDWR)
-        return read(self, units)
+        begin(self, min(stop, self.next + 20), enough)
 
     with connect(cluster.addresses) as client:
         rows = open_rows(SMALL, client=client, shard=(0, 1))
         parts = range(rows.reader.partition_count)
         alone = [i.batch.key.values for p in parts for i in rows.reader.batches([p]) if i.count]
-        monkeypatch.setattr(UnitReader, "read", losing)
+        monkeypatch.setattr(UnitReader, "begin", losing)
         before = {one.node: one.rows for one in snapshot().nodes}
         found = keys_of(rows.batches())
         delivered = [one.rows - before.get(one.node, 0) for one in snapshot().nodes]

@@ -184,15 +184,19 @@ def test_units_may_be_given_back_at_any_time(client, cache_name, most, share, mo
     load_dataset({"A": np.arange(rows)}, cache_name, client=client, partitions=256)
     expected = open_rows(cache_name, client=client, shard=(0, 1)).batches()
     expected = np.concatenate([batch["key"] for batch in expected])
-    rng, read, given = random.Random(most), UnitReader.read, []
+    rng, read, begin, given = random.Random(most), UnitReader.read, UnitReader.begin, []
 
-    def some(self, units):
+    def fewer(self, stop, enough):
+        begin(self, stop if share == 0 else min(stop, self.next + 20), enough)
+
+    def some(self):
         if rng.random() >= share:
-            return read(self, units if share == 0 else min(units, 20))
-        given.append(units)
-        return RowsEnd.OTHER, 0
+            return read(self)
+        given.append(self.next)
+        return RowsEnd.OTHER
 
     monkeypatch.setattr(small_units, "_MOST_UNITS", most)
+    monkeypatch.setattr(UnitReader, "begin", fewer)
     monkeypatch.setattr(UnitReader, "read", some)
     found = open_rows(cache_name, client=client, shard=(0, 1), on_node_loss="error").batches()
     np.testing.assert_array_equal(np.concatenate([batch["key"] for batch in found]), expected)

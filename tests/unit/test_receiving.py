@@ -29,7 +29,7 @@ from ignitetf.wire.page_reader import PageReader
 from ignitetf.wire.receiving import native
 from ignitetf.wire.rowends import RowsEnd
 from ignitetf.wire.schema import Batch, Column, Schema, field_for
-from ignitetf.wire.units import Depth, UnitReader
+from ignitetf.wire.units import Depth, UnitAnswers, UnitReader
 
 NAMES = ["IMAGE", "LABEL", "NAME", "WEIGHT"]
 SMALL = 1 << 16
@@ -229,35 +229,48 @@ def units_of(rng, count, most_rows=90):
     return schema, parts
 
 
-def read_all(reader, units, sock, own):
+def read_all(reader, answers, units, sock, own):
     """Read units until there is nothing more to do; returns the last end and what was taken."""
-    taken = []
+    first = reader.next
     while True:
-        end, count = reader.read(units - len(taken))
-        taken += reader.taken(len(taken), len(taken) + count).tolist()
+        reader.begin(first + units, 1 << 20)
+        end = reader.read()
         if end is RowsEnd.BYTES:
             assert not own
-            reader.received(lambda view: sock.recv_into(view))
+            answers.received(lambda view: sock.recv_into(view))
             continue
         if end is RowsEnd.ASK:
             assert not own
-            sock.sendall(reader.due())
+            sock.sendall(answers.due())
             continue
-        if end is RowsEnd.ENOUGH:
-            continue
-        return end, taken
+        if end is not RowsEnd.ENOUGH:
+            return end, reader.taken(first, reader.next).tolist()
 
 
 DEPTH = Depth(5, 9, 14)
 
 
-def reader_of(schema, registry, room, entries, sock, own, depth=DEPTH):
+def expecting(answers, reader, asked, unasked=range(0), frames=b""):
+    """Begin with the units of one connection."""
+    answers.expect(asked, unasked, frames)
+    reader.expect(np.zeros(len(asked) + len(unasked), np.int32))
+    reader.begin(len(asked) + len(unasked), 1 << 20)
+
+
+def builder_for(schema, registry, room, entries):
     builder = builder_of(schema, registry, room, page_of(entries))
     builder.learn(np.frombuffer(entries[0], np.uint8))
-    reader = UnitReader(builder, BufferPool(), SMALL, depth)
-    reader.socket = sock.fileno() if own else -1
-    reader.limit_s, reader.enough = 20.0, 1 << 20
-    return builder, reader
+    return builder
+
+
+def answers_over(sock, own, depth=DEPTH, links=1):
+    number = sock.fileno() if own else -1
+    return UnitAnswers(BufferPool(), SMALL, depth, links=links, socket=number, limit_s=20.0)
+
+
+def reader_of(schema, registry, room, entries, sock, own, depth=DEPTH):
+    builder, answers = builder_for(schema, registry, room, entries), answers_over(sock, own, depth)
+    return builder, answers, UnitReader(builder, [answers])
 
 
 @pytest.mark.parametrize("own", [True, False], ids=["own socket", "no socket"])
@@ -269,26 +282,80 @@ def test_answers_in_any_order_are_the_units_in_theirs(monkeypatch, sockets, own,
     rng = np.random.default_rng(seed)
     schema, parts = units_of(rng, 60)
     registry, entries = registry_of(schema), [entry for part in parts for entry in part]
-    builder, reader = reader_of(schema, registry, room, entries, sockets[0], own)
-    reader.expect(list(range(100, 160)))
+    builder, answers, reader = reader_of(schema, registry, room, entries, sockets[0], own)
+    expecting(answers, reader, list(range(100, 160)))
     order = list(range(60))
     random.Random(seed).shuffle(order) if seed else None
     stream = b"".join(answer(100 + n, only_page(parts[n])) for n in order)
     here = int(rng.integers(0, 2000))
-    reader.put_back(memoryview(stream[:here]))
+    answers.put_back(memoryview(stream[:here]))
     thread = dripping(sockets[1], stream[here:], rng)
-    end, taken = read_all(reader, 60, sockets[0], own)
+    end, taken = read_all(reader, answers, 60, sockets[0], own)
     thread.join()
     assert end is RowsEnd.END
     page = page_of(entries)
     expected = Decoder(schema, registry).decode(page)
     same(concat(list(builder.take())), expected)
-    assert [(unit[0], unit[4]) for unit in taken] == [(100 + n, len(parts[n])) for n in range(60)]
+    assert [unit[0] for unit in taken] == list(map(len, parts))
     first = 0
     for part, unit in zip(parts, taken, strict=True):
         keys = np.ascontiguousarray(expected.key.values[first : first + len(part)])
-        assert unit[5] == zlib.crc32(keys.tobytes())
+        assert unit[1] == zlib.crc32(keys.tobytes())
         first += len(part)
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own socket", "no socket"])
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("links", [2, 5])
+def test_units_of_several_connections_are_taken_in_the_order_of_all(own, seed, links):
+    rng = np.random.default_rng(seed)
+    schema, parts = units_of(rng, 60)
+    registry, entries = registry_of(schema), [entry for part in parts for entry in part]
+    builder = builder_for(schema, registry, 640, entries)
+    link_of = rng.integers(0, links, 60)
+    pairs = [socket.socketpair() for _ in range(links)]
+    answers = [answers_over(ours, own, links=links) for ours, _ in pairs]
+    reader, threads = UnitReader(builder, answers), []
+    for link, (_, theirs) in enumerate(pairs):
+        units = np.flatnonzero(link_of == link).tolist()
+        answers[link].expect(units)
+        stream = b"".join(answer(n, only_page(parts[n])) for n in rng.permutation(units).tolist())
+        threads.append(dripping(theirs, stream, np.random.default_rng([seed, link])))
+    reader.expect(link_of)
+    found = []
+    while reader.next < 60:
+        first = reader.next
+        reader.begin(60, 20_000)
+        while (end := reader.read()) is RowsEnd.BYTES:
+            answers[reader.link].received(pairs[reader.link][0].recv_into)
+        assert end in (RowsEnd.END, RowsEnd.ENOUGH)
+        found += reader.taken(first, reader.next)["rows"].tolist()
+    assert found == list(map(len, parts))
+    assert [one.next for one in answers] == np.bincount(link_of, minlength=links).tolist()
+    same(concat(list(builder.take())), Decoder(schema, registry).decode(page_of(entries)))
+    for thread, pair in zip(threads, pairs, strict=True):
+        thread.join()
+        pair[0].close(), pair[1].close()
+
+
+def test_the_connection_that_ended_is_known(sockets):
+    rng = np.random.default_rng(2)
+    schema, parts = units_of(rng, 4)
+    registry, entries = registry_of(schema), [entry for part in parts for entry in part]
+    others = socket.socketpair()
+    answers = [answers_over(sockets[0], True), answers_over(others[0], True)]
+    reader = UnitReader(builder_for(schema, registry, 640, entries), answers)
+    answers[0].expect([0, 1])
+    answers[1].expect([2, 3])
+    reader.expect(np.array([0, 1, 0, 1], np.int32))
+    sockets[1].sendall(answer(0, only_page(parts[0])) + answer(1, only_page(parts[2])))
+    others[1].sendall(answer(2, only_page(parts[1])))
+    others[1].close()
+    reader.begin(4, 1 << 20)
+    assert (reader.read(), reader.next, reader.link) == (RowsEnd.CLOSED, 3, 1)
+    assert isinstance(answers[1].failure(RowsEnd.CLOSED), ConnectionResetError)
+    assert [one.next for one in answers] == [2, 1]
+    others[0].close()
 
 
 SPECIAL = {
@@ -307,19 +374,19 @@ def test_what_is_no_only_page_is_given_back_whole(sockets, own, what):
     rng = np.random.default_rng(3)
     schema, parts = units_of(rng, 12)
     registry, entries = registry_of(schema), [entry for part in parts for entry in part]
-    builder, reader = reader_of(schema, registry, 640, entries, sockets[0], own)
-    reader.expect(list(range(12)))
-    answers = [answer(n, only_page(part)) for n, part in enumerate(parts)]
-    answers[5] = SPECIAL[what](5, parts[5])
-    stream = b"".join([*answers[:3], answers[8], *answers[3:7], answers[11], answers[9][:20]])
+    builder, answers, reader = reader_of(schema, registry, 640, entries, sockets[0], own)
+    expecting(answers, reader, list(range(12)))
+    frames = [answer(n, only_page(part)) for n, part in enumerate(parts)]
+    frames[5] = SPECIAL[what](5, parts[5])
+    stream = b"".join([*frames[:3], frames[8], *frames[3:7], frames[11], frames[9][:20]])
     sockets[1].sendall(stream)
-    end, taken = read_all(reader, 12, sockets[0], own)
+    end, taken = read_all(reader, answers, 12, sockets[0], own)
     assert end is RowsEnd.OTHER
-    assert [unit[0] for unit in taken] == list(range(5))
-    given, rest = reader.rest()
+    assert len(taken) == 5
+    given, rest = answers.rest()
     found = b"".join(struct.pack("<i", len(frame)) + bytes(frame) for _, frame in given)
     left = found + bytes(rest) + received_by_now(sockets[0])
-    remaining = b"".join([answers[8], *answers[5:7], answers[11], answers[9][:20]])
+    remaining = b"".join([frames[8], *frames[5:7], frames[11], frames[9][:20]])
     assert sorted(split(left)) == sorted(split(remaining))
     assert sum(map(len, builder.take())) == sum(map(len, parts[:5]))
 
@@ -346,18 +413,18 @@ def test_units_end_where_they_shall(sockets):
     rng = np.random.default_rng(4)
     schema, parts = units_of(rng, 40)
     registry, entries = registry_of(schema), [entry for part in parts for entry in part]
-    _builder, reader = reader_of(schema, registry, 640, entries, sockets[0], True)
-    reader.expect(list(range(40)))
+    _builder, answers, reader = reader_of(schema, registry, 640, entries, sockets[0], True)
+    expecting(answers, reader, list(range(40)))
     thread = dripping(
         sockets[1], b"".join(answer(n, only_page(p)) for n, p in enumerate(parts)), rng
     )
-    assert reader.read(7) == (RowsEnd.END, 7)
-    reader.enough = 1
+    reader.begin(7, 1 << 20)
+    assert (reader.read(), reader.next) == (RowsEnd.END, 7)
     for number in range(7, 12):
-        assert reader.read(40) == (RowsEnd.ENOUGH, 1)
-        assert reader.taken(number, number + 1)["request"].tolist() == [number]
-    reader.enough = 1 << 20
-    assert read_all(reader, 28, sockets[0], True)[0] is RowsEnd.END
+        reader.begin(40, 1)
+        assert (reader.read(), reader.next) == (RowsEnd.ENOUGH, number + 1)
+        assert reader.taken(number, number + 1)["rows"].tolist() == [len(parts[number])]
+    assert read_all(reader, answers, 28, sockets[0], True)[0] is RowsEnd.END
     thread.join()
 
 
@@ -409,18 +476,25 @@ def test_units_are_asked_for_once_in_order_and_as_many_as_allowed(sockets, own, 
     rng = np.random.default_rng(len(late) + asked)
     schema, parts = units_of(rng, 60)
     registry, entries = registry_of(schema), [entry for part in parts for entry in part]
-    builder, reader = reader_of(schema, registry, 640, entries, sockets[0], own, depth)
+    builder, answers, reader = reader_of(schema, registry, 640, entries, sockets[0], own, depth)
     frames = [struct.pack("<q", 100 + n) + bytes(REQUEST_BYTES - 8) for n in range(60)]
     sockets[0].sendall(b"".join(frames[:asked]))
-    reader.expect(list(range(100, 100 + asked)), range(100 + asked, 160), b"".join(frames[asked:]))
-    answers = {100 + n: answer(100 + n, only_page(part)) for n, part in enumerate(parts)}
-    node = Answering(sockets[1], answers, rng, {100 + n for n in late})
+    expecting(
+        answers,
+        reader,
+        list(range(100, 100 + asked)),
+        range(100 + asked, 160),
+        b"".join(frames[asked:]),
+    )
+    given = {100 + n: answer(100 + n, only_page(part)) for n, part in enumerate(parts)}
+    node = Answering(sockets[1], given, rng, {100 + n for n in late})
     node.start()
-    end, taken = read_all(reader, 60, sockets[0], own)
+    end, taken = read_all(reader, answers, 60, sockets[0], own)
     node.join(20)
     assert not node.is_alive()
     assert end is RowsEnd.END
-    assert node.seen == [unit[0] for unit in taken] == list(range(100, 160))
+    assert node.seen == list(range(100, 160))
+    assert [unit[0] for unit in taken] == list(map(len, parts))
     assert node.unanswered <= max(depth.pipelined, asked)
     assert node.held <= max(depth.held, asked)
     same(concat(list(builder.take())), Decoder(schema, registry).decode(page_of(entries)))
@@ -431,23 +505,25 @@ def test_a_late_unit_leaves_the_node_with_work(sockets):
     rng = np.random.default_rng(8)
     schema, parts = units_of(rng, 60)
     registry, entries = registry_of(schema), [entry for part in parts for entry in part]
-    _, reader = reader_of(schema, registry, 640, entries, sockets[0], False, Depth(5, 9, 30))
+    _, answers, reader = reader_of(
+        schema, registry, 640, entries, sockets[0], False, Depth(5, 9, 30)
+    )
     frames = b"".join(struct.pack("<q", n) for n in range(60))
-    reader.expect([], range(60), frames)
+    expecting(answers, reader, [], range(60), frames)
     seen = 0
     while seen < 30:
-        end, taken = reader.read(60)
-        assert not taken
+        end = reader.read()
+        assert not reader.next
         if end is RowsEnd.BYTES:  # all but the first one are answered
-            assert reader.asked > seen
-            for n in range(max(1, seen), reader.asked):
+            assert answers.asked > seen
+            for n in range(max(1, seen), answers.asked):
                 sockets[1].sendall(answer(n, only_page(parts[n])))
-            seen = reader.asked
-            reader.received(sockets[0].recv_into)
+            seen = answers.asked
+            answers.received(sockets[0].recv_into)
         else:
             assert end is RowsEnd.ASK
-            assert len(reader.due()) % 8 == 0
-    assert reader.asked == 30
+            assert len(answers.due()) % 8 == 0
+    assert answers.asked == 30
 
 
 @pytest.mark.parametrize("what", [None, *SPECIAL])
@@ -455,24 +531,24 @@ def test_answers_that_came_before_are_taken_and_given_back_whole(sockets, what):
     rng = np.random.default_rng(10)
     schema, parts = units_of(rng, 6)
     registry, entries = registry_of(schema), [entry for part in parts for entry in part]
-    builder, reader = reader_of(schema, registry, 640, entries, sockets[0], True)
-    answers = [answer(n, only_page(part)) for n, part in enumerate(parts)]
+    builder, answers, reader = reader_of(schema, registry, 640, entries, sockets[0], True)
+    frames = [answer(n, only_page(part)) for n, part in enumerate(parts)]
     if what is not None:
-        answers[2] = SPECIAL[what](2, parts[2])
-    reader.expect(list(range(6)))
+        frames[2] = SPECIAL[what](2, parts[2])
+    expecting(answers, reader, list(range(6)))
     for n in (1, 2, 4):
-        reader.give(n, memoryview(answers[n])[4:])
-    sockets[1].sendall(b"".join(answers[n] for n in (3, 0, 5)))
-    end, taken = read_all(reader, 6, sockets[0], True)
+        answers.give(n, memoryview(frames[n])[4:])
+    sockets[1].sendall(b"".join(frames[n] for n in (3, 0, 5)))
+    end, taken = read_all(reader, answers, 6, sockets[0], True)
     count = 6 if what is None else 2
     assert end is (RowsEnd.END if what is None else RowsEnd.OTHER)
-    assert [unit[0] for unit in taken] == list(range(count))
+    assert len(taken) == count
     assert sum(map(len, builder.take())) == sum(map(len, parts[:count]))
-    given, rest = reader.rest()
+    given, rest = answers.rest()
     found = {n: bytes(frame) for n, frame in given}
     left = split(bytes(rest) + received_by_now(sockets[0]))
-    assert all(found[n] == answers[n][4:] for n in found)
-    assert sorted([*found, *(answers.index(one) for one in left)]) == list(range(count, 6))
+    assert all(found[n] == frames[n][4:] for n in found)
+    assert sorted([*found, *(frames.index(one) for one in left)]) == list(range(count, 6))
 
 
 def test_cursors_that_are_open_count_as_unanswered(sockets):
@@ -480,19 +556,21 @@ def test_cursors_that_are_open_count_as_unanswered(sockets):
     rng = np.random.default_rng(9)
     schema, parts = units_of(rng, 60)
     registry, entries = registry_of(schema), [entry for part in parts for entry in part]
-    _, reader = reader_of(schema, registry, 640, entries, sockets[0], False, Depth(5, 9, 30))
-    reader.expect([], range(60), b"".join(struct.pack("<q", n) for n in range(60)))
-    assert reader.read(60)[0] is RowsEnd.ASK
-    assert len(reader.due()) == 9 * 8
+    _, answers, reader = reader_of(
+        schema, registry, 640, entries, sockets[0], False, Depth(5, 9, 30)
+    )
+    expecting(answers, reader, [], range(60), b"".join(struct.pack("<q", n) for n in range(60)))
+    assert reader.read() is RowsEnd.ASK
+    assert len(answers.due()) == 9 * 8
     for n in range(1, 9):
         sockets[1].sendall(answer(n, only_page(parts[n], more=1)))
-    while (end := reader.read(60)[0]) is RowsEnd.BYTES and reader.asked == 9:
+    while (end := reader.read()) is RowsEnd.BYTES and answers.asked == 9:
         sockets[0].settimeout(0.2)
         try:
-            reader.received(sockets[0].recv_into)
+            answers.received(sockets[0].recv_into)
         except TimeoutError:
             break
-    assert (end, reader.asked) == (RowsEnd.BYTES, 9)
+    assert (end, answers.asked) == (RowsEnd.BYTES, 9)
 
 
 def test_an_answer_that_nobody_waits_for_is_told(sockets):
@@ -500,10 +578,10 @@ def test_an_answer_that_nobody_waits_for_is_told(sockets):
     schema, parts = units_of(rng, 4)
     registry, entries = registry_of(schema), [entry for part in parts for entry in part]
     for request in (9, 0):  # unknown, and twice
-        _, reader = reader_of(schema, registry, 640, entries, sockets[0], True)
-        reader.expect(list(range(4)))
+        _, answers, reader = reader_of(schema, registry, 640, entries, sockets[0], True)
+        expecting(answers, reader, list(range(4)))
         sockets[1].sendall(answer(0, only_page(parts[0])) + answer(request, only_page(parts[0])))
-        end, taken = read_all(reader, 4, sockets[0], True)
+        end, taken = read_all(reader, answers, 4, sockets[0], True)
         assert (end, len(taken)) == (RowsEnd.UNKNOWN, 1)
 
 
@@ -512,13 +590,13 @@ def test_units_without_entries_are_taken_too(sockets):
     schema, parts = units_of(rng, 4)
     parts[0], parts[2] = [], []
     registry, entries = registry_of(schema), [entry for part in parts for entry in part]
-    builder, reader = reader_of(schema, registry, 640, entries, sockets[0], True)
-    reader.expect(list(range(4)))
+    builder, answers, reader = reader_of(schema, registry, 640, entries, sockets[0], True)
+    expecting(answers, reader, list(range(4)))
     for n in (1, 0, 3, 2):
         sockets[1].sendall(answer(n, only_page(parts[n])))
-    end, taken = read_all(reader, 4, sockets[0], True)
-    assert (end, [unit[4] for unit in taken]) == (RowsEnd.END, list(map(len, parts)))
-    assert taken[0][5] == taken[2][5] == zlib.crc32(b"")
+    end, taken = read_all(reader, answers, 4, sockets[0], True)
+    assert (end, [unit[0] for unit in taken]) == (RowsEnd.END, list(map(len, parts)))
+    assert taken[0][1] == taken[2][1] == zlib.crc32(b"")
     assert sum(map(len, builder.take())) == len(entries)
 
 
@@ -526,13 +604,13 @@ def test_a_large_answer_is_left_on_the_connection(sockets):
     rng = np.random.default_rng(6)
     schema, parts = units_of(rng, 4)
     registry, entries = registry_of(schema), [entry for part in parts for entry in part]
-    _, reader = reader_of(schema, registry, 640, entries, sockets[0], True)
-    reader.expect(list(range(4)))
+    _, answers, reader = reader_of(schema, registry, 640, entries, sockets[0], True)
+    expecting(answers, reader, list(range(4)))
     large = answer(1, bytes(SMALL))
     sockets[1].sendall(answer(0, only_page(parts[0])) + large)
-    end, taken = read_all(reader, 4, sockets[0], True)
+    end, taken = read_all(reader, answers, 4, sockets[0], True)
     assert (end, len(taken)) == (RowsEnd.LARGE, 1)
-    assert bytes(reader.rest()[1]) + received_by_now(sockets[0]) == large
+    assert bytes(answers.rest()[1]) + received_by_now(sockets[0]) == large
 
 
 LARGE = {
