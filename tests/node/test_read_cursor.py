@@ -1,6 +1,7 @@
 """Pages of any size: the next is asked for while one is on its way, also where there is none."""
 
 import random
+import uuid
 from dataclasses import replace
 
 import numpy as np
@@ -177,9 +178,13 @@ def test_a_node_that_allows_fewer_cursors_is_asked_for_less(client, cache_name, 
     assert all("Too many open cursors" in str(error) for error in told) and told
 
 
+@pytest.mark.parametrize("links", [1, 3])
 @pytest.mark.parametrize(("most", "share"), [(4096, 0.3), (5, 0.0), (5, 0.3), (1, 0.0), (300, 1.0)])
-def test_units_may_be_given_back_at_any_time(client, cache_name, most, share, monkeypatch):
-    """So that they are read by themselves, and the next ones in the loop in C again."""
+def test_units_may_be_given_back_at_any_time(client, cache_name, most, share, links, monkeypatch):
+    """So that they are read by themselves, and the next ones in the loop in C again.
+
+    Several connections lead to the same node here.
+    """
     rows = 256 * 12
     load_dataset({"A": np.arange(rows)}, cache_name, client=client, partitions=256)
     expected = open_rows(cache_name, client=client, shard=(0, 1)).batches()
@@ -195,6 +200,8 @@ def test_units_may_be_given_back_at_any_time(client, cache_name, most, share, mo
         given.append(self.next)
         return RowsEnd.OTHER
 
+    owners = {p: uuid.UUID(int=p * 7 % links) for p in range(256)} if links > 1 else {}
+    monkeypatch.setattr("ignitetf.read.scan.owners_of", lambda *args: owners)
     monkeypatch.setattr(small_units, "_MOST_UNITS", most)
     monkeypatch.setattr(UnitReader, "begin", fewer)
     monkeypatch.setattr(UnitReader, "read", some)
