@@ -239,7 +239,7 @@ class ScanThread(threading.Thread):
             self._small = SmallUnits(
                 self._links, query.shared(len(self._links)), collector, self.times
             )
-        count, goes_on = self._small.take(query.run_bytes // RUN_SHARE)
+        count, goes_on = self._small.take(query.run_bytes, _HELD_S)
         for _ in range(count):
             self._units.popleft()
         if count:

@@ -136,11 +136,12 @@ class SmallUnits:
         self._units = np.zeros((0, 2), np.int64)
         self._most = _MOST_UNITS
 
-    def take(self, enough: int) -> tuple[int, bool]:
+    def take(self, enough: int, held_s: float) -> tuple[int, bool]:
         """Collect the next units.
 
         Args:
             enough: Return when so many bytes have been collected.
+            held_s: After so many seconds, return those that are here rather than waiting for more.
 
         Returns:
             How many were collected; and False if the next one has to be read by itself, after
@@ -159,7 +160,7 @@ class SmallUnits:
         first = reader.next
         unit = int(self._units[first, 0])
         stop = first + min(len(self._units) - first, self._collector.ends.next(unit) + 1 - unit)
-        reader.begin(stop, enough)
+        reader.begin(stop, enough, held_s)
         begin, waited = time.monotonic(), self._waited_s()
         end = self._read()
         for number in set(reader.link_of[first : reader.next + 1].tolist()):

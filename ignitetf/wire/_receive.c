@@ -41,7 +41,7 @@ static uint32_t crc32(uint32_t crc, const uint8_t *data, int64_t size) {
 enum {
   END = 4,      /* the units up to `stop` are done */
   ASK = 5,      /* requests are to be sent, up to `ask` */
-  ENOUGH = 6,   /* so many bytes were taken */
+  ENOUGH = 6,   /* so many bytes were taken, or some for so long */
   BYTES = 7,    /* there is no socket to receive from */
   LARGE = 8,    /* the next answer is not a small one, or damaged */
   ROOM = 9,     /* the memory is too small for a row, or for the answers that wait */
@@ -248,6 +248,7 @@ typedef struct {
   Taken *taken;
   int64_t next, stop, at;  /* the next unit; the one to stop at; the connection that it ended at */
   int64_t nbytes, enough;  /* taken; ENOUGH from so many on */
+  int64_t since, held_ns;  /* when it began, or 0; ENOUGH rather than waiting, so long after it */
   /* Of a page that is taken in several steps: bytes, rows, and the checksum of the keys. */
   int64_t page_bytes, page_rows, page_mark;
 } Turns;
@@ -429,10 +430,12 @@ static int await_next(Units *units) {
  * FULL: go on with other columns. OTHER: the next unit is to be read by itself; `page_rows` of it
  * are in columns that were full. */
 EXPORT int read_units(Turns *turns) {
+  if (!turns->since) turns->since = now_ns();
   while (turns->next < turns->stop) {
     turns->at = turns->link_of[turns->next];
     Units *units = turns->links[turns->at];
     Unit *unit = units->units + units->next;
+    if (!unit->at && turns->nbytes && now_ns() - turns->since >= turns->held_ns) return ENOUGH;
     int found = unit->at ? DONE : await_next(units);
     if (found == DONE) found = take_unit(turns, unit);
     if (found != DONE) return found;

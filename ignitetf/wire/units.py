@@ -83,6 +83,8 @@ class _Turns(ctypes.Structure):
         ("at", ctypes.c_int64),
         ("nbytes", ctypes.c_int64),
         ("enough", ctypes.c_int64),
+        ("since", ctypes.c_int64),
+        ("held_ns", ctypes.c_int64),
         ("page_bytes", ctypes.c_int64),
         ("page_rows", ctypes.c_int64),
         ("page_mark", ctypes.c_int64),
@@ -299,9 +301,17 @@ class UnitReader:
         """The number of the connection that the last `read` ended at."""
         return int(self._state.at)
 
-    def begin(self, stop: int, enough: int) -> None:
-        """Have `read` end at a unit, the number of which this is, or with so many bytes."""
-        self._state.stop, self._state.enough, self._state.nbytes = stop, enough, 0
+    def begin(self, stop: int, enough: int, held_s: float) -> None:
+        """Say how far `read` goes.
+
+        Args:
+            stop: Number of the unit to end at.
+            enough: It ends when it has taken so many bytes.
+            held_s: So many seconds from its beginning on, it ends rather than waiting for more.
+        """
+        state = self._state
+        state.stop, state.enough, state.nbytes = stop, enough, 0
+        state.since, state.held_ns = 0, int(held_s * 1e9)
 
     def taken(self, first: int, end: int) -> NDArray[np.void]:
         """Return units that were taken, with their `rows`, `mark` of the keys and `size` of the answer.

@@ -182,14 +182,14 @@ def test_small_partitions_of_several_nodes_are_read_in_order(cluster, monkeypatc
     lost, begin, rng = [], UnitReader.begin, random.Random(SEED)
     threads = []
 
-    def losing(self, stop, enough):
+    def losing(self, stop, *limits):
         threads.append(threading.current_thread())
         if rng.random() < share and len(lost) < 12:
             lost.append(rng.choice(self.answers).socket)
             sock = socket.fromfd(lost[-1], socket.AF_INET, socket.SOCK_STREAM)
             with sock, contextlib.suppress(OSError):  # it may have been lost already
                 sock.shutdown(socket.SHUT_RDWR)
-        begin(self, min(stop, self.next + 20), enough)
+        begin(self, min(stop, self.next + 20), *limits)
 
     with connect(cluster.addresses) as client:
         rows = open_rows(SMALL, client=client, shard=(0, 1))

@@ -191,8 +191,8 @@ def test_units_may_be_given_back_at_any_time(client, cache_name, most, share, li
     expected = np.concatenate([batch["key"] for batch in expected])
     rng, read, begin, given = random.Random(most), UnitReader.read, UnitReader.begin, []
 
-    def fewer(self, stop, enough):
-        begin(self, stop if share == 0 else min(stop, self.next + 20), enough)
+    def fewer(self, stop, *limits):
+        begin(self, stop if share == 0 else min(stop, self.next + 20), *limits)
 
     def some(self):
         if rng.random() >= share:

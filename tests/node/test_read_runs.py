@@ -17,7 +17,6 @@ from ignitetf.read.options import PAGE_BYTES, ReadOptions
 from ignitetf.read.reader import CacheReader
 from ignitetf.read.rows import open_rows
 from ignitetf.read.scan import scan_portions, scan_units
-from ignitetf.read.scan_thread import RUN_SHARE
 from ignitetf.read.small_units import SmallUnits
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.builder import BatchBuilder
@@ -228,7 +227,7 @@ def test_rows_are_handed_over_long_before_the_last(client, cache_name, monkeypat
     found = concat([i.batch for i in reader.batches(range(256), ()) if i.batch is not None])
     assert np.array_equal(np.sort(found.key.values), np.arange(20_000))
     most = max(count for count, _ in taken)
-    assert most * reader.unit_bytes < 1.1 * PAGE_BYTES // RUN_SHARE
+    assert most * reader.unit_bytes < 1.1 * PAGE_BYTES
 
 
 @pytest.mark.parametrize("links", [2, 3, 40, 200])

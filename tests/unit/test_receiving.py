@@ -233,7 +233,7 @@ def read_all(reader, answers, units, sock, own):
     """Read units until there is nothing more to do; returns the last end and what was taken."""
     first = reader.next
     while True:
-        reader.begin(first + units, 1 << 20)
+        reader.begin(first + units, 1 << 20, 20.0)
         end = reader.read()
         if end is RowsEnd.BYTES:
             assert not own
@@ -254,7 +254,7 @@ def expecting(answers, reader, asked, unasked=range(0), frames=b""):
     """Begin with the units of one connection."""
     answers.expect(asked, unasked, frames)
     reader.expect(np.zeros(len(asked) + len(unasked), np.int32))
-    reader.begin(len(asked) + len(unasked), 1 << 20)
+    reader.begin(len(asked) + len(unasked), 1 << 20, 20.0)
 
 
 def builder_for(schema, registry, room, entries):
@@ -325,7 +325,7 @@ def test_units_of_several_connections_are_taken_in_the_order_of_all(own, seed, l
     found = []
     while reader.next < 60:
         first = reader.next
-        reader.begin(60, 20_000)
+        reader.begin(60, 20_000, 20.0)
         while (end := reader.read()) is RowsEnd.BYTES:
             answers[reader.link].received(pairs[reader.link][0].recv_into)
         assert end in (RowsEnd.END, RowsEnd.ENOUGH)
@@ -351,7 +351,7 @@ def test_the_connection_that_ended_is_known(sockets):
     sockets[1].sendall(answer(0, only_page(parts[0])) + answer(1, only_page(parts[2])))
     others[1].sendall(answer(2, only_page(parts[1])))
     others[1].close()
-    reader.begin(4, 1 << 20)
+    reader.begin(4, 1 << 20, 20.0)
     assert (reader.read(), reader.next, reader.link) == (RowsEnd.CLOSED, 3, 1)
     assert isinstance(answers[1].failure(RowsEnd.CLOSED), ConnectionResetError)
     assert [one.next for one in answers] == [2, 1]
@@ -418,14 +418,29 @@ def test_units_end_where_they_shall(sockets):
     thread = dripping(
         sockets[1], b"".join(answer(n, only_page(p)) for n, p in enumerate(parts)), rng
     )
-    reader.begin(7, 1 << 20)
+    reader.begin(7, 1 << 20, 20.0)
     assert (reader.read(), reader.next) == (RowsEnd.END, 7)
     for number in range(7, 12):
-        reader.begin(40, 1)
+        reader.begin(40, 1, 20.0)
         assert (reader.read(), reader.next) == (RowsEnd.ENOUGH, number + 1)
         assert reader.taken(number, number + 1)["rows"].tolist() == [len(parts[number])]
     assert read_all(reader, answers, 28, sockets[0], True)[0] is RowsEnd.END
     thread.join()
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own socket", "no socket"])
+def test_units_that_are_here_are_not_held_back_for_long(sockets, own):
+    rng = np.random.default_rng(4)
+    schema, parts = units_of(rng, 4)
+    registry, entries = registry_of(schema), [entry for part in parts for entry in part]
+    _, answers, reader = reader_of(schema, registry, 640, entries, sockets[0], own)
+    expecting(answers, reader, list(range(4)))
+    for number, part in enumerate(parts):
+        sockets[1].sendall(answer(number, only_page(part)))
+        reader.begin(4, 1 << 20, 0.0)
+        while (end := reader.read()) is RowsEnd.BYTES:
+            answers.received(sockets[0].recv_into)
+        assert (end, reader.next) == (RowsEnd.END if number == 3 else RowsEnd.ENOUGH, number + 1)
 
 
 class Answering(threading.Thread):
