@@ -263,9 +263,9 @@ def builder_for(schema, registry, room, entries):
     return builder
 
 
-def answers_over(sock, own, depth=DEPTH, links=1):
+def answers_over(sock, own, depth=DEPTH, links=1, limit_s=20.0):
     number = sock.fileno() if own else -1
-    return UnitAnswers(BufferPool(), SMALL, depth, links=links, socket=number, limit_s=20.0)
+    return UnitAnswers(BufferPool(), SMALL, depth, links=links, socket=number, limit_s=limit_s)
 
 
 def reader_of(schema, registry, room, entries, sock, own, depth=DEPTH):
@@ -356,6 +356,40 @@ def test_the_connection_that_ended_is_known(sockets):
     assert isinstance(answers[1].failure(RowsEnd.CLOSED), ConnectionResetError)
     assert [one.next for one in answers] == [2, 1]
     others[0].close()
+
+
+def test_a_connection_that_is_silent_or_trickles_ends_with_a_timeout(sockets):
+    """Whatever the others have sent meanwhile."""
+    rng = np.random.default_rng(2)
+    schema, parts = units_of(rng, 3)
+    registry, entries = registry_of(schema), [entry for part in parts for entry in part]
+    others, stop = socket.socketpair(), threading.Event()
+    others[0].setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", 0, 200_000))
+    late = answer(2, only_page(parts[1]))
+
+    def trickle():
+        for byte in late:
+            if stop.wait(0.02):
+                return
+            others[1].send(bytes([byte]))
+
+    for sends in (False, True):
+        sockets[1].sendall(answer(0, only_page(parts[0])) + answer(1, only_page(parts[2])))
+        answers = [answers_over(sockets[0], True), answers_over(others[0], True, limit_s=0.2)]
+        reader = UnitReader(builder_for(schema, registry, 640, entries), answers)
+        answers[0].expect([0, 1])
+        answers[1].expect([2])
+        reader.expect(np.array([0, 1, 0], np.int32))
+        reader.begin(3, 1 << 20, 20.0)
+        thread = threading.Thread(target=trickle, daemon=True)
+        if sends:
+            thread.start()
+        assert (reader.read(), reader.next, reader.link) == (RowsEnd.FAILED, 1, 1)
+        assert isinstance(answers[1].failure(RowsEnd.FAILED), TimeoutError)
+        stop.set()
+    thread.join()
+    for sock in others:
+        sock.close()
 
 
 SPECIAL = {
