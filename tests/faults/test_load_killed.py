@@ -93,7 +93,8 @@ with connect(sys.argv[1]) as client:
 def connected(node):
     """A client of a node that is alive, if slow: it clears up what a killed loader had under way.
 
-    For 10 s it may have no thread for a handshake, which it then ends itself.
+    For 10 s it may have no thread for a handshake, which it then ends itself; on a busy machine an
+    answer waits behind all that for longer than a request may.
     """
     from ignitetf.errors import ConnectError
     from ignitetf.net.client import connect
@@ -101,7 +102,8 @@ def connected(node):
     deadline = time.monotonic() + 30
     while True:
         try:
-            return connect(node.address, connect_timeout_s=max(1, deadline - time.monotonic()))
+            wait_s = max(1, deadline - time.monotonic())
+            return connect(node.address, connect_timeout_s=wait_s, request_timeout_s=90)
         except ConnectError:
             assert node.status().state not in ("crashed", "stopped")
             if time.monotonic() > deadline:
