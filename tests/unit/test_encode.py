@@ -643,3 +643,19 @@ def test_uuid_and_decimal_are_written_as_java_does():
     )
     # Scale 2 as written (Java keeps trailing zeros), 1280 = 0x0500 with the sign on top.
     assert bytes(page.data)[9:] == b"\x1e" + b"\x02\0\0\0" + b"\x02\0\0\0" + b"\x85\x00"
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(1, 30_000), st.integers(1, 1 << 20), st.booleans())
+def test_the_requests_of_a_page_are_its_entries(count, most_bytes, texts):
+    """In order, and none has more bytes or entries than a node takes well at a time."""
+    fields = (
+        Field("A", TypeCode.STRING if texts else TypeCode.LONG, BYTES if texts else KEY.dtype),
+    )
+    values = Column.from_bytes([b"x" * (i % 37) for i in range(count)]) if texts else None
+    column = values or Column(np.arange(count))
+    page = encode_entries(Schema("T", KEY, fields), Batch(Column(np.arange(count)), {"A": column}))
+    found = [(n, b"".join(views)) for n, views in page.pieces(most_bytes)]
+    assert b"".join(data for _, data in found) == b"".join(page.entries(0, count))
+    assert sum(n for n, _ in found) == count
+    assert all(n <= 8192 and (len(data) <= most_bytes or n == 1) for n, data in found)
