@@ -56,8 +56,8 @@ _HEADER: Final = np.dtype(
 )
 # Types whose objects, or the objects inside them, contain the id of a binary type.
 BY_TYPE_NAME: Final = frozenset({Family.ENUM, Family.LIST, Family.MAP, Family.OBJECT})
-# Entries of a request. A node makes objects of some kilobyte for each; with 60,000 of them, as fit
-# in 4 MB, in each of eight requests it spent half of its time on its heap, and seconds standing still.
+# Entries of a request, for each of which a node makes a good many objects. With 60,000, as fit in
+# 4 MB, in each of several requests it spent a third of its time on its heap, or stood still.
 _MOST_ENTRIES: Final = 8192
 _HASH_AT: Final = 8
 _HEADER_BYTES: Final = _HEADER.itemsize
