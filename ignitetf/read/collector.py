@@ -24,12 +24,13 @@ from ignitetf.read.cursor import Receive, Taker
 from ignitetf.read.error_context import RowPlaces
 from ignitetf.read.page_decoder import Decoded, PageDecoder
 from ignitetf.read.page_query import Ends
+from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.builder import BatchBuilder, Position
 from ignitetf.wire.frames import Page
 from ignitetf.wire.objects import Bytes
 from ignitetf.wire.page_reader import Arrival, PageReader
 from ignitetf.wire.schema import Batch
-from ignitetf.wire.units import Depth, UnitAnswers, UnitReader
+from ignitetf.wire.units import UnitAnswers, UnitReader
 
 __all__ = ["Collector", "PagePlace", "PageRecord", "Portion", "UnitsRecord"]
 
@@ -259,12 +260,10 @@ class Collector:
             self._builder is not None and self._builder.has_dense_keys and not self._decoder.filters
         )
 
-    def unit_answers(
-        self, most_bytes: int, depth: Depth, *, links: int, socket: int, limit_s: float
-    ) -> UnitAnswers:
-        """Return what receives small units over one connection; see `UnitAnswers`."""
-        pool = self._decoder.pool
-        return UnitAnswers(pool, most_bytes, depth, links=links, socket=socket, limit_s=limit_s)
+    @property
+    def pool(self) -> BufferPool:
+        """Where this collector's thread takes memory from."""
+        return self._decoder.pool
 
     def unit_reader(self, answers: Sequence[UnitAnswers]) -> UnitReader:
         """Return what takes small units into the memory of this collector; see `UnitReader`."""

@@ -7,8 +7,8 @@ order. Each reader is a thread with one connection that receives, and takes rows
 consumer up to a limit in bytes. Of several readers, each takes about a page of units in turn; those
 of a single small page are taken apart by the consumer, since they go into the same batches, unless
 the reader holds rows that go before them. Such small units of several nodes are all read by one
-thread with a connection to each node, where rows can be taken apart in C. The consumer takes the units strictly in the given
-order, so the number of readers never affects the output.
+thread with a connection to each node, where rows can be taken apart in C. The consumer takes the
+units strictly in the given order, so the number of readers never affects the output.
 
 When a connection or node is lost, the unit is read again from its first page on another node. Pages
 that were delivered before are marked as replays, for the consumer to compare and drop. A partition
@@ -245,7 +245,7 @@ class _Scan:
     def _is_one_for_each_node(
         self, assigned: Sequence[Sequence[int]], owners: Mapping[int, uuid.UUID]
     ) -> bool:
-        """Whether units are small, of several nodes, and no two readers have those of the same node."""
+        """Whether units are small, and of several nodes, each of which one reader has alone."""
         if len(assigned) < 2 or not self.query.has_small_units:
             return False
         nodes = {owners.get(self._partitions[units[0]]) for units in assigned}

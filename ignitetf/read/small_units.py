@@ -25,7 +25,7 @@ from ignitetf.read.page_query import Query
 from ignitetf.read.page_requests import PageRequests
 from ignitetf.wire.frames import request_frames
 from ignitetf.wire.rowends import RowsEnd
-from ignitetf.wire.units import Depth
+from ignitetf.wire.units import Depth, UnitAnswers
 
 __all__ = ["Link", "SmallUnits"]
 
@@ -61,7 +61,8 @@ class _LinkUnits:
         self._requests = link.requests
         self.source = link.source
         self.channel = channel = link.requests.channel
-        self.answers = collector.unit_answers(
+        self.answers = UnitAnswers(
+            collector.pool,
             _MOST_BYTES,
             depth,
             links=links,

@@ -117,8 +117,8 @@ class UnitAnswers:
         most_bytes: int,
         depth: Depth,
         *,
-        links: int = 1,
-        socket: int = -1,
+        links: int,
+        socket: int,
         limit_s: float,
     ) -> None:
         self._pool = pool
@@ -282,8 +282,8 @@ class UnitReader:
         """Begin with other units.
 
         Args:
-            link_of: Whose each unit is: the number of its connection. Of each connection they are
-                the first ones that its `UnitAnswers` expect.
+            link_of: Whose each unit is, integers `[n]`: the numbers of connections. Of each connection
+                they are the first ones that its `UnitAnswers` expect.
         """
         state = self._state
         self.link_of = np.ascontiguousarray(link_of, np.int32)
@@ -314,11 +314,15 @@ class UnitReader:
         state.since, state.held_ns = 0, int(held_s * 1e9)
 
     def taken(self, first: int, end: int) -> NDArray[np.void]:
-        """Return units that were taken, with their `rows`, `mark` of the keys and `size` of the answer.
+        """Return what is known of units that were taken.
 
         Args:
             first: Number of the first one among those of `expect`.
             end: Number of the one behind the last.
+
+        Returns:
+            An array `[end - first]` of int64 fields: `rows`, the `mark` of their keys (a CRC-32), and
+            the `size` of the answer in bytes. A view; the next `expect` leaves it alone.
         """
         return self._taken[first:end]
 
