@@ -31,7 +31,9 @@ class RoundTrips:
 @contextlib.contextmanager
 def counted(monkeypatch):
     """Count those of all connections during the block."""
-    trips, send, receive = RoundTrips(), Channel.send, Channel.receive
+    trips = RoundTrips()
+    send, send_all, receive = Channel.send, Channel.send_all, Channel.receive
+    exchanged, next_answer = Channel.exchanged, Channel.next_answer
 
     def sending(self, op, *buffers):
         number = send(self, op, *buffers)
@@ -39,14 +41,37 @@ def counted(monkeypatch):
             trips.sent((self, number))
         return number
 
+    def sending_all(self, op, bodies):
+        numbers = send_all(self, op, bodies)
+        for number in numbers:
+            trips.sent((self, number))
+        return numbers
+
     def receiving(self, number, **options):
         answer = receive(self, number, **options)
         trips.received((self, number))
         return answer
 
+    def receiving_next(self, room, **options):
+        number = next_answer(self, room, **options)
+        trips.received((self, number))
+        return number
+
+    def telling(self, sent, answered):
+        """What went past the others, told afterwards."""
+        sent, answered = list(sent), list(answered)
+        for number in sent:
+            trips.sent((self, number))
+        for number in answered:
+            trips.received((self, number))
+        exchanged(self, sent, answered)
+
     with monkeypatch.context() as patch:
         patch.setattr(Channel, "send", sending)
+        patch.setattr(Channel, "send_all", sending_all)
         patch.setattr(Channel, "receive", receiving)
+        patch.setattr(Channel, "next_answer", receiving_next)
+        patch.setattr(Channel, "exchanged", telling)
         yield trips
 
 
