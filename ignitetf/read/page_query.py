@@ -30,9 +30,10 @@ __all__ = [
 
 # Of the 128 cursors that a connection may have; each is closed by the last page of its unit.
 _MAX_PIPELINED: Final = 120
-_MANY_UNITS: Final = 8
-# At most so many of other units, whose cursors stay open until their last page was requested.
-FEW_UNITS: Final = _MANY_UNITS - 1
+# Units of which a page has so many are small.
+_MANY_UNITS: Final = 4
+# Where there are many connections, each asks for so many small units, if one alone would.
+_LEAST_SHARED: Final = 8
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Query:
         page_rows: Entries of every page but the last of a unit.
         pipelined: Requests that are unanswered at a time on one connection, beside that of the page
             which is being received.
+        has_small_units: Whether a unit is one page, of a quarter of the usual bytes at most.
         held: Small units that are asked for and whose rows were not taken, at most.
         buffer_bytes: A reader stops receiving while rows of more bytes than this are waiting.
         ahead_bytes: If there are several readers, they together may hold so much.
@@ -59,17 +61,13 @@ class Query:
     name: str
     page_rows: int
     pipelined: int = 1
+    has_small_units: bool = False
     held: int = 0
     buffer_bytes: int = 2 << 20
     ahead_bytes: int = 0
     early_bytes: int = 2 << 20
     run_bytes: int = PAGE_BYTES
     times: Times = field(default_factory=Times)
-
-    @property
-    def has_small_units(self) -> bool:
-        """Whether so many units are requested at a time that each is small."""
-        return self.pipelined >= _MANY_UNITS
 
     def shared(self, links: int) -> Query:
         """Return the query of small units for each of so many connections of one thread.
@@ -78,7 +76,7 @@ class Query:
         """
         if links <= 2:
             return self
-        pipelined = max(_MANY_UNITS, 2 * self.pipelined // links)
+        pipelined = max(min(_LEAST_SHARED, self.pipelined), 2 * self.pipelined // links)
         early = max(1, 2 * (self.held - self.pipelined) // links)
         return replace(self, pipelined=pipelined, held=pipelined + early)
 

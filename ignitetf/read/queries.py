@@ -18,7 +18,7 @@ from ignitetf.errors import ConfigError
 from ignitetf.net.client import Client, cache_id
 from ignitetf.read.conditions import Condition, Table, parse_condition, quoted
 from ignitetf.read.options import PAGE_BYTES, ReadOptions
-from ignitetf.read.page_query import FEW_UNITS, Query, RetryPolicy, pipeline_depth
+from ignitetf.read.page_query import Query, RetryPolicy, are_small, pipeline_depth
 from ignitetf.read.scan import scan_units
 from ignitetf.sql import statement
 from ignitetf.sql.tokens import tokens
@@ -30,6 +30,9 @@ from ignitetf.wire.requests import scan_requests, sql_request
 __all__ = ["Selection", "find_selection", "scan_query"]
 
 _KEYS_IN_PAGE: Final = 32_768
+# At most so many requests for units of several pages, whose cursors stay open until their last page
+# was requested.
+_MOST_OPEN: Final = 7
 
 
 def scan_query(
@@ -52,8 +55,9 @@ def scan_query(
     """
     number = cache_id(cache)
     pipelined = 1 if unit_bytes is None else pipeline_depth(unit_bytes, page_bytes, readers)
-    if unit_entries > page_size:
-        pipelined = min(pipelined, FEW_UNITS)
+    is_one_page = unit_entries <= page_size
+    if not is_one_page:
+        pipelined = min(pipelined, _MOST_OPEN)
     # As many as make a page may wait for one that is late.
     early = 0 if unit_bytes is None else pipeline_depth(unit_bytes, PAGE_BYTES)
     return Query(
@@ -62,6 +66,9 @@ def scan_query(
         cache,
         page_size,
         pipelined=pipelined,
+        has_small_units=is_one_page
+        and unit_bytes is not None
+        and are_small(unit_bytes, page_bytes),
         held=pipelined + early,
         buffer_bytes=2 * page_bytes,
         early_bytes=2 * page_bytes,

@@ -169,7 +169,7 @@ def test_a_node_that_allows_fewer_cursors_is_asked_for_less(client, cache_name, 
         return is_asked_too_much(error)
 
     monkeypatch.setattr("ignitetf.read.page_query._MAX_PIPELINED", 250)
-    monkeypatch.setattr("ignitetf.read.queries.FEW_UNITS", 250)
+    monkeypatch.setattr("ignitetf.read.queries._MOST_OPEN", 250)
     monkeypatch.setattr(scan_thread, "is_asked_too_much", seen)
     found = open_rows(
         cache_name, client=client, shard=(0, 1), page_size=5, on_node_loss="error"

@@ -167,16 +167,20 @@ def test_one_connection_reads_small_partitions_on_any_machine(
     assert len(client.nodes()) == 1
     assert open_rows(names["rows"], client=client).reader.options.readers == 1
     images = {"IMAGE": np.zeros((40, 90_000), np.uint8)}
-    for partitions, wanted in ((4, several), (32, 1)):
+    for partitions, wanted in ((2, several), (4, 1), (32, 1)):  # 1.8 MB, 900 KB, 110 KB
         load_dataset(images, cache_name, client=client, partitions=partitions, if_exists="replace")
         assert open_rows(cache_name, client=client).reader.options.readers == wanted
     assert open_rows(names["rows"], client=client, readers=3).reader.options.readers == 3
 
 
-@pytest.mark.parametrize("row_bytes", [16_000, 60_000, 90_000])
-def test_partitions_of_some_hundred_kilobytes_too(client, cache_name, row_bytes, monkeypatch):
+@pytest.mark.parametrize(
+    ("row_bytes", "unit_bytes"), [(16_000, 350_000), (60_000, 350_000), (90_000, 900_000)]
+)
+def test_partitions_of_some_hundred_kilobytes_too(
+    client, cache_name, row_bytes, unit_bytes, monkeypatch
+):
     """Few rows in each: some partitions are small beside the mean, some too large to wait."""
-    rows = 32 * 350_000 // row_bytes
+    rows = 32 * unit_bytes // row_bytes
     rng = np.random.default_rng(row_bytes)
     images = rng.integers(0, 256, (rows, row_bytes), np.uint8)
     load_dataset({"IMAGE": images}, cache_name, client=client, partitions=32)
@@ -184,7 +188,7 @@ def test_partitions_of_some_hundred_kilobytes_too(client, cache_name, row_bytes,
     found = {}
     for readers in (1, 2):
         reader = CacheReader(client, cache_name, ReadOptions(readers=readers))
-        assert 128 << 10 < reader.unit_bytes < 512 << 10
+        assert reader.unit_bytes == pytest.approx(unit_bytes, rel=0.2)
         with contextlib.closing(reader.batches(range(32))) as batches:
             found[readers] = [(b.unit, values(b.batch)) for b in batches if b.batch is not None]
         if readers == 1:
