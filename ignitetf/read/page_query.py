@@ -32,8 +32,8 @@ __all__ = [
 _MAX_PIPELINED: Final = 120
 # Units of which a page has so many are small.
 _MANY_UNITS: Final = 4
-# Where there are many connections, each asks for so many small units, if one alone would.
-_LEAST_SHARED: Final = 8
+# Where there are many connections, each asks for at most so many small units, and at least for two.
+_MOST_SHARED: Final = 8
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,8 @@ class Query:
         """
         if links <= 2:
             return self
-        pipelined = max(min(_LEAST_SHARED, self.pipelined), 2 * self.pipelined // links)
+        least = max(2, min(_MOST_SHARED, self.pipelined // 8))
+        pipelined = max(least, 2 * self.pipelined // links)
         early = max(1, 2 * (self.held - self.pipelined) // links)
         return replace(self, pipelined=pipelined, held=pipelined + early)
 
