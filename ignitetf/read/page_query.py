@@ -30,8 +30,10 @@ __all__ = [
 
 # Of the 128 cursors that a connection may have; each is closed by the last page of its unit.
 _MAX_PIPELINED: Final = 120
-# Units of which a page has so many are small.
+# Units of which a page has so many, and of no more bytes than this, are small: few of them have more
+# than a usual page, as one that does is received by itself.
 _MANY_UNITS: Final = 4
+_SMALL_BYTES: Final = PAGE_BYTES // 2
 # Where there are many connections, each asks for at most so many small units, and at least for two.
 _MOST_SHARED: Final = 8
 
@@ -47,7 +49,7 @@ class Query:
         page_rows: Entries of every page but the last of a unit.
         pipelined: Requests that are unanswered at a time on one connection, beside that of the page
             which is being received.
-        has_small_units: Whether a unit is one page, of a quarter of the usual bytes at most.
+        has_small_units: Whether a unit is mostly a single page, and a small one (`are_small`).
         held: Small units that are asked for and whose rows were not taken, at most.
         buffer_bytes: A reader stops receiving while rows of more bytes than this are waiting.
         ahead_bytes: If there are several readers, they together may hold so much.
@@ -153,4 +155,4 @@ def pipeline_depth(unit_bytes: float, page_bytes: int, readers: int = 1) -> int:
 
 def are_small(unit_bytes: float, page_bytes: int) -> bool:
     """Return whether units are so small that one connection keeps a node busy."""
-    return pipeline_depth(unit_bytes, page_bytes) >= _MANY_UNITS
+    return unit_bytes <= _SMALL_BYTES and pipeline_depth(unit_bytes, page_bytes) >= _MANY_UNITS
