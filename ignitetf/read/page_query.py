@@ -34,8 +34,9 @@ _MAX_PIPELINED: Final = 120
 # than a usual page, as one that does is received by itself.
 _MANY_UNITS: Final = 4
 _SMALL_BYTES: Final = PAGE_BYTES // 2
-# Where there are many connections, each asks for at most so many small units, and at least for two.
-_MOST_SHARED: Final = 8
+# However many connections there are, each asks for an eighth of the small units that one alone would,
+# but for two at least, and no more than so many.
+_EACH_OF_MANY: Final = 8
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Query:
         """
         if links <= 2:
             return self
-        least = max(2, min(_MOST_SHARED, self.pipelined // 8))
+        least = max(2, min(_EACH_OF_MANY, self.pipelined // 8))
         pipelined = max(least, 2 * self.pipelined // links)
         early = max(1, 2 * (self.held - self.pipelined) // links)
         return replace(self, pipelined=pipelined, held=pipelined + early)

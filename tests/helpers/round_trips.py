@@ -30,7 +30,11 @@ class RoundTrips:
 
 @contextlib.contextmanager
 def counted(monkeypatch):
-    """Count those of all connections during the block."""
+    """Count those of all connections during the block.
+
+    The delay must be longer than a busy machine holds up a thread: a request that is sent only after
+    the answer to another's, for which it did not wait, counts as one more.
+    """
     trips = RoundTrips()
     send, send_all, receive = Channel.send, Channel.send_all, Channel.receive
     exchanged, next_answer = Channel.exchanged, Channel.next_answer
@@ -73,17 +77,3 @@ def counted(monkeypatch):
         patch.setattr(Channel, "next_answer", receiving_next)
         patch.setattr(Channel, "exchanged", telling)
         yield trips
-
-
-def fewest(monkeypatch, most, attempt, attempts=3):
-    """Return the fewest round trips of several attempts; the first that takes `most` is the last.
-
-    Where a busy machine holds up a thread, its request is sent after the answer to another's that
-    it does not wait for, and counts as one more.
-    """
-    counts = []
-    while len(counts) < attempts and min(counts, default=most + 1) > most:
-        with counted(monkeypatch) as trips:
-            attempt()
-        counts.append(trips.count)
-    return min(counts)

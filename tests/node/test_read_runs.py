@@ -174,7 +174,8 @@ def test_one_connection_reads_small_partitions_on_any_machine(
 
 
 @pytest.mark.parametrize(
-    ("row_bytes", "unit_bytes"), [(16_000, 350_000), (60_000, 350_000), (90_000, 900_000)]
+    ("row_bytes", "unit_bytes"),
+    [(16_000, 350_000), (60_000, 350_000), (90_000, 350_000), (16_000, 900_000), (90_000, 900_000)],
 )
 def test_partitions_of_some_hundred_kilobytes_too(
     client, cache_name, row_bytes, unit_bytes, monkeypatch
