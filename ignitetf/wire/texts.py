@@ -24,7 +24,9 @@ _SOURCE: Final = Path(__file__).with_name("_bytes.c")
 # As much as glibc may be brought to keep.
 _KEPT_BYTES: Final = 60 << 20
 # In the order of the members of `Functions` in _bytes.c.
-_FUNCTIONS: Final = ("PyBytes_FromStringAndSize", "Py_DecRef")
+_FUNCTIONS: Final = ("PyBytes_FromStringAndSize", "PyBytes_AsString", "Py_DecRef")
+# Copying more lets other threads run: those that receive need the GIL several times a page.
+_MOST_HELD_BYTES: Final = 256 << 10
 
 
 def bytes_of(
@@ -66,14 +68,19 @@ def _keep_memory() -> None:
 @functools.cache
 def _native() -> Callable[..., None] | None:
     try:
-        # Unlike CDLL, it keeps the GIL, which Python's functions need.
-        library = ctypes.PyDLL(str(shared_object(_SOURCE)))
+        path = str(shared_object(_SOURCE))
+        # PyDLL keeps the GIL, which Python's functions need.
+        held, free = ctypes.PyDLL(path), ctypes.CDLL(path)
     except (NotBuilt, OSError):
         return None
-    function = library.make_bytes
     pointer, number = ctypes.c_void_p, ctypes.c_int64
-    function.restype = number
-    function.argtypes = [pointer, pointer, number, pointer, pointer, number, pointer]
+    create = held.make_bytes
+    create.restype = number
+    create.argtypes = [pointer, number, pointer, pointer, number, pointer, pointer]
+    fills = held.fill_bytes, free.fill_bytes
+    for fill in fills:
+        fill.restype = None
+        fill.argtypes = [pointer, pointer, pointer, number, pointer]
     found = [ctypes.cast(getattr(ctypes.pythonapi, n), pointer).value for n in _FUNCTIONS]
     table = (pointer * len(found))(*found)
 
@@ -83,11 +90,14 @@ def _native() -> Callable[..., None] | None:
         lengths: NDArray[np.int64],
         out: NDArray[Any],
     ) -> None:
-        made = function(
-            ctypes.addressof(table), address_of(data), len(data), address_of(starts),
-            address_of(lengths), len(out), out.ctypes.data,
-        )  # fmt: skip
+        places = np.empty(len(out), np.intp)
+        runs = address_of(starts), address_of(lengths), len(out)
+        made = create(
+            ctypes.addressof(table), len(data), *runs, out.ctypes.data, address_of(places)
+        )
         if made == len(out):
+            fill = fills[int(lengths.sum()) > _MOST_HELD_BYTES]
+            fill(address_of(data), *runs, address_of(places))
             return
         if starts[made] >= 0 and 0 <= lengths[made] <= len(data) - starts[made]:
             raise MemoryError(f"no memory for {lengths[made]} bytes")
