@@ -22,7 +22,7 @@ DEFAULT_PARTITIONS: Final = 1024  # RendezvousAffinityFunction's own
 REPLICATED_PARTITIONS: Final = 512  # the same for a replicated cache
 
 # Rows of so many bytes are large: they arrive faster in larger pages, and over two connections.
-LARGE_ROW_BYTES: Final = 64 << 10
+LARGE_ROW_BYTES: Final = 8 << 10
 
 # Pages of the data region that a partition takes before it has a row.
 PAGES_PER_PARTITION: Final = 2

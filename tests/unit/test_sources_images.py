@@ -644,8 +644,9 @@ def test_partitions_fit_rows_and_bytes(folder):
 
     megabyte = 1 << 20
     assert chosen(300, 10 * megabyte) == 16  # sixteen rows each, or more
-    assert chosen(3000, 100 * megabyte) == 128
-    assert chosen(300, 900 * megabyte) == 64  # large rows: 16 MiB each, or more
+    assert chosen(20_000, 100 * megabyte) == 128
+    assert chosen(3000, 900 * megabyte) == 64  # large rows: 16 MiB each, or more
+    assert chosen(300, 900 * megabyte) == 64
     assert chosen(136, 2000 * megabyte) == 128
     assert chosen(20_000, 2000 * megabyte) == 128
     assert chosen(20_000, 2000 * megabyte, limit=300) == 16
