@@ -11,7 +11,7 @@ from ignitetf.wire.codes import OpCode
 
 pytestmark = pytest.mark.node
 
-ROWS, ROW_BYTES = 6_400, 10_000
+ROWS, ROW_BYTES = 12_800, 5_000
 
 
 @pytest.fixture(scope="module")
