@@ -13,15 +13,13 @@ from ignitetf.bench.rows import Profile, drop_rows, make_rows, source_of
 from ignitetf.bench.workloads import Workload
 from ignitetf.load.loader import load_dataset
 from ignitetf.net.client import Client
-from ignitetf.partitions import LARGE_ROW_BYTES
-from ignitetf.read.options import PAGE_BYTES
+from ignitetf.read.options import page_bytes_for
 from ignitetf.read.rows import EpochRows, open_rows
 from ignitetf.tables.room import data_regions
 
 __all__ = ["ServiceTimes", "assumed_times", "measure_times", "page_bytes_of"]
 
 _CACHE: Final = "IGNITETF_PLAN"
-_LARGE_PAGE_BYTES: Final = 16 << 20
 _MEASURED_BYTES: Final = 160 << 20
 _PARTITIONS: Final = 8
 _ROUNDS: Final = 5
@@ -63,8 +61,7 @@ class ServiceTimes:
 
 def page_bytes_of(row_bytes: int) -> int:
     """Return about how many bytes a page of such rows has: whole rows, one at least."""
-    wanted = _LARGE_PAGE_BYTES if row_bytes >= LARGE_ROW_BYTES else PAGE_BYTES
-    return max(1, wanted // row_bytes) * row_bytes
+    return max(1, page_bytes_for(row_bytes) // row_bytes) * row_bytes
 
 
 def assumed_times(row_bytes: int) -> ServiceTimes:

@@ -10,12 +10,19 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ignitetf.errors import ConfigError
+from ignitetf.partitions import LARGE_ROW_BYTES
 from ignitetf.read.nulls import NullPolicy, check_policy
 
-__all__ = ["PAGE_BYTES", "ReadOptions"]
+__all__ = ["PAGE_BYTES", "ReadOptions", "page_bytes_for"]
 
-# About 4 MB a page was best for rows of 784 bytes and of 1 MB alike.
+# A page of large rows has more: what Python and TensorFlow do for each is the same.
 PAGE_BYTES: Final = 4 << 20
+_LARGE_PAGE_BYTES: Final = 16 << 20
+
+
+def page_bytes_for(row_bytes: float) -> int:
+    """Return about how many bytes a page of rows of so many bytes has."""
+    return _LARGE_PAGE_BYTES if row_bytes >= LARGE_ROW_BYTES else PAGE_BYTES
 
 
 @dataclass(frozen=True)
@@ -32,7 +39,7 @@ class ReadOptions:
         nulls: Policy for nulls.
         raw_nulls: Leave nulls in the columns, marked by `valid`; no policy is applied.
         skip_unreadable: Leave out fields that cannot be read, instead of raising.
-        page_size: Entries in a page, None for about `PAGE_BYTES`.
+        page_size: Entries in a page, None for about as many bytes as `page_bytes_for` returns.
         readers: Connections at once.
         in_flight_bytes: Bytes to have on their way at once, beyond a page: on a distant link, pages
             are larger, and those of more partitions are asked for.

@@ -34,7 +34,7 @@ from ignitetf.read.cursor import Times
 from ignitetf.read.declared import choose_fields, merge, parse_declaration
 from ignitetf.read.error_context import Place
 from ignitetf.read.nulls import apply_nulls, check_masks
-from ignitetf.read.options import PAGE_BYTES, ReadOptions
+from ignitetf.read.options import ReadOptions, page_bytes_for
 from ignitetf.read.page_decoder import PageDecoder
 from ignitetf.read.page_query import Ends, Query, RetryPolicy
 from ignitetf.read.queries import Selection, find_selection, scan_query
@@ -60,7 +60,6 @@ from ignitetf.wire.types import TypeRegistry
 
 __all__ = ["CacheReader"]
 
-_LARGE_PAGE_BYTES: Final = 16 << 20
 _MOST_PAGE_BYTES: Final = 32 << 20
 _MAX_PAGE_ENTRIES: Final = 65_536
 
@@ -276,7 +275,7 @@ class CacheReader:
         return counts
 
     def page_size(self) -> int:
-        """Entries in a page: the option, else as many as make about `PAGE_BYTES`."""
+        """Entries in a page: the option, else as many as make a page of a scan."""
         if self.options.page_size is not None:
             return self.options.page_size
         stored_bytes = max(self.entry_bytes * self.block_rows, 64.0)
@@ -301,7 +300,7 @@ class CacheReader:
     @property
     def page_bytes(self) -> int:
         """About as many bytes as a page has."""
-        return _LARGE_PAGE_BYTES if self.entry_bytes >= LARGE_ROW_BYTES else PAGE_BYTES
+        return page_bytes_for(self.entry_bytes)
 
     # Reading
 
@@ -373,9 +372,9 @@ class CacheReader:
         """Rows of a batch of about a page; 0 if pages are decoded as a whole, as blocks are."""
         if self.is_blocks:
             return 0
+        rows = int(self.page_bytes // max(self.entry_bytes, 64.0))
         if self.entry_bytes >= LARGE_ROW_BYTES:
-            return max(1, int(_LARGE_PAGE_BYTES // self.entry_bytes))
-        rows = int(PAGE_BYTES // max(self.entry_bytes, 64.0))
+            return max(1, rows)
         step = ALIGNED_ROWS if rows < 2 * MANY_ROWS else MANY_ROWS
         return max(step, round(rows / step) * step)
 

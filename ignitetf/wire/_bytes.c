@@ -19,17 +19,19 @@ typedef struct {
   void (*release)(Object *);
 } Functions;
 
-/* Puts an object for each run of bytes into an array of objects, and where its bytes go into
- * `places`; with the GIL. Returns how many: fewer if there is no memory, or a run lies beyond the
- * page. */
-EXPORT int64_t make_bytes(const Functions *python, int64_t size, const int64_t *starts,
-                          const int64_t *lengths, int64_t count, Object **out, char **places) {
+/* Puts the runs of bytes into an array of objects; with the GIL. With `places`, the objects are yet
+ * to be filled, and where is put there. Returns how many: fewer if there is no memory, or a run lies
+ * beyond the page. */
+EXPORT int64_t make_bytes(const Functions *python, const char *page, int64_t size,
+                          const int64_t *starts, const int64_t *lengths, int64_t count,
+                          Object **out, char **places) {
   for (int64_t i = 0; i < count; i++) {
     if (starts[i] < 0 || lengths[i] < 0 || lengths[i] > size - starts[i]) return i;
-    Object *found = python->new_bytes(NULL, (intptr_t)lengths[i]), *before = out[i];
+    const char *bytes = places ? NULL : page + starts[i];
+    Object *found = python->new_bytes(bytes, (intptr_t)lengths[i]), *before = out[i];
     if (!found) return i;
     out[i] = found;
-    places[i] = python->data(found);
+    if (places) places[i] = python->data(found);
     if (before) python->release(before);
   }
   return count;

@@ -25,8 +25,9 @@ _SOURCE: Final = Path(__file__).with_name("_bytes.c")
 _KEPT_BYTES: Final = 60 << 20
 # In the order of the members of `Functions` in _bytes.c.
 _FUNCTIONS: Final = ("PyBytes_FromStringAndSize", "PyBytes_AsString", "Py_DecRef")
-# Copying more lets other threads run: those that receive need the GIL several times a page.
-_MOST_HELD_BYTES: Final = 256 << 10
+# Of this many bytes and more each, objects are filled without the GIL, which the threads that receive
+# need several times a page. Shorter ones take as long to create as to fill.
+_LONG_BYTES: Final = 1 << 10
 
 
 def bytes_of(
@@ -74,13 +75,10 @@ def _native() -> Callable[..., None] | None:
     except (NotBuilt, OSError):
         return None
     pointer, number = ctypes.c_void_p, ctypes.c_int64
-    create = held.make_bytes
-    create.restype = number
-    create.argtypes = [pointer, number, pointer, pointer, number, pointer, pointer]
-    fills = held.fill_bytes, free.fill_bytes
-    for fill in fills:
-        fill.restype = None
-        fill.argtypes = [pointer, pointer, pointer, number, pointer]
+    create, fill = held.make_bytes, free.fill_bytes
+    create.restype, fill.restype = number, None
+    create.argtypes = [pointer, pointer, number, pointer, pointer, number, pointer, pointer]
+    fill.argtypes = [pointer, pointer, pointer, number, pointer]
     found = [ctypes.cast(getattr(ctypes.pythonapi, n), pointer).value for n in _FUNCTIONS]
     table = (pointer * len(found))(*found)
 
@@ -90,14 +88,14 @@ def _native() -> Callable[..., None] | None:
         lengths: NDArray[np.int64],
         out: NDArray[Any],
     ) -> None:
-        places = np.empty(len(out), np.intp)
-        runs = address_of(starts), address_of(lengths), len(out)
-        made = create(
-            ctypes.addressof(table), len(data), *runs, out.ctypes.data, address_of(places)
-        )
+        page, runs = address_of(data), (address_of(starts), address_of(lengths), len(out))
+        are_long = lengths.sum() >= _LONG_BYTES * len(out)
+        places = np.empty(len(out) if are_long else 0, np.intp)
+        put = address_of(places) if are_long else None
+        made = create(ctypes.addressof(table), page, len(data), *runs, out.ctypes.data, put)
         if made == len(out):
-            fill = fills[int(lengths.sum()) > _MOST_HELD_BYTES]
-            fill(address_of(data), *runs, address_of(places))
+            if are_long:
+                fill(page, *runs, put)
             return
         if starts[made] >= 0 and 0 <= lengths[made] <= len(data) - starts[made]:
             raise MemoryError(f"no memory for {lengths[made]} bytes")

@@ -6,25 +6,25 @@ from helpers.holding import Holding
 
 from ignitetf import load_dataset, open_rows
 from ignitetf.net.client import connect
-from ignitetf.read.options import PAGE_BYTES
 from ignitetf.wire.codes import OpCode
 
 pytestmark = pytest.mark.node
 
-ROWS, ROW_BYTES = 12_800, 5_000
+PAGES_OF_4_MB, PAGES_OF_16_MB = (12_800, 5_000), (17_600, 10_000)
 
 
-@pytest.fixture(scope="module")
-def rows():
-    return np.random.default_rng(7).integers(0, 256, (ROWS, ROW_BYTES), dtype=np.uint8)
-
-
-@pytest.fixture(scope="module", params=[16, 64, 256])
-def data_set(client, rows, request):
+@pytest.fixture(
+    scope="module",
+    params=[(16, PAGES_OF_4_MB), (64, PAGES_OF_4_MB), (256, PAGES_OF_4_MB), (64, PAGES_OF_16_MB)],
+    ids=lambda param: f"{param[0]} of {param[1][1]}",
+)
+def data_set(client, request):
     """Partitions of a page, of a quarter, and so small that many are asked for at a time."""
-    name = f"LATE_{request.param}"
-    load_dataset({"A": rows}, name, client=client, partitions=request.param, if_exists="replace")
-    yield name
+    partitions, shape = request.param
+    rows = np.random.default_rng(7).integers(0, 256, shape, dtype=np.uint8)
+    name = f"LATE_{partitions}_{shape[1]}"
+    load_dataset({"A": rows}, name, client=client, partitions=partitions, if_exists="replace")
+    yield name, rows
     client.sql(f"DROP TABLE {name}")
 
 
@@ -40,7 +40,9 @@ def data_set(client, rows, request):
     ],
     ids=lambda options: ", ".join(map(str, options.values())),
 )
-def test_what_comes_meanwhile_is_bounded(client, data_set, rows, options):
+def test_what_comes_meanwhile_is_bounded(client, data_set, options):
+    name, rows = data_set
+    page_bytes = (16 if rows.shape[1] >= 8_192 else 4) << 20
     op = OpCode.CACHE_GET_ALL if "order" in options else OpCode.QUERY_SCAN
     if "where" in options:
         op = OpCode.QUERY_SQL_FIELDS
@@ -48,7 +50,7 @@ def test_what_comes_meanwhile_is_bounded(client, data_set, rows, options):
         settings = client.settings.replace(addresses=(relay.address,))
         with connect(settings=settings) as behind:
             found = np.empty_like(rows)
-            for batch in open_rows(data_set, client=behind, shard=(0, 1), **options).batches():
+            for batch in open_rows(name, client=behind, shard=(0, 1), **options).batches():
                 found[batch["key"]] = batch["val"]["A"]
     assert (found == rows).all()
-    assert 0 < relay.passed <= 4 * PAGE_BYTES * options.get("readers", 1)
+    assert 0 < relay.passed <= 4 * page_bytes * options.get("readers", 1) < rows.nbytes

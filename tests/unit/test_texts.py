@@ -22,7 +22,7 @@ def test_runs_are_the_slices_of_the_page(page, runs):
     starts, lengths = (np.array([run[i] for run in runs], np.int64) for i in (0, 1))
     expected = [page[a : a + n] for a, n in runs]
     assert texts.bytes_of(data, starts, lengths).tolist() == expected
-    with patch.object(texts, "_MOST_HELD_BYTES", -1):  # filled without the GIL
+    with patch.object(texts, "_LONG_BYTES", 0):  # filled without the GIL
         assert texts.bytes_of(data, starts, lengths).tolist() == expected
     backwards = Column(data, starts, lengths)[::-1]
     assert backwards.to_bytes() == expected[::-1]
@@ -42,7 +42,7 @@ def test_runs_beyond_the_page_are_refused(run):
 def test_several_threads_make_large_ones_at_a_time():
     page = np.random.default_rng(1).integers(0, 256, 4 << 20, np.uint8)
     starts = np.arange(0, len(page), 4096)
-    lengths = np.arange(len(starts)) * 4 % 4097
+    lengths = np.arange(len(starts)) * 4 % 4097  # 2 KB on average
     expected = [page[a : a + n].tobytes() for a, n in zip(starts, lengths, strict=True)]
     with ThreadPoolExecutor(4) as pool:
         found = pool.map(lambda _: texts.bytes_of(page, starts, lengths).tolist(), range(32))
