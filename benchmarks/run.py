@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import sys
 import tempfile
@@ -13,20 +14,14 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow reads it when it is imported
 
-from beside import ways_beside
-from device import device_figures
-from distance import DELAYS_MS, distance_figures
-from epochs import epoch_figures
+# The benches are imported where they are run: some need TensorFlow or pyarrow, others do without.
 from history import HISTORY, Figure, append, peak_mib, surroundings
-from keys import key_figures
-from order import order_figures
-from tls import tls_figures
 
 from ignitetf.bench.fs import bench_fs
 from ignitetf.bench.read import Rate, bench_read
-from ignitetf.bench.rows import PROFILES, sized
+from ignitetf.bench.rows import PROFILES, Profile, sized
 from ignitetf.bench.sweep import PARTITIONS, SWEEP, bench_partitions
-from ignitetf.bench.ways import BARE_AHEAD
+from ignitetf.bench.ways import BARE_AHEAD, Way
 from ignitetf.bench.write import PNG, bench_write
 from ignitetf.bench.write import PROFILES as WRITE_PROFILES
 from ignitetf.cli.output import note, show
@@ -55,9 +50,18 @@ def read(args: argparse.Namespace) -> list[Figure]:
                 rounds=args.rounds,
                 rows=args.count,
                 ways=args.way,
-                more=ways_beside(chosen, Path(folder)),
+                more=_ways_beside(chosen, Path(folder)),
             )
     return [figure for rate in rates for figure in _read_figures(rate, args.rounds)]
+
+
+def _ways_beside(profile: Profile, folder: Path) -> dict[str, Way]:
+    """The same rows without Ignite; no ways where TensorFlow is not installed."""
+    if importlib.util.find_spec("tensorflow") is None:
+        return {}
+    from beside import ways_beside
+
+    return ways_beside(profile, folder)
 
 
 def _read_figures(rate: Rate, rounds: int) -> list[Figure]:
@@ -116,16 +120,22 @@ def fs(args: argparse.Namespace) -> list[Figure]:
 
 def order(args: argparse.Namespace) -> list[Figure]:
     """Order, shuffle and state beside a plain read, and the memory of shuffled windows."""
+    from order import order_figures
+
     return order_figures(args.settings, args.rounds, args.count)
 
 
 def epochs(args: argparse.Namespace) -> list[Figure]:
     """Short epochs by `reduce`, a loop and `fit`, beside a bare socket in the same pipeline."""
+    from epochs import epoch_figures
+
     return epoch_figures(args.settings, args.rounds, args.count)
 
 
 def device(args: argparse.Namespace) -> list[Figure]:
     """Batches of JAX or PyTorch on a device, copied and gathered, beside those on the host."""
+    from device import device_figures
+
     profiles = args.rows or ("mnist", "1mb")
     return [
         figure
@@ -138,11 +148,15 @@ def device(args: argparse.Namespace) -> list[Figure]:
 
 def distance(args: argparse.Namespace) -> list[Figure]:
     """Reads, loads, files and queries through a proxy with delay, beside bare requests."""
+    from distance import DELAYS_MS, distance_figures
+
     return distance_figures(args.settings, args.rounds, args.delay or DELAYS_MS)
 
 
 def keys(args: argparse.Namespace) -> list[Figure]:
     """Rows by key, in order and in a random one, beside bare GET_ALL requests."""
+    from keys import key_figures
+
     profiles = args.rows or ("mnist", "1mb")
     return [
         figure
@@ -154,6 +168,8 @@ def keys(args: argparse.Namespace) -> list[Figure]:
 
 def tls(args: argparse.Namespace) -> list[Figure]:
     """Reads and loads over TLS beside the same ones in plain text; starts two nodes."""
+    from tls import tls_figures
+
     return tls_figures(args.rounds, args.count)
 
 

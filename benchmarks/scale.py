@@ -38,7 +38,7 @@ from ignitetf.plan.simulation import Outcome, Scenario, simulate
 from ignitetf.read.rows import open_rows
 
 _ROW_BYTES = WORKLOADS["resnet50"].row_bytes
-# Pages of 4 MB: of those of 16 MB that 8 readers ask for, two nodes had "Java heap space".
+# Pages of 4 MB for all: those of a single reader are larger, and each takes its own time.
 _PAGE_ROWS = 36
 # A node compiles its code while it makes so many pages; before that they take it longer.
 _WARM_PAGES = 1500

@@ -16,6 +16,8 @@ from ignitetf.bench.workloads import Workload
 from ignitetf.errors import ConfigError
 from ignitetf.partitions import MAX_PARTITIONS
 from ignitetf.plan.service import ServiceTimes
+from ignitetf.read.heap import LEAF_ROWS, OPEN_SCANS
+from ignitetf.read.options import page_bytes_for
 from ignitetf.settings import Settings
 
 __all__ = ["ClusterPlan", "Demand", "make_plan"]
@@ -35,9 +37,6 @@ _LEAST_ROWS: Final = 16
 _LEAST_BYTES: Final = 16 << 20
 _LEAST_HEAP: Final = 512 << 20
 _UNANSWERED, _PAGE_COPIES = 3, 2  # requests of a connection; bytes of a page that is made
-# A node takes all rows of a leaf of its index into the heap before it answers a scan: as many as
-# have an item of 12 bytes there. A connection has the scan of one partition open, and the next.
-_LEAF_ROWS, _OPEN_SCANS = 336, 2
 _AHEAD: Final = 2  # batches for each accelerator
 _PAGES_A_READER: Final = 3  # being received, waiting, in use
 
@@ -259,13 +258,14 @@ def _memory(
         f" in {100 * _MEMORY_SHARE:.0f} % of it"
     )
     here = math.ceil(connections / nodes)
-    scan = min(_LEAF_ROWS, math.ceil(demand.rows / partitions)) * demand.workload.row_bytes
-    each = _PAGE_COPIES * _UNANSWERED * times.page_bytes + _OPEN_SCANS * scan
+    scan = min(LEAF_ROWS, math.ceil(demand.rows / partitions)) * demand.workload.row_bytes
+    page = min(times.page_bytes, page_bytes_for(demand.workload.row_bytes, here))
+    each = _PAGE_COPIES * _UNANSWERED * page + OPEN_SCANS * scan
     heap = max(_LEAST_HEAP, here * each)
     rules["node heap"] = (
         f"{here:,} connections, {_UNANSWERED} requests of each unanswered, for pages of"
-        f" {times.page_bytes / 1e6:.1f} MB that take {_PAGE_COPIES} times as much while they grow,"
-        f" and {_OPEN_SCANS} scans of up to {_LEAF_ROWS} rows, {scan / 1e6:.1f} MB;"
+        f" {page / 1e6:.1f} MB that take {_PAGE_COPIES} times as much while they grow,"
+        f" and {OPEN_SCANS} scans of up to {LEAF_ROWS} rows, {scan / 1e6:.1f} MB;"
         f" at least {_LEAST_HEAP >> 20} MiB"
     )
     return int(data / _MEMORY_SHARE), int(heap)

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from ignitetf.errors import ConfigError
 from ignitetf.partitions import LARGE_ROW_BYTES
+from ignitetf.read.heap import page_bytes_at_once
 from ignitetf.read.nulls import NullPolicy, check_policy
 
 __all__ = ["PAGE_BYTES", "ReadOptions", "page_bytes_for"]
@@ -20,9 +21,16 @@ PAGE_BYTES: Final = 4 << 20
 _LARGE_PAGE_BYTES: Final = 16 << 20
 
 
-def page_bytes_for(row_bytes: float) -> int:
-    """Return about how many bytes a page of rows of so many bytes has."""
-    return _LARGE_PAGE_BYTES if row_bytes >= LARGE_ROW_BYTES else PAGE_BYTES
+def page_bytes_for(row_bytes: float, connections: int = 1) -> int:
+    """Return about how many bytes a page has.
+
+    Args:
+        row_bytes: Bytes of a row.
+        connections: Connections, of all processes, that read from one node.
+    """
+    if row_bytes < LARGE_ROW_BYTES:
+        return PAGE_BYTES
+    return max(PAGE_BYTES, min(_LARGE_PAGE_BYTES, page_bytes_at_once(connections)))
 
 
 @dataclass(frozen=True)
@@ -41,6 +49,7 @@ class ReadOptions:
         skip_unreadable: Leave out fields that cannot be read, instead of raising.
         page_size: Entries in a page, None for about as many bytes as `page_bytes_for` returns.
         readers: Connections at once.
+        shards: Processes that read the data set at once.
         in_flight_bytes: Bytes to have on their way at once, beyond a page: on a distant link, pages
             are larger, and those of more partitions are asked for.
         retry_s: Seconds allowed for replacing a lost connection, None for the `idle_timeout_s` of
@@ -61,6 +70,7 @@ class ReadOptions:
     skip_unreadable: bool = False
     page_size: int | None = None
     readers: int = 1
+    shards: int = 1
     in_flight_bytes: int = 0
     retry_s: float | None = None
     version: int | None = None

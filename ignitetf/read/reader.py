@@ -283,8 +283,14 @@ class CacheReader:
 
     @property
     def scan_page_bytes(self) -> int:
-        """About as many bytes as a page of a scan has: more where a page takes long to come."""
-        return max(self.page_bytes, min(_MOST_PAGE_BYTES, self.options.in_flight_bytes))
+        """About as many bytes as a page of a scan has.
+
+        Less where many connections ask a node for pages, more where a page takes long to come.
+        """
+        options = self.options
+        connections = options.shards * max(1, options.readers // max(1, self.node_count))
+        near = page_bytes_for(self.entry_bytes, connections)
+        return max(near, min(_MOST_PAGE_BYTES, options.in_flight_bytes))
 
     @functools.cached_property
     def unit_bytes(self) -> float:
@@ -299,7 +305,7 @@ class CacheReader:
 
     @property
     def page_bytes(self) -> int:
-        """About as many bytes as a page has."""
+        """About as many bytes as a batch has, and as a page has at most."""
         return page_bytes_for(self.entry_bytes)
 
     # Reading
@@ -309,6 +315,10 @@ class CacheReader:
         """How long to try to replace a lost connection."""
         limit = self.options.retry_s
         return RetryPolicy(self.client.settings.idle_timeout_s if limit is None else limit)
+
+    def expect(self, shards: int) -> None:
+        """Expect so many processes to read at once: then pages are smaller, the rows the same."""
+        self.options = replace(self.options, shards=shards)
 
     def scan_query(self, page_size: int) -> Query:
         """Return the query for all entries of a partition."""

@@ -133,15 +133,16 @@ def open_rows(
         SchemaError: The cache is empty and no schema is declared, or a field does not exist.
         ConnectError: No node answered.
     """
+    worker = shard_of(shard)
     options = ReadOptions(
         fields=fields, where=where, where_params=parameter_list(where_params, "where_params"),
         table=table, split=split, schema=schema, nulls=nulls, page_size=page_rows(page_size),
         retry_s=retry_seconds(on_node_loss), on_change=on_change,
         version=None if version is None else whole_argument("version", version, 0),
+        shards=worker.count,
     )  # fmt: skip
     local = flag("local", local)
     position = Position(whole_argument("epoch", epoch, 0))
-    worker = shard_of(shard)
     if client is None:
         client = Client(settings if settings is not None else _settings_of(address))
     reader = open_reader(client, cache, options, readers)
@@ -326,6 +327,7 @@ class EpochRows:
     def of_shard(self, shard: Any) -> EpochRows:
         """Return the rows of another worker, `(index, count)`, from the same position on."""
         worker, order = Shard.of(shard), self.order
+        self.reader.expect(worker.count)
         if isinstance(order, ScanOrder):
             # The number of workers decides whether the rows of each partition have to be counted.
             counted = order_of(
