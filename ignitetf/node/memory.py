@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 from ignitetf.errors import ConfigError, NodeError
@@ -32,8 +33,13 @@ def parse_memory(text: str | int) -> int:
 
 
 def heap_mib(nodes: int) -> int:
-    """Return the Java heap of each of `nodes` nodes: 10 % of the memory, 512 MiB to 2 GiB."""
-    return max(512, min(2048, total_memory_bytes() // 10 // nodes >> 20))
+    """Return the Java heap of each of `nodes` nodes in MiB.
+
+    That is 10 % of the memory, from 512 MiB to 2 GiB, or 256 MiB for each core if that is more: a
+    node makes as many answers at a time as there are cores, but eight at least.
+    """
+    most = max(2048, 256 * (os.cpu_count() or 1))
+    return max(512, min(most, total_memory_bytes() // 10 // nodes >> 20))
 
 
 def check_memory(region_bytes: int, nodes: int) -> None:

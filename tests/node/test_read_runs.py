@@ -159,7 +159,7 @@ def test_small_pages_beside_large_ones_and_in_other_forms(client, cache_name):
     assert found == {n: text.encode() for n, text in enumerate(texts)}
 
 
-@pytest.mark.parametrize(("cores", "several"), [(1, 2), (2, 2), (4, 2), (16, 8), (64, 8)])
+@pytest.mark.parametrize(("cores", "several"), [(1, 2), (2, 2), (4, 2), (8, 4), (16, 4), (64, 4)])
 def test_one_connection_reads_small_partitions_on_any_machine(
     client, names, cache_name, monkeypatch, cores, several
 ):
@@ -171,6 +171,32 @@ def test_one_connection_reads_small_partitions_on_any_machine(
         load_dataset(images, cache_name, client=client, partitions=partitions, if_exists="replace")
         assert open_rows(cache_name, client=client).reader.options.readers == wanted
     assert open_rows(names["rows"], client=client, readers=3).reader.options.readers == 3
+
+
+@pytest.mark.parametrize("partitions", [2, 16])
+def test_many_processes_ask_a_node_for_less_and_read_the_same(
+    client, cache_name, monkeypatch, partitions
+):
+    """What all of them ask for at once is bounded, and no row is lost or comes twice."""
+    monkeypatch.setattr("os.cpu_count", lambda: 16)
+    rows = 64
+    images = np.random.default_rng(3).integers(0, 256, (rows, 600_000), np.uint8)
+    load_dataset({"IMAGE": images}, cache_name, client=client, partitions=partitions)
+    for shards in (1, 2, 5, 16):
+        found = []
+        for index in range(shards):
+            opened = open_rows(cache_name, client=client, shard=(index, shards))
+            again = open_rows(cache_name, client=client, shard=(0, 1)).of_shard((index, shards))
+            reader = opened.reader
+            assert again.reader.options.shards == reader.options.shards == shards
+            asked = 2 * shards * reader.options.readers * reader.scan_page_bytes
+            assert asked <= 64 << 20 or reader.scan_page_bytes == PAGE_BYTES
+            scans = 2 * shards * reader.options.readers * reader.unit_bytes
+            assert scans <= 512 << 20 or reader.options.readers == 1
+            for batch in opened.batches(7):
+                np.testing.assert_array_equal(batch["val"]["IMAGE"], images[batch["key"]])
+                found += batch["key"].tolist()
+        assert sorted(found) == list(range(rows))
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ from ignitetf.local.state import (
 )
 from ignitetf.net.client import connect
 from ignitetf.net.failures import server_error
-from ignitetf.node import running_addresses
+from ignitetf.node import memory, running_addresses
 from ignitetf.node.checks import check_disk
 from ignitetf.node.java import JavaRuntime
 from ignitetf.node.jvm import (
@@ -87,8 +87,19 @@ def test_more_than_the_machine_has_is_refused_with_a_size_that_fits():
     check_memory(parse_memory(advised), 1)
 
 
-def test_heap_is_shared_by_the_members():
-    assert 512 <= heap_mib(8) <= heap_mib(1) <= 2048
+@pytest.mark.parametrize(
+    ("cores", "gib", "nodes", "mib"),
+    [
+        (2, 24, 1, 2048), (2, 24, 3, 819), (16, 24, 1, 2457), (16, 128, 1, 4096),
+        (16, 128, 3, 4096), (64, 1000, 1, 16384), (64, 8, 1, 819), (2, 4, 8, 512),
+    ],
+)  # fmt: skip
+def test_heap_is_shared_by_the_members_and_grows_with_the_cores(
+    monkeypatch, cores, gib, nodes, mib
+):
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    monkeypatch.setattr(memory, "total_memory_bytes", lambda: gib << 30)
+    assert heap_mib(nodes) == mib
 
 
 # Ports
