@@ -220,7 +220,9 @@ def _compared(
     readers: int,
     epochs: list[dict[str, float]],
 ) -> dict[str, Any]:
-    opened = open_rows(profile.cache, client=client, shard=(0, 1), page_size=_PAGE_ROWS).reader
+    opened = open_rows(
+        profile.cache, client=client, shard=(0, readers), page_size=_PAGE_ROWS
+    ).reader
     sizes = [int(n * opened.entry_bytes) for n in opened.partition_counts(range(args.partitions))]
     cores = os.cpu_count() or 1
     connections, pages = opened.options.readers, sum(sizes) / times.page_bytes

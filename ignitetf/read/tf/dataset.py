@@ -69,7 +69,8 @@ class IgniteDataset(OwnDataset):
         schema_port: As `schema_host`.
         local: Read only the partitions that the connected node owns.
         part: Read only this partition; -1 for all.
-        page_size: Entries in a page; None for about 4 MB, or 16 MB where each has 8 KB and more.
+        page_size: Entries in a page; None for about 4 MB, or up to 16 MB where each has 8 KB and
+            more, less where many connections read from a node.
         username: User name, with `password`.
         password: Password.
         certfile: Client certificate (PEM).
