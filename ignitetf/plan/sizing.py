@@ -16,7 +16,7 @@ from ignitetf.bench.workloads import Workload
 from ignitetf.errors import ConfigError
 from ignitetf.partitions import MAX_PARTITIONS
 from ignitetf.plan.service import ServiceTimes
-from ignitetf.read.heap import LEAF_ROWS, OPEN_SCANS
+from ignitetf.read.heap import LEAF_ROWS, OPEN_SCANS, scan_bytes
 from ignitetf.read.options import page_bytes_for
 from ignitetf.settings import Settings
 
@@ -258,7 +258,7 @@ def _memory(
         f" in {100 * _MEMORY_SHARE:.0f} % of it"
     )
     here = math.ceil(connections / nodes)
-    scan = min(LEAF_ROWS, math.ceil(demand.rows / partitions)) * demand.workload.row_bytes
+    scan = scan_bytes(demand.workload.row_bytes, math.ceil(demand.rows / partitions))
     page = min(times.page_bytes, page_bytes_for(demand.workload.row_bytes, here))
     each = _PAGE_COPIES * _UNANSWERED * page + OPEN_SCANS * scan
     heap = max(_LEAST_HEAP, here * each)

@@ -19,7 +19,7 @@ from ignitetf.net.client import Client
 from ignitetf.net.pool import FAR_S
 from ignitetf.net.together import open_ahead
 from ignitetf.read.block_order import BlockOrder, StoredBlocks
-from ignitetf.read.heap import connections_at_once
+from ignitetf.read.heap import connections_at_once, scan_bytes
 from ignitetf.read.key_order import KeyOrder
 from ignitetf.read.key_scan import read_keys
 from ignitetf.read.options import PAGE_BYTES, ReadOptions
@@ -110,21 +110,7 @@ def open_reader(
         return CacheReader(client, cache, replace(options, readers=_number_of(readers)))
     open_ahead(client, _CONNECTIONS_AHEAD)
     reader = CacheReader(client, cache, options)
-    # One for each node, but no more than there are cores.
-    cores = os.cpu_count() or 1
-    nodes = max(1, min(reader.node_count, cores))
-    if not are_small(reader.unit_bytes, PAGE_BYTES):
-        # Over one, the node would make a page only while the one before is on its way, unless it
-        # has others to serve.
-        least = 2 if options.shards <= nodes else 1
-        stored = max(1.0, reader.entry_bytes * reader.block_rows)
-        processes = max(1.0, options.shards / nodes)
-        fit = connections_at_once(stored, reader.unit_bytes / stored, processes)
-        count = max(least, nodes, min(_MOST_NEAR_READERS, cores // 2, fit))
-    else:
-        # One keeps a node busy, and has the rows of all its partitions taken apart in C. Several
-        # take twice as much of the processor, since their rows are put in order in Python.
-        count = nodes
+    count = _near_connections(reader)
     if (delay := client.quickest_s) >= FAR_S:
         wanted = int(min(client.settings.ahead_bytes, delay * _FAR_BYTES_A_SECOND))
         reader.options = replace(reader.options, in_flight_bytes=wanted)
@@ -132,6 +118,25 @@ def open_reader(
         count = max(count, min(_MOST_FAR_READERS, -(-wanted // each)))
     reader.options = replace(reader.options, readers=count)
     return reader
+
+
+def _near_connections(reader: CacheReader) -> int:
+    """Return how many connections read fastest from nodes that are near."""
+    # One for each node, but no more than there are cores.
+    cores = os.cpu_count() or 1
+    nodes = max(1, min(reader.node_count, cores))
+    if are_small(reader.unit_bytes, PAGE_BYTES):
+        # One keeps a node busy, and has the rows of all its partitions taken apart in C. Several
+        # take twice as much of the processor, since their rows are put in order in Python.
+        return nodes
+    shards = reader.options.shards
+    stored = max(1.0, reader.entry_bytes * reader.block_rows)
+    scan = scan_bytes(stored, reader.unit_bytes / stored)
+    fit = connections_at_once(scan, PAGE_BYTES, shards, max(1, reader.node_count))
+    # Over one, the node would make a page only while the one before is on its way, unless it has
+    # others to serve.
+    least = 2 if shards == 1 else 1
+    return max(least, nodes, min(_MOST_NEAR_READERS, cores // 2, fit))
 
 
 def _number_of(readers: int | str) -> int:

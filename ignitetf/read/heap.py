@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["LEAF_ROWS", "OPEN_SCANS", "connections_at_once", "page_bytes_at_once"]
+__all__ = ["LEAF_ROWS", "OPEN_SCANS", "connections_at_once", "page_bytes_at_once", "scan_bytes"]
 
 # A leaf has an item of 12 bytes for each row.
 LEAF_ROWS: Final = 336
@@ -28,13 +28,20 @@ def page_bytes_at_once(connections: int) -> int:
     return _PAGES_BYTES // (OPEN_SCANS * max(1, connections))
 
 
-def connections_at_once(row_bytes: float, partition_rows: float, processes: float) -> int:
-    """Return how many connections of each process may read from a node.
+def scan_bytes(row_bytes: float, partition_rows: float) -> float:
+    """Return the bytes of rows that a scan of a partition takes into the heap at a time."""
+    return row_bytes * min(LEAF_ROWS, partition_rows)
+
+
+def connections_at_once(scan: float, page: float, shards: int, nodes: int) -> int:
+    """Return how many connections, to all nodes together, each of so many shards may have.
 
     Args:
-        row_bytes: Bytes of a row.
-        partition_rows: Rows of a partition.
-        processes: Processes that read from it.
+        scan: What a scan takes, see `scan_bytes`.
+        page: Bytes of the smallest page.
+        shards: Processes, each of which reads from all nodes.
+        nodes: The nodes.
     """
-    scan = OPEN_SCANS * min(LEAF_ROWS, partition_rows) * row_bytes
-    return int(_ROWS_BYTES // max(1.0, scan * processes))
+    asked = OPEN_SCANS * shards
+    fit = min(_ROWS_BYTES // max(1.0, asked * scan), _PAGES_BYTES // max(1.0, asked * page))
+    return nodes * int(fit)

@@ -326,7 +326,10 @@ class EpochRows:
         return self._of(order, self.position)
 
     def of_shard(self, shard: Any) -> EpochRows:
-        """Return the rows of another worker, `(index, count)`, from the same position on."""
+        """Return the rows of another worker, `(index, count)`, from the same position on.
+
+        The reader, which both share, is told that so many read at once: its pages get smaller.
+        """
         worker, order = Shard.of(shard), self.order
         self.reader.expect(worker.count)
         if isinstance(order, ScanOrder):

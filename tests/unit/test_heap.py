@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ignitetf.partitions import LARGE_ROW_BYTES
-from ignitetf.read.heap import LEAF_ROWS, connections_at_once
+from ignitetf.read.heap import LEAF_ROWS, connections_at_once, scan_bytes
 from ignitetf.read.options import PAGE_BYTES, page_bytes_for
 
 ROW_BYTES = st.integers(1, 1 << 26)
@@ -22,9 +22,11 @@ def test_two_pages_for_each_connection_fit_or_are_the_smallest(row_bytes, connec
         assert page == 16 << 20
 
 
-@given(ROW_BYTES, NUMBERS, NUMBERS)
-def test_the_scans_of_all_connections_fit(row_bytes, partition_rows, processes):
-    fit = connections_at_once(row_bytes, partition_rows, processes)
-    scan = 2 * row_bytes * min(partition_rows, LEAF_ROWS)
-    assert fit * processes * scan <= 512 << 20
-    assert (fit + 1) * processes * scan > 512 << 20
+@given(ROW_BYTES, NUMBERS, NUMBERS, st.integers(1, 100))
+def test_scans_and_smallest_pages_of_all_connections_fit(row_bytes, partition_rows, shards, nodes):
+    scan = scan_bytes(row_bytes, partition_rows)
+    assert scan == row_bytes * min(partition_rows, LEAF_ROWS)
+    to_each = connections_at_once(scan, PAGE_BYTES, shards, nodes) / nodes
+    asked, more = 2 * shards * to_each, 2 * shards * (to_each + 1)
+    assert asked * scan <= 512 << 20 and asked * PAGE_BYTES <= 64 << 20
+    assert more * scan > 512 << 20 or more * PAGE_BYTES > 64 << 20
