@@ -28,8 +28,9 @@ import numpy as np
 from ignitetf.errors import IgniteTFError, WireError
 from ignitetf.net.channel import Channel
 from ignitetf.net.client import Client
+from ignitetf.net.failures import is_asked_too_much
 from ignitetf.net.places import Source
-from ignitetf.net.retry import READ, Backoff
+from ignitetf.net.retry import HEAP, READ, Backoff
 from ignitetf.read.cursor import Times
 from ignitetf.read.error_context import forked
 from ignitetf.read.page_query import RetryPolicy
@@ -253,7 +254,7 @@ class _Link(threading.Thread):
         self._node = node
         self._share = 1 / fetch.links
         self._retry = retry
-        self._backoff = Backoff(READ)
+        self._backoff, self._heap_backoff = Backoff(READ), Backoff(HEAP)
         self._channel: Channel | None = None
         self._source: Source | None = None
         self._asked: dict[int, tuple[_Group, Request, float]] = {}
@@ -262,6 +263,7 @@ class _Link(threading.Thread):
         self._delay = 0.0  # the shortest time until an answer began, in seconds
         self._since = 0.0
         self._received = 0
+        self._most_bytes = _MOST_BYTES // 2
         self.wanted_bytes = 0
         self.times = Times()
 
@@ -327,7 +329,8 @@ class _Link(threading.Thread):
         for number, (group, request) in zip(numbers, items, strict=True):
             self._asked[number] = (group, request, now)
             self._asked_bytes += request.nbytes
-            self.wanted_bytes = max(self.wanted_bytes, _LEAST_IN_FLIGHT * request.nbytes)
+            least = min(self._most_bytes, _LEAST_IN_FLIGHT * request.nbytes)
+            self.wanted_bytes = max(self.wanted_bytes, least)
 
     def _receive(self) -> None:
         assert self._channel is not None
@@ -353,6 +356,7 @@ class _Link(threading.Thread):
         group, request, _ = self._asked.pop(number)
         self._asked_bytes -= request.nbytes
         self._backoff.progress()
+        self._heap_backoff.progress()
         self._adapt(found[1])
         wait = self._channel.waited_s - waited
         self.times.wait += wait
@@ -397,8 +401,16 @@ class _Link(threading.Thread):
         self._rate = max(self._received / elapsed, self._rate / 2)
         self._since, self._received = time.monotonic(), 0
         self.wanted_bytes = min(
-            _MOST_BYTES // 2, max(self.wanted_bytes, int(_AHEAD * self._rate * self._delay))
+            self._most_bytes, max(self.wanted_bytes, int(_AHEAD * self._rate * self._delay))
         )
+
+    def _wait_s(self, error: IgniteTFError) -> float | None:
+        """Return how long to wait before reading on; None to give up."""
+        if not is_asked_too_much(error):
+            return self._backoff.wait_s(error, self._retry.budget_s)
+        # Of fewer answers at a time, each may find room; at least one is asked for.
+        self._most_bytes = self.wanted_bytes = self.wanted_bytes // 4
+        return self._heap_backoff.wait_s(error)
 
     def _lost(self, error: IgniteTFError) -> None:
         """Give the unanswered requests back, and wait before the next try."""
@@ -413,7 +425,7 @@ class _Link(threading.Thread):
             self._asked_bytes = 0
             if self._fetch.stopped:
                 return
-        wait = self._backoff.wait_s(error, self._retry.budget_s)
+        wait = self._wait_s(error)
         if wait is None:
             raise error.at(self._fetch.name, cache=self._fetch.name) from error
         log.warning("%s: %s; reading on in %.1f s", self._fetch.name, error, wait)

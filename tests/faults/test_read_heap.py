@@ -1,5 +1,7 @@
 """A node whose Java heap has no room for all that is asked for at once: reading goes on with less."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from helpers.ports import free_port
@@ -11,7 +13,7 @@ from ignitetf.read.rows import open_rows
 
 pytestmark = [pytest.mark.node, pytest.mark.faults]
 
-ROWS, ROW_BYTES = 320, 1_000_000
+ROWS, ROW_BYTES, PARTITIONS = 320, 1_000_000, 8
 
 
 @pytest.fixture
@@ -25,16 +27,40 @@ def client(node_home, monkeypatch):
         yield client
 
 
-@pytest.mark.timeout(120)
-def test_a_node_short_of_heap_is_asked_for_less(client, caplog):
+@pytest.fixture
+def data(client):
     rng = np.random.default_rng(1)
-    number = np.arange(ROWS)
     data = rng.integers(0, 256, (ROWS, ROW_BYTES), dtype=np.uint8)
-    load_dataset({"DATA": data, "N": number}, "BIG", client=client, partitions=8)
-    rows = open_rows("BIG", client=client, readers=4)
+    columns = {"DATA": data, "N": np.arange(ROWS)}
+    load_dataset(columns, "BIG", client=client, partitions=PARTITIONS)
+    return data
+
+
+def assert_all_rows(rows, data):
     found = []
     for batch in rows.batches(8):
         np.testing.assert_array_equal(batch["val"]["DATA"], data[batch["val"]["N"]])
         found.append(batch["val"]["N"])
-    np.testing.assert_array_equal(np.sort(np.concatenate(found)), number)
+    np.testing.assert_array_equal(np.sort(np.concatenate(found)), np.arange(ROWS))
+
+
+@pytest.mark.timeout(120)
+def test_a_node_short_of_heap_is_asked_for_less(client, data, caplog):
+    assert_all_rows(open_rows("BIG", client=client, readers=4), data)
     assert "Java heap space" in caplog.text  # it did happen
+
+
+@pytest.mark.timeout(180)
+def test_many_that_read_by_key_share_a_small_heap(client, data, caplog):
+    def read(seed):
+        with connect(settings=client.settings) as own:
+            rows = open_rows("BIG", client=own, order="global", shuffle=seed, shard=(0, 1))
+            assert_all_rows(rows, data)
+
+    for readers in (12, 16, 20):
+        with ThreadPoolExecutor(readers) as pool:
+            list(pool.map(read, range(readers)))
+        if "reading on in" in caplog.text:
+            break
+    # It did happen: Java says the second where it has cleaned up for too long.
+    assert "Java heap space" in caplog.text or "GC overhead limit" in caplog.text
