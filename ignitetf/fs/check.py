@@ -143,6 +143,7 @@ def check(
     with os_errors():
         report = CheckReport()
         if repair:
+            store.meta.finish_removals()
             report.waiting = _reclaim(store, wait, on_progress)
         _look(store, report, repair)
         if read:

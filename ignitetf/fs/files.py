@@ -63,16 +63,18 @@ class NewContent:
         self.lease = store.leases.writer(self.writer.content_id, key, self.writer.window)
 
     def remove(self) -> None:
-        """Remove the lease, and what was stored under it."""
+        """Remove the lease, and what was stored under it, but for what an entry refers to."""
         if not self.lease.taken:
             return
         self.lease.end()
         content = self.writer.content_id
-        if self.writer.size:
-            # Puts in flight may arrive after their connection closed; the note gets them removed.
-            self._store.removal.give_up({content: self.lease.reserved})
-            self._store.leases.garbage_made()
-        self._store.meta.remove([lease_key(content), moved_key(content)])
+        if not self.writer.size:
+            self._store.meta.remove([lease_key(content), moved_key(content)])
+            return
+        # Puts in flight may arrive after their connection closed; the note gets them removed.
+        self._store.reclaimer.give_up(content, self.lease.reserved, self.lease.key)
+        self._store.leases.garbage_made()
+        self._store.meta.remove([lease_key(content)])
 
     def give_up(self) -> None:
         """Remove it if the cluster can be reached, else leave it to the others."""
@@ -221,16 +223,12 @@ class FileWriter:
         self._new.end()
 
     def _discard_content(self) -> None:
-        content = self._content.content_id
         if self._shown and not self._dropped:
             # The publication may have been committed before its answer was lost, or Ctrl-C came.
-            self._store.meta.wait_for_transactions(lease_key(content))
-            if self._store.meta.get(lease_key(content)) is None:
+            lease = lease_key(self._content.content_id)
+            self._store.meta.wait_for_transactions(lease)
+            if self._store.meta.get(lease) is None:
                 return  # the last publication, which removes the lease: all of it is in a file
-            if self._store.reclaimer.entry_of(content, self._key)[0] is not None:
-                self._lease.end()
-                self._store.reclaimer.remove_reserved(content, self._lease.reserved, self._key)
-                return
         self._new.remove()
 
     def _step(self) -> int:

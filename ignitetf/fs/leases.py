@@ -83,6 +83,11 @@ class WriterLease:
         self._facts = {"h": machine(), "p": os.getpid(), "s": started(), "k": key}
 
     @property
+    def key(self) -> str:
+        """Key of the file's entry when it was opened."""
+        return str(self._facts["k"])
+
+    @property
     def taken(self) -> bool:
         """Whether the lease is in the cache."""
         return self._reserved > 0

@@ -9,6 +9,12 @@ must stay below a number of them.
 
 Values are byte arrays rather than text, because a table with String values makes the node look for
 Lucene classes, which are an optional part of it.
+
+If a connection ends while the node has yet to begin a write of its transaction, the node does it
+all the same, without the transaction (Ignite 2.17 and 2.18; of 500 connections that were closed
+right after such writes, 11). So all that a transaction changes is one request, which is done as a
+whole or not at all. It cannot hold removals beside puts; instead it puts empty values, which count
+as missing, and requests that follow it remove them on condition that they are empty.
 """
 
 from __future__ import annotations
@@ -47,6 +53,7 @@ _LOCK_TIMEOUT_MS: Final = 10_000
 _BEGUN_S: Final = 2.0
 _RANGE_PAGE: Final = 16_384
 _WHAT: Final = "the file system's metadata"
+_EMPTY: Final = b""  # the value of a key that is being removed, which counts as missing
 
 
 def _keys(keys: Iterable[str]) -> list[bytes]:
@@ -60,7 +67,7 @@ def _pairs(pairs: Mapping[str, bytes]) -> list[bytes]:
 def _read_map(body: memoryview) -> dict[str, bytes]:
     with damaged(_WHAT):
         pairs = pairs_at(body, 4, int_at(body, 0))
-        return {k.decode(): v for k, v in pairs if k is not None and v is not None}
+        return {k.decode(): v for k, v in pairs if k is not None and v}
 
 
 def _read_rows(page: Page) -> list[tuple[str, bytes]]:
@@ -92,7 +99,7 @@ class MetaCache:
         """Return the value of a key, or None."""
         request = cache_request(self.id, encode_string(key))
         code, value = read_sized(self._call(OpCode.CACHE_GET, request), _WHAT)
-        return None if code is TypeCode.NULL else bytes(value)
+        return None if code is TypeCode.NULL or not len(value) else bytes(value)
 
     def get_all(self, keys: Iterable[str]) -> dict[str, bytes]:
         """Return the values of the keys that exist."""
@@ -126,6 +133,8 @@ class MetaCache:
 
         def once(earlier: IgniteTFError | None) -> bool:
             done = read_bool(self._call(OpCode.CACHE_PUT_IF_ABSENT, request), _WHAT)
+            if not done and self._remove_if(key, _EMPTY):
+                return once(earlier)
             return done or (earlier is not None and self.get(key) == value)
 
         return retry(self.client.settings, once)
@@ -160,15 +169,20 @@ class MetaCache:
             request = batch_request(self.id, _keys(ordered))
             retry(self.client.settings, lambda _: self._call(OpCode.CACHE_REMOVE_KEYS, request))
 
+    def finish_removals(self) -> None:
+        """Remove the keys whose removal was cut short; reads the whole cache."""
+        # The name of the file system was checked when it was opened, so this cannot inject SQL.
+        statement = f'DELETE FROM "{self.name}".{TABLE} WHERE LENGTH(V) = 0'  # nosec B608
+        retry(self.client.settings, lambda _: self.client.sql(statement).fetchall())
+
     def wait_for_transactions(self, key: str) -> None:
         """Wait until no transaction in progress holds this key.
 
         A plain read during a commit may see the new state of one key and the old state of
         another, so a missing key is read again after this call before it is reported missing.
-        The request is a conditional removal whose condition never holds (no value is empty):
-        that takes the lock.
+        The request is a removal on condition that the value is empty: that takes the lock.
         """
-        retry(self.client.settings, lambda _: self._remove_if(key, b""))
+        retry(self.client.settings, lambda _: self._remove_if(key, _EMPTY))
 
     def range(
         self, first: str, end: str, *, limit: int = -1, page: int = _RANGE_PAGE
@@ -204,7 +218,8 @@ class MetaCache:
         self, first: str, end: str, limit: int, page: int
     ) -> tuple[Channel, memoryview]:
         # The name of the file system was checked when it was opened, so this cannot inject SQL.
-        statement = f'SELECT K, V FROM "{self.name}".{TABLE} WHERE K >= ? AND K < ?'  # nosec B608
+        table = f'"{self.name}".{TABLE}'
+        statement = f"SELECT K, V FROM {table} WHERE K >= ? AND K < ? AND LENGTH(V) > 0"  # nosec B608
         if limit >= 0:
             statement += f" LIMIT {limit}"
         request = sql_request(
@@ -314,30 +329,42 @@ class Transaction:
 
     def write(self) -> None:
         """Send what was put and removed."""
-        puts = {key: value for key, value in self._written.items() if value is not None}
-        requests = []
+        written, self._written = self._written, {}
+        removed = [key for key, value in written.items() if value is None]
+        self._seen.update(written)
+        if len(removed) == len(written):
+            if removed:
+                self._call(OpCode.CACHE_REMOVE_KEYS, self._batch(_keys(removed)))
+            return
+        # As one request, and the removals by empty values: see the module docstring.
+        puts = {key: _EMPTY if value is None else value for key, value in written.items()}
+        change = OpCode.CACHE_PUT_ALL, self._batch(_pairs(puts))
         if len(puts) == 1:
             request = cache_request(self._cache.id, *_pairs(puts), transaction=self._id)
-            requests.append((OpCode.CACHE_PUT, request))
-        elif puts:
-            requests.append((OpCode.CACHE_PUT_ALL, self._batch(_pairs(puts))))
-        if removed := [key for key, value in self._written.items() if value is None]:
-            requests.append((OpCode.CACHE_REMOVE_KEYS, self._batch(_keys(removed))))
-        self._seen.update(self._written)
-        self._written = {}
-        self._call_together(requests)
+            change = OpCode.CACHE_PUT, request
+        _, *done = self._call_together([change, *map(self._removal, removed)])
+        # The node may have taken these before what they depend on.
+        early = [key for key, body in zip(removed, done, strict=True) if not read_bool(body, _WHAT)]
+        self._call_together([self._removal(key) for key in early])
 
-    def _call_together(self, requests: list[tuple[OpCode, bytes]]) -> None:
-        """Send requests at once; the first error comes when all of them are answered."""
+    def _removal(self, key: str) -> tuple[OpCode, bytes]:
+        """Return the request that removes a key whose value is empty."""
+        objects = (encode_string(key), encode_bytes(_EMPTY))
+        request = cache_request(self._cache.id, *objects, transaction=self._id)
+        return OpCode.CACHE_REMOVE_IF_EQUALS, request
+
+    def _call_together(self, requests: list[tuple[OpCode, bytes]]) -> list[memoryview]:
+        """Send requests at once, and return the answers; an error comes when all are answered."""
         self._cache.round_trips += bool(requests)
-        failures = []
+        answers, failures = [], []
         for number in [self.channel.send(*request) for request in requests]:
             try:
-                self.channel.receive(number)
+                answers.append(self.channel.receive(number))
             except ServerError as error:
                 failures.append(error)
         if failures:
             raise failures[0]
+        return answers
 
     def end(self, *, commit: bool) -> None:
         """Commit or roll back; if the connection is broken, the node rolls back by itself."""

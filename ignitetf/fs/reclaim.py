@@ -18,6 +18,7 @@ from ignitetf.fs.records import (
     decode,
     directory_key,
     encode,
+    garbage,
     garbage_key,
     lease_key,
     moved_key,
@@ -63,6 +64,9 @@ class Reclaimer:
             content, note = key[1:], decode(value)
             if now_ms() - note["at"] < grace_s * 1000 or content in read:
                 waiting += 1
+            elif "k" in note:
+                self.remove_reserved(content, note["n"], note["k"])
+                self._meta.remove([key])
             else:
                 due[content] = note["n"]
         contents = list(due)
@@ -96,6 +100,20 @@ class Reclaimer:
                 raise
             # A client that dies right after this leaves chunks for `check` to find.
             return self._meta.remove_if(key, value)
+
+    def give_up(self, content: str, reserved: int, first_key: str) -> None:
+        """Schedule the removal of what an ended writer reserved, as `remove_reserved` does it.
+
+        Meanwhile its last publication, and puts in flight, may still arrive.
+        """
+        note = garbage({content: reserved}, first_key)
+        try:
+            self._meta.put_all(note)
+        except IgniteTFError as error:
+            if not is_full(error):
+                raise
+            self.remove_reserved(content, reserved, first_key)
+            self._meta.put_all(note)
 
     def remove_reserved(self, content: str, reserved: int, first_key: str) -> None:
         """Remove what an ended writer reserved, except the chunks of a file it published."""
