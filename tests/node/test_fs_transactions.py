@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from ignitetf.errors import ConnectError
 from ignitetf.fs.check import check
 from ignitetf.fs.meta import Transaction
 from ignitetf.fs.store import Store
@@ -161,3 +162,72 @@ def test_a_publication_that_arrives_after_the_writer_was_discarded_has_its_conte
     report = check(store, read=True)
     assert report.problems == [] and report.waiting == 0
     assert report.leftover_chunks == report.missing_chunks == 0
+
+
+def replaced(store):
+    with store.writing("/f") as file:
+        file.write(memoryview(b"new"))
+
+
+OPERATIONS = {
+    "write": replaced,
+    "rename": lambda store: store.rename("/f", "/g"),
+    "rename over": lambda store: store.rename("/f", "/d/f"),
+    "rename directory": lambda store: store.rename("/d", "/f2"),
+    "remove": lambda store: store.remove("/f"),
+    "remove directory": lambda store: store.remove_directory("/empty"),
+    "remove all": lambda store: store.remove_directory("/d", recursive=True),
+    "make directory": lambda store: store.make_directory("/made"),
+    "set attributes": lambda store: store.set_attributes("/f", {"a": "1"}),
+}
+
+
+def tree(store, path="/"):
+    found = {}
+    for name, entry in store.list(path):
+        below = f"{path}{name}"
+        found[below] = entry.attributes or (None if entry.is_directory else read(store, below))
+        if entry.is_directory:
+            found |= tree(store, f"{below}/")
+    return found
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("taken", [True, False])
+def test_an_operation_whose_connection_is_lost_while_it_writes_is_done_once(
+    client, store, monkeypatch, operation, taken
+):
+    """The node has done the write without the transaction, or has done nothing."""
+    other = Store(client, f"{store.name}X", chunk_bytes=4096)
+    for made in (store, other):
+        for path in ("/f", "/d/f", "/kept"):
+            with made.writing(path) as file:
+                file.write(memoryview(path.encode()))
+        made.make_directory("/empty")
+    write, lost = Transaction.write, []
+
+    def loses(self):
+        if lost:
+            return write(self)
+        lost.append(self.channel)
+        if taken:
+            self.end(commit=False)
+            write(self)
+        self.wrote = True
+        self.channel.close()
+        raise ConnectError("lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Transaction, "write", loses)
+        OPERATIONS[operation](store)
+    assert lost
+    OPERATIONS[operation](other)
+    assert tree(store) == tree(other)
+    for made in (store, other):
+        made.reclaimer.run(grace_s=0.0)
+        report = check(made, read=True)
+        assert report.ok and report.waiting == 0
+    assert store.chunks.count() == other.chunks.count()
+    other.close()
+    client.destroy_cache(other.meta.name)
+    client.destroy_cache(other.chunks.name)
