@@ -84,7 +84,7 @@ class WriterLease:
 
     @property
     def key(self) -> str:
-        """Key of the file's entry when it was opened."""
+        """Key of the file's entry, without renames since it was opened."""
         return str(self._facts["k"])
 
     @property

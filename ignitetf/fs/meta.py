@@ -11,10 +11,10 @@ Values are byte arrays rather than text, because a table with String values make
 Lucene classes, which are an optional part of it.
 
 If a connection ends while the node has yet to begin a write of its transaction, the node does it
-all the same, without the transaction (Ignite 2.17 and 2.18; of 500 connections that were closed
-right after such writes, 11). So all that a transaction changes is one request, which is done as a
-whole or not at all. It cannot hold removals beside puts; instead it puts empty values, which count
-as missing, and requests that follow it remove them on condition that they are empty.
+all the same, without the transaction (Ignite 2.17, of 500 connections that were closed right after
+such writes: 11). So all that a transaction changes is one request, which is done as a whole or not
+at all. It cannot hold removals beside puts; instead it puts empty values, which count as missing,
+and requests that follow it remove them on condition that they are empty.
 """
 
 from __future__ import annotations
@@ -366,7 +366,7 @@ class Transaction:
 
     def _is_removed(self, number: int) -> bool:
         """Whether a removal that was sent beside the commit came before it."""
-        with contextlib.suppress(ServerError):
+        with contextlib.suppress(IgniteTFError):
             return read_bool(self.channel.receive(number), _WHAT)
         return False
 
