@@ -280,17 +280,22 @@ def test_a_lease_that_half_a_commit_removed_is_told_by_what_ended_it(failure, co
     assert caught.value.errno == code
 
 
-@pytest.mark.parametrize("at", ["begin", "work", "write", "commit"])
-def test_only_a_try_that_came_to_its_commit_leaves_a_transaction_unsettled(at, monkeypatch):
+@pytest.mark.parametrize("at", ["begin", "work", "refused", "write", "commit"])
+def test_only_a_try_that_was_lost_while_it_wrote_leaves_a_transaction_unsettled(at, monkeypatch):
     seen = []
 
     class Cut(meta.Transaction):
         def __init__(self, cache, channel, earlier):
-            self.earlier, self.unsettled, self._channel = earlier, earlier is not None, channel
+            self.earlier, self.unsettled, self.channel = earlier, earlier is not None, channel
+            self.wrote = False
             if at == "begin" and not seen:
                 fail()
 
         def write(self):
+            self.wrote = True
+            if at == "refused" and len(seen) == 1:
+                seen.append(None)
+                raise ServerError("x", server_message="rolled back")
             if at == "write" and len(seen) == 1:
                 fail()
 
@@ -300,6 +305,7 @@ def test_only_a_try_that_came_to_its_commit_leaves_a_transaction_unsettled(at, m
 
     def fail():
         seen.append(None)
+        channel.closed = True
         raise ConnectError("the connection was lost")
 
     def work(transaction):
@@ -309,11 +315,12 @@ def test_only_a_try_that_came_to_its_commit_leaves_a_transaction_unsettled(at, m
         return "done"
 
     monkeypatch.setattr(meta, "Transaction", Cut)
+    channel = SimpleNamespace(closed=False)
     client = SimpleNamespace(
         settings=SimpleNamespace(idle_timeout_s=5),
-        acquire=lambda: SimpleNamespace(closed=True),
+        acquire=lambda: channel,
         release=lambda channel: None,
     )
     cache = SimpleNamespace(client=client)
     assert meta.MetaCache.transact(cache, work) == "done"
-    assert seen[-1] is (at == "commit")
+    assert seen[-1] is (at in ("write", "commit"))
