@@ -40,6 +40,7 @@ from ignitetf.fs.records import (
 )
 from ignitetf.fs.tree import Conditions, Found, Names, Stale
 from ignitetf.net.distance import bytes_ahead
+from ignitetf.net.failures import is_full
 from ignitetf.net.together import together
 
 if TYPE_CHECKING:
@@ -71,10 +72,15 @@ class NewContent:
         if not self.writer.size:
             self._store.meta.remove([lease_key(content), moved_key(content)])
             return
-        # Puts in flight may arrive after their connection closed; the note gets them removed.
-        self._store.reclaimer.give_up(content, self.lease.reserved, self.lease.key)
+        # Puts in flight, and the publication, may arrive after their connection closed.
+        try:
+            self.lease.give_up()
+        except IgniteTFError as error:
+            if not is_full(error):
+                raise
+            self._store.reclaimer.remove_reserved(content, self.lease.reserved, self.lease.key)
+            self.lease.give_up()
         self._store.leases.garbage_made()
-        self._store.meta.remove([lease_key(content)])
 
     def give_up(self) -> None:
         """Remove it if the cluster can be reached, else leave it to the others."""

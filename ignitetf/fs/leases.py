@@ -121,6 +121,13 @@ class WriterLease:
         with held(self._lock):
             self.lost = True
 
+    def give_up(self) -> None:
+        """Leave what was reserved to be reclaimed after the grace period, and end."""
+        with held(self._lock):
+            self.lost = True
+            value = encode({"n": self._reserved, "t": now_ms(), "dead": now_ms(), **self._facts})
+            self._meta.put(lease_key(self.content_id), value)
+
     def _beat(self, reserved: int) -> None:
         value = encode({"n": reserved, "t": now_ms(), **self._facts})
         key = lease_key(self.content_id)

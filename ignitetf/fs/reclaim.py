@@ -18,7 +18,6 @@ from ignitetf.fs.records import (
     decode,
     directory_key,
     encode,
-    garbage,
     garbage_key,
     lease_key,
     moved_key,
@@ -51,7 +50,7 @@ class Reclaimer:
         # Garbage first: on a full node this frees the memory that the other steps need.
         waiting = self.garbage(grace_s)
         waiting += self.directories()
-        waiting += self.writers()
+        waiting += self.writers(grace_s)
         self.readers()
         return waiting
 
@@ -64,9 +63,6 @@ class Reclaimer:
             content, note = key[1:], decode(value)
             if now_ms() - note["at"] < grace_s * 1000 or content in read:
                 waiting += 1
-            elif "k" in note:
-                self.remove_reserved(content, note["n"], note["k"])
-                self._meta.remove([key])
             else:
                 due[content] = note["n"]
         contents = list(due)
@@ -76,8 +72,12 @@ class Reclaimer:
             self._meta.remove(garbage_key(content) for content in batch)
         return waiting
 
-    def writers(self) -> int:
-        """Take over the leases of dead writers, and remove the chunks they did not publish."""
+    def writers(self, grace_s: float) -> int:
+        """Take over the leases of dead writers, and remove the chunks they did not publish.
+
+        For the grace period after a writer has ended by itself, its last publication and puts in
+        flight may still arrive.
+        """
         waiting = 0
         for key, value in list(self._meta.range(*_prefix(lease_key("")))):
             lease = decode(value)
@@ -88,32 +88,21 @@ class Reclaimer:
                 if not self._take(key, value, lease):
                     waiting += 1
                     continue
+            elif now_ms() - lease["dead"] < grace_s * 1000:
+                waiting += 1
+                continue
             self.remove_reserved(key[1:], lease["n"], lease["k"])
         return waiting
 
     def _take(self, key: str, value: bytes, lease: dict[str, Any]) -> bool:
         """Take a lease over: from now on the writer's next beat or publication fails."""
         try:
-            return self._meta.replace(key, value, encode({**lease, "dead": 1}))
+            return self._meta.replace(key, value, encode({**lease, "dead": 1}))  # due at once
         except IgniteTFError as error:
             if not is_full(error):
                 raise
             # A client that dies right after this leaves chunks for `check` to find.
             return self._meta.remove_if(key, value)
-
-    def give_up(self, content: str, reserved: int, first_key: str) -> None:
-        """Schedule the removal of what an ended writer reserved, as `remove_reserved` does it.
-
-        Meanwhile its last publication, and puts in flight, may still arrive.
-        """
-        note = garbage({content: reserved}, first_key)
-        try:
-            self._meta.put_all(note)
-        except IgniteTFError as error:
-            if not is_full(error):
-                raise
-            self.remove_reserved(content, reserved, first_key)
-            self._meta.put_all(note)
 
     def remove_reserved(self, content: str, reserved: int, first_key: str) -> None:
         """Remove what an ended writer reserved, except the chunks of a file it published."""

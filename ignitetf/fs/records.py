@@ -81,15 +81,13 @@ def hint_key(path: str) -> str:
     return f"@{path}"
 
 
-def garbage(contents: dict[str, int], key: str | None = None) -> dict[str, bytes]:
-    """Return notes that these contents (chunk counts by content id) are to be removed later.
-
-    Args:
-        contents: The contents.
-        key: Of an entry that may yet come to refer to them, and then keeps them.
-    """
-    note = {"at": time.time_ns() // 1_000_000} | ({} if key is None else {"k": key})
-    return {garbage_key(c): encode({"n": count, **note}) for c, count in contents.items()}
+def garbage(contents: dict[str, int]) -> dict[str, bytes]:
+    """Return notes that these contents (chunk counts by content id) are to be removed later."""
+    now_ms = time.time_ns() // 1_000_000
+    return {
+        garbage_key(content): encode({"n": count, "at": now_ms})
+        for content, count in contents.items()
+    }
 
 
 def lease_key(content_id: str) -> str:

@@ -3,30 +3,23 @@
 Leases are the only place where the time of day decides something; the jump is made in their clock.
 """
 
-import itertools
-import os
 import random
 import time
 
 import pytest
+from helpers.stores import new_store
 
 from ignitetf.fs import leases, reclaim
 from ignitetf.fs.check import check
-from ignitetf.fs.store import Store
 
 pytestmark = [pytest.mark.node, pytest.mark.faults]
-_numbers = itertools.count()
 HOUR_MS = 3_600_000
 
 
 @pytest.fixture
 def store(client):
-    name = f"C{os.getpid()}_{next(_numbers)}"
-    made = Store(client, name, chunk_bytes=16384)
-    yield made
-    made.close()
-    client.destroy_cache(f"{name}_META")
-    client.destroy_cache(f"{name}_DATA")
+    with new_store(client, 16384) as made:
+        yield made
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ The counts of the acceptance run are larger: IGNITETF_FAULT_ROUNDS multiplies th
 """
 
 import ast
-import itertools
 import os
 import random
 import signal
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 from helpers.needs import needs_native_io
 from helpers.ports import lasting_port
+from helpers.stores import new_store
 
 from ignitetf.fs.check import check
 from ignitetf.fs.store import Store
@@ -29,17 +29,12 @@ pytestmark = [pytest.mark.node, pytest.mark.faults, pytest.mark.timeout(900)]
 
 ROUNDS = int(os.environ.get("IGNITETF_FAULT_ROUNDS", "1"))
 _PROGRAMS = Path(__file__).with_name("fs_programs.py")
-_numbers = itertools.count()
 
 
 @pytest.fixture
 def store(client):
-    name = f"F{os.getpid()}_{next(_numbers)}"
-    made = Store(client, name, chunk_bytes=65536)
-    yield made
-    made.close()
-    client.destroy_cache(f"{name}_META")
-    client.destroy_cache(f"{name}_DATA")
+    with new_store(client) as made:
+        yield made
 
 
 def program(what, address, store, *arguments, **options):

@@ -2,13 +2,13 @@
 
 import contextlib
 import errno
-import itertools
 import os
 import random
 import threading
 import time
 
 import pytest
+from helpers.stores import new_store
 
 from ignitetf.fs import meta
 from ignitetf.fs.check import check
@@ -21,18 +21,11 @@ from ignitetf.net.client import connect
 
 pytestmark = pytest.mark.node
 
-_numbers = itertools.count()
-
 
 @pytest.fixture
 def store(client):
-    """A file system of its own, small chunks, dropped afterwards."""
-    name = f"S{os.getpid()}_{next(_numbers)}"
-    made = Store(client, name, chunk_bytes=4096)
-    yield made
-    made.close()
-    client.destroy_cache(f"{name}_META")
-    client.destroy_cache(f"{name}_DATA")
+    with new_store(client, 4096) as made:
+        yield made
 
 
 def write(store, path, data, mode="w", **options):

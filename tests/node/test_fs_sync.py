@@ -3,7 +3,6 @@
 import errno
 import functools
 import hashlib
-import itertools
 import json
 import os
 import threading
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from helpers.checkpoint_files import save
+from helpers.stores import new_store
 from typer.testing import CliRunner
 
 from ignitetf.cli.main import app
@@ -25,17 +25,11 @@ from ignitetf.fs.watch import watch
 
 pytestmark = pytest.mark.node
 
-_numbers = itertools.count()
-
 
 @pytest.fixture
 def store(client):
-    name = f"Y{os.getpid()}_{next(_numbers)}"
-    made = Store(client, name, chunk_bytes=65536)
-    yield made
-    made.close()
-    client.destroy_cache(f"{name}_META")
-    client.destroy_cache(f"{name}_DATA")
+    with new_store(client) as made:
+        yield made
 
 
 @pytest.fixture

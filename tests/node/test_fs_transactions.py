@@ -2,9 +2,9 @@
 
 import contextlib
 import itertools
-import os
 
 import pytest
+from helpers.stores import new_store
 
 from ignitetf.errors import ConnectError
 from ignitetf.fs.check import check
@@ -13,17 +13,11 @@ from ignitetf.fs.store import Store
 
 pytestmark = pytest.mark.node
 
-_numbers = itertools.count()
-
 
 @pytest.fixture
 def store(client):
-    name = f"T{os.getpid()}_{next(_numbers)}"
-    made = Store(client, name, chunk_bytes=4096)
-    yield made
-    made.close()
-    client.destroy_cache(f"{name}_META")
-    client.destroy_cache(f"{name}_DATA")
+    with new_store(client, 4096) as made:
+        yield made
 
 
 def read(store, path):
@@ -162,6 +156,28 @@ def test_a_publication_that_arrives_after_the_writer_was_discarded_has_its_conte
     report = check(store, read=True)
     assert report.problems == [] and report.waiting == 0
     assert report.leftover_chunks == report.missing_chunks == 0
+
+
+def test_what_a_discarded_writer_did_not_publish_goes_with_its_file(store):
+    writer = store.open_write("/f")
+    writer.write(memoryview(b"x" * 5_000))
+    writer.publish()
+    writer.write(memoryview(b"y" * 90_000))
+    writer.store_all()
+    writer.discard()
+    assert read(store, "/f") == b"x" * 5_000
+    store.remove("/f")
+    store.reclaimer.run(grace_s=0.0)
+    assert store.chunks.count() == 0 and check(store).waiting == 0
+
+
+def test_what_a_discarded_writer_stored_is_kept_for_what_may_still_arrive(store):
+    writer = store.open_write("/f")
+    writer.write(memoryview(b"x" * 50_000))
+    writer.store_all()
+    writer.discard()
+    assert store.reclaimer.run() == 1 and store.chunks.count() > 0
+    assert store.reclaimer.run(grace_s=0.0) == 0 and store.chunks.count() == 0
 
 
 def replaced(store):

@@ -1,7 +1,6 @@
 """Only whole checkpoints are pushed, pulled and named, whatever is missing and whoever dies."""
 
 import io
-import itertools
 import json
 import os
 import random
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from helpers.checkpoint_files import index_of, save
+from helpers.stores import new_store
 from typer.testing import CliRunner
 
 from ignitetf.cli.main import app
@@ -24,25 +24,19 @@ from ignitetf.fs.folders import LocalFolder, RemoteFolder
 from ignitetf.fs.pull import pull
 from ignitetf.fs.push import push
 from ignitetf.fs.state import state_names
-from ignitetf.fs.store import Store
 from ignitetf.fs.sync import read_file
 from ignitetf.fs.units import units, what_is_wrong
 from ignitetf.fs.watch import watch
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(300)]
 
-_numbers = itertools.count()
 ROUNDS = int(os.environ.get("IGNITETF_FAULT_ROUNDS", "1"))
 
 
 @pytest.fixture
 def store(client):
-    name = f"W{os.getpid()}_{next(_numbers)}"
-    made = Store(client, name, chunk_bytes=65536)
-    yield made
-    made.close()
-    client.destroy_cache(f"{name}_META")
-    client.destroy_cache(f"{name}_DATA")
+    with new_store(client) as made:
+        yield made
 
 
 def hdf5(size=3000):
