@@ -172,8 +172,10 @@ class MetaCache:
     def finish_removals(self) -> None:
         """Remove the keys whose removal was cut short; reads the whole cache."""
         # The name of the file system was checked when it was opened, so this cannot inject SQL.
-        statement = f'DELETE FROM "{self.name}".{TABLE} WHERE LENGTH(V) = 0'  # nosec B608
-        retry(self.client.settings, lambda _: self.client.sql(statement).fetchall())
+        statement = f'SELECT K FROM "{self.name}".{TABLE} WHERE LENGTH(V) = 0'  # nosec B608
+        # Not by SQL: a DELETE fails if somebody else removes one of them meanwhile.
+        for (key,) in self.client.sql(statement).fetchall():
+            self.finish_removal(key)
 
     def finish_removal(self, key: str) -> None:
         """Remove a key whose value is empty; nothing depends on that."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import threading
 
 import pytest
 from helpers.stores import new_store
@@ -156,6 +157,23 @@ def test_a_publication_that_arrives_after_the_writer_was_discarded_has_its_conte
     report = check(store, read=True)
     assert report.problems == [] and report.waiting == 0
     assert report.leftover_chunks == report.missing_chunks == 0
+
+
+def test_a_repair_does_not_mind_who_removes_meanwhile(store):
+    stop = threading.Event()
+
+    def churn():
+        while not stop.is_set():
+            store.meta.put_all({f"x{n}": b"" for n in range(200)})
+            store.meta.remove(f"x{n}" for n in range(200))
+
+    with contextlib.ExitStack() as ended:
+        thread = threading.Thread(target=churn, daemon=True)
+        thread.start()
+        ended.callback(thread.join)
+        ended.callback(stop.set)
+        for _ in range(5):
+            assert check(store, repair=True, wait=False).ok
 
 
 def test_what_a_discarded_writer_did_not_publish_goes_with_its_file(store):
