@@ -4,7 +4,9 @@ cursor, scan thread -> page decoder, builder -> **collector** -> scan -> unit re
 
 A page that arrives is taken apart piece by piece by a `BatchBuilder`. Rows in a form that it does
 not know, and all rows where there is no builder, are decoded as a page; small pages are joined
-first, because a page of a few rows costs as much as one of thousands.
+first, because a page of a few rows costs as much as one of thousands. So are pages of long texts and
+blobs that have come before their turn: their bytes are no longer in the processor's cache, and
+columns that are views of the page save the copy.
 """
 
 from __future__ import annotations
@@ -36,6 +38,10 @@ __all__ = ["Collector", "PagePlace", "PageRecord", "Portion", "UnitsRecord"]
 
 # A larger page is worth more than the copy that joins it to others.
 _MOST_JOINED_BYTES: Final = 256 << 10
+# Columns that are views begin another batch; of a smaller page a copy costs less than that.
+_LEAST_VIEWED_BYTES: Final = 1 << 20
+# Of shorter rows, finding them takes as long as copying them.
+_LEAST_VIEWED_ROW: Final = 8 << 10
 # No memory has so many rows.
 _NEVER: Final = 1 << 62
 
@@ -237,15 +243,24 @@ class Collector:
             found = self._decoder.one(place.partition, page)
             self._record(place, found, nbytes, last)
             return
-        if arrived is None and self._builder is not None:
+        if arrived is None and self._builder is not None and not self._is_viewed(page):
             arrived = self._add(self._decoder.chosen(place.partition, page))
         if arrived is None:
             found = self._decoder.one(place.partition, page)
+            if self._builder is not None:
+                self._parts += self._built(1)
             self._record(place, found, nbytes, last)
             self._parts += found.parts
         else:
             self._add_arrived(place, arrived, nbytes, last)
         self._arrived = None
+
+    def _is_viewed(self, page: Page) -> bool:
+        """Whether columns are to be views of a page that is here, most of which is their runs."""
+        assert self._builder is not None
+        size = page.data.nbytes
+        least = max(_LEAST_VIEWED_ROW, 2 * self._builder.dense_bytes)
+        return size >= _LEAST_VIEWED_BYTES and size >= page.count * least
 
     def _add(self, page: Page) -> _Arrived:
         assert self._builder is not None and self._reader is not None

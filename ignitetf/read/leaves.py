@@ -9,6 +9,7 @@ TensorFlow can take over without another (64-byte aligned).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -95,6 +96,11 @@ class Dense:
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a value."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
     def pack(
         self, columns: Sequence[Column], pool: BufferPool, texts: TextStore | None
     ) -> Iterator[NDArray[Any]]:
@@ -104,8 +110,7 @@ class Dense:
             yield whole.reshape(len(whole), *self.shape)
             return
         shape = (sum(len(a) for a in arrays), *self.shape)
-        size = int(np.prod(shape, dtype=np.int64)) * self.dtype.itemsize
-        out = pool.take(size).view(self.dtype).reshape(shape)
+        out = pool.take(shape[0] * self.nbytes).view(self.dtype).reshape(shape)
         at = 0
         for array in arrays:
             assert isinstance(array, np.ndarray)

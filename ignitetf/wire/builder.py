@@ -239,6 +239,7 @@ class BatchBuilder:
 
     Attributes:
         has_dense_keys: Whether keys are numbers.
+        dense_bytes: Bytes of a row, apart from those in runs.
 
     Args:
         schema: The rows.
@@ -285,6 +286,7 @@ class BatchBuilder:
         self._aligned_rows = _aligned_rows([column.place.size for column in self._columns])
         self._heaps = [c.number for c in self._columns if not c.place.size]
         self.has_dense_keys = self._columns[0].place.size > 0
+        self.dense_bytes = sum(column.place.size for column in self._columns)
         self._closed: list[Segment] = []
         self._memory = self._new_memory()
         self._taken = 0  # rows of this memory that were handed over

@@ -131,7 +131,7 @@ def test_a_page_is_given_up_with_its_last_batch():
     del dataset
     give_up_arrays()
     assert [list(map(len, batch.numpy())) for batch in batches] == [[5000, 6000]] * 3
-    shares = substr._strings_can_share()
+    shares = substr.strings_can_share()
     assert len(released) == (0 if shares else 3)
     del batches[0]
     give_up_arrays()
@@ -143,7 +143,7 @@ def test_a_page_is_given_up_with_its_last_batch():
 
 def test_strings_of_the_newest_tensorflow_can_share():
     newest = tuple(map(int, tf.__version__.split(".")[:2])) >= (2, 21)
-    assert substr._strings_can_share() or not newest
+    assert substr.strings_can_share() or not newest
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import contextlib
 import functools
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import tensorflow as tf
 
@@ -43,7 +43,11 @@ from ignitetf.wire.schema import Batch
 
 __all__ = ["IgniteDataset"]
 
-_LARGE_BATCH_BYTES = 1 << 20
+# What is as large as half a page crosses from one to the next at every other batch.
+_LARGE_BATCH_BYTES: Final = 8 << 20
+# In a loop in Python: a page whose slices are in use is not used again, and copied where they are not
+# aligned, as slices of few rows seldom are.
+_LARGE_IN_LOOP: Final = 1 << 20
 
 
 class IgniteDataset(OwnDataset):
@@ -239,20 +243,26 @@ class IgniteDataset(OwnDataset):
         slice_rows = self._slice_rows(size)
         form, rows = self._form, self._rows.in_batches(slice_rows)
         uneven = isinstance(rows.order, StepOrder) and rows.order.is_uneven(rows.shard)
-        # Ragged batches cannot be cut in TensorFlow, and large ones are cheaper to pack at once than
-        # to copy again.
-        exact = form.has_runs or uneven or size * rows.reader.entry_bytes >= _LARGE_BATCH_BYTES
-        cut = _Cut(size, slice_rows, drop_remainder, exact=exact)
-        static = size if exact and drop_remainder and not uneven else None
+
+        def cut_if(is_large: bool) -> _Cut:
+            # Ragged batches cannot be cut out of pages, and large ones are cheaper to pack at once
+            # than to copy again.
+            exact = form.has_runs or uneven or is_large
+            return _Cut(size, slice_rows, drop_remainder, exact=exact)
+
+        cut = cut_if(size * form.cut_bytes >= _LARGE_BATCH_BYTES)
+        eager_cut = cut_if(size * rows.reader.entry_bytes >= _LARGE_IN_LOOP)
+        static = size if cut.exact and drop_remainder and not uneven else None
         iterations = self._iterations(cut)
         dataset = self._pages(iterations, Sharing.PAGE, static)
-        if not exact:
+        if not cut.exact:
             dataset = rebatched(dataset, size, drop_remainder)
         sharded = rows.shard.count > 1
         dataset = dataset.with_options(page_options(sharded=sharded))
         count = None if self._length is None else rows.batch_count(size, drop_remainder)
         dataset = counted(dataset, count, sharded=sharded)
-        eager = self._eager(iterations, dataset.element_spec, Sharing.PAGE, cut)
+        own = iterations if eager_cut == cut else self._iterations(eager_cut)
+        eager = self._eager(own, dataset.element_spec, Sharing.PAGE, eager_cut)
         return Steps(dataset, eager, iterations.begun)
 
     def _slice_rows(self, batch_size: int) -> int:

@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from ignitetf.native import NotBuilt, native_library, tensorflow_library
 
-__all__ = ["Sharing", "substr_op"]
+__all__ = ["LONG_TEXT", "Sharing", "strings_can_share", "substr_op"]
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +53,9 @@ _FUNCTIONS: Final = (
     "TF_TensorElementCount",
     "TF_DeleteTensor",
 )
+
+# Bytes of a text that is shared where strings can: LONG_TEXT of _substr.c.
+LONG_TEXT: Final = 1024
 
 # Where TensorFlow versions have kept the header that defines the layout of its strings.
 _HEADERS: Final = ("tsl/platform", "xla/tsl/platform", "tensorflow/core/platform")
@@ -106,10 +109,11 @@ def _substr_op() -> Callable[..., tf.Tensor] | None:
     if code := library.substr_register(addresses):
         log.warning("TensorFlow %s does not take the op %s: code %s", tf.__version__, _OP, code)
         return None
-    return functools.partial(_substr, can_share=_strings_can_share())
+    return functools.partial(_substr, can_share=strings_can_share())
 
 
-def _strings_can_share() -> bool:
+@functools.cache
+def strings_can_share() -> bool:
     """Whether strings of this TensorFlow version can be views with an owner."""
     for folder in _HEADERS:
         header = Path(tf.sysconfig.get_include(), folder, "ctstring_internal.h")

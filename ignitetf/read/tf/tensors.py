@@ -9,7 +9,7 @@ TensorFlow.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -25,7 +25,7 @@ from ignitetf.read.leaves import (
 )
 from ignitetf.read.rows import EpochRows
 from ignitetf.read.tf.cluster import in_cluster
-from ignitetf.read.tf.substr import Sharing, substr_op
+from ignitetf.read.tf.substr import LONG_TEXT, Sharing, strings_can_share, substr_op
 from ignitetf.wire.buffers import ALIGNED_ROWS, BufferPool
 from ignitetf.wire.schema import Batch
 
@@ -53,6 +53,7 @@ class Form:
         splits_texts: Whether texts cross as the bytes of a page, to be split in TensorFlow.
         assembles: Whether leaves cross flat, and `assemble` runs in TensorFlow.
         piece_rows: Rows to pack at once if texts cross joined, None for whole pages.
+        cut_bytes: About as many bytes of a row are copied where TensorFlow cuts batches.
     """
 
     def __init__(self, rows: EpochRows, as_supervised: bool) -> None:
@@ -67,10 +68,21 @@ class Form:
         self.splits_texts = has_texts and (short or self._substr is not None)
         self.has_empty = any(map(_is_empty, nodes))
         self.assembles = self.has_runs or self.has_empty or self.splits_texts
+        self.cut_bytes = self._cut_bytes(reader.entry_bytes, nodes)
         self.piece_rows: int | None = None
         if self.splits_texts and self._substr is None:
             count = int(_PIECE_BYTES / max(reader.entry_bytes, 16.0))
             self.piece_rows = max(ALIGNED_ROWS, count - count % ALIGNED_ROWS)
+
+    def _cut_bytes(self, entry_bytes: float, nodes: Sequence[Node]) -> float:
+        """Return `cut_bytes`: of long texts that share their page, strings refer to it."""
+        leaves = [leaf for node in nodes for leaf in _leaves(node)]
+        dense = sum(leaf.nbytes for leaf in leaves if isinstance(leaf, Dense))
+        texts = sum(isinstance(leaf, Text) for leaf in leaves)
+        can_share = self._substr is not None and strings_can_share()
+        if can_share and entry_bytes - dense >= LONG_TEXT * texts:
+            return float(dense)
+        return entry_bytes
 
     def pack(self, parts: list[Batch], pool: BufferPool) -> tuple[Any, ...]:
         """Return the leaves of some batches, key first."""
@@ -138,6 +150,15 @@ def _has(node: Node, kind: type) -> bool:
     if isinstance(node, Struct):
         return any(_has(n, kind) for _, n in node.fields)
     return isinstance(node, kind) or (isinstance(node, Runs) and _has(node.item, kind))
+
+
+def _leaves(node: Node) -> Iterator[Node]:
+    """Yield the leaves of a node that has no runs."""
+    if isinstance(node, Struct):
+        for _, inner in node.fields:
+            yield from _leaves(inner)
+    else:
+        yield node
 
 
 def _is_empty(node: Node) -> bool:
