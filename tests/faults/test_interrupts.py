@@ -102,6 +102,8 @@ def interrupted(words, wait_s, number, temporary):
         _, told = command.communicate(timeout=LIMIT_S)
     finally:
         command.kill()
+    if "init_import_site" in told:  # Python itself was starting, and knows no better
+        return -number, ""
     print(f"{words[:2]}: ended after {time.monotonic() - began:.2f} s with {command.returncode}")
     return command.returncode, told
 
