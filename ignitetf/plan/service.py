@@ -60,8 +60,8 @@ class ServiceTimes:
 
 
 def page_bytes_of(row_bytes: int) -> int:
-    """Return about how many bytes a page of such rows has: whole rows, one at least."""
-    return max(1, page_bytes_for(row_bytes) // row_bytes) * row_bytes
+    """Return about how many bytes a page of such rows has at least: whole rows, one or more."""
+    return max(1, page_bytes_for(row_bytes, 0.0) // row_bytes) * row_bytes
 
 
 def assumed_times(row_bytes: int) -> ServiceTimes:

@@ -258,8 +258,9 @@ def _memory(
         f" in {100 * _MEMORY_SHARE:.0f} % of it"
     )
     here = math.ceil(connections / nodes)
-    scan = scan_bytes(demand.workload.row_bytes, math.ceil(demand.rows / partitions))
-    page = min(times.page_bytes, page_bytes_for(demand.workload.row_bytes, here))
+    row_bytes, partition_rows = demand.workload.row_bytes, math.ceil(demand.rows / partitions)
+    scan = scan_bytes(row_bytes, partition_rows)
+    page = min(times.page_bytes, page_bytes_for(row_bytes, partition_rows * row_bytes, here))
     each = _PAGE_COPIES * _UNANSWERED * page + OPEN_SCANS * scan
     heap = max(_LEAST_HEAP, here * each)
     rules["node heap"] = (

@@ -289,7 +289,7 @@ class CacheReader:
         """
         options = self.options
         connections = options.shards * max(1, options.readers // max(1, self.node_count))
-        near = page_bytes_for(self.entry_bytes, connections)
+        near = page_bytes_for(self.entry_bytes, self.unit_bytes, connections)
         return max(near, min(_MOST_PAGE_BYTES, options.in_flight_bytes))
 
     @functools.cached_property
@@ -306,7 +306,7 @@ class CacheReader:
     @property
     def page_bytes(self) -> int:
         """About as many bytes as a batch has, and as a page has at most."""
-        return page_bytes_for(self.entry_bytes)
+        return page_bytes_for(self.entry_bytes, self.unit_bytes)
 
     # Reading
 

@@ -11,15 +11,16 @@ ROW_BYTES = st.integers(1, 1 << 26)
 NUMBERS = st.integers(1, 2000)
 
 
-@given(ROW_BYTES, NUMBERS)
-def test_two_pages_for_each_connection_fit_or_are_the_smallest(row_bytes, connections):
-    page = page_bytes_for(row_bytes, connections)
-    assert PAGE_BYTES <= page <= page_bytes_for(row_bytes, max(1, connections - 1))
+@given(ROW_BYTES, NUMBERS, NUMBERS)
+def test_two_pages_for_each_connection_fit_or_are_the_smallest(row_bytes, rows, connections):
+    nbytes = row_bytes * rows
+    page = page_bytes_for(row_bytes, nbytes, connections)
+    assert PAGE_BYTES <= page <= page_bytes_for(row_bytes, nbytes, max(1, connections - 1))
     assert 2 * connections * page <= 64 << 20 or page == PAGE_BYTES
-    if row_bytes < LARGE_ROW_BYTES:
-        assert page == PAGE_BYTES
-    elif connections <= 2:
+    if connections <= 2 and row_bytes >= LARGE_ROW_BYTES:
         assert page == 16 << 20
+    elif connections <= 4 and row_bytes < LARGE_ROW_BYTES:
+        assert page == (8 << 20 if nbytes >= 16 << 20 else PAGE_BYTES)
 
 
 @given(ROW_BYTES, NUMBERS, NUMBERS, st.integers(1, 100))
