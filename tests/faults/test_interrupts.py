@@ -12,7 +12,7 @@ import time
 
 import numpy as np
 import pytest
-from helpers.interruptible import PROGRAM
+from helpers.interruptible import command_that_tells
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(300)]
 if sys.platform == "win32":
@@ -20,9 +20,9 @@ if sys.platform == "win32":
 
 # The product's limit is 2 s; a loaded machine takes longer to start and end an interpreter.
 LIMIT_S = 15
-# Seconds before the signal. Most commands have an end of their own, which it must precede: where
-# one has ended, the next one is met in the last fifth of its time, so in its work.
-# The long ones at the end are for a machine that is busy.
+# Seconds from a command's beginning to the signal. Most commands have an end of their own, which it
+# must precede: where one has ended, the next one is met in the last fifth of its time, so in its
+# work. The long ones at the end are for a machine that is busy.
 WAITS_S = [*(1.2 * 0.8**k for k in range(12)), 2, 3, 5]
 WATCH_WAITS_S = [1.2, 3, 6, 12]  # watching begins late
 TABLE = "INTERRUPTED_ROWS"
@@ -87,13 +87,17 @@ def left_on_the_node(client):
 
 def interrupted(words, wait_s, number, temporary):
     """Exit code and messages of a command that gets a signal after some seconds."""
+    begun = temporary.with_name("begun")
+    begun.unlink(missing_ok=True)
     command = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *words],
+        [*command_that_tells(begun), *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "TMPDIR": str(temporary)},
     )
+    while not begun.exists() and command.poll() is None:
+        time.sleep(0.001)
     # Somewhere in its work, or still starting: either way it has to end.
     time.sleep(wait_s)
     began = time.monotonic()
@@ -102,8 +106,6 @@ def interrupted(words, wait_s, number, temporary):
         _, told = command.communicate(timeout=LIMIT_S)
     finally:
         command.kill()
-    if "init_import_site" in told:  # Python itself was starting, and knows no better
-        return -number, ""
     print(f"{words[:2]}: ended after {time.monotonic() - began:.2f} s with {command.returncode}")
     return command.returncode, told
 
