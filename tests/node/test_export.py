@@ -7,7 +7,6 @@ import json
 import shlex
 import signal
 import subprocess
-import sys
 import time
 import uuid
 from dataclasses import replace
@@ -15,7 +14,7 @@ from decimal import Decimal
 
 import numpy as np
 import pytest
-from helpers import interruptible
+from helpers.interruptible import COMMAND
 from PIL import Image
 
 from ignitetf.errors import ConfigError, SchemaError
@@ -32,13 +31,10 @@ from ignitetf.tables.describe import describe
 
 pytestmark = pytest.mark.node
 ROWS = 300
-PROGRAM = interruptible.PROGRAM
 
 
 def command(*words, **options):
-    return subprocess.run(
-        [sys.executable, "-c", PROGRAM, *words], capture_output=True, text=True, **options
-    )
+    return subprocess.run([*COMMAND, *words], capture_output=True, text=True, **options)
 
 
 def names_in(folder):
@@ -370,7 +366,7 @@ def test_the_target_is_whole_or_not_there(client, address, rows, tmp_path):
 def test_a_stopped_export_leaves_nothing(client, address, cache_name, tmp_path, how):
     load_dataset({"X": np.zeros((3000, 20_000), np.uint8)}, cache_name, client=client)
     words = ["export", cache_name, str(tmp_path / "out"), "--format", "webdataset", "--shards", "9"]
-    with subprocess.Popen([sys.executable, "-c", PROGRAM, *words, "--address", address]) as process:
+    with subprocess.Popen([*COMMAND, *words, "--address", address]) as process:
         until = time.monotonic() + 60
         while not any(p.stat().st_size for p in tmp_path.glob(".out.*/*.tar")):
             assert time.monotonic() < until and process.poll() is None
