@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -24,8 +26,10 @@ from ignitetf.load.writer import IN_FLIGHT, REQUEST_BYTES
 from ignitetf.net.channel import Channel
 from ignitetf.net.client import Client, cache_id
 from ignitetf.net.distance import times
-from ignitetf.net.failures import is_full
+from ignitetf.net.failures import is_asked_too_much, is_full
+from ignitetf.net.heap import scan_bytes, scans_at_once
 from ignitetf.net.pipeline import InFlight
+from ignitetf.net.retry import FAILURES, HEAP, LOAD, Backoff
 from ignitetf.net.together import together
 from ignitetf.tables.room import memory_full
 from ignitetf.wire.codes import OpCode, TypeCode
@@ -37,9 +41,12 @@ from ignitetf.wire.requests import batch_head, cursor_request, scan_request
 
 __all__ = ["copy_entries"]
 
+log = logging.getLogger(__name__)
+
 _PAGE_BYTES: Final = 4 << 20
-# Each share of the partitions has two connections; several are copied together at a distance.
-_MOST_SHARES: Final = 8
+_MOST_ENTRIES: Final = 1 << 16
+# At a distance several pages are on their way together, each of a share, or larger ones.
+_MOST_PAGES: Final = 8
 # A connection may have 128 cursors.
 _MOST_AHEAD: Final = 64
 # Offset of the length in the header of a binary object.
@@ -69,11 +76,44 @@ def copy_entries(
         make: Makes the target, while the first entries are read.
         check_lease: Called before each request; raises if the lease on the target was lost.
     """
-    copy = _Copy(client, source, target, entry_bytes, entries / partitions, check_lease)
-    shares = min(partitions, copy.shares(entries * entry_bytes, partitions))
-    runs = [functools.partial(copy.run, range(i, partitions, shares)) for i in range(shares)]
+    pace = _pace(client, partitions, entry_bytes, entries)
+    copy = _Copy(client, source, target, pace, check_lease)
+    shares = [range(i, partitions, pace.shares) for i in range(pace.shares)]
+    runs = [functools.partial(copy.run, share) for share in shares]
     with _explained(client), copy.as_a_whole():
         together(client, functools.partial(copy.make, make), *runs)
+
+
+class _Pace(NamedTuple):
+    """How much of a copy is asked for at a time.
+
+    Attributes:
+        shares: Shares of the partitions, each with two connections.
+        ahead: Partitions of a share whose first pages are asked for at a time.
+        page_entries: Entries of a page.
+        in_flight: Unanswered requests of a share.
+    """
+
+    shares: int
+    ahead: int
+    page_entries: int
+    in_flight: int
+
+
+def _pace(client: Client, partitions: int, entry_bytes: int, entries: int) -> _Pace:
+    """Choose it: as many shares as the distance and the node's heap allow, else larger pages."""
+    unit_entries = entries / partitions
+    entry_bytes = max(1, entry_bytes)
+    # Of small partitions a page in all.
+    first_bytes = max(1.0, min(unit_entries * entry_bytes, _PAGE_BYTES))
+    ahead = int(min(_MOST_AHEAD, _PAGE_BYTES // first_bytes))
+    most = max(entries * entry_bytes // _PAGE_BYTES, partitions // ahead)
+    fit = scans_at_once(ahead * scan_bytes(entry_bytes, unit_entries))
+    pages = times(client, _PAGE_BYTES, 1, _MOST_PAGES)
+    shares = max(1, min(partitions, most, fit, pages))
+    page_entries = max(1, min(pages * _PAGE_BYTES // (shares * entry_bytes), _MOST_ENTRIES))
+    # Of small partitions no more bytes than of large ones.
+    return _Pace(shares, ahead, page_entries, max(IN_FLIGHT * pages // shares, ahead))
 
 
 @contextlib.contextmanager
@@ -95,24 +135,16 @@ class _Copy:
         client: Client,
         source: str,
         target: str,
-        entry_bytes: int,
-        unit_entries: float,
+        pace: _Pace,
         check_lease: Callable[[], None],
     ) -> None:
-        self._client = client
+        self._client, self._pace = client, pace
         self._source, self._target = cache_id(source), cache_id(target)
-        self._page_size = max(1, min(_PAGE_BYTES // max(1, entry_bytes), 1 << 16))
-        # Partitions of which the first page is asked for at a time: of small ones a page in all.
-        unit_bytes = max(1.0, min(unit_entries, self._page_size) * entry_bytes)
-        self._ahead = int(max(1, min(_MOST_AHEAD, _PAGE_BYTES // unit_bytes)))
         self._check_lease = check_lease
         self._failed = False
         self._made = threading.Event()
-
-    def shares(self, nbytes: int, partitions: int) -> int:
-        """Return how many shares have enough to do for connections of their own."""
-        most = max(nbytes // _PAGE_BYTES, partitions // self._ahead)
-        return max(1, min(most, times(self._client, _PAGE_BYTES, 1, _MOST_SHARES)))
+        # Held by a share that begins again.
+        self._alone = threading.Lock()
 
     def make(self, make: Callable[[], object]) -> None:
         """Make the target, for which all calls of `run` wait before they write."""
@@ -131,18 +163,44 @@ class _Copy:
             self._failed = True
             raise
 
-    def run(self, partitions: Iterable[int]) -> None:
-        """Copy these partitions; an error makes all other calls return soon."""
-        with (
-            self.as_a_whole(),
-            self._client.channel() as reading,
-            self._client.channel() as writing,
-        ):
-            self._copy(reading, writing, partitions)
+    def run(self, partitions: range) -> None:
+        """Copy these partitions; an error makes all other calls return soon.
 
-    def _copy(self, reading: Channel, writing: Channel, partitions: Iterable[int]) -> None:
-        # Of small partitions no more bytes than of large ones.
-        in_flight = InFlight(writing, max(IN_FLIGHT, self._ahead))
+        What the node had no heap for, or a connection was lost for (a node without heap closes it),
+        begins again, a share at a time.
+        """
+        heap, other = Backoff(HEAP), Backoff(LOAD)
+        turn: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
+        with self.as_a_whole():
+            while not self._failed:
+                try:
+                    with turn:
+                        return self._share(partitions)
+                except FAILURES as error:
+                    self._wait(heap, other, error)
+                turn = self._alone
+
+    def _wait(self, heap: Backoff, other: Backoff, error: IgniteTFError) -> None:
+        """Wait until the same may succeed; raises the error if it cannot."""
+        if is_asked_too_much(error):
+            wait_s = heap.wait_s(error)
+        else:
+            wait_s = other.wait_s(error, self._client.settings.idle_timeout_s)
+        if wait_s is None:
+            raise error
+        log.warning("copy: %s; again in %.1f s", error, wait_s)
+        time.sleep(wait_s)
+
+    def _share(self, partitions: range) -> None:
+        with self._client.channel() as reading, self._client.channel() as writing:
+            try:
+                self._copy(reading, writing, partitions)
+            except ServerError:
+                reading.close()  # and the cursors, which hold rows in the heap
+                raise
+
+    def _copy(self, reading: Channel, writing: Channel, partitions: range) -> None:
+        in_flight = InFlight(writing, self._pace.in_flight)
         with contextlib.closing(self._pages(reading, partitions)) as pages:
             for page in pages:
                 self._made.wait()
@@ -154,20 +212,21 @@ class _Copy:
                     in_flight.send(OpCode.CACHE_PUT_ALL, head, *views)
         in_flight.drain()
 
-    def _pages(self, channel: Channel, partitions: Iterable[int]) -> Generator[Page, None, None]:
+    def _pages(self, channel: Channel, partitions: range) -> Generator[Page, None, None]:
         left, asked = iter(partitions), deque[int]()
         try:
             while True:
-                for partition in islice(left, self._ahead - len(asked)):
-                    request = scan_request(self._source, self._page_size, partition)
+                for partition in islice(left, self._pace.ahead - len(asked)):
+                    request = scan_request(self._source, self._pace.page_entries, partition)
                     asked.append(channel.send(OpCode.QUERY_SCAN, request))
                 if not asked:
                     return
                 cursor, page = read_first_page(channel.receive(asked.popleft()))
-                yield page
                 while page.more:
-                    page = read_page(channel.call(OpCode.QUERY_SCAN_PAGE, cursor_request(cursor)))
+                    asked.appendleft(channel.send(OpCode.QUERY_SCAN_PAGE, cursor_request(cursor)))
                     yield page
+                    page = read_page(channel.receive(asked.popleft()))
+                yield page
         finally:
             # A node keeps the cursor of a query that it begins after its connection was closed.
             while asked and not channel.closed:

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from ignitetf.bench.workloads import Workload
 from ignitetf.errors import ConfigError
+from ignitetf.net.heap import LEAF_ROWS, OPEN_SCANS, scan_bytes
 from ignitetf.partitions import MAX_PARTITIONS
 from ignitetf.plan.service import ServiceTimes
-from ignitetf.read.heap import LEAF_ROWS, OPEN_SCANS, scan_bytes
 from ignitetf.read.options import page_bytes_for
 from ignitetf.settings import Settings
 

@@ -16,10 +16,10 @@ import psutil
 
 from ignitetf.errors import ConfigError
 from ignitetf.net.client import Client
+from ignitetf.net.heap import connections_at_once, scan_bytes
 from ignitetf.net.pool import FAR_S
 from ignitetf.net.together import open_ahead
 from ignitetf.read.block_order import BlockOrder, StoredBlocks
-from ignitetf.read.heap import connections_at_once, scan_bytes
 from ignitetf.read.key_order import KeyOrder
 from ignitetf.read.key_scan import read_keys
 from ignitetf.read.options import PAGE_BYTES, ReadOptions

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ignitetf.errors import ConfigError
+from ignitetf.net.heap import page_bytes_at_once
 from ignitetf.partitions import LARGE_ROW_BYTES
-from ignitetf.read.heap import page_bytes_at_once
 from ignitetf.read.nulls import NullPolicy, check_policy
 
 __all__ = ["PAGE_BYTES", "ReadOptions", "page_bytes_for"]

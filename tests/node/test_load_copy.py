@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from helpers.distant import Distant
 
-from ignitetf.errors import DataSetBusy, ServerError, ServerOverloaded
+from ignitetf.errors import ConnectError, DataSetBusy, ServerError, ServerOverloaded
 from ignitetf.explore.verify import verify
+from ignitetf.load import copy
 from ignitetf.load.copy import copy_entries
 from ignitetf.load.loader import load_dataset
 from ignitetf.net.channel import Channel
@@ -121,6 +122,74 @@ def test_what_fails_ends_all_of_it(client, link, caches):
         time.sleep(0.05)
     assert client.sql(CURSORS, (source,)).fetchall() == [(0,)]
     assert verify(client, source).ok
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["no heap", "lost"])
+def test_a_share_whose_answer_fails_begins_again(client, link, caches, monkeypatch, lost):
+    source, target = caches(64, 1 << 18, 4)
+    size, receive, text = (1 << 18, 64), Channel.receive, "Java heap space"
+    answers, fails_at = [], [0]
+
+    def failing(self, request_id, **options):
+        answers.append(request_id)
+        if len(answers) in fails_at and lost:
+            self.abort()
+        body = receive(self, request_id, **options)
+        if len(answers) in fails_at:
+            raise ServerOverloaded(text, server_message=text)
+        return body
+
+    monkeypatch.setattr(Channel, "receive", failing)
+    copied(link, source, target, size=size)
+    # Every answer of a copy, those of its scans and those of its puts.
+    for number in range(1, len(answers) + 1):
+        fails_at[0] = number
+        client.sql(f'DELETE FROM "{target}"')
+        answers.clear()
+        copied(link, source, target, size=size)
+        assert client.cache_size(target) == 64
+        for mine, theirs in zip(columns(client, target), columns(client, source), strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["no heap", "lost"])
+def test_what_always_fails_ends_the_copy(client, link, caches, monkeypatch, lost):
+    source, target = caches(64, 1 << 18, 4)
+    receive, text = Channel.receive, "Java heap space"
+
+    def failing(self, request_id, **options):
+        if lost:
+            self.abort()
+        receive(self, request_id, **options)
+        raise ServerOverloaded(text, server_message=text)
+
+    patient = link.settings.replace(idle_timeout_s=1.0)
+    with connect(settings=patient) as own, monkeypatch.context() as patch:
+        own.cache_names()
+        own.partition_count(source)
+        patch.setattr(Channel, "receive", failing)
+        with pytest.raises(ConnectError if lost else ServerOverloaded):
+            copy_entries(own, source, target, partitions=4, entry_bytes=1 << 18, entries=64)
+    assert not [t for t in threading.enumerate() if t.name == "ignitetf-together"]
+
+
+def test_scans_of_all_shares_fit_into_the_heap(client, caches, monkeypatch):
+    source, target = caches(64, 1 << 18, 8)
+    shares, together = [], copy.together
+
+    def watched(client, *calls):
+        shares.append(len(calls) - 1)
+        return together(client, *calls)
+
+    monkeypatch.setattr(copy, "together", watched)
+    with (
+        Distant(client.settings.addresses[0], 0.01) as proxy,
+        connect(settings=client.settings.replace(addresses=(proxy.address,))) as far,
+    ):
+        far.cache_names()
+        for entry_bytes, entries in ((1 << 20, 8 * 256), (1 << 20, 8 * 100_000), (1 << 20, 8 * 64)):
+            copied(far, source, target, size=(entry_bytes, entries))
+    assert shares == [2, 1, 8]  # of 256, 336 and 64 MB, in 512
 
 
 @pytest.mark.parametrize("after", [0, 2])

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ignitetf.net.heap import LEAF_ROWS, connections_at_once, scan_bytes
 from ignitetf.partitions import LARGE_ROW_BYTES
-from ignitetf.read.heap import LEAF_ROWS, connections_at_once, scan_bytes
 from ignitetf.read.options import PAGE_BYTES, page_bytes_for
 
 ROW_BYTES = st.integers(1, 1 << 26)

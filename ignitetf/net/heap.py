@@ -1,6 +1,6 @@
-"""What scans take of a node's heap: how many connections it serves at once, and with what pages.
+"""What scans take of a node's heap: how many it serves at once, and with what pages.
 
-**heap** -> options, arguments, plan
+**heap** -> load, read, plan
 
 A node makes each page in its heap, and takes all rows of a leaf of its index there before it answers
 a scan. Its heap is often 1 GB (Ignite's own default); if it is full, the node answers "Java heap
@@ -11,7 +11,14 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["LEAF_ROWS", "OPEN_SCANS", "connections_at_once", "page_bytes_at_once", "scan_bytes"]
+__all__ = [
+    "LEAF_ROWS",
+    "OPEN_SCANS",
+    "connections_at_once",
+    "page_bytes_at_once",
+    "scan_bytes",
+    "scans_at_once",
+]
 
 # A leaf has an item of 12 bytes for each row.
 LEAF_ROWS: Final = 336
@@ -31,6 +38,11 @@ def page_bytes_at_once(connections: int) -> int:
 def scan_bytes(row_bytes: float, partition_rows: float) -> float:
     """Return the bytes of rows that a scan of a partition takes into the heap at a time."""
     return row_bytes * min(LEAF_ROWS, partition_rows)
+
+
+def scans_at_once(scan: float) -> int:
+    """Return how many scans, each of which takes so many bytes, a node may be asked for."""
+    return int(_ROWS_BYTES // max(1.0, scan))
 
 
 def connections_at_once(scan: float, page: float, shards: int, nodes: int) -> int:
