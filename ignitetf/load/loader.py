@@ -137,8 +137,8 @@ def _run(loads: Sequence[Load], if_exists: IfExists) -> LoadReport:
     # They stand when the requests that need them come.
     open_ahead(loads[0].client, _CONNECTIONS_AHEAD)
     with contextlib.ExitStack() as leases:
-        if if_exists == "error" and len(loads) == 1:
-            loads[0].take_lease_of_new(leases)
+        if if_exists in ("error", "replace") and len(loads) == 1:
+            loads[0].take_lease_and_look(leases)
         else:
             for load in loads:
                 leases.enter_context(load.lease)

@@ -106,8 +106,8 @@ class Load:
         # What was seen of the cluster before the lease was taken, if nothing was in the way.
         self._ground: _Ground | None = None
 
-    def take_lease_of_new(self, leases: contextlib.ExitStack) -> None:
-        """Take the lease for a load that is to be the first of its name, and look around meanwhile.
+    def take_lease_and_look(self, leases: contextlib.ExitStack) -> None:
+        """Take the lease for a load that may be the first of its name, and look around meanwhile.
 
         What somebody makes in between is noticed where ours would be made: the journal is only
         added, and the names are looked for again.
@@ -124,15 +124,16 @@ class Load:
         new = self._journal("new", self.name)
         self._choose_partitions(new)
         try:
-            exists, journal, ground = together(
+            exists, *known, ground = together(
                 self.client,
                 lambda: self.client.cache_exists(self.name),
                 lambda: read_journal(self.client, self.name),
+                lambda: read_manifest(self.client, self.name),
                 lambda: self._survey(new),
             )
         except IgniteTFError:
             return None
-        return None if exists or journal is not None else ground
+        return None if exists or known != [None, None] else ground
 
     def run(self, if_exists: IfExists) -> LoadReport:
         """Load as `if_exists` says; the caller holds the lease.
@@ -151,7 +152,11 @@ class Load:
 
     def _run(self, if_exists: IfExists) -> LoadReport:
         if self._ground is not None:
-            return self._load(self._journal("new", self.name), ground=self._ground)
+            try:
+                return self._load(self._journal("new", self.name), ground=self._ground)
+            except CacheExists:
+                if if_exists != "replace":
+                    raise
         exists, journal = together(
             self.client,
             lambda: self.client.cache_exists(self.name),
@@ -164,7 +169,7 @@ class Load:
         if journal is not None and (exists or journal.mode == "replace"):
             raise exists_error(self.name, journal)
         if not exists:
-            return self._load(self._journal("new", self.name))
+            return self._load_first()
         if if_exists == "append":
             return self._fill(self.begin_append(), fresh=False)
         raise exists_error(self.name, None)
@@ -211,16 +216,20 @@ class Load:
             drop_journal(self.client, self.name)
             exists = exists and journal.mode != "new"
         if not exists:
-            return self._load(
-                self._journal("new", self.name),
-                # Else readers would take the new rows for those of a data set that is gone.
-                lambda: forget_manifest(self.client, self.name),
-            )
+            return self._load_first()
         self._keep_partitions()
         new = self._journal("replace", self.name)
         # A unique name, so that no other load of this data set ever writes there.
         new.cache += f"{_STAGING}{new.load[:8]}"
         return self._load(new)
+
+    def _load_first(self) -> LoadReport:
+        """Load a data set of which there are no rows."""
+        return self._load(
+            self._journal("new", self.name),
+            # Else readers would take the new rows for those of a data set that is gone.
+            lambda: forget_manifest(self.client, self.name),
+        )
 
     def _caches(self) -> list[str]:
         """Return the current caches of the data set."""
@@ -271,7 +280,7 @@ class Load:
     def _resume_finished(self, exists: bool) -> LoadReport:
         """Nothing was interrupted: load the data set if it is missing, else do nothing."""
         if not exists:
-            return self._load(self._journal("new", self.name))
+            return self._load_first()
         manifest = read_manifest(self.client, self.name)
         if manifest is None or self.fingerprint not in manifest.source.split():
             raise ConfigError(

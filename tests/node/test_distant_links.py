@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import functools
 import itertools
 import os
 import threading
@@ -12,10 +13,12 @@ import pytest
 from helpers.distant import Distant
 from helpers.round_trips import counted
 
+from ignitetf.errors import CacheExists
 from ignitetf.explore.verify import verify
 from ignitetf.fs.records import decode, lease_key
 from ignitetf.fs.store import Store
 from ignitetf.load.loader import load_dataset
+from ignitetf.load.run import Load
 from ignitetf.net import at_hand
 from ignitetf.net.at_hand import keep_nodes, nodes_at_hand, partitions_at_hand
 from ignitetf.net.client import connect
@@ -52,6 +55,53 @@ def test_a_load_is_complete_and_uses_more_connections(client, far, distant, cach
     assert distant.connections - before > 6
     report = verify(client, cache_name)
     assert report.ok, report
+
+
+@pytest.mark.parametrize("if_exists", ["error", "replace"])
+def test_a_first_load_takes_few_round_trips(client, far, monkeypatch, cache_name, if_exists):
+    # Looked for and leased, with its names and room; its journal; its caches; their partitions; its
+    # rows, over connections that are opened meanwhile; counted; recorded; and without its journal
+    # and its lease.
+    counts = []
+    for number in range(4):  # a busy machine holds up threads for longer than the delay
+        with counted(monkeypatch) as trips:
+            name = f"{cache_name}_{number}"
+            load_dataset({"X": np.arange(100)}, name, client=far, partitions=8, if_exists=if_exists)
+        counts.append(trips.count)
+        remove_cache(client, name)
+    assert min(counts) == 10
+
+
+@pytest.mark.parametrize("if_exists", ["error", "replace"])
+@pytest.mark.parametrize("gone", [False, True])
+def test_what_others_load_after_a_load_has_looked(
+    client, far, monkeypatch, cache_name, if_exists, gone
+):
+    """The look at what is there goes on while the lease is taken, which others may have had."""
+
+    original = Load.take_lease_and_look
+
+    def look_first(self, leases):
+        found = self._look_around()
+        assert found is not None
+        with monkeypatch.context() as patch:
+            patch.setattr(Load, "take_lease_and_look", original)
+            load_dataset({"X": np.arange(7)}, cache_name, client=client, partitions=8)
+        if gone:
+            client.sql(f'DROP VIEW "{cache_name}"')
+            client.destroy_cache(cache_name)  # its manifest stays
+        leases.enter_context(self.lease)
+        self._ground = found
+
+    monkeypatch.setattr(Load, "take_lease_and_look", look_first)
+    load = functools.partial(load_dataset, {"X": np.arange(9)}, cache_name, client=far)
+    if if_exists == "error" and not gone:
+        with pytest.raises(CacheExists):
+            load(if_exists=if_exists)
+        assert verify(client, cache_name).ok and client.cache_size(cache_name) == 7
+    else:
+        load(if_exists=if_exists)
+        assert verify(client, cache_name).ok and client.cache_size(cache_name) == 9
 
 
 @pytest.mark.parametrize("ahead_bytes", [0, 20 << 20, 128 << 20])
