@@ -121,6 +121,7 @@ class Load:
 
     def _look_around(self) -> _Ground | None:
         """Return what a new load has to know; None if something is in the way, which is told later."""
+        given = self.options
         new = self._journal("new", self.name)
         self._choose_partitions(new)
         try:
@@ -133,6 +134,8 @@ class Load:
             )
         except IgniteTFError:
             return None
+        finally:
+            self.options = given
         return None if exists or known != [None, None] else ground
 
     def run(self, if_exists: IfExists) -> LoadReport:
@@ -152,11 +155,13 @@ class Load:
 
     def _run(self, if_exists: IfExists) -> LoadReport:
         if self._ground is not None:
+            given = self.options
             try:
                 return self._load(self._journal("new", self.name), ground=self._ground)
             except CacheExists:
                 if if_exists != "replace":
                     raise
+                self.options = given
         exists, journal = together(
             self.client,
             lambda: self.client.cache_exists(self.name),

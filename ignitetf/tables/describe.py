@@ -6,9 +6,10 @@ entries of the cache.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 from ignitetf.errors import CacheNotFound, ConfigError, SchemaError, SqlError
 from ignitetf.net.binary_types import with_types
@@ -37,6 +38,8 @@ __all__ = [
     "resolve",
 ]
 
+_Row = TypeVar("_Row")
+
 _SAMPLE: Final = 4  # entries inspected if nothing else names the fields
 
 # SQL types by the Java class of their values, as named in the system views.
@@ -50,7 +53,7 @@ _SQL_TYPE: Final[Mapping[str, str]] = {
 def list_caches(client: Client) -> list[dict[str, Any]]:
     """Return a mapping for each cache: `name`, `entries`, `partitions`, `backups`, `mode`."""
     rows = client.sql(statement("caches"), (None, None)).fetchall()
-    return [_cache_row(client, row) for row in rows]
+    return _present(rows, lambda row: _cache_row(client, row))
 
 
 def list_tables(client: Client) -> list[dict[str, Any]]:
@@ -60,7 +63,18 @@ def list_tables(client: Client) -> list[dict[str, Any]]:
         `schema`, `table` (the SQL name, which for a data set is a view), `cache`, `rows`,
         `key_type`, `value_type`, `affinity_key`, and `base_table` (the table with the rows).
     """
-    return [{**table, "rows": client.cache_size(table["cache"])} for table in _tables(client)]
+    return _present(_tables(client), lambda t: {**t, "rows": client.cache_size(t["cache"])})
+
+
+def _present(
+    listed: Iterable[_Row], described: Callable[[_Row], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Describe what was listed, without what others have dropped since."""
+    found = []
+    for row in listed:
+        with contextlib.suppress(CacheNotFound):
+            found.append(described(row))
+    return found
 
 
 def find_table(client: Client, name: str) -> dict[str, Any]:

@@ -102,6 +102,7 @@ def test_what_others_load_after_a_load_has_looked(
     else:
         load(if_exists=if_exists)
         assert verify(client, cache_name).ok and client.cache_size(cache_name) == 9
+        assert client.partition_count(cache_name) == (16 if gone else 8)
 
 
 @pytest.mark.parametrize("ahead_bytes", [0, 20 << 20, 128 << 20])

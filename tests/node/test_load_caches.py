@@ -420,3 +420,20 @@ def test_a_cluster_without_the_fitting_template_takes_its_own(client, name, monk
     with pytest.raises(ConfigError, match="no cache template p12"):
         load_dataset([{"X": 1}], f"{name}_B", client=client, partitions=12, layout=layout)
     assert not client.cache_exists(f"{name}_B")
+
+
+@pytest.mark.parametrize("listed", [list_caches, list_tables])
+def test_what_others_drop_during_a_listing_is_not_listed(client, cache_name, monkeypatch, listed):
+    kept, dropped = f"{cache_name}_A", f"{cache_name}_B"
+    for name in (kept, dropped):
+        load_dataset({"X": np.arange(3)}, name, client=client, partitions=4)
+    size = Client.cache_size
+
+    def counted(self, name):
+        if dropped in client.cache_names():
+            remove_cache(client, dropped)
+        return size(self, name)
+
+    monkeypatch.setattr(Client, "cache_size", counted)
+    found = {row.get("table", row.get("name")) for row in listed(client)}
+    assert kept in found and dropped not in found
