@@ -17,6 +17,7 @@ import numpy as np
 from ignitetf.errors import SchemaError
 from ignitetf.load.sender import Totals
 from ignitetf.net.client import Client
+from ignitetf.net.question import Question
 from ignitetf.tables.catalog import SEPARATOR, catalog
 from ignitetf.tables.storage import Origin, Storage
 from ignitetf.tables.texts import json_text
@@ -27,6 +28,7 @@ __all__ = [
     "Mode",
     "add_journal",
     "drop_journal",
+    "journal_question",
     "read_journal",
     "write_journal",
 ]
@@ -132,6 +134,11 @@ def read_journal(client: Client, name: str) -> Journal | None:
     """Return the journal of an unfinished load of this data set, or None."""
     entry = catalog(client).get_json(_entry_name(name))
     return None if entry is None else Journal.from_json(entry)
+
+
+def journal_question(client: Client, name: str) -> Question[str | None]:
+    """Ask for the text of a data set's journal."""
+    return catalog(client).question(_entry_name(name))
 
 
 def write_journal(client: Client, journal: Journal) -> None:

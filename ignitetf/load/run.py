@@ -42,6 +42,7 @@ from ignitetf.load.journal import (
     Mode,
     add_journal,
     drop_journal,
+    journal_question,
     read_journal,
     write_journal,
 )
@@ -52,7 +53,13 @@ from ignitetf.load.targets import type_name_of
 from ignitetf.net.client import Client
 from ignitetf.net.together import together
 from ignitetf.partitions import DEFAULT_PARTITIONS
-from ignitetf.tables.catalog import Manifest, forget_manifest, read_manifest, write_manifest
+from ignitetf.tables.catalog import (
+    Manifest,
+    forget_manifest,
+    manifest_question,
+    read_manifest,
+    write_manifest,
+)
 from ignitetf.tables.lease import Lease
 from ignitetf.tables.removal import caches_of, drop_caches
 from ignitetf.tables.storage import IfExists, Storage
@@ -125,11 +132,13 @@ class Load:
         new = self._journal("new", self.name)
         self._choose_partitions(new)
         try:
-            exists, *known, ground = together(
+            exists, known, ground = together(
                 self.client,
                 lambda: self.client.cache_exists(self.name),
-                lambda: read_journal(self.client, self.name),
-                lambda: read_manifest(self.client, self.name),
+                lambda: self.client.ask(
+                    journal_question(self.client, self.name),
+                    manifest_question(self.client, self.name),
+                ),
                 lambda: self._survey(new),
             )
         except IgniteTFError:

@@ -69,7 +69,7 @@ def test_a_first_load_takes_few_round_trips(client, far, monkeypatch, cache_name
             load_dataset({"X": np.arange(100)}, name, client=far, partitions=8, if_exists=if_exists)
         counts.append(trips.count)
         remove_cache(client, name)
-    assert min(counts) == 10
+    assert min(counts) == 9
 
 
 @pytest.mark.parametrize("if_exists", ["error", "replace"])
