@@ -15,7 +15,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -101,7 +101,7 @@ class _Pace(NamedTuple):
 
 
 def _pace(client: Client, partitions: int, entry_bytes: int, entries: int) -> _Pace:
-    """Choose it: as many shares as the distance and the node's heap allow, else larger pages."""
+    """Choose as many shares as the distance and the node's heap allow; of fewer, larger pages."""
     unit_entries = entries / partitions
     entry_bytes = max(1, entry_bytes)
     # Of small partitions a page in all.
@@ -166,17 +166,22 @@ class _Copy:
     def run(self, partitions: range) -> None:
         """Copy these partitions; an error makes all other calls return soon.
 
-        What the node had no heap for, or a connection was lost for (a node without heap closes it),
-        begins again, a share at a time.
+        Where the node had no heap, or a connection was lost (a node without heap closes it), those
+        that are not stored as a whole begin again, a share at a time.
         """
+        left = deque(partitions)
         heap, other = Backoff(HEAP), Backoff(LOAD)
         turn: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
         with self.as_a_whole():
             while not self._failed:
+                before = len(left)
                 try:
                     with turn:
-                        return self._share(partitions)
+                        return self._share(left)
                 except FAILURES as error:
+                    if len(left) < before:
+                        heap.progress()
+                        other.progress()
                     self._wait(heap, other, error)
                 turn = self._alone
 
@@ -191,17 +196,19 @@ class _Copy:
         log.warning("copy: %s; again in %.1f s", error, wait_s)
         time.sleep(wait_s)
 
-    def _share(self, partitions: range) -> None:
+    def _share(self, left: deque[int]) -> None:
         with self._client.channel() as reading, self._client.channel() as writing:
             try:
-                self._copy(reading, writing, partitions)
+                self._copy(reading, writing, left)
             except ServerError:
                 reading.close()  # and the cursors, which hold rows in the heap
                 raise
 
-    def _copy(self, reading: Channel, writing: Channel, partitions: range) -> None:
-        in_flight = InFlight(writing, self._pace.in_flight)
-        with contextlib.closing(self._pages(reading, partitions)) as pages:
+    def _copy(self, reading: Channel, writing: Channel, left: deque[int]) -> None:
+        """Copy partitions, and take those that are stored off the front of `left`."""
+        in_flight, sent = InFlight(writing, self._pace.in_flight), 0
+        ends = deque[int]()  # requests up to the end of each partition of which some are unanswered
+        with contextlib.closing(self._pages(reading, list(left))) as pages:
             for page in pages:
                 self._made.wait()
                 if self._failed:
@@ -210,13 +217,21 @@ class _Copy:
                     self._check_lease()
                     head = batch_head(self._target, count)
                     in_flight.send(OpCode.CACHE_PUT_ALL, head, *views)
+                    sent += 1
+                if not page.more:
+                    ends.append(sent)
+                while ends and ends[0] <= sent - len(in_flight):
+                    ends.popleft()
+                    left.popleft()
         in_flight.drain()
+        left.clear()
 
-    def _pages(self, channel: Channel, partitions: range) -> Generator[Page, None, None]:
-        left, asked = iter(partitions), deque[int]()
+    def _pages(self, channel: Channel, partitions: Sequence[int]) -> Generator[Page, None, None]:
+        """Yield the pages of partitions, in order; the last of each says that there is no more."""
+        unasked, asked = iter(partitions), deque[int]()
         try:
             while True:
-                for partition in islice(left, self._pace.ahead - len(asked)):
+                for partition in islice(unasked, self._pace.ahead - len(asked)):
                     request = scan_request(self._source, self._pace.page_entries, partition)
                     asked.append(channel.send(OpCode.QUERY_SCAN, request))
                 if not asked:

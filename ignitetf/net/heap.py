@@ -55,5 +55,5 @@ def connections_at_once(scan: float, page: float, shards: int, nodes: int) -> in
         nodes: The nodes.
     """
     asked = OPEN_SCANS * shards
-    fit = min(_ROWS_BYTES // max(1.0, asked * scan), _PAGES_BYTES // max(1.0, asked * page))
+    fit = min(scans_at_once(asked * scan), _PAGES_BYTES // max(1.0, asked * page))
     return nodes * int(fit)

@@ -15,6 +15,7 @@ from ignitetf.load.loader import load_dataset
 from ignitetf.net.channel import Channel
 from ignitetf.net.client import connect
 from ignitetf.net.pipeline import InFlight
+from ignitetf.net.retry import HEAP
 from ignitetf.read.rows import open_rows
 from ignitetf.tables.catalog import drop_manifest
 from ignitetf.wire.codes import OpCode
@@ -128,7 +129,7 @@ def test_what_fails_ends_all_of_it(client, link, caches):
 def test_a_share_whose_answer_fails_begins_again(client, link, caches, monkeypatch, lost):
     source, target = caches(64, 1 << 18, 4)
     size, receive, text = (1 << 18, 64), Channel.receive, "Java heap space"
-    answers, fails_at = [], [0]
+    answers, fails_at = [], set()
 
     def failing(self, request_id, **options):
         answers.append(request_id)
@@ -143,13 +144,48 @@ def test_a_share_whose_answer_fails_begins_again(client, link, caches, monkeypat
     copied(link, source, target, size=size)
     # Every answer of a copy, those of its scans and those of its puts.
     for number in range(1, len(answers) + 1):
-        fails_at[0] = number
+        fails_at.clear()
+        fails_at.add(number)
         client.sql(f'DELETE FROM "{target}"')
         answers.clear()
         copied(link, source, target, size=size)
         assert client.cache_size(target) == 64
         for mine, theirs in zip(columns(client, target), columns(client, source), strict=True):
             np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["no heap", "lost"])
+def test_a_copy_ends_however_often_it_fails_behind_what_is_stored(
+    client, caches, monkeypatch, lost
+):
+    source, target = caches(64, 1 << 12, 64)
+    receive, send, text = Channel.receive, Channel.send, "Java heap space"
+    scans, scanned = {}, []
+
+    def watched(self, op, *buffers):
+        number = send(self, op, *buffers)
+        if op == OpCode.QUERY_SCAN:
+            scans[self, number] = len([1 for channel, _ in scans if channel is self])
+            scanned.append(bytes(buffers[0]))
+        return number
+
+    def failing(self, number, **options):
+        fails = scans.get((self, number)) == 7  # the eighth of a connection
+        if fails and lost:
+            self.abort()
+        body = receive(self, number, **options)
+        if fails:
+            raise ServerOverloaded(text, server_message=text)
+        return body
+
+    monkeypatch.setattr(Channel, "send", watched)
+    monkeypatch.setattr(Channel, "receive", failing)
+    copied(client, source, target, size=(4 << 20, 64))
+    # More failures than a share may have without progress; the first is not read again with each.
+    assert sum(n == 7 for n in scans.values()) > HEAP.tries and scanned.count(scanned[0]) == 1
+    assert client.cache_size(target) == 64
+    for mine, theirs in zip(columns(client, target), columns(client, source), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["no heap", "lost"])
