@@ -97,11 +97,10 @@ def test_the_check_sees_a_reset(client, table, monkeypatch):
     monkeypatch.setattr(channel, "part", socket.socket.close)
     with Distant(client.settings.addresses[0], 0.001) as proxy:
         settings = client.settings.replace(addresses=(proxy.address,))
-        for _ in range(3):
-            give_up_an_epoch(settings, table)
         until = time.monotonic() + 30
+        # On a busy machine all of an epoch may have come before it is given up.
         while not proxy.resets and time.monotonic() < until:
-            time.sleep(0.01)
+            give_up_an_epoch(settings, table)
         assert proxy.resets > 0
 
 
