@@ -50,7 +50,15 @@ SHARED = (
         typer.Option(help="Partitions of a new cache [default: by rows and bytes, 16 to 1024]."),
         None,
     ),
-    parameter("backups", int, typer.Option(min=0, help="Copies of each partition."), 0),
+    parameter(
+        "backups",
+        int | None,
+        typer.Option(
+            min=0,
+            help="Copies of each partition, besides the first [default: 0; of a replacement, as before].",
+        ),
+        None,
+    ),
     parameter(
         "if_exists", IfExists, typer.Option(help="What to do with a cache that is there."), "error"
     ),

@@ -76,7 +76,7 @@ def _specs(schema: Schema, cache: str, options: LoadOptions) -> list[CacheSpec]:
     spec = CacheSpec(
         cache,
         partitions=options.partitions,
-        backups=options.backups,
+        backups=options.backups or 0,
         affinity_key=schema.affinity_key,
     )
     if options.layout == "blocks" and options.index:

@@ -67,6 +67,7 @@ def successor(client: Client, old: Manifest | None, new: Manifest, mode: str) ->
     total = (int(old.checksum or "0", 16) + int(new.checksum, 16)) % (1 << 64)
     joined = replace(
         new,
+        options=replace(new.options, backups=old.options.backups),
         rows=old.rows + new.rows,
         partition_rows=counts,
         checksum=f"{total:016x}" if old.checksum else "",

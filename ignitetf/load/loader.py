@@ -40,7 +40,7 @@ def load_dataset(
     *,
     client: Client | None = None,
     partitions: int | None = None,
-    backups: int = 0,
+    backups: int | None = None,
     if_exists: IfExists = "error",
     layout: Layout = "rows",
     index: Sequence[str] = (),
@@ -64,7 +64,8 @@ def load_dataset(
         client: The connection; None connects with the current settings.
         partitions: Number of partitions of a new cache; None takes a power of two from 16 to 1,024
             that fits rows and bytes, see `size.partitions_for`.
-        backups: Copies of each partition of a new cache.
+        backups: Copies of each partition of a new cache, besides the first; None keeps those of what is
+            replaced, and else makes none.
         if_exists: `error`; `append` adds rows to the existing ones; `replace` loads beside them and
             then takes over the name; `resume` continues an interrupted load.
         layout: `rows`, or `blocks`: many rows in one entry, for data only used for training.

@@ -62,7 +62,7 @@ class LoadOptions:
     """How a data set is stored; see `load_dataset`."""
 
     partitions: int | None
-    backups: int
+    backups: int | None
     layout: Layout
     index: tuple[str, ...]
     limit: int | None

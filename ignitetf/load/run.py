@@ -19,6 +19,7 @@ from ignitetf.errors import (
     IgniteTFError,
     LoadInterrupted,
     RequestTimeout,
+    SqlError,
 )
 from ignitetf.load.checks import (
     exists_error,
@@ -53,6 +54,7 @@ from ignitetf.load.targets import type_name_of
 from ignitetf.net.client import Client
 from ignitetf.net.together import together
 from ignitetf.partitions import DEFAULT_PARTITIONS
+from ignitetf.tables.caches import backups_of
 from ignitetf.tables.catalog import (
     Manifest,
     forget_manifest,
@@ -231,7 +233,7 @@ class Load:
             exists = exists and journal.mode != "new"
         if not exists:
             return self._load_first()
-        self._keep_partitions()
+        self._keep_distribution()
         new = self._journal("replace", self.name)
         # A unique name, so that no other load of this data set ever writes there.
         new.cache += f"{_STAGING}{new.load[:8]}"
@@ -284,12 +286,24 @@ class Load:
             return self.client.cache_exists(journal.cache)
         return journal.phase == "move"
 
-    def _keep_partitions(self) -> None:
-        """Give a replacement as many partitions as the old cache, unless a number was requested."""
-        if self.options.partitions is None:
-            found = self.client.partition_count(self.name)
-            if found != DEFAULT_PARTITIONS:
-                self.options = replace(self.options, partitions=found)
+    def _keep_distribution(self) -> None:
+        """Give a replacement the partitions and copies of the old cache, unless others are requested."""
+        options = self.options
+        partitions, backups = together(
+            self.client,
+            lambda: options.partitions or self.client.partition_count(self.name),
+            lambda: self._backups_kept() if options.backups is None else options.backups,
+        )
+        if options.partitions is None and partitions == DEFAULT_PARTITIONS:
+            partitions = None
+        self.options = replace(options, partitions=partitions, backups=backups)
+
+    def _backups_kept(self) -> int:
+        try:
+            return backups_of(self.client, self.name)
+        except SqlError:  # a cluster without SQL
+            manifest = read_manifest(self.client, self.name)
+            return 0 if manifest is None else manifest.options.backups
 
     def _resume_finished(self, exists: bool) -> LoadReport:
         """Nothing was interrupted: load the data set if it is missing, else do nothing."""
@@ -478,7 +492,7 @@ class Load:
             source=self.fingerprint,
             storage=self.options.storage(self.source),
             partitions=self.options.partitions,
-            backups=self.options.backups,
+            backups=self.options.backups or 0,
             origin=self.options.origin,
         )
 

@@ -42,6 +42,7 @@ from ignitetf.wire.datatypes import DATA_TYPES
 from ignitetf.wire.schema import Field, Schema
 
 __all__ = [
+    "backups_of",
     "column_type",
     "create_cache",
     "create_table",
@@ -54,6 +55,7 @@ __all__ = [
 # How long an interrupted call waits for the node to finish the request.
 _MAKING_S: Final = 0.5
 _POLL_S: Final = 0.02
+_COPIES: Final = "SELECT BACKUPS, CACHE_MODE FROM SYS.CACHES WHERE CACHE_NAME = ?"
 
 
 def create_cache(client: Client, spec: CacheSpec, *, checked: bool = False) -> PartitionMap | None:
@@ -131,6 +133,18 @@ def has_table(schema: Schema) -> bool:
         return True
     code = schema.fields[0].type
     return DATA_TYPES[code].sql is not None and code is not TypeCode.STRING
+
+
+def backups_of(client: Client, cache: str) -> int:
+    """Return the copies of each partition besides the first; of a replicated cache, one a further node.
+
+    0 if there is no such cache.
+    """
+    rows = client.sql(_COPIES, (cache,)).fetchall()
+    if not rows:
+        return 0
+    ((backups, mode),) = rows
+    return max(0, len(client.nodes()) - 1) if mode == "REPLICATED" else int(backups)
 
 
 def column_type(field: Field) -> str:

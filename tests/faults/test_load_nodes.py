@@ -15,6 +15,7 @@ from ignitetf.load.route import find_route
 from ignitetf.load.sources import base, open_source
 from ignitetf.net.client import connect
 from ignitetf.tables.catalog import read_manifest
+from ignitetf.tables.describe import list_caches
 from ignitetf.wire.affinity import partitions_of
 from ignitetf.wire.checksum import checksum
 from ignitetf.wire.codes import TypeCode
@@ -64,6 +65,17 @@ def test_rows_go_to_the_nodes_that_own_them(cluster):
             assert np.array_equal(part.key.values, part.columns["N"].values)
         text = Schema("T", Field("key", TypeCode.STRING, BYTES), manifest.schema.fields)
         assert find_route(client, "ROUTED", text) is None
+
+
+def test_a_replicated_table_that_is_replaced_is_on_all_nodes(cluster):
+    with connect(cluster.addresses) as client:
+        made = "CREATE TABLE EVERYWHERE (ID BIGINT PRIMARY KEY, LABEL INT)"
+        client.sql(f'{made} WITH "TEMPLATE=REPLICATED, CACHE_NAME=EVERYWHERE"')
+        rows = {"LABEL": np.arange(10, dtype=np.int32)}
+        load_dataset(rows, "EVERYWHERE", client=client, if_exists="replace")
+        (cache,) = (c for c in list_caches(client) if c["name"] == "EVERYWHERE")
+        assert (cache["backups"], cache["entries"]) == (len(client.nodes()) - 1, 10)
+        assert cache["backups"] > 0
 
 
 def test_a_select_begins_again_when_a_node_dies_and_tells_lost_partitions(cluster):

@@ -19,6 +19,7 @@ from ignitetf.net.client import cache_id
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
 from ignitetf.tables.catalog import read_manifest
+from ignitetf.tables.describe import list_caches
 from ignitetf.tables.removal import drop_cache, remove_cache
 from ignitetf.wire.blocks import block_schema, unpack_blocks
 from ignitetf.wire.checksum import checksum
@@ -268,6 +269,36 @@ def test_replace_leaves_the_new_rows_under_the_name(client, cache_name, layout):
         query = f"SELECT COUNT(*), MIN(LABEL) FROM {cache_name}"
         assert client.sql(query).fetchall() == [(700, 100)]
         assert client.cache(cache_name).get(3).LABEL == 103
+
+
+@LAYOUTS
+def test_the_copies_stay_unless_others_are_asked_for(client, cache_name, layout):
+    options = {"client": client, "layout": layout}
+
+    def copies():
+        manifest = read_manifest(client, cache_name)
+        (row,) = (r for r in list_caches(client) if r["name"] == cache_name)
+        assert manifest.options.backups == row["backups"]
+        return row["partitions"], row["backups"]
+
+    load_dataset(arrays(300), cache_name, partitions=4, backups=2, **options)
+    assert copies() == (4, 2)
+    for if_exists in ("append", "replace", "append"):
+        load_dataset(arrays(200, seed=5), cache_name, if_exists=if_exists, **options)
+        assert copies() == (4, 2)
+    load_dataset(arrays(50), cache_name, if_exists="replace", partitions=8, **options)
+    assert copies() == (8, 2)
+    for backups in (1, 0):
+        load_dataset(arrays(50), cache_name, if_exists="replace", backups=backups, **options)
+        assert copies() == (8, backups)
+
+
+@pytest.mark.parametrize(("template", "copies"), [("PARTITIONED, BACKUPS=1", 1), ("REPLICATED", 0)])
+def test_a_table_of_others_that_is_replaced_keeps_its_copies(client, cache_name, template, copies):
+    made = f"CREATE TABLE {cache_name} (ID BIGINT PRIMARY KEY, LABEL INT)"
+    client.sql(f'{made} WITH "TEMPLATE={template}, CACHE_NAME={cache_name}"')
+    load_dataset(arrays(50), cache_name, client=client, if_exists="replace")
+    assert (read_manifest(client, cache_name).options.backups, len(client.nodes())) == (copies, 1)
 
 
 def test_readers_see_the_old_or_the_new_rows_while_they_are_replaced(client, address, cache_name):
