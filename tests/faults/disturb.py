@@ -14,6 +14,7 @@ from operations import World, is_told
 from proxy import Fault, Proxy, at_random
 
 from ignitetf.net.client import connect
+from ignitetf.tables import lease
 
 ROUNDS = int(os.environ.get("IGNITETF_FAULT_ROUNDS", "1"))
 SEED = int(os.environ.get("IGNITETF_FAULT_SEED", "1"))
@@ -30,8 +31,14 @@ HARMLESS = ("delay", "slice", "throttle")
 
 @contextlib.contextmanager
 def world_of(client, folder, prefix):
-    """Data in the cluster of an undisturbed client; in the end it is removed, the client closed."""
-    with client:
+    """Data in the cluster of an undisturbed client; in the end it is removed, the client closed.
+
+    Meanwhile a lease that nobody renews expires sooner, for whoever looks at what a disturbed load
+    has left.
+    """
+    with client, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lease, "EXPIRES_S", 6.0)
+        patch.setattr(lease, "TRUSTED_S", 3.0)
         pytest.importorskip("tensorflow")
         world = World(client, folder, f"{prefix}{os.getpid()}")
         yield world

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from ignitetf.cli.main import app
 from ignitetf.errors import ConnectError, IgniteTFError, RequestTimeout, TlsError
+from ignitetf.net import parting
 from ignitetf.net.client import Client, connect
 from ignitetf.settings import Settings
 
@@ -27,10 +28,16 @@ from silent import KINDS, Silent
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(240)]
 
-LIMIT_S = 0.25
+LIMIT_S = 0.1
 LIMITS = dict.fromkeys(("connect_timeout_s", "request_timeout_s", "idle_timeout_s"), LIMIT_S)
 # A limit to connect, one for a request, one without progress, the last try; a loaded machine.
-LONGEST_S = 4 * LIMIT_S + 5.0
+LONGEST_S = 4 * LIMIT_S + 5.5
+
+
+@pytest.fixture(autouse=True)
+def _soon_parted(monkeypatch):
+    """A peer that goes on talking is not listened to for a whole second, in each of the tests."""
+    monkeypatch.setattr(parting, "_LONGEST_S", LIMIT_S)
 
 
 def ends_in_time(peer, operation):
