@@ -58,7 +58,7 @@ def run_demo(
         `igfs://` does not work in TensorFlow here), `checkpoint`, `logs`, `load_rows_per_s`,
         `read_rows_per_s`, `address`.
     """
-    rows, rate = _load(settings, say, copies=0 if node is None else 1)
+    rows, rate = _load(settings, say, copies=None if node is None else 1)
     if columns is not None:
         say(_look(settings, columns))
     training = _Training(settings, say)
@@ -71,7 +71,7 @@ def run_demo(
     }
 
 
-def _load(settings: Settings, say: Callable[[str], None], copies: int) -> tuple[int, int]:
+def _load(settings: Settings, say: Callable[[str], None], copies: int | None) -> tuple[int, int]:
     with Client(settings) as client:
         reports = [
             load_dataset(

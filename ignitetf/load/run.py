@@ -232,6 +232,9 @@ class Load:
             drop_journal(self.client, self.name)
             exists = exists and journal.mode != "new"
         if not exists:
+            if journal is not None and self.options.backups is None:
+                # A load that was not finished has asked for them.
+                self.options = replace(self.options, backups=journal.backups)
             return self._load_first()
         self._keep_distribution()
         new = self._journal("replace", self.name)
@@ -301,7 +304,7 @@ class Load:
     def _backups_kept(self) -> int:
         try:
             return backups_of(self.client, self.name)
-        except SqlError:  # a cluster without SQL
+        except SqlError:  # a cluster without SQL, or views that this user must not see
             manifest = read_manifest(self.client, self.name)
             return 0 if manifest is None else manifest.options.backups
 

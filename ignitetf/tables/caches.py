@@ -55,7 +55,6 @@ __all__ = [
 # How long an interrupted call waits for the node to finish the request.
 _MAKING_S: Final = 0.5
 _POLL_S: Final = 0.02
-_COPIES: Final = "SELECT BACKUPS, CACHE_MODE FROM SYS.CACHES WHERE CACHE_NAME = ?"
 
 
 def create_cache(client: Client, spec: CacheSpec, *, checked: bool = False) -> PartitionMap | None:
@@ -136,15 +135,16 @@ def has_table(schema: Schema) -> bool:
 
 
 def backups_of(client: Client, cache: str) -> int:
-    """Return the copies of each partition besides the first; of a replicated cache, one a further node.
+    """Return the copies of each partition besides the first; 0 if there is no such cache.
 
-    0 if there is no such cache.
+    A replicated cache has one on each further node.
+
+    Raises:
+        SqlError: The cluster has no SQL, or does not show its views to this user.
     """
-    rows = client.sql(_COPIES, (cache,)).fetchall()
-    if not rows:
-        return 0
-    ((backups, mode),) = rows
-    return max(0, len(client.nodes()) - 1) if mode == "REPLICATED" else int(backups)
+    for _, _, backups, mode, *_ in client.sql(statement("caches"), (cache, cache)):
+        return max(0, len(client.nodes()) - 1) if mode == "REPLICATED" else int(backups)
+    return 0
 
 
 def column_type(field: Field) -> str:

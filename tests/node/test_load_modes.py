@@ -293,6 +293,16 @@ def test_the_copies_stay_unless_others_are_asked_for(client, cache_name, layout)
         assert copies() == (8, backups)
 
 
+@LAYOUTS
+def test_a_load_that_is_begun_again_has_the_copies_of_the_first(client, cache_name, layout):
+    options = {"client": client, "layout": layout}
+    with pytest.raises(KeyboardInterrupt):
+        load_dataset(source(stop_at=1000), cache_name, backups=1, **options)
+    load_dataset(source(), cache_name, if_exists="replace", **options)
+    (row,) = (r for r in list_caches(client) if r["name"] == cache_name)
+    assert row["backups"] == read_manifest(client, cache_name).options.backups == 1
+
+
 @pytest.mark.parametrize(("template", "copies"), [("PARTITIONED, BACKUPS=1", 1), ("REPLICATED", 0)])
 def test_a_table_of_others_that_is_replaced_keeps_its_copies(client, cache_name, template, copies):
     made = f"CREATE TABLE {cache_name} (ID BIGINT PRIMARY KEY, LABEL INT)"
