@@ -71,6 +71,12 @@ def node_home(tmp_path_factory):
     patch.undo()
 
 
+def pytest_configure(config):
+    # The second compiler of a JVM takes half of what a node uses that lives for some seconds.
+    if not {"bench", "soak"} & set(config.option.markexpr.split()):
+        os.environ.setdefault("IGNITETF_JVM_OPTIONS", "-XX:TieredStopAtLevel=1")
+
+
 def pytest_addoption(parser):
     parser.addoption(
         "--secure-cluster",

@@ -3,7 +3,7 @@
 Java >= 25 can keep loaded classes in a file (AOT cache) that a first run writes when it ends; a
 node then starts in a third of the time. So the first node of a home records, which costs nothing
 at its start and a few seconds at its end. If it is killed, no file is written and the next node
-records. The name of the file depends on the Java program and every jar.
+records. The name of the file depends on the Java program, every jar and the user's options.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import hashlib
 import json
 import os
 import secrets
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ignitetf.errors import NodeError
 from ignitetf.node.java import JavaRuntime
 
 __all__ = [
@@ -93,11 +95,18 @@ def argument_file(
     heap_mib: int,
     cache: StartCache | None,
 ) -> str:
-    """Return the text for `java @FILE`, which runs `node.xml` of the directory."""
+    """Return the text for `java @FILE`, which runs `node.xml` of the directory.
+
+    What `IGNITETF_JVM_OPTIONS` holds comes after our options, so that it prevails.
+
+    Raises:
+        NodeError: `IGNITETF_JVM_OPTIONS` has a quotation mark without its pair.
+    """
     lines = [
         f"-Xms{heap_mib // 2}m",
         f"-Xmx{heap_mib}m",
         *_OPTIONS,
+        *map(_quoted, _own_options()),
         _quoted(f"-XX:ErrorFile={directory / 'log' / 'hs_err_%p.log'}"),
         _quoted(f"-Djava.io.tmpdir={directory / 'tmp'}"),
         _quoted(f"-Djava.util.logging.config.file={directory / 'logging.properties'}"),
@@ -149,7 +158,8 @@ def start_cache(home: Path, java: JavaRuntime, jars: Sequence[Path]) -> StartCac
     folder = home / "aot"
     folder.mkdir(parents=True, exist_ok=True)
     _sweep(folder)
-    facts = [_facts(java.path.resolve()), [_facts(jar) for jar in jars]]
+    # Java takes a cache only from a JVM with the same collector and the same layout of objects.
+    facts = [_facts(java.path.resolve()), [_facts(jar) for jar in jars], _own_options()]
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
     finished = folder / f"{key}.aot"
     if finished.is_file():
@@ -171,6 +181,16 @@ def _limit(folder: Path) -> None:
     newest_first = sorted(folder.glob("*.aot"), key=lambda path: -path.stat().st_mtime)
     for path in newest_first[_KEEP_CACHES:]:
         path.unlink()
+
+
+def _own_options() -> list[str]:
+    """Return the options of the user, split as a shell splits them."""
+    try:
+        return shlex.split(os.environ.get("IGNITETF_JVM_OPTIONS", ""))
+    except ValueError as error:
+        raise NodeError(
+            f"IGNITETF_JVM_OPTIONS: {error}", hint="quote it as for a shell: -Xmx4g -Da='b c'"
+        ) from error
 
 
 def _sweep(folder: Path) -> None:

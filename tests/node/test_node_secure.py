@@ -44,7 +44,14 @@ def home(tmp_path_factory):
     patch.undo()
 
 
-KEPT = ("IGNITETF_HOME", "IGNITETF_JARS", "IGNITETF_AOT", "IGNITETF_JAVA", "IGNITETF_MAVEN_MIRROR")
+KEPT = (
+    "IGNITETF_HOME",
+    "IGNITETF_JARS",
+    "IGNITETF_JVM_OPTIONS",
+    "IGNITETF_AOT",
+    "IGNITETF_JAVA",
+    "IGNITETF_MAVEN_MIRROR",
+)
 
 
 @pytest.fixture(scope="module")

@@ -302,6 +302,15 @@ def test_paths_are_quoted():
     assert lines[-1] == '"/d \\"q\\"/node.xml"'
 
 
+def test_options_of_the_user_come_after_ours(monkeypatch):
+    monkeypatch.setenv("IGNITETF_JVM_OPTIONS", "-Xmx4g  -Da='b c'")
+    lines = arguments(25)
+    assert lines.index("-Xmx512m") < lines.index('"-Xmx4g"') < lines.index('"-Da=b c"')
+    monkeypatch.setenv("IGNITETF_JVM_OPTIONS", "-Da='b")
+    with pytest.raises(NodeError, match="IGNITETF_JVM_OPTIONS: No closing quotation"):
+        arguments(25)
+
+
 def test_the_log_folder_is_written_as_java_properties_are_read():
     text = logging_properties(Path("/ü 100%/\U0001f600"))
     assert "pattern=/\\u00fc 100%%/\\ud83d\\ude00/log/ignite-%g.log\n" in text
@@ -334,6 +343,9 @@ def test_start_cache_is_written_once_and_belongs_to_its_files(home, tmp_path, mo
     jar.write_bytes(b"22")
     third = start_cache(home, java, [jar])
     assert third is not None and third.write
+    monkeypatch.setenv("IGNITETF_JVM_OPTIONS", "-XX:+UseSerialGC")
+    other = start_cache(home, java, [jar])
+    assert other is not None and other.path.name.partition("-")[0] not in third.path.name
     assert start_cache(home, JavaRuntime(jar, 21, "test"), [jar]) is None
     monkeypatch.setenv("IGNITETF_AOT", "off")
     assert start_cache(home, java, [jar]) is None
