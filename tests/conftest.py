@@ -9,7 +9,7 @@ import sys
 
 import pytest
 from helpers.needs import missing
-from helpers.nodes import without_recording
+from helpers.nodes import QUICK, compiled_twice, without_recording
 from helpers.paths import SHARED_DATA
 from helpers.ports import free_port
 from helpers.typed_rows import ROWS, record
@@ -72,9 +72,8 @@ def node_home(tmp_path_factory):
 
 
 def pytest_configure(config):
-    # The second compiler of a JVM takes half of what a node uses that lives for some seconds.
     if not {"bench", "soak"} & set(config.option.markexpr.split()):
-        os.environ.setdefault("IGNITETF_JVM_OPTIONS", "-XX:TieredStopAtLevel=1")
+        os.environ.setdefault("IGNITETF_JVM_OPTIONS", QUICK)
 
 
 def pytest_addoption(parser):
@@ -112,7 +111,7 @@ def _node(*, secure):
 
     options = {"nodes": 3, "memory": "1g", "secure": True} if secure else {"memory": "2g"}
     try:
-        with without_recording():
+        with without_recording(), compiled_twice():
             return Node.start("tests", port=free_port(options.get("nodes", 1)), **options)
     except NodeError as error:
         missing(f"no node: {error} ({error.hint})")
