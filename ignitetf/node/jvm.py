@@ -97,16 +97,15 @@ def argument_file(
 ) -> str:
     """Return the text for `java @FILE`, which runs `node.xml` of the directory.
 
-    What `IGNITETF_JVM_OPTIONS` holds comes after our options, so that it prevails.
+    The options in `IGNITETF_JVM_OPTIONS` come last: of two that say the same, a JVM takes the last.
 
     Raises:
-        NodeError: `IGNITETF_JVM_OPTIONS` has a quotation mark without its pair.
+        NodeError: `IGNITETF_JVM_OPTIONS` cannot be split, or has something that is no option.
     """
     lines = [
         f"-Xms{heap_mib // 2}m",
         f"-Xmx{heap_mib}m",
         *_OPTIONS,
-        *map(_quoted, _own_options()),
         _quoted(f"-XX:ErrorFile={directory / 'log' / 'hs_err_%p.log'}"),
         _quoted(f"-Djava.io.tmpdir={directory / 'tmp'}"),
         _quoted(f"-Djava.util.logging.config.file={directory / 'logging.properties'}"),
@@ -120,6 +119,7 @@ def argument_file(
     if cache is not None:
         option = "AOTCacheOutput" if cache.write else "AOTCache"
         lines += [_quoted(f"-XX:{option}={cache.path}"), "-Xlog:disable", "-Xlog:all=error:stderr"]
+    lines += map(_quoted, _options_of_user())
     class_path = os.pathsep.join(str(jar) for jar in jars)
     return "\n".join([*lines, "-cp", _quoted(class_path), _MAIN, _quoted(directory / "node.xml")])
 
@@ -159,7 +159,7 @@ def start_cache(home: Path, java: JavaRuntime, jars: Sequence[Path]) -> StartCac
     folder.mkdir(parents=True, exist_ok=True)
     _sweep(folder)
     # Java takes a cache only from a JVM with the same collector and the same layout of objects.
-    facts = [_facts(java.path.resolve()), [_facts(jar) for jar in jars], _own_options()]
+    facts = [_facts(java.path.resolve()), [_facts(jar) for jar in jars], _options_of_user()]
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
     finished = folder / f"{key}.aot"
     if finished.is_file():
@@ -183,14 +183,17 @@ def _limit(folder: Path) -> None:
         path.unlink()
 
 
-def _own_options() -> list[str]:
-    """Return the options of the user, split as a shell splits them."""
+def _options_of_user() -> list[str]:
+    """Return the words of `IGNITETF_JVM_OPTIONS`, split as a shell splits them."""
+    hint = "options as for a shell: -Xmx4g -Da='b c'"
     try:
-        return shlex.split(os.environ.get("IGNITETF_JVM_OPTIONS", ""))
+        words = shlex.split(os.environ.get("IGNITETF_JVM_OPTIONS", ""))
     except ValueError as error:
-        raise NodeError(
-            f"IGNITETF_JVM_OPTIONS: {error}", hint="quote it as for a shell: -Xmx4g -Da='b c'"
-        ) from error
+        raise NodeError(f"IGNITETF_JVM_OPTIONS: {error}", hint=hint) from error
+    for word in words:
+        if not word.startswith("-"):  # Java would take it for the class to run
+            raise NodeError(f"IGNITETF_JVM_OPTIONS: {word!r} is no option", hint=hint)
+    return words
 
 
 def _sweep(folder: Path) -> None:

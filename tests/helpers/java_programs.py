@@ -14,6 +14,7 @@ import urllib.request
 from pathlib import Path
 
 from helpers.needs import missing
+from helpers.nodes import QUICK
 
 COMPILER = "org/eclipse/jdt/ecj/3.44.0/ecj-3.44.0.jar"
 COMPILER_SHA256 = "14c46ddc2e511c46c998da728f6a80f13a689c920f3832402f7ad150f6a6188d"
@@ -68,7 +69,7 @@ def eclipse(program, folder):
     assert hashlib.sha256(jar).hexdigest() == COMPILER_SHA256
     path = folder / "compiler.jar"
     path.write_bytes(jar)
-    return [program, "-XX:TieredStopAtLevel=1", "-jar", path]
+    return [program, QUICK, "-jar", path]
 
 
 def secured(settings, folder):

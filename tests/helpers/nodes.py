@@ -1,4 +1,4 @@
-"""Nodes that tests start themselves."""
+"""How nodes are started in tests."""
 
 import contextlib
 import os

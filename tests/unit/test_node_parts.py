@@ -303,11 +303,18 @@ def test_paths_are_quoted():
 
 
 def test_options_of_the_user_come_after_ours(monkeypatch):
-    monkeypatch.setenv("IGNITETF_JVM_OPTIONS", "-Xmx4g  -Da='b c'")
-    lines = arguments(25)
-    assert lines.index("-Xmx512m") < lines.index('"-Xmx4g"') < lines.index('"-Da=b c"')
-    monkeypatch.setenv("IGNITETF_JVM_OPTIONS", "-Da='b")
-    with pytest.raises(NodeError, match="IGNITETF_JVM_OPTIONS: No closing quotation"):
+    monkeypatch.setenv("IGNITETF_JVM_OPTIONS", "-Xmx4g\n -Da='b c'")
+    lines = arguments(25, StartCache(Path("/c/x.aot"), write=False))
+    assert lines[lines.index("-cp") - 2 : lines.index("-cp")] == ['"-Xmx4g"', '"-Da=b c"']
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [("-Da='b", "No closing quotation"), ("-Xmx4g Xms1g", "'Xms1g' is no option")],
+)
+def test_what_is_no_option_is_told(monkeypatch, options, told):
+    monkeypatch.setenv("IGNITETF_JVM_OPTIONS", options)
+    with pytest.raises(NodeError, match=f"IGNITETF_JVM_OPTIONS: {told}"):
         arguments(25)
 
 
