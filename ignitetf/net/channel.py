@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["Channel", "is_ended"]
+__all__ = ["Channel", "Receive", "is_ended"]
 
 # An idle channel keeps only the buffers that would be costly to allocate again.
 _RESTING_BLOCK_BYTES: Final = 1 << 20
@@ -61,6 +61,9 @@ _SEND_PARTS: Final = 256
 _BEGIN_BYTES: Final = MAX_HEAD_BYTES + 32  # the head and the beginning of the body
 
 OnHead = Callable[[int, memoryview, int], Through | None]
+# Receives the bytes of an answer, so many, as they arrive.
+Receive = Callable[[Incoming, int], None]
+Room = Callable[[int, int, int], memoryview | Receive]
 
 
 class Channel:
@@ -256,14 +259,13 @@ class Channel:
         self._waiting.discard(request_id)
         self._early[request_id] = read_answer_head(frame), frame
 
-    def next_answer(
-        self, room: Callable[[int, int, int], memoryview], *, timeout_s: float | None = None
-    ) -> int:
+    def next_answer(self, room: Room, *, timeout_s: float | None = None) -> int:
         """Receive whichever answer comes next, into memory of the caller.
 
         Args:
             room: Called with the request id, the answer's first number (int32) and the bytes that
-                follow it; returns the memory for these, a view of exactly so many bytes.
+                follow it; returns the memory for these, a view of exactly so many bytes, or what
+                receives them as they arrive.
             timeout_s: As in `receive`.
 
         Returns:
@@ -277,7 +279,7 @@ class Channel:
         with self._explained(ServerError):
             return self._next_answer(room)
 
-    def _next_answer(self, room: Callable[[int, int, int], memoryview]) -> int:
+    def _next_answer(self, room: Room) -> int:
         beginning = memoryview(bytearray(COUNTED_HEAD_BYTES))
         begin = time.monotonic()
         self._incoming.receive_into(beginning)
@@ -286,16 +288,21 @@ class Channel:
         if answered not in self._waiting:
             raise WireError(f"answer to request {answered}, which was not asked")
         received = COUNTED_HEAD_BYTES - LENGTH_BYTES
-        if plain:
-            self._incoming.receive_into(room(answered, number, length - received))
+        if not plain:
+            # It has a longer head, or is an error: what is behind that is received once more.
+            frame = self._buffers.take(length).data
+            frame[:received] = beginning[LENGTH_BYTES:]
+            self._incoming.receive_into(frame[received:])
             self._waiting.discard(answered)
-            return answered
-        frame = self._buffers.take(length).data
-        frame[:received] = beginning[LENGTH_BYTES:]
-        self._incoming.receive_into(frame[received:])
+            body = self._body(read_answer_head(frame), frame)
+            number, received = read_int(body, "its first number"), length - (len(body) - 4)
+            self._incoming.return_bytes(body[4:])
+        place = room(answered, number, length - received)
+        if isinstance(place, memoryview):
+            self._incoming.receive_into(place)
+        else:
+            place(self._incoming, length - received)
         self._waiting.discard(answered)
-        body = self._body(read_answer_head(frame), frame)
-        room(answered, read_int(body, "its first number"), len(body) - 4)[:] = body[4:]
         return answered
 
     def memory(self, nbytes: int) -> memoryview:

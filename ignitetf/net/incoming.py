@@ -116,10 +116,12 @@ class Incoming:
         return self._block[begin : self._end]
 
     def return_bytes(self, data: memoryview) -> None:
-        """Put bytes, of which a copy is made, before all that are still to come; none are here."""
+        """Put bytes, of which a copy is made, before all that are still to come."""
         self._small = True
         if not len(data):
             return
+        if here := self.take_here():
+            data = memoryview(b"".join((data, here)))
         if len(data) > len(self._block) - self._end:
             self._turn(len(data))
         self._block[self._end : self._end + len(data)] = data

@@ -116,6 +116,8 @@ def open_reader(
         reader.options = replace(reader.options, in_flight_bytes=wanted)
         each = requested_bytes(reader.unit_bytes, reader.scan_page_bytes)
         count = max(count, min(_MOST_FAR_READERS, -(-wanted // each)))
+    else:
+        reader.options = replace(reader.options, by_key=options.page_size is None)
     reader.options = replace(reader.options, readers=count)
     return reader
 

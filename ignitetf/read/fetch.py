@@ -3,10 +3,11 @@
 requests -> **fetch** -> pages of entries -> lookup
 
 A group is what is handed over at once: some thousand keys. It is asked for by many small requests,
-because a node answers those in parallel, and each answer is received behind the others of its group
-into one piece of memory. So a group is decoded in one pass, however small its requests are.
+because a node answers those in parallel. Where the entries go is up to the group's sink; usually
+(`Parts`) each answer is received behind the others of its group into one piece of memory. So a group
+is decoded in one pass, however small its requests are.
 
-There is a thread and a connection for each node that owns keys. A lost connection is replaced, and
+There are a connection, or several, for each node that owns keys, and a thread for each. A lost connection is replaced, and
 its unanswered requests are sent again to whichever node takes them: a node forwards keys that it
 does not own. Groups are handed over in the order asked for.
 """
@@ -19,14 +20,15 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ignitetf.errors import IgniteTFError, WireError
-from ignitetf.net.channel import Channel
+from ignitetf.net.channel import Channel, Receive
 from ignitetf.net.client import Client
 from ignitetf.net.failures import is_asked_too_much
 from ignitetf.net.places import Source
@@ -38,7 +40,7 @@ from ignitetf.read.usage import add_wait
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.frames import Page
 
-__all__ = ["MOST_GROUPS", "Fetch", "Received", "Request"]
+__all__ = ["MOST_BYTES", "MOST_GROUPS", "Answer", "Fetch", "Parts", "Received", "Request", "Sink"]
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +49,7 @@ _LEAST_IN_FLIGHT: Final = 16
 # Bytes in flight, in those that arrive between a request and the beginning of its answer.
 _AHEAD: Final = 4
 # Limit over all connections, which is reached only at a distance.
-_MOST_BYTES: Final = 48 << 20
+MOST_BYTES: Final = 48 << 20
 # Limit for groups of few bytes or none.
 MOST_GROUPS: Final = 32
 # How long closing waits for a thread; one that still expects an answer then ends alone.
@@ -62,13 +64,17 @@ class Request:
 
     Attributes:
         node: The node that owns its keys; None for any.
+        first: Number of its first key among all those of the group's requests, in their order.
         count: Number of keys.
+        keys: The keys, if they are integers.
         body: Its bytes.
         nbytes: About as many bytes as its answer has.
     """
 
     node: uuid.UUID | None
+    first: int
     count: int
+    keys: NDArray[np.int64] | None
     body: bytes
     nbytes: int
 
@@ -85,39 +91,114 @@ class Received(NamedTuple):
     source: Source
 
 
+@dataclass(frozen=True)
+class Answer:
+    """An answer that begins to arrive.
+
+    Attributes:
+        link: Number of the connection that it comes over, which a thread of its own receives from.
+        request: What was asked.
+        source: The node that answers.
+        count: Its entries.
+        nbytes: Their bytes.
+        memory: Takes so much memory of the connection, which keeps it for the next epoch.
+    """
+
+    link: int
+    request: Request
+    source: Source
+    count: int
+    nbytes: int
+    memory: Callable[[int], memoryview]
+
+
+class Sink(Protocol):
+    """Where the entries of a group go. Called by the threads of all connections."""
+
+    def place(self, answer: Answer) -> memoryview | Receive:
+        """Return the memory for the entries of an answer, or what receives them."""
+
+    def received(self, answer: Answer) -> None:
+        """Count an answer that has arrived as a whole."""
+
+
 @dataclass
 class _Part:
     """What one connection has received of a group: entries, one after the other."""
 
     memory: memoryview
-    source: Source
     used: int = 0
     count: int = 0
 
 
+class Parts:
+    """Receives entries one after the other, by the node asked and the one that answers.
+
+    Args:
+        nbytes: About as many bytes as the group has.
+        links: Connections that receive it.
+    """
+
+    def __init__(self, nbytes: int, links: int) -> None:
+        self._nbytes = nbytes
+        self._links = links
+        # Each is of one thread; another node that has taken over has a part of its own.
+        self._parts: dict[tuple[int, Source], _Part] = {}
+
+    def place(self, answer: Answer) -> memoryview:
+        """See `Sink`."""
+        key, nbytes = (answer.link, answer.source), answer.nbytes
+        part = self._parts.get(key)
+        if part is None:
+            size = max(nbytes, int(_SPARE * self._nbytes / self._links))
+            part = self._parts[key] = _Part(answer.memory(size))
+        elif part.used + nbytes > len(part.memory):
+            # Rows are longer than those before: at least half as much again.
+            size = max(part.used + nbytes, len(part.memory) * 3 // 2)
+            memory = answer.memory(size)
+            memory[: part.used] = part.memory[: part.used]
+            part.memory = memory
+        return part.memory[part.used : part.used + nbytes]
+
+    def received(self, answer: Answer) -> None:
+        """See `Sink`."""
+        part = self._parts[answer.link, answer.source]
+        part.used += answer.nbytes
+        part.count += answer.count
+
+    def pages(self) -> list[Received]:
+        """Return what has arrived: a page for each connection, in no order within it."""
+        return [_page(part, source) for (_, source), part in self._parts.items() if part.count]
+
+
+S = TypeVar("S", bound=Sink)
+
+
 @dataclass
-class _Group:
+class _Group(Generic[S]):
     """A group that is being received.
 
     Attributes:
         requests: How many of its requests are not answered yet.
         nbytes: About as many bytes as all its answers have.
-        parts: What has arrived, by the node asked and the one that answered.
+        sink: Where its entries go.
     """
 
     requests: int
     nbytes: int
-    parts: dict[tuple[uuid.UUID | None, Source], _Part] = field(default_factory=dict)
+    sink: S
 
 
-class Fetch:
+class Fetch(Generic[S]):
     """The rows of groups of keys, in the order of the groups; iterate it once, and close it.
 
     Args:
         client: The connection settings.
         name: The cache, for messages.
         groups: The requests of each group. Taken by the threads, a few groups ahead.
-        nodes: The nodes that the requests name, for each of which there is a connection.
+        nodes: The nodes that the requests name.
+        new_sink: Makes the sink of a group, given its requests; called by one thread at a time.
+        links: Connections to each node.
         retry: How long to try to replace a lost connection.
         times: Receives the times of each thread that has ended.
     """
@@ -128,7 +209,9 @@ class Fetch:
         name: str,
         groups: Iterable[Sequence[Request]],
         nodes: Sequence[uuid.UUID | None],
+        new_sink: Callable[[Sequence[Request]], S],
         *,
+        links: int = 1,
         retry: RetryPolicy | None = None,
         times: Times | None = None,
     ) -> None:
@@ -136,23 +219,20 @@ class Fetch:
         self.times = times if times is not None else Times()
         self.ready = threading.Condition()
         self.stopped = False
-        self.links = len(nodes)
         self.error: BaseException | None = None
         self._source: Iterator[Sequence[Request]] | None = iter(groups)
-        self._open: deque[_Group] = deque()
+        self._new_sink = new_sink
+        self._open: deque[_Group[S]] = deque()
         self._open_bytes = 0
-        self._todo: dict[uuid.UUID | None, deque[tuple[_Group, Request]]] = {
-            node: deque() for node in nodes
-        }
+        self._todo: dict[uuid.UUID | None, deque[_Asked[S]]] = {node: deque() for node in nodes}
         policy = retry or RetryPolicy()
-        self._links = [_Link(self, client, node, policy) for node in nodes]
+        every = [node for node in nodes for _ in range(links)]
+        self._links = [_Link(self, client, link, policy) for link in enumerate(every)]
 
     # The consumer's side
 
-    def pages(self) -> Generator[list[Received], None, None]:
-        """Yield the entries of each group: a page for each connection, in no order within it.
-
-        Keys that the cache does not have are missing from the pages.
+    def groups(self) -> Generator[S, None, None]:
+        """Yield the sink of each group, which has its entries, but for keys that do not exist.
 
         Raises:
             IgniteTFError: What ended a thread.
@@ -164,14 +244,14 @@ class Fetch:
             for link in self._links:
                 link.start()
             while (group := self._next()) is not None:
-                yield [_received(part) for part in group.parts.values() if part.count]
+                yield group.sink
                 if os.getpid() != process:
                     raise forked(self.name)
         finally:
             if os.getpid() == process:
                 self._end()
 
-    def _next(self) -> _Group | None:
+    def _next(self) -> _Group[S] | None:
         """Wait for the next group; None after the last."""
         begin = time.monotonic()
         with self.ready:
@@ -204,14 +284,14 @@ class Fetch:
 
     # The threads' side; all of it with `ready` held
 
-    def take(self, node: uuid.UUID | None) -> tuple[_Group, Request] | None:
+    def take(self, node: uuid.UUID | None) -> _Asked[S] | None:
         """Return the next request for a node; None if there is none now."""
         todo = self._todo[node]
         while not todo and self._source is not None and self._has_room():
             self._open_group()
         return todo.popleft() if todo else None
 
-    def give_back(self, node: uuid.UUID | None, items: Iterable[tuple[_Group, Request]]) -> None:
+    def give_back(self, node: uuid.UUID | None, items: Iterable[_Asked[S]]) -> None:
         """Put requests back that were not answered, in front of all others."""
         self._todo[node].extendleft(reversed(list(items)))
         self.ready.notify_all()
@@ -222,7 +302,7 @@ class Fetch:
 
     def _has_room(self) -> bool:
         """Whether another group may be asked for, beside those that are open."""
-        wanted = min(_MOST_BYTES, 2 * sum(link.wanted_bytes for link in self._links))
+        wanted = min(MOST_BYTES, 2 * sum(link.wanted_bytes for link in self._links))
         count = len(self._open)
         return count < 2 or (count < MOST_GROUPS and self._open_bytes < wanted)
 
@@ -233,7 +313,8 @@ class Fetch:
             self._source = None
             self.ready.notify_all()
             return
-        group = _Group(len(requests), sum(r.nbytes for r in requests))
+        nbytes = sum(request.nbytes for request in requests)
+        group = _Group(len(requests), nbytes, self._new_sink(requests))
         self._open.append(group)
         self._open_bytes += group.nbytes
         for request in requests:
@@ -242,28 +323,34 @@ class Fetch:
         self.ready.notify_all()
 
 
-class _Link(threading.Thread):
+_Asked = tuple[_Group[S], Request]
+
+
+class _Link(threading.Thread, Generic[S]):
     """One connection: keeps enough requests in flight, and receives their answers."""
 
     def __init__(
-        self, fetch: Fetch, client: Client, node: uuid.UUID | None, retry: RetryPolicy
+        self,
+        fetch: Fetch[S],
+        client: Client,
+        link: tuple[int, uuid.UUID | None],
+        retry: RetryPolicy,
     ) -> None:
         super().__init__(name=f"ignitetf-fetch-{fetch.name}", daemon=True)
         self._fetch = fetch
         self._client = client
-        self._node = node
-        self._share = 1 / fetch.links
+        self._number, self._node = link
         self._retry = retry
         self._backoff, self._heap_backoff = Backoff(READ), Backoff(HEAP)
         self._channel: Channel | None = None
         self._source: Source | None = None
-        self._asked: dict[int, tuple[_Group, Request, float]] = {}
+        self._asked: dict[int, tuple[_Group[S], Request, float]] = {}
         self._asked_bytes = 0
         self._rate = 0.0  # bytes a second
         self._delay = 0.0  # the shortest time until an answer began, in seconds
         self._since = 0.0
         self._received = 0
-        self._most_bytes = _MOST_BYTES // 2
+        self._most_bytes = MOST_BYTES // 2
         self.wanted_bytes = 0
         self.times = Times()
 
@@ -293,9 +380,9 @@ class _Link(threading.Thread):
             self._lost(error)
         return True
 
-    def _next(self) -> list[tuple[_Group, Request]]:
+    def _next(self) -> list[_Asked[S]]:
         """Return the next requests; waits for one unless answers are outstanding."""
-        fetch, found = self._fetch, list[tuple[_Group, Request]]()
+        fetch, found = self._fetch, list[_Asked[S]]()
         room = self.wanted_bytes - self._asked_bytes
         with fetch.ready:
             while not fetch.stopped and fetch.error is None:
@@ -310,7 +397,7 @@ class _Link(threading.Thread):
                 fetch.ready.wait()
         return found
 
-    def _send(self, items: list[tuple[_Group, Request]]) -> None:
+    def _send(self, items: list[_Asked[S]]) -> None:
         if not items:
             return
         try:
@@ -333,60 +420,37 @@ class _Link(threading.Thread):
             self.wanted_bytes = max(self.wanted_bytes, least)
 
     def _receive(self) -> None:
-        assert self._channel is not None
-        waited = self._channel.waited_s
+        channel, source = self._channel, self._source
+        assert channel is not None and source is not None
+        waited = channel.waited_s
         begin = time.monotonic()
-        part: _Part | None = None
-        found = (0, 0)
+        answer: Answer | None = None
 
-        def room(number: int, count: int, nbytes: int) -> memoryview:
-            nonlocal part, found
+        def place(number: int, count: int, nbytes: int) -> memoryview | Receive:
+            nonlocal answer
             group, request, sent = self._asked[number]
             if not 0 <= count <= request.count:
                 raise WireError(f"{self._fetch.name}: {count} entries for {request.count} keys")
             delay = time.monotonic() - sent
             self._delay = min(self._delay or delay, delay)
-            part, found = self._part(group, nbytes), (count, nbytes)
-            return part.memory[part.used : part.used + nbytes]
+            answer = Answer(self._number, request, source, count, nbytes, channel.memory)
+            return group.sink.place(answer)
 
-        number = self._channel.next_answer(room)
-        assert part is not None
-        part.used += found[1]
-        part.count += found[0]
+        number = channel.next_answer(place)
+        assert answer is not None
         group, request, _ = self._asked.pop(number)
+        group.sink.received(answer)
         self._asked_bytes -= request.nbytes
         self._backoff.progress()
         self._heap_backoff.progress()
-        self._adapt(found[1])
-        wait = self._channel.waited_s - waited
+        self._adapt(answer.nbytes)
+        wait = channel.waited_s - waited
         self.times.wait += wait
         self.times.receive += time.monotonic() - begin - wait
         with self._fetch.ready:
             group.requests -= 1
             if not group.requests:
                 self._fetch.ready.notify_all()
-
-    def _part(self, group: _Group, nbytes: int) -> _Part:
-        """Return this connection's part of a group, with room for so many more bytes."""
-        source = self._source
-        assert source is not None
-        # Another node that has taken over has a part of its own.
-        part = group.parts.get((self._node, source))
-        if part is None:
-            size = max(nbytes, int(_SPARE * group.nbytes * self._share))
-            part = group.parts[self._node, source] = _Part(self._memory(size), source)
-        elif part.used + nbytes > len(part.memory):
-            # Rows are longer than those before: at least half as much again.
-            size = max(part.used + nbytes, len(part.memory) * 3 // 2)
-            memory = self._memory(size)
-            memory[: part.used] = part.memory[: part.used]
-            part.memory = memory
-        return part
-
-    def _memory(self, nbytes: int) -> memoryview:
-        """Return memory of the connection, which keeps it for the next epoch."""
-        assert self._channel is not None
-        return self._channel.memory(nbytes)
 
     def _adapt(self, nbytes: int) -> None:
         """Ask for several times as much at once as arrives while an answer is on its way.
@@ -433,6 +497,6 @@ class _Link(threading.Thread):
             self._fetch.ready.wait_for(lambda: self._fetch.stopped, wait)
 
 
-def _received(part: _Part) -> Received:
+def _page(part: _Part, source: Source) -> Received:
     page = Page(part.count, False, np.frombuffer(part.memory, np.uint8)[: part.used])
-    return Received(page, part.source)
+    return Received(page, source)

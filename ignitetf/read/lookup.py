@@ -3,7 +3,8 @@
 key order -> **lookup** -> entries -> rows
 
 The entries of a group of keys arrive in any order. They are decoded together, matched with the keys
-asked for, and put in that order by one copy of each column.
+asked for, and put in that order by one copy of each column. Large rows are not copied: their values
+go to their places as they arrive (`placing`), or are handed over as views of what has arrived.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import DataChanged, WireError
-from ignitetf.read.entries import Entries
-from ignitetf.read.fetch import Received
+from ignitetf.read.entries import VIEWED_BYTES, Entries, parts
+from ignitetf.read.fetch import Parts, Received, Request
 from ignitetf.read.keys import Keys, Numbers
-from ignitetf.read.reader import CacheReader
+from ignitetf.read.placing import Placed, Placing
 from ignitetf.read.usage import add_read
 from ignitetf.read.window import Filling, inverse, piece_rows
 from ignitetf.wire.buffers import BufferPool
@@ -29,14 +30,15 @@ from ignitetf.wire.checksum import marks_of
 from ignitetf.wire.concat import concat
 from ignitetf.wire.schema import Batch
 
+if TYPE_CHECKING:
+    from ignitetf.read.reader import CacheReader
+
 __all__ = ["Lookup", "check_total"]
 
 log = logging.getLogger(__name__)
 
 # Key, headers and footers of an entry, beside its values.
 _ENTRY_BYTES: Final = 64
-# Rows of so many bytes are handed over as views: their copy costs more than handing each over.
-_VIEWED_BYTES: Final = 256 << 10
 # Of rows whose size is not known.
 _SOME_BYTES: Final = 256
 
@@ -50,6 +52,7 @@ class Lookup:
         pool: Memory for the rows that are handed over.
         on_missing: Called with the numbers of keys that the cache does not have; if it returns,
             their rows are left out. By default the `on_change` of the reader decides.
+        links: Connections to each node.
     """
 
     def __init__(
@@ -58,12 +61,16 @@ class Lookup:
         keys: Keys,
         pool: BufferPool,
         on_missing: Callable[[Numbers], None] | None = None,
+        links: int = 1,
     ) -> None:
         self._reader = reader
         self._keys = keys
         self._entry_bytes = int(reader.entry_bytes or _SOME_BYTES) + _ENTRY_BYTES
-        self._entries = Entries(reader, keys, self._entry_bytes)
+        self._entries = Entries(reader, keys, self._entry_bytes, links)
         self._decode = reader.decoder().one
+        self._placing: Placing | None = None
+        if self._entry_bytes >= VIEWED_BYTES and Placing.can_place(reader, keys):
+            self._placing = Placing(reader, pool)
         self._pool = pool
         self._on_missing = on_missing or self._changed
 
@@ -71,6 +78,8 @@ class Lookup:
     def group_rows(self) -> int:
         """Rows that are best handed over at once: about a page; many are a multiple of 64."""
         rows = max(1, self._reader.page_bytes // self._entry_bytes)
+        if self._entry_bytes >= VIEWED_BYTES:
+            return rows
         return piece_rows(rows, rows * self._entry_bytes)
 
     def batches(self, groups: Iterable[Numbers]) -> Generator[Batch, None, None]:
@@ -90,9 +99,28 @@ class Lookup:
             DataChanged: A key is missing, unless `on_change` lets it pass.
             SchemaError: A record does not fit; names cache, key and field.
         """
-        with contextlib.closing(self._entries.pages(groups)) as found:
-            for numbers, pages in found:
-                yield self._ordered(pages, numbers)
+        with contextlib.closing(self._entries.groups(groups, self._sink)) as found:
+            for numbers, sink in found:
+                if isinstance(sink, Parts):
+                    yield self._ordered(sink.pages(), numbers)
+                else:
+                    yield self._placed(sink, numbers)
+
+    def _sink(self, requests: Sequence[Request], links: int) -> Parts | Placed:
+        placed = None if self._placing is None else self._placing.sink(requests)
+        return parts(requests, links) if placed is None else placed
+
+    def _placed(self, sink: Placed, numbers: Numbers) -> Iterator[Batch]:
+        """Yield the rows of one group, which are where they belong."""
+        if not sink.is_whole:
+            # A row is missing, or in another form: read again, as what it is will be told there.
+            with contextlib.closing(self._entries.pages([numbers])) as found:
+                for _, pages in found:
+                    yield from self._ordered(pages, numbers)
+            return
+        sink.count()
+        batch = self._reader.without_nulls(sink.batch(), None)
+        yield from _in_order([batch], self._places(self._marks(batch), numbers))
 
     def rows(self, numbers: Numbers) -> Batch:
         """Return the rows of these key numbers, in their order; numbers may be repeated.
@@ -134,7 +162,7 @@ class Lookup:
         if reader.options.raw_nulls:
             yield concat(batches)[inverse(places)]
             return
-        if self._entry_bytes >= _VIEWED_BYTES:
+        if self._entry_bytes >= VIEWED_BYTES:
             yield from _in_order(batches, places)
             return
         filling = Filling(places, self._pool)

@@ -58,6 +58,7 @@ class ReadOptions:
         page_size: Entries in a page, None for about as many bytes as `page_bytes_for` returns.
         readers: Connections at once.
         shards: Processes that read the data set at once.
+        by_key: Whether large rows may be asked for by key rather than scanned, see `KeyUnits`.
         in_flight_bytes: Bytes to have on their way at once, beyond a page: on a distant link, pages
             are larger, and those of more partitions are asked for.
         retry_s: Seconds allowed for replacing a lost connection, None for the `idle_timeout_s` of
@@ -79,6 +80,7 @@ class ReadOptions:
     page_size: int | None = None
     readers: int = 1
     shards: int = 1
+    by_key: bool = False
     in_flight_bytes: int = 0
     retry_s: float | None = None
     version: int | None = None

@@ -33,6 +33,8 @@ from ignitetf.read.collector import Collector
 from ignitetf.read.cursor import Times
 from ignitetf.read.declared import choose_fields, merge, parse_declaration
 from ignitetf.read.error_context import Place
+from ignitetf.read.key_units import KeyUnits
+from ignitetf.read.keys import IntegerKeys, Numbers, by_partition
 from ignitetf.read.nulls import apply_nulls, check_masks
 from ignitetf.read.options import ReadOptions, page_bytes_for
 from ignitetf.read.page_decoder import PageDecoder
@@ -225,6 +227,15 @@ class CacheReader:
             return None
         return self.manifest.rows
 
+    @functools.cached_property
+    def own_numbers(self) -> list[Numbers] | None:
+        """Such keys by partition, ascending; None if they are not where the load counted them."""
+        if self.own_keys is None or self.manifest is None:
+            return None
+        found = by_partition(IntegerKeys(self.schema, self.own_keys), self.partition_count)
+        counted = list(self.manifest.partition_rows)
+        return found if found is not None and [len(part) for part in found] == counted else None
+
     def row_count(self, partitions: Sequence[int]) -> int | None:
         """Return the number of records in these partitions; None if only reading can tell."""
         if not self.counts_are_exact:
@@ -344,8 +355,10 @@ class CacheReader:
             SchemaError: A record does not fit; names cache, partition, key and field.
             DataChanged: A page fetched again has other keys than before.
         """
-        reading = UnitReading(self, partitions, range(len(partitions)) if ends is None else ends)
+        ends = range(len(partitions)) if ends is None else ends
         with self.explained():
+            by_key = self.options.by_key and len(partitions) > 0 and KeyUnits.can_read(self)
+            reading = (KeyUnits if by_key else UnitReading)(self, partitions, ends)
             yield from reading.batches()
 
     def explained(self) -> contextlib.AbstractContextManager[None]:
@@ -373,9 +386,14 @@ class CacheReader:
         decoder, builder = self.decoder(keys, schema, pool), None
         rows = self._batch_rows
         if rows and BatchBuilder.can_build(schema):
-            builder = BatchBuilder(schema, self.registry, pool, rows, self.entry_bytes, self._forms)
+            builder = self.builder(pool, rows, schema)
         multiple = ALIGNED_ROWS if rows >= MANY_ROWS else 1
         return Collector(decoder, builder, self.page_bytes, multiple, ends)
+
+    def builder(self, pool: BufferPool, rows: int, schema: Schema | None = None) -> BatchBuilder:
+        """Return a builder of batches of so many rows; `can_build` has told that there is one."""
+        chosen = self.schema if schema is None else schema
+        return BatchBuilder(chosen, self.registry, pool, rows, self.entry_bytes, self._forms)
 
     @property
     def _batch_rows(self) -> int:

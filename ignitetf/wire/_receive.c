@@ -109,7 +109,7 @@ typedef struct {
   int (*build)(Builder *, const uint8_t *data, int64_t size, int64_t count, int64_t *done,
                int64_t *used);
   void (*take_back)(const Builder *);
-  int (*find_gap)(const Builder *, const uint8_t *data, int64_t size, int64_t least, int64_t most,
+  int (*find_gap)(Builder *, const uint8_t *data, int64_t size, int64_t least, int64_t most,
                   Gap *gap);
   int (*build_around)(Builder *, uint8_t *row, int64_t size, const Gap *gap);
 } Rows;

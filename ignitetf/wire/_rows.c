@@ -275,6 +275,18 @@ EXPORT void take_back(const Builder *builder) {
   }
 }
 
+/* Goes to the row of the next key, if it is one that was asked for. */
+static void aim(Builder *builder, const uint8_t *at, const uint8_t *end) {
+  const Field *key = builder->key;
+  int32_t unused = 64 - 8 * (key->head - 1);
+  if (!builder->keys || end - at < key->head || *at != key->code || unused < 0) return;
+  uint64_t bits = 0;
+  memcpy(&bits, at + 1, key->head - 1);
+  int64_t value = (int64_t)(bits << unused) >> unused;
+  for (int64_t i = 0; i < builder->keys; i++)
+    if (builder->asked[i] == value) builder->rows = builder->first + i;
+}
+
 /* Adds rows to the columns until one of the ends above. `*done` rows of `count` were added, which
  * are the first `*used` bytes. */
 EXPORT int build(Builder *builder, const uint8_t *data, int64_t size, int64_t count, int64_t *done,
@@ -283,6 +295,7 @@ EXPORT int build(Builder *builder, const uint8_t *data, int64_t size, int64_t co
   int found = DONE;
   *done = *used = 0;
   while (*done < count) {
+    aim(builder, at, end);
     if (builder->rows == builder->room) return FULL;
     found = take(builder, builder->key, &at, end);
     if (found == DONE) found = take_value(builder, &at, end);
@@ -328,10 +341,11 @@ static int find_place(const Builder *builder, const Field *field, const uint8_t 
 
 /* Looks for a value of `least` to `most` bytes that reaches beyond these bytes, the beginning of a
  * row. DONE: it is `gap`. FULL: go on with other columns. */
-EXPORT int find_gap(const Builder *builder, const uint8_t *data, int64_t size, int64_t least,
+EXPORT int find_gap(Builder *builder, const uint8_t *data, int64_t size, int64_t least,
                     int64_t most, Gap *gap) {
   const uint8_t *at = data, *end = data + size;
   const Field *key = builder->key;
+  aim(builder, at, end);
   if (builder->rows == builder->room) return FULL;
   if (end - at < key->head || *at != key->code) return OTHER;
   int64_t nbytes = key->count_at ? counted_bytes(key, at, end) : 0;

@@ -44,7 +44,9 @@ typedef struct {
   Store *store;
   const Extent *extents;
   int32_t forms, stores;
-  int64_t rows, room; /* in the columns */
+  int64_t rows, room;   /* in the columns */
+  const int64_t *asked; /* integer keys whose rows are the `keys` rows from `first` on */
+  int64_t keys, first;
 } Builder;
 
 /* A large value that is received into its place, while the bytes of the row around it are not. */

@@ -35,7 +35,7 @@ from ignitetf.wire.schema import Batch, Column, Field, Schema
 from ignitetf.wire.types import TypeRegistry
 from ignitetf.wire.walk import SOURCE, extents
 
-__all__ = ["BatchBuilder", "Position", "rows_library"]
+__all__ = ["BatchBuilder", "Position", "RowMemory", "rows_library"]
 
 # Rows in more forms than this are not worth looking for theirs.
 _MOST_FORMS: Final = 16
@@ -106,6 +106,9 @@ class _Builder(ctypes.Structure):
         ("stores", ctypes.c_int32),
         ("rows", ctypes.c_int64),
         ("room", ctypes.c_int64),
+        ("asked", ctypes.c_void_p),
+        ("keys", ctypes.c_int64),
+        ("first", ctypes.c_int64),
     )
 
 
@@ -128,23 +131,23 @@ class _Column:
         )  # fmt: skip
 
 
-class _Memory:
+class RowMemory:
     """The memory of all columns, for a number of rows; once full it is replaced by another."""
 
     def __init__(
         self, columns: Sequence[_Column], pool: BufferPool, room: int, heap_bytes: int
     ) -> None:
         self.stores = (_Store * len(columns))()
-        sizes = [column.place.size * room or heap_bytes for column in columns]
+        sizes = [c.place.size * room if c.place.size else heap_bytes for c in columns]
         runs = [0 if column.place.size else 16 * room for column in columns]
         marks = [room if column.field.nullable else 0 for column in columns]
         parts = iter(_take_all(pool, [*sizes, *runs, *marks]))
-        self._values = [self._typed(next(parts), column, room) for column in columns]
+        self.values = [self._typed(next(parts), column, room) for column in columns]
         self._runs = [next(parts).view(np.int64).reshape(2, -1) for _ in columns]
         self._valid = [next(parts).view(np.bool_) for _ in columns]
         for column, store, size in zip(columns, self.stores, sizes, strict=True):
             number, place = column.number, column.place
-            store.values, store.size = address_of(self._values[number]), place.size
+            store.values, store.size = address_of(self.values[number]), place.size
             store.unit, store.room = place.unit, size
             if not place.size:
                 store.starts = address_of(self._runs[number])
@@ -176,7 +179,7 @@ class _Memory:
     def column(self, column: _Column, rows: slice, registry: TypeRegistry) -> Column:
         """Return the rows of a column; views, but for values that have to be understood."""
         number, place = column.number, column.place
-        values, marks = self._values[number], None
+        values, marks = self.values[number], None
         if column.field.nullable:
             marks = self._valid[number][rows]
             marks = None if marks.all() else marks
@@ -219,7 +222,7 @@ def _aligned(nbytes: int) -> int:
 class Segment(NamedTuple):
     """Rows that follow one another in the same memory."""
 
-    memory: _Memory
+    memory: RowMemory
     first: int
     end: int
 
@@ -229,7 +232,7 @@ class Position:
     """A place between two rows, for `BatchBuilder.return_to`."""
 
     closed: int
-    memory: _Memory
+    memory: RowMemory
     rows: int
     taken: int
 
@@ -245,7 +248,7 @@ class BatchBuilder:
         schema: The rows.
         registry: Known binary types.
         pool: Memory.
-        room: Rows of a batch, at most.
+        room: Rows of a batch, at most; 0 for rows that go where the builder is aimed.
         row_bytes: Bytes that an average row has.
         known: Forms that other builders for this schema have learned; new ones are added.
     """
@@ -290,6 +293,7 @@ class BatchBuilder:
         self._closed: list[Segment] = []
         self._memory = self._new_memory()
         self._taken = 0  # rows of this memory that were handed over
+        self._keys = np.empty(0, np.int64)  # what the structure points to
         if self._forms:
             self._set_forms()
 
@@ -329,9 +333,8 @@ class BatchBuilder:
                 self._done_at, self._used_at,
             )  # fmt: skip
             rows, nbytes = rows + self._done.value, nbytes + self._used.value
-            if end != RowsEnd.FULL:
+            if end != RowsEnd.FULL or not self.go_on():
                 return Added(rows, nbytes, RowsEnd(end))
-            self.go_on()
 
     def _undo(self, rows: int) -> None:
         """Take back the rows of this memory behind so many."""
@@ -380,15 +383,54 @@ class BatchBuilder:
         """Where the structure is in memory that _rows.c works with."""
         return self._pointer
 
-    def go_on(self) -> None:
-        """Go on in other memory, which is larger if the next row had no room in an empty one."""
+    def go_on(self) -> bool:
+        """Go on in other memory, which is larger if the next row had no room in an empty one.
+
+        Returns:
+            Whether there is other memory: not if this builder only goes where it is aimed.
+        """
+        if not self._room:
+            return False
         if not self._rows:
             self._heap_bytes *= 2
         self._close()
+        return True
 
     def before(self, rows: int) -> Position:
         """Return the place before the last rows, so many, of this memory."""
         return Position(len(self._closed), self._memory, self._rows - rows, self._taken)
+
+    # Rows whose places are known
+
+    @property
+    def has_heaps(self) -> bool:
+        """Whether rows differ in length, so that each begins where the one before it ends."""
+        return bool(self._heaps)
+
+    def memory_for(self, pool: BufferPool, rows: int) -> RowMemory:
+        """Take memory for so many rows, which any builder for them without heaps can fill."""
+        return RowMemory(self._columns, pool, rows, 0)
+
+    def aim(self, memory: RowMemory, row: int, keys: NDArray[np.int64]) -> None:
+        """Have the rows that are added next go to some memory, each where its key says.
+
+        Args:
+            memory: The memory.
+            row: The row of the first key.
+            keys: The keys of this row and those behind it, integers; a row with another key goes
+                behind the one that was added before it.
+        """
+        self._memory, self._taken, self._keys = memory, row, keys
+        builder = self._builder
+        builder.store = memory.stores
+        builder.rows, builder.room = row, row + len(keys)
+        builder.asked, builder.keys, builder.first = address_of(keys), len(keys), row
+        # Used before, the memory may have these very keys: a row that does not come has another.
+        memory.values[0][row : row + len(keys)] = ~keys
+
+    def batch_of(self, memory: RowMemory, rows: int) -> Batch:
+        """Return the first rows of some memory, as views."""
+        return self._batch(Segment(memory, 0, rows))
 
     # Handing over
 
@@ -443,7 +485,7 @@ class BatchBuilder:
                 raise
         return Batch(key, columns)
 
-    def _column(self, number: int, rows: slice, memory: _Memory) -> Column:
+    def _column(self, number: int, rows: slice, memory: RowMemory) -> Column:
         return memory.column(self._columns[number], rows, self._registry)
 
     def _align(self) -> None:
@@ -460,8 +502,8 @@ class BatchBuilder:
             self._closed.append(Segment(self._memory, self._taken, self._rows))
         self._memory = self._new_memory()
 
-    def _new_memory(self) -> _Memory:
-        memory = _Memory(self._columns, self._pool, self._room, self._heap_bytes)
+    def _new_memory(self) -> RowMemory:
+        memory = RowMemory(self._columns, self._pool, self._room, self._heap_bytes)
         self._builder.store = memory.stores
         self._builder.rows, self._builder.room = 0, self._room
         self._taken = 0

@@ -129,8 +129,7 @@ class PageReader:
         while (end := self._run(arrival)) is not RowsEnd.DONE:
             if (error := failure(end, state.source)) is not None:
                 raise error
-            if end is RowsEnd.FULL:
-                self._builder.go_on()
+            if end is RowsEnd.FULL and self._builder.go_on():
                 continue
             if end is RowsEnd.OTHER and self._learn_arriving(arrival):
                 continue

@@ -25,10 +25,12 @@ from ignitetf.errors import DataChanged, PartitionLost
 from ignitetf.explore.epoch import verify_epoch
 from ignitetf.load.loader import load_dataset
 from ignitetf.net.client import connect
+from ignitetf.read.key_units import KeyUnits
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
 from ignitetf.read.usage import snapshot
 from ignitetf.tables.catalog import Manifest, write_manifest
+from ignitetf.tables.removal import drop_cache
 from ignitetf.wire.units import UnitReader
 
 pytestmark = [pytest.mark.node, pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -204,6 +206,40 @@ def test_small_partitions_of_several_nodes_are_read_in_order(cluster, monkeypatc
     assert bool(lost) == bool(share)
     assert sum(delivered) == ROWS
     assert sum(rows > ROWS // 6 for rows in delivered) == 3
+
+
+@pytest.fixture
+def large_rows(cluster):
+    """Rows that are asked for by key, over several nodes; more than are asked for at once."""
+    rng = np.random.default_rng(4)
+    arrays = {"IMAGE": rng.integers(0, 256, (300, 400_000), dtype=np.uint8)}
+    with connect(cluster.addresses) as client:
+        load_dataset(arrays, "EPOCHS_LARGE", client=client, partitions=16, backups=1)
+        yield arrays["IMAGE"]
+    with connect(cluster.addresses) as client:
+        drop_cache(client, "EPOCHS_LARGE")
+
+
+@pytest.mark.parametrize("kills", [0, 1])
+def test_large_rows_of_several_nodes_are_read_by_key_in_order(cluster, large_rows, kills):
+    with connect(cluster.addresses) as client:
+        rows = open_rows("EPOCHS_LARGE", client=client, shard=(0, 1))
+        scanned = open_rows("EPOCHS_LARGE", client=client, shard=(0, 1), page_size=9)
+        assert KeyUnits.can_read(rows.reader) and not scanned.reader.options.by_key
+        expected = keys_of(scanned.batches())
+        before = {one.node: one.rows for one in snapshot().nodes}
+        found = []
+        for number, batch in enumerate(rows.batches()):
+            if number == 0 and kills:
+                cluster.kill(random.Random(SEED).randrange(3))
+            np.testing.assert_array_equal(batch["val"]["IMAGE"], large_rows[batch["key"]])
+            found.append(batch["key"].copy())
+        delivered = [one.rows - before.get(one.node, 0) for one in snapshot().nodes]
+    np.testing.assert_array_equal(np.concatenate(found), expected)
+    if kills:
+        cluster.bring_back()
+    else:
+        assert sum(delivered) == len(large_rows) and sum(n > 40 for n in delivered) == 3
 
 
 def test_readers_and_nodes_do_not_change_the_order(cluster, undisturbed):

@@ -258,7 +258,7 @@ def test_no_element_waits_for_another_page(build, monkeypatch):
         return pack(form, parts, pool)
 
     monkeypatch.setattr(Form, "pack", counted)
-    for number, _ in enumerate(build("EAGER_LARGE")):
+    for number, _ in enumerate(build("EAGER_LARGE", page_size=4)):
         assert sum(packed[:-1]) <= number < sum(packed)
     assert len(packed) > 1
 
@@ -267,7 +267,8 @@ def test_no_element_waits_for_another_page(build, monkeypatch):
 def test_an_iteration_that_failed_is_not_at_its_end(build, monkeypatch, error):
     from ignitetf.read.tf.tensors import Form
 
-    iterators = iter(build("EAGER_LARGE", page_size=1).batch(4)), iter(build("EAGER_LARGE"))
+    dataset = build("EAGER_LARGE", page_size=1)
+    iterators = iter(dataset.batch(4)), iter(dataset)
     for iterator in iterators:
         next(iterator)
 

@@ -731,3 +731,86 @@ def large_rows(rng, names, rows):
     )
     batch = Batch(keys_of(LONG_KEY, rows, rng), {name: columns[name] for name in names})
     return schema, entries_of(schema, batch)
+
+
+LARGE = (
+    field_for("IMAGE", np.dtype("u1"), (100_000,)),
+    field_for("LABEL", np.dtype("<i4")),
+)
+
+
+def dense_rows(rng, rows):
+    """A schema, the page of so many rows in any order, and the rows in the order of their keys."""
+    schema = Schema("Row", LONG_KEY, LARGE)
+    keys = np.sort(rng.choice(np.array([-(2**62), -7, -1, 0, 1, 2, 5, 9, 2**40]), rows, False))
+    image = rng.integers(0, 256, (rows, 100_000), dtype=np.uint8)
+    columns = {"IMAGE": Column(image), "LABEL": Column(np.arange(rows, dtype=np.int32))}
+    batch = Batch(Column(keys), columns)
+    entries = entries_of(schema, batch)
+    return schema, page_of([entries[i] for i in rng.permutation(rows)]), batch
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own socket", "no socket"])
+@pytest.mark.parametrize("seed", range(6))
+def test_rows_asked_for_go_to_their_places_in_whatever_order_they_come(sockets, own, seed):
+    rng = np.random.default_rng(seed)
+    schema, page, batch = dense_rows(rng, 1 + seed)
+    registry, rows, first = registry_of(schema), len(batch), int(rng.integers(0, 3))
+    builder = builder_of(schema, registry, 0, page)
+    memory = builder.memory_for(BufferPool(), first + rows + 2)
+    reader = PageReader(builder, BufferPool(), builder.learn)
+    data, here = page.data.tobytes(), int(rng.integers(0, 50_000))
+    thread = dripping(sockets[1], data[here:], rng)
+    builder.aim(memory, first, batch.key.values)
+    found = reader.read(Arrival(sockets[0], data[:here], own), len(data), page.count)
+    thread.join()
+    assert found == (rows, None)
+    same(builder.batch_of(memory, first + rows)[first:], batch)
+
+
+def test_a_row_that_does_not_come_has_another_key(sockets):
+    """Memory that is used again has the keys of the epoch before."""
+    rng = np.random.default_rng(3)
+    schema, page, batch = dense_rows(rng, 4)
+    entries = entries_of(schema, batch)
+    builder = builder_of(schema, registry_of(schema), 0, page)
+    memory = builder.memory_for(BufferPool(), 4)
+    reader = PageReader(builder, BufferPool(), builder.learn)
+
+    def read(*numbers):
+        answer = page_of([entries[i] for i in numbers])
+        thread = dripping(sockets[1], answer.data.tobytes(), rng)
+        builder.aim(memory, 0, batch.key.values)
+        found = reader.read(Arrival(sockets[0], b"", True), len(answer.data), len(numbers))
+        thread.join()
+        return found
+
+    for wrong in ([0, 1, 3], [0, 1, 1, 3], [3, 0, 0, 0]):
+        assert read(0, 1, 2, 3) == (4, None)
+        same(builder.batch_of(memory, 4), batch)
+        assert read(*wrong) == (len(wrong), None)
+        there = builder.batch_of(memory, 4).key.values == batch.key.values
+        assert there.tolist() == [i in wrong for i in range(4)]
+
+
+def test_a_row_with_another_key_does_not_leave_the_rows_asked_for(sockets):
+    rng = np.random.default_rng(4)
+    schema, page, batch = dense_rows(rng, 5)
+    entries = entries_of(schema, batch)
+    builder = builder_of(schema, registry_of(schema), 0, page)
+    memory = builder.memory_for(BufferPool(), 5)
+    before = [np.full_like(column.values, 7) for column in batch.columns.values()]
+    for column, values in zip(builder.batch_of(memory, 5).columns.values(), before, strict=True):
+        column.values[:] = values
+    reader = PageReader(builder, BufferPool(), builder.learn)
+    answer = page_of([entries[2], entries[4]])
+    thread = dripping(sockets[1], answer.data.tobytes(), rng)
+    builder.aim(memory, 1, batch.key.values[1:3])  # of which only the second comes
+    rows, rest = reader.read(Arrival(sockets[0], b"", True), len(answer.data), 2)
+    thread.join()
+    assert (rows, rest.tobytes()) == (1, entries[4])  # for which there is no room
+    found = builder.batch_of(memory, 5)
+    for name, values in zip(found.columns, before, strict=True):
+        column = found.columns[name].values
+        np.testing.assert_array_equal(column[[0, 1, 3, 4]], values[[0, 1, 3, 4]])
+        np.testing.assert_array_equal(column[2], batch.columns[name].values[2])
