@@ -91,15 +91,14 @@ class Received(NamedTuple):
     source: Source
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """An answer that begins to arrive.
 
     Attributes:
         link: Number of the connection that it comes over, which a thread of its own receives from.
         request: What was asked.
         source: The node that answers.
-        count: Its entries.
+        entries: How many entries it has.
         nbytes: Their bytes.
         memory: Takes so much memory of the connection, which keeps it for the next epoch.
     """
@@ -107,7 +106,7 @@ class Answer:
     link: int
     request: Request
     source: Source
-    count: int
+    entries: int
     nbytes: int
     memory: Callable[[int], memoryview]
 
@@ -144,6 +143,7 @@ class Parts:
         self._links = links
         # Each is of one thread; another node that has taken over has a part of its own.
         self._parts: dict[tuple[int, Source], _Part] = {}
+        self._arriving: dict[int, _Part] = {}
 
     def place(self, answer: Answer) -> memoryview:
         """See `Sink`."""
@@ -158,13 +158,14 @@ class Parts:
             memory = answer.memory(size)
             memory[: part.used] = part.memory[: part.used]
             part.memory = memory
+        self._arriving[answer.link] = part
         return part.memory[part.used : part.used + nbytes]
 
     def received(self, answer: Answer) -> None:
         """See `Sink`."""
-        part = self._parts[answer.link, answer.source]
+        part = self._arriving[answer.link]
         part.used += answer.nbytes
-        part.count += answer.count
+        part.count += answer.entries
 
     def pages(self) -> list[Received]:
         """Return what has arrived: a page for each connection, in no order within it."""

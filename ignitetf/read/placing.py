@@ -86,7 +86,7 @@ class Placing:
             taker = self._takers[answer.link] = _Taker(self._reader)
         assert request.keys is not None
         taker.builder.aim(memory, request.first, request.keys)
-        _, rest = taker.pages.read(incoming, nbytes, answer.count)
+        _, rest = taker.pages.read(incoming, nbytes, answer.entries)
         if rest is not None:
             self._has_other_rows = True
         return rest is None
@@ -108,7 +108,7 @@ class Placed:
 
     def place(self, answer: Answer) -> memoryview | Receive:
         """See `Sink`."""
-        if answer.count < answer.request.count:
+        if answer.entries < answer.request.count:
             self.is_whole = False
         if not answer.nbytes:
             return memoryview(bytearray())
@@ -120,7 +120,7 @@ class Placed:
 
     def received(self, answer: Answer) -> None:
         """See `Sink`."""
-        self._sources.append((answer.source, answer.count, answer.nbytes))
+        self._sources.append((answer.source, answer.entries, answer.nbytes))
 
     def count(self) -> None:
         """Count what has arrived as read."""
