@@ -7,9 +7,9 @@ because a node answers those in parallel. Where the entries go is up to the grou
 (`Parts`) each answer is received behind the others of its group into one piece of memory. So a group
 is decoded in one pass, however small its requests are.
 
-There are a connection, or several, for each node that owns keys, and a thread for each. A lost connection is replaced, and
-its unanswered requests are sent again to whichever node takes them: a node forwards keys that it
-does not own. Groups are handed over in the order asked for.
+There are one or several connections to each node that owns keys, each with a thread. A lost
+connection is replaced, and its unanswered requests are sent again to whichever node takes them: a
+node forwards keys that it does not own. Groups are handed over in the order asked for.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 _LEAST_IN_FLIGHT: Final = 16
 # Bytes in flight, in those that arrive between a request and the beginning of its answer.
 _AHEAD: Final = 4
-# Limit over all connections, which is reached only at a distance.
+# Limit over all connections, which is reached by large rows and at a distance.
 MOST_BYTES: Final = 48 << 20
 # Limit for groups of few bytes or none.
 MOST_GROUPS: Final = 32
@@ -131,7 +131,7 @@ class _Part:
 
 
 class Parts:
-    """Receives entries one after the other, by the node asked and the one that answers.
+    """Receives entries one after the other, by the connection and the node that answers.
 
     Args:
         nbytes: About as many bytes as the group has.
