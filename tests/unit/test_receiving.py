@@ -733,7 +733,7 @@ def large_rows(rng, names, rows):
     return schema, entries_of(schema, batch)
 
 
-LARGE = (
+DENSE = (
     field_for("IMAGE", np.dtype("u1"), (100_000,)),
     field_for("LABEL", np.dtype("<i4")),
 )
@@ -741,7 +741,7 @@ LARGE = (
 
 def dense_rows(rng, rows):
     """A schema, the page of so many rows in any order, and the rows in the order of their keys."""
-    schema = Schema("Row", LONG_KEY, LARGE)
+    schema = Schema("Row", LONG_KEY, DENSE)
     keys = np.sort(rng.choice(np.array([-(2**62), -7, -1, 0, 1, 2, 5, 9, 2**40]), rows, False))
     image = rng.integers(0, 256, (rows, 100_000), dtype=np.uint8)
     columns = {"IMAGE": Column(image), "LABEL": Column(np.arange(rows, dtype=np.int32))}
