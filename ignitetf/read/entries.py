@@ -27,7 +27,7 @@ from ignitetf.wire.requests import batch_head
 if TYPE_CHECKING:
     from ignitetf.read.reader import CacheReader
 
-__all__ = ["MOST_NODES", "VIEWED_BYTES", "Entries", "parts"]
+__all__ = ["VIEWED_BYTES", "Entries", "parts"]
 
 S = TypeVar("S", bound=Sink)
 
@@ -40,7 +40,7 @@ _REQUEST_BYTES: Final = 128 << 10
 _LARGE_REQUEST_BYTES: Final = 2 << 20
 _MOST_KEYS: Final = 2048
 # Each node asked has a connection and a thread; with more nodes, any of them answers.
-MOST_NODES: Final = 8
+_MOST_NODES: Final = 8
 
 
 class Entries:
@@ -131,14 +131,14 @@ class Entries:
         """Return the node to ask for each partition, as an index into those asked."""
         client, every = self._reader.client, range(self._reader.partition_count)
         nodes = nodes_at_hand(client)
-        many = len(nodes) > MOST_NODES
+        many = len(nodes) > _MOST_NODES
         if len(nodes) < 2 or (many and not differ_in_distance(client, nodes)):
             return None, [None]
         cache = self._reader.cache
         owners = nearest_nodes(client, cache, nodes, partitions_at_hand(client, cache))
         there = {node.node_id for node in nodes}
         asked = sorted({node for p in every if (node := owners.get(p)) in there})
-        if not 1 <= len(asked) <= MOST_NODES:
+        if not 1 <= len(asked) <= _MOST_NODES:
             return None, [None]
         places = {node: place for place, node in enumerate(asked)}
         # A partition without an owner goes to the first node, which says what is wrong with it.
