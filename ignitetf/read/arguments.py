@@ -22,7 +22,7 @@ from ignitetf.net.together import open_ahead
 from ignitetf.read.block_order import BlockOrder, StoredBlocks
 from ignitetf.read.key_order import KeyOrder
 from ignitetf.read.key_scan import read_keys
-from ignitetf.read.options import PAGE_BYTES, ReadOptions
+from ignitetf.read.options import MOST_NEAR_READERS, PAGE_BYTES, ReadOptions
 from ignitetf.read.page_query import are_small, requested_bytes
 from ignitetf.read.plan import Even, OrderName, ScanOrder, Shard, whole_argument
 from ignitetf.read.reader import CacheReader
@@ -57,8 +57,6 @@ _FAR_BYTES_A_SECOND: Final = 1e9
 # Connections that an epoch there is likely to need, opened while the data set is looked up.
 _CONNECTIONS_AHEAD: Final = 4
 _MOST_FAR_READERS: Final = 8
-# Eight were no faster, on 16 cores: rows are handed over in order.
-_MOST_NEAR_READERS: Final = 4
 _LABELS = ("label", "class", "target", "y")
 
 
@@ -138,7 +136,7 @@ def _near_connections(reader: CacheReader) -> int:
     # Over one, the node would make a page only while the one before is on its way, unless it has
     # others to serve.
     least = 2 if shards == 1 else 1
-    return max(least, nodes, min(_MOST_NEAR_READERS, cores // 2, fit))
+    return max(least, nodes, min(MOST_NEAR_READERS, cores // 2, fit))
 
 
 def _number_of(readers: int | str) -> int:

@@ -25,6 +25,7 @@ from ignitetf.read.entries import VIEWED_BYTES
 from ignitetf.read.fetch import MOST_BYTES
 from ignitetf.read.keys import IntegerKeys, Numbers
 from ignitetf.read.lookup import Lookup
+from ignitetf.read.options import MOST_NEAR_READERS
 from ignitetf.read.placing import Placing
 from ignitetf.read.unit_reading import UnitBatch
 from ignitetf.wire.buffers import BufferPool
@@ -35,11 +36,8 @@ if TYPE_CHECKING:
 __all__ = ["KeyUnits"]
 
 # Of larger rows, a few fill a page, and of several at once a node would run out of heap.
-_MOST_BYTES: Final = 4 << 20
+_MOST_ROW_BYTES: Final = 4 << 20
 _MOST_KEYS: Final = 1 << 31
-# As over so many connections scans are fastest.
-_LEAST_LINKS: Final = 2
-_MOST_LINKS: Final = 4
 # Connections, of all processes, of each of which a node may have 24 MB of answers in its heap.
 _MOST_ASKING: Final = 10
 
@@ -63,8 +61,7 @@ class _Group(NamedTuple):
 def _links(reader: CacheReader) -> int:
     """Return over how many connections one of the processes that read receives."""
     cores = os.cpu_count() or 1
-    most = min(_MOST_LINKS, max(_LEAST_LINKS, cores // 2))
-    return max(1, most // reader.options.shards)
+    return max(1, max(2, min(MOST_NEAR_READERS, cores // 2)) // reader.options.shards)
 
 
 class KeyUnits:
@@ -96,7 +93,7 @@ class KeyUnits:
         options, count = reader.options, reader.own_keys
         if options.selects or reader.split is not None or reader.is_blocks or count is None:
             return False
-        if not VIEWED_BYTES <= reader.entry_bytes <= _MOST_BYTES or count >= _MOST_KEYS:
+        if not VIEWED_BYTES <= reader.entry_bytes <= _MOST_ROW_BYTES or count >= _MOST_KEYS:
             return False
         if any(field.nullable for field in reader.schema.fields) or reader.own_numbers is None:
             return False

@@ -59,10 +59,10 @@ class Placing:
 
     @staticmethod
     def can_place(reader: CacheReader, keys: Keys) -> bool:
-        """Whether each row of a cache has a place that its key tells: if all are equally long."""
-        if not isinstance(keys, IntegerKeys) or not BatchBuilder.can_build(reader.schema):
+        """Whether each row of a cache has a place that its key tells."""
+        if not isinstance(keys, IntegerKeys) or reader.options.raw_nulls:
             return False
-        return not reader.options.raw_nulls and not reader.builder(BufferPool(), 0).has_heaps
+        return BatchBuilder.can_aim(reader.schema)
 
     def sink(self, requests: Sequence[Request]) -> Placed | None:
         """Return the sink of a group; None after rows came that the builder does not know."""

@@ -305,6 +305,14 @@ class BatchBuilder:
             return False
         return rows_library() is not None
 
+    @staticmethod
+    def can_aim(schema: Schema) -> bool:
+        """Whether each row has a place of its own in columns: if all are equally long."""
+        if not BatchBuilder.can_build(schema):
+            return False
+        places = (place_of(field) for field in (schema.key, *schema.fields))
+        return all(place is not None and place.size for place in places)
+
     @property
     def is_full(self) -> bool:
         """Whether a batch has as many rows as its memory has room for."""
@@ -402,13 +410,8 @@ class BatchBuilder:
 
     # Rows whose places are known
 
-    @property
-    def has_heaps(self) -> bool:
-        """Whether rows differ in length, so that each begins where the one before it ends."""
-        return bool(self._heaps)
-
     def memory_for(self, pool: BufferPool, rows: int) -> RowMemory:
-        """Take memory for so many rows, which any builder for them without heaps can fill."""
+        """Take memory for so many rows, which any builder for them can fill, if `can_aim`."""
         return RowMemory(self._columns, pool, rows, 0)
 
     def aim(self, memory: RowMemory, row: int, keys: NDArray[np.int64]) -> None:

@@ -750,6 +750,17 @@ def dense_rows(rng, rows):
     return schema, page_of([entries[i] for i in rng.permutation(rows)]), batch
 
 
+def receive(sockets, rng, builder, page, aimed, here=0, own=True):
+    """Receive an answer into the rows aimed at, of which the first bytes are here already."""
+    reader = PageReader(builder, BufferPool(), builder.learn)
+    data = page.data.tobytes()
+    thread = dripping(sockets[1], data[here:], rng)
+    builder.aim(*aimed)
+    found = reader.read(Arrival(sockets[0], data[:here], own), len(data), page.count)
+    thread.join()
+    return found
+
+
 @pytest.mark.parametrize("own", [True, False], ids=["own socket", "no socket"])
 @pytest.mark.parametrize("seed", range(6))
 def test_rows_asked_for_go_to_their_places_in_whatever_order_they_come(sockets, own, seed):
@@ -758,13 +769,8 @@ def test_rows_asked_for_go_to_their_places_in_whatever_order_they_come(sockets, 
     registry, rows, first = registry_of(schema), len(batch), int(rng.integers(0, 3))
     builder = builder_of(schema, registry, 0, page)
     memory = builder.memory_for(BufferPool(), first + rows + 2)
-    reader = PageReader(builder, BufferPool(), builder.learn)
-    data, here = page.data.tobytes(), int(rng.integers(0, 50_000))
-    thread = dripping(sockets[1], data[here:], rng)
-    builder.aim(memory, first, batch.key.values)
-    found = reader.read(Arrival(sockets[0], data[:here], own), len(data), page.count)
-    thread.join()
-    assert found == (rows, None)
+    aimed, here = (memory, first, batch.key.values), int(rng.integers(0, 50_000))
+    assert receive(sockets, rng, builder, page, aimed, here, own) == (rows, None)
     same(builder.batch_of(memory, first + rows)[first:], batch)
 
 
@@ -775,15 +781,10 @@ def test_a_row_that_does_not_come_has_another_key(sockets):
     entries = entries_of(schema, batch)
     builder = builder_of(schema, registry_of(schema), 0, page)
     memory = builder.memory_for(BufferPool(), 4)
-    reader = PageReader(builder, BufferPool(), builder.learn)
 
     def read(*numbers):
         answer = page_of([entries[i] for i in numbers])
-        thread = dripping(sockets[1], answer.data.tobytes(), rng)
-        builder.aim(memory, 0, batch.key.values)
-        found = reader.read(Arrival(sockets[0], b"", True), len(answer.data), len(numbers))
-        thread.join()
-        return found
+        return receive(sockets, rng, builder, answer, (memory, 0, batch.key.values))
 
     for wrong in ([0, 1, 3], [0, 1, 1, 3], [3, 0, 0, 0]):
         assert read(0, 1, 2, 3) == (4, None)
@@ -802,12 +803,9 @@ def test_a_row_with_another_key_does_not_leave_the_rows_asked_for(sockets):
     before = [np.full_like(column.values, 7) for column in batch.columns.values()]
     for column, values in zip(builder.batch_of(memory, 5).columns.values(), before, strict=True):
         column.values[:] = values
-    reader = PageReader(builder, BufferPool(), builder.learn)
     answer = page_of([entries[2], entries[4]])
-    thread = dripping(sockets[1], answer.data.tobytes(), rng)
-    builder.aim(memory, 1, batch.key.values[1:3])  # of which only the second comes
-    rows, rest = reader.read(Arrival(sockets[0], b"", True), len(answer.data), 2)
-    thread.join()
+    aimed = memory, 1, batch.key.values[1:3]  # of which only the second comes
+    rows, rest = receive(sockets, rng, builder, answer, aimed)
     assert (rows, rest.tobytes()) == (1, entries[4])  # for which there is no room
     found = builder.batch_of(memory, 5)
     for name, values in zip(found.columns, before, strict=True):
