@@ -352,7 +352,8 @@ class CacheReader:
                 all of them. Else a batch may have the records of several partitions.
 
         Raises:
-            SchemaError: A record does not fit; names cache, partition, key and field.
+            SchemaError: A record does not fit; names cache, key and field, and if it was scanned the
+                partition.
             DataChanged: A page fetched again has other keys than before.
         """
         ends = range(len(partitions)) if ends is None else ends
