@@ -35,6 +35,7 @@ __all__ = ["Changes", "explained", "fingerprint", "fingerprints", "key_mark"]
 
 log = logging.getLogger(__name__)
 _SHOWN = 20
+_UNKNOWN = -1
 _LOST = (
     "SELECT DISTINCT S.PARTITION_ID FROM SYS.PARTITION_STATES S"
     " JOIN SYS.CACHES C ON C.CACHE_GROUP_ID = S.CACHE_GROUP_ID"
@@ -48,25 +49,39 @@ class Changes:
     Args:
         name: Name of the data set, for messages.
         policy: `error`, `warn` or `ignore`.
+        partitions: How many there are.
         counts: Entries by partition as the load stored them; empty if unknown.
     """
 
-    def __init__(self, name: str, policy: str, counts: Sequence[int]) -> None:
+    def __init__(self, name: str, policy: str, partitions: int, counts: Sequence[int]) -> None:
         self.name = name
         self.policy = policy
-        self.counts = dict(enumerate(counts))
         self.source = "the load stored"
-        self._marks: dict[int, int] = {}
+        # By partition: entries that it must have, and those and their mark in an earlier epoch.
+        size = max(partitions, len(counts))
+        self._counts, self._seen, self._marks = np.full((3, size), _UNKNOWN, np.int64)
+        self._counts[: len(counts)] = counts
+
+    @property
+    def has_counts(self) -> bool:
+        """Whether it is known how many entries partitions must have."""
+        return bool((self._counts != _UNKNOWN).any())
+
+    def known_rows(self, partitions: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """Return how many entries each partition must have, or had, `[n]`; None if one is unknown."""
+        counts = self._counts[partitions]
+        found = np.where(counts == _UNKNOWN, self._seen[partitions], counts)
+        return None if (found == _UNKNOWN).any() else found
 
     def count_found(self, partition: int, rows: int) -> None:
         """Remember the count of a first scan as the expected one, unless one is known already."""
         self.source = "the first scan found"
-        self.counts[partition] = rows
+        self._counts[partition] = rows
 
     def check_count(self, partition: int, rows: int) -> None:
         """Compare the entry count of a partition with the expected one."""
-        expected = self.counts.get(partition, rows)
-        if rows != expected:
+        expected = int(self._counts[partition])
+        if expected not in (rows, _UNKNOWN):
             self._tell(partition, f"{rows} entries, {self.source} {expected}")
 
     def check_size(self, size: int | None, rows: int, when: str = "when the epoch began") -> None:
@@ -84,19 +99,22 @@ class Changes:
     def check_keys(self, partition: int, marks: Sequence[int]) -> None:
         """Compare the keys of a partition with those of an earlier epoch."""
         mark = marks[0] if len(marks) == 1 else zlib.crc32(np.array(marks, "<u4").tobytes())
-        if self._marks.setdefault(partition, mark) != mark:
-            self._marks[partition] = mark
+        before, self._marks[partition] = int(self._marks[partition]), mark
+        if before not in (mark, _UNKNOWN):
             self._tell(partition, "other keys than in an earlier epoch")
 
     def check_units(
-        self, partitions: Sequence[int], rows: Sequence[int], marks: Sequence[int]
+        self, partitions: NDArray[np.int64], rows: NDArray[np.int64], marks: NDArray[np.int64]
     ) -> None:
         """Compare counts and keys of partitions of a single page, as `check_count` and `_keys` do."""
-        for partition, count, mark in zip(partitions, rows, marks, strict=True):
-            if self.counts.get(partition, count) != count:
-                self.check_count(partition, count)
-            if self._marks.setdefault(partition, mark) != mark:
-                self.check_keys(partition, [mark])
+        counts, before = self._counts[partitions], self._marks[partitions]
+        others = ((counts != _UNKNOWN) & (counts != rows)) | (
+            (before != _UNKNOWN) & (before != marks)
+        )
+        for number in np.flatnonzero(others):
+            self.check_count(int(partitions[number]), int(rows[number]))
+            self.check_keys(int(partitions[number]), [int(marks[number])])
+        self._seen[partitions], self._marks[partitions] = rows, marks
 
     def check_again(self, partition: int, seen: Sequence[int], number: int, mark: int) -> None:
         """Compare a page that was fetched again; a difference is an error under any policy."""

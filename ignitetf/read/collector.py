@@ -12,7 +12,7 @@ columns that are views of the page save the copy.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -44,6 +44,8 @@ _LEAST_VIEWED_BYTES: Final = 1 << 20
 _LEAST_VIEWED_ROW: Final = 8 << 10
 # No memory has so many rows.
 _NEVER: Final = 1 << 62
+
+KnownRows = Callable[[NDArray[np.int64]], NDArray[np.int64] | None]
 
 
 class PagePlace(NamedTuple):
@@ -94,9 +96,9 @@ class UnitsRecord(NamedTuple):
     """
 
     unit: int
-    partitions: list[int]
-    rows: list[int]
-    marks: list[int]
+    partitions: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    marks: NDArray[np.int64]
     nbytes: int
     sources: Sequence[tuple[Source | None, int, int]]
 
@@ -162,10 +164,13 @@ class Collector:
         run_bytes: Small pages are joined until they have about so many bytes.
         multiple: Unless a batch must end, only a multiple of so many rows is handed over.
         ends: The units with which a batch must end.
+        known_rows: Returns the rows of partitions, `[n]`; None where somebody would have to count.
 
     Attributes:
         nbytes: Bytes of the pages since the last portion.
         ended: Whether a batch must end here.
+        ends: As given.
+        known_rows: As given.
     """
 
     def __init__(
@@ -175,12 +180,14 @@ class Collector:
         run_bytes: int,
         multiple: int,
         ends: Ends,
+        known_rows: KnownRows = lambda _: None,
     ) -> None:
         self._decoder = decoder
         self._builder = builder
         self._most_joined = min(_MOST_JOINED_BYTES, run_bytes // 2)
         self._multiple = multiple
         self.ends = ends
+        self.known_rows = known_rows
         self._reader: PageReader | None = None
         if builder is not None:
             # Not a method of this object: in a cycle, its memory would outlive it.
@@ -288,7 +295,7 @@ class Collector:
     def add_units(
         self,
         first: int,
-        partitions: list[int],
+        partitions: NDArray[np.int64],
         units: NDArray[np.void],
         sources: Sequence[tuple[Source | None, int, int]],
     ) -> None:
@@ -301,9 +308,10 @@ class Collector:
             sources: As in `UnitsRecord`.
         """
         nbytes, last = int(units["size"].sum()), first + len(units) - 1
-        rows, marks = units["rows"].tolist(), units["mark"].tolist()
-        self._pages.append(UnitsRecord(last, partitions, rows, marks, nbytes, sources))
-        self._waiting.add_all(partitions, rows)
+        self._pages.append(
+            UnitsRecord(last, partitions, units["rows"], units["mark"], nbytes, sources)
+        )
+        self._waiting.add_all(partitions, units["rows"])
         self.nbytes += nbytes
         self.ended = last in self.ends
 

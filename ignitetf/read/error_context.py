@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError, SchemaError, WireError
 from ignitetf.wire.schema import Batch, Column
@@ -60,7 +61,7 @@ class RowPlaces:
 
     def __init__(self) -> None:
         # Rows in all; of each partition among them its number, that of its first row, and rows.
-        self._runs: deque[tuple[int, Sequence[int], int, Sequence[int]]] = deque()
+        self._runs: deque[tuple[int, NDArray[np.int64], int, NDArray[np.int64]]] = deque()
         self._dropped = 0  # rows of the first run
 
     @property
@@ -70,11 +71,11 @@ class RowPlaces:
 
     def add(self, partition: int, first: int, rows: int) -> None:
         """Add rows of a partition, of which the first is number `first`."""
-        self._runs.append((rows, (partition,), first, (rows,)))
+        self._runs.append((rows, np.array([partition]), first, np.array([rows])))
 
-    def add_all(self, partitions: Sequence[int], rows: Sequence[int]) -> None:
+    def add_all(self, partitions: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
         """Add all rows of several partitions."""
-        self._runs.append((sum(rows), partitions, 0, rows))
+        self._runs.append((int(rows.sum()), partitions, 0, rows))
 
     def drop(self, rows: int) -> None:
         """Drop the first rows."""
@@ -86,7 +87,7 @@ class RowPlaces:
         """Yield partition, number there and count of each partition's part of the first rows."""
         skip = self._dropped
         for _, partitions, first, counts in self._runs:
-            for partition, count in zip(partitions, counts, strict=True):
+            for partition, count in zip(partitions.tolist(), counts.tolist(), strict=True):
                 if rows <= 0:
                     return
                 if (here := min(max(0, count - skip), rows)) > 0:

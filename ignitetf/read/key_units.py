@@ -140,5 +140,6 @@ class KeyUnits:
         partitions = self._keys.partitions(numbers, reader.partition_count)
         assert partitions is not None
         for partition, gone in zip(*np.unique(partitions, return_counts=True), strict=True):
-            there = reader.changes.counts[int(partition)] - int(gone)
-            reader.changes.check_count(int(partition), there)
+            counts = reader.changes.known_rows(np.array([partition]))
+            assert counts is not None
+            reader.changes.check_count(int(partition), int(counts[0] - gone))

@@ -130,7 +130,7 @@ class CacheReader:
             None if options.split is None else find_split(name, self.manifest, options.split)
         )
         counts = () if self.manifest is None else self.manifest.partition_rows
-        self.changes = Changes(name, options.on_change, counts)
+        self.changes = Changes(name, options.on_change, self.partition_count, counts)
         self.registry = TypeRegistry()
         self.entry_bytes = 0.0  # stored bytes of a record
         self.block_rows = 1.0  # records in an entry of the cache
@@ -375,26 +375,34 @@ class CacheReader:
         ahead = self.client.settings.ahead_bytes
         return replace(query, times=self.times, run_bytes=self.page_bytes, ahead_bytes=ahead)
 
-    def collector(self, keys: KeySet | None, pool: BufferPool, ends: Ends) -> Collector:
+    def collector(
+        self, keys: KeySet | None, pool: BufferPool, ends: Ends, doublings: int = 0
+    ) -> Collector:
         """Return what takes the rows of pages apart, for one thread.
 
         Args:
             keys: Keys of the entries to keep; None keeps all.
             pool: Memory.
             ends: The units with which a batch must end.
+            doublings: How many times a batch has twice as many rows as the one before it. The first
+                one has about a page.
         """
         schema = self.schema if self.split is None else self.split.scanned(self.schema)
         decoder, builder = self.decoder(keys, schema, pool), None
         rows = self._batch_rows
         if rows and BatchBuilder.can_build(schema):
-            builder = self.builder(pool, rows, schema)
+            builder = self.builder(pool, rows, schema, doublings)
         multiple = ALIGNED_ROWS if rows >= MANY_ROWS else 1
-        return Collector(decoder, builder, self.page_bytes, multiple, ends)
+        known_rows = self.changes.known_rows
+        return Collector(decoder, builder, self.page_bytes, multiple, ends, known_rows)
 
-    def builder(self, pool: BufferPool, rows: int, schema: Schema | None = None) -> BatchBuilder:
-        """Return a builder of batches of so many rows; `can_build` has told that there is one."""
-        chosen = self.schema if schema is None else schema
-        return BatchBuilder(chosen, self.registry, pool, rows, self.entry_bytes, self._forms)
+    def builder(
+        self, pool: BufferPool, rows: int, schema: Schema | None = None, doublings: int = 0
+    ) -> BatchBuilder:
+        """Return a `BatchBuilder` for so many rows; `can_build` has told that there is one."""
+        chosen, forms = self.schema if schema is None else schema, self._forms
+        row_bytes = self.entry_bytes
+        return BatchBuilder(chosen, self.registry, pool, rows, row_bytes, forms, doublings)
 
     @property
     def _batch_rows(self) -> int:

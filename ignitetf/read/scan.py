@@ -186,6 +186,8 @@ class _Scan:
         streams = [ScanThread(self._client, query, s, self._retry, owners) for s in shares]
         try:
             for stream in streams:
+                stream.ask_ahead()
+            for stream in streams:
                 stream.start()
             stream_of = streams[:1] * len(self._partitions)
             for share, stream in zip(shares[1:], streams[1:], strict=True):
@@ -313,6 +315,7 @@ class _Merging:
 def _end(streams: Sequence[ScanThread], times: Times) -> None:
     for stream in streams:
         stream.stop()
+    streams = [stream for stream in streams if stream.ident is not None]  # were started
     until = time.monotonic() + _CLOSING_S
     for stream in streams:
         stream.join(max(0.0, until - time.monotonic()))

@@ -130,6 +130,7 @@ class ScanThread(threading.Thread):
         self._links: list[Link] = []  # none before the first unit, and after a failure
         self._link_of: dict[int, Link] = {}  # by partition
         self._small: SmallUnits | None = None
+        self._places = True  # rows of small units that come before their turn
         self._backoff, self._heap_backoff = Backoff(READ), Backoff(HEAP)
         self._starving = False  # the consumer is waiting
         self.times = Times()
@@ -173,6 +174,20 @@ class ScanThread(threading.Thread):
         with self._ready:
             self._stop_asked.set()
             self._ready.notify_all()
+
+    def ask_ahead(self) -> None:
+        """Ask for the first units, if they are small, before the thread starts.
+
+        What fails is tried again by the thread.
+        """
+        if not self._asks_many:
+            return
+        try:
+            self._connect()
+        except BaseException as error:
+            self._drop()
+            if not isinstance(error, IgniteTFError):
+                raise
 
     # The thread's side
 
@@ -236,16 +251,18 @@ class ScanThread(threading.Thread):
         if collector is None or not collector.takes_units:
             return False
         if self._small is None:
-            self._small = SmallUnits(
-                self._links, query.shared(len(self._links)), collector, self.times
-            )
-        count, goes_on = self._small.take(query.run_bytes, _HELD_S)
+            query = query.shared(len(self._links))
+            self._small = SmallUnits(self._links, query, collector, self.times, self._places)
+        count, goes_on = self._small.take(_HELD_S)
         for _ in range(count):
             self._units.popleft()
         if count:
             self._progress()
             self._hand_over_if_due()
-        if not goes_on:
+        if not goes_on and self._small.has_placed:
+            self._places = False  # this may happen again soon
+            self._drop()
+        elif not goes_on:
             self._small.give_back()
         return goes_on or count > 0
 
@@ -359,10 +376,10 @@ class ScanThread(threading.Thread):
         channel = self._client.acquire(owner)
         requests = PageRequests(channel, query, units, self.times)
         link = Link(requests, self._client.source_of(channel))
-        self._links.append(link)
-        self._link_of.update(dict.fromkeys((partition for _, partition in units), link))
         if self._asks_many:  # at once: the node has work while there is memory to be made
             requests.ask_units(query.pipelined)
+        self._links.append(link)
+        self._link_of.update(dict.fromkeys((partition for _, partition in units), link))
 
     def _owners_now(self) -> dict[int, uuid.UUID]:
         owners, self._owners = self._owners, None

@@ -103,16 +103,21 @@ class _LinkUnits:
         if self.channel.closed:
             return
         here, asked = self.answers.next, self.answers.asked
+        placed = set(self.answers.placed.tolist())
         answers, rest = self.answers.rest()
         for request, frame in answers:
             self.channel.return_answer(request, memoryview(bytes(frame)))
         self.channel.return_bytes(rest)
-        sent = zip(self.units[here:asked], self._numbers[here:asked], strict=True)
-        self._requests.return_units([(*unit, number) for unit, number in sent], self.units[asked:])
+        sent = [(*self.units[n], self._numbers[n]) for n in range(here, asked) if n not in placed]
+        self.channel.exchanged((), (self._numbers[number] for number in placed))
+        self._requests.return_units(sent, self.units[asked:])
 
 
 class SmallUnits:
     """Units that are yet to be begun, and what has come of them.
+
+    Where it is known how many rows the units have, those that come before their turn are placed at
+    once. Then the units between them can only be read anew, over other connections.
 
     Args:
         links: The connections; their requests have the units before the first `take`, and again
@@ -120,14 +125,21 @@ class SmallUnits:
         query: How to request a unit.
         collector: Takes the rows.
         times: Receives the time spent waiting.
+        places: Whether to place rows.
     """
 
     def __init__(
-        self, links: Sequence[Link], query: Query, collector: Collector, times: Times
+        self,
+        links: Sequence[Link],
+        query: Query,
+        collector: Collector,
+        times: Times,
+        places: bool,
     ) -> None:
         self._query = query
         self._collector = collector
         self._times = times
+        self._places = places
         depth = Depth(query.pipelined * 3 // 4, query.pipelined, query.held)
         self._links = [_LinkUnits(link, collector, depth, len(links)) for link in links]
         self._reader = collector.unit_reader([link.answers for link in self._links])
@@ -137,16 +149,15 @@ class SmallUnits:
         self._units = np.zeros((0, 2), np.int64)
         self._most = _MOST_UNITS
 
-    def take(self, enough: int, held_s: float) -> tuple[int, bool]:
-        """Collect the next units.
+    def take(self, held_s: float) -> tuple[int, bool]:
+        """Collect the next units, as many as fill the memory of a batch.
 
         Args:
-            enough: Return when so many bytes have been collected.
             held_s: After so many seconds, return those that are here rather than waiting for more.
 
         Returns:
             How many were collected; and False if the next one has to be read by itself, after
-            `give_back`.
+            `give_back`, over other connections if some are `placed`.
 
         Raises:
             IgniteTFError: As `Channel.receive`, but for an error answer; and what the collector
@@ -161,7 +172,7 @@ class SmallUnits:
         first = reader.next
         unit = int(self._units[first, 0])
         stop = first + min(len(self._units) - first, self._collector.ends.next(unit) + 1 - unit)
-        reader.begin(stop, enough, held_s)
+        reader.begin(stop, held_s)
         begin, waited = time.monotonic(), self._waited_s()
         end = self._read()
         for number in set(reader.link_of[first : reader.next + 1].tolist()):
@@ -173,7 +184,12 @@ class SmallUnits:
         waited = self._waited_s() - waited
         self._times.wait += waited
         self._times.receive += time.monotonic() - begin - waited
-        return reader.next - first, end not in (RowsEnd.OTHER, RowsEnd.LARGE)
+        return reader.next - first, end not in (RowsEnd.OTHER, RowsEnd.LARGE, RowsEnd.COUNT)
+
+    @property
+    def has_placed(self) -> bool:
+        """Whether rows of units behind the next one have been placed."""
+        return self._is_begun and self._reader.has_placed
 
     def _waited_s(self) -> float:
         return sum(link.answers.waited_s for link in self._links)
@@ -205,7 +221,7 @@ class SmallUnits:
             for number in np.flatnonzero(nbytes)
         ]
         units = self._units[first : reader.next]
-        self._collector.add_units(int(units[0, 0]), units[:, 1].tolist(), taken, sources)
+        self._collector.add_units(int(units[0, 0]), units[:, 1], taken, sources)
 
     def _raise_failure(self) -> None:
         """Raise what was kept, as its channel explains it, which is closed; the others are not."""
@@ -227,7 +243,8 @@ class SmallUnits:
         if lasts:
             order = order[: np.searchsorted(units[order, 0], min(lasts), "right")]
         self._units = units[order]
-        self._reader.expect(link_of[order])
+        rows = self._collector.known_rows(self._units[:, 1]) if self._places else None
+        self._reader.expect(link_of[order], rows)
         self._is_begun = True
 
     def give_back(self) -> None:

@@ -11,7 +11,7 @@ import contextlib
 import functools
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ignitetf.errors import SchemaError
 from ignitetf.net.binary_types import fetch_ahead
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from ignitetf.read.reader import CacheReader
 
 __all__ = ["UnitBatch", "UnitReading"]
+
+# A batch that is handed over between threads costs a millisecond, whatever is in it. Those of small
+# units have a page at first, as a consumer waits for the first one, then up to so many bytes.
+_SMALL_UNITS_BATCH: Final = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,7 @@ class UnitReading:
                 reader.client,
                 query,
                 self._partitions,
-                functools.partial(self._new_collector, pools, keys),
+                functools.partial(self._new_collector, pools, query, keys),
                 list(self._ends),
                 readers=reader.options.readers,
                 retry=reader.retry,
@@ -99,13 +103,15 @@ class UnitReading:
         return reader.adapted(reader.scan_query(page)), keys
 
     def _new_collector(
-        self, pools: contextlib.ExitStack, keys: KeySet | None, ends: Ends
+        self, pools: contextlib.ExitStack, query: Query, keys: KeySet | None, ends: Ends
     ) -> Collector:
         """Return a collector; its memory is given back when `pools` is closed."""
         reader = self._reader
         pool = reader.page_pools.pop() if reader.page_pools else BufferPool()
         pools.callback(reader.page_pools.append, pool)
-        return reader.collector(keys, pool, ends)
+        growth = _SMALL_UNITS_BATCH // reader.page_bytes if query.has_small_units else 1
+        doublings = max(1, growth).bit_length() - 1
+        return reader.collector(keys, pool, ends, doublings)
 
     def _expected(self, keys: KeySet | None) -> int | None:
         """Return how many records there must be; None if that is not known, or counted by unit."""
@@ -115,7 +121,7 @@ class UnitReading:
         if keys is not None:
             return len(keys)
         # For blocks only the manifest knows the number of rows.
-        known = reader.changes.counts or reader.is_blocks or reader.selection is not None
+        known = reader.changes.has_counts or reader.is_blocks or reader.selection is not None
         return None if known else reader.entry_count()
 
     def _portion(self, portion: Portion) -> Iterator[UnitBatch]:

@@ -41,13 +41,14 @@ static uint32_t crc32(uint32_t crc, const uint8_t *data, int64_t size) {
 enum {
   END = 4,      /* the units up to `stop` are done */
   ASK = 5,      /* requests are to be sent, up to `ask` */
-  ENOUGH = 6,   /* so many bytes were taken, or some for so long */
+  ENOUGH = 6,   /* some were taken, and no more have come for so long */
   BYTES = 7,    /* there is no socket to receive from */
   LARGE = 8,    /* the next answer is not a small one, or damaged */
   ROOM = 9,     /* the memory is too small for a row, or for the answers that wait */
   UNKNOWN = 10, /* an answer that no unit waits for; it is at `begin` */
   CLOSED = 11,  /* the other side has hung up */
-  FAILED = 12   /* receiving has failed: `error` */
+  FAILED = 12,  /* receiving has failed: `error` */
+  COUNT = 13    /* the next unit has another number of rows than was told, and others are placed */
 };
 
 /* Less than this within the time limit is no progress, as in incoming.py. */
@@ -215,7 +216,11 @@ EXPORT int read_page(Arriving *page) {
 typedef struct {
   int64_t request;
   int64_t at, size, flags; /* of the body: its address, or 0, its bytes, and the flags before it */
+  int64_t turn;            /* its number among the units of all connections */
 } Unit;
+
+/* Instead of the address: the rows are in their place. */
+enum { PLACED = 1 };
 
 /* A unit whose rows were taken: these, the checksum of their keys, and bytes of the answer. */
 typedef struct {
@@ -247,10 +252,10 @@ typedef struct {
   const int32_t *link_of;  /* of each unit */
   Taken *taken;
   int64_t next, stop, at;  /* the next unit; the one to stop at; the connection that it ended at */
-  int64_t nbytes, enough;  /* taken; ENOUGH from so many on */
-  int64_t since, held_ns;  /* when it began, or 0; ENOUGH rather than waiting, so long after it */
-  /* Of a page that is taken in several steps: bytes, rows, and the checksum of the keys. */
-  int64_t page_bytes, page_rows, page_mark;
+  int64_t first;           /* the unit that it began with */
+  int64_t since, held_ns;  /* when that was, or 0; ENOUGH rather than waiting, so long after it */
+  const int64_t *before;   /* rows of all units before each of them, and of all; NULL if not known */
+  int64_t placed;          /* units behind the next one whose rows are in their place */
 } Turns;
 
 enum { LENGTH = 4, ANSWER_HEAD = 10, PAGE_HEAD = 12, PAGE_END = 1 };
@@ -261,34 +266,62 @@ static int is_only_page(const Unit *unit) {
   return !unit->flags && unit->size >= PAGE_HEAD + PAGE_END && !page[unit->size - PAGE_END];
 }
 
-/* Takes the rows of a unit: DONE, FULL or OTHER. The page is that of a scan: the cursor's id
- * (int64), the number of entries, these, and whether there are more. */
-static int take_unit(Turns *turns, const Unit *unit) {
+/* The entries of a unit's page: that of a scan is the cursor's id (int64), their number, these, and
+ * whether there are more. */
+static int64_t entries_of(const Unit *unit) {
+  return int_at((const uint8_t *)(intptr_t)unit->at + 8);
+}
+
+/* Adds the rows of a unit, all of them or none, behind those that are there: DONE, FULL or OTHER. */
+static int add_rows(Turns *turns, const Unit *unit) {
   Builder *builder = turns->builder;
-  const uint8_t *page = (const uint8_t *)(intptr_t)unit->at;
-  int64_t size = unit->size - PAGE_HEAD - PAGE_END, done, used, first = builder->rows;
   if (!is_only_page(unit)) return OTHER;
-  int64_t entries = int_at(page + 8);
+  const uint8_t *page = (const uint8_t *)(intptr_t)unit->at;
+  int64_t size = unit->size - PAGE_HEAD - PAGE_END, entries = entries_of(unit);
+  int64_t first = builder->rows, done, used;
   if ((entries || size) && (entries < 1 || entries > size)) return OTHER;
+  uint32_t mark = 0;
   if (entries) {
-    int found = turns->rows->build(builder, page + PAGE_HEAD + turns->page_bytes,
-                                   size - turns->page_bytes, entries - turns->page_rows, &done,
-                                   &used);
-    if (found != FULL && (found != DONE || turns->page_bytes + used != size)) {
+    int found = turns->rows->build(builder, page + PAGE_HEAD, size, entries, &done, &used);
+    if (found != DONE || used != size) {
       builder->rows = first;
       turns->rows->take_back(builder);
-      return OTHER;
+      return found == FULL ? FULL : OTHER;
     }
     const Store *keys = builder->store + builder->key->column;
-    turns->page_mark =
-        crc32((uint32_t)turns->page_mark, keys->values + first * keys->size, done * keys->size);
-    turns->page_bytes += used;
-    turns->page_rows += done;
-    if (found == FULL) return FULL;
+    mark = crc32(0, keys->values + first * keys->size, done * keys->size);
   }
-  turns->taken[turns->next] = (Taken){entries, turns->page_mark, unit->size};
-  turns->page_bytes = turns->page_rows = turns->page_mark = 0;
+  turns->taken[unit->turn] = (Taken){entries, mark, unit->size};
   return DONE;
+}
+
+/* Adds the rows of a unit that has come before its turn, where those before them leave their place,
+ * if that is known and in these columns; returns whether it did. */
+static int place_unit(Turns *turns, const Unit *unit) {
+  if (!turns->before || unit->turn >= turns->stop || !is_only_page(unit)) return 0;
+  Builder *builder = turns->builder;
+  const int64_t *before = turns->before + unit->turn;
+  int64_t first = builder->rows, room = builder->room, entries = before[1] - before[0];
+  int64_t row = first + before[0] - turns->before[turns->next];
+  if (entries != entries_of(unit) || row + entries > room) return 0;
+  builder->rows = row;
+  int found = add_rows(turns, unit);
+  builder->rows = first;
+  return found == DONE;
+}
+
+/* Takes the next unit, which is here: DONE, FULL, OTHER or COUNT. */
+static int take_unit(Turns *turns, const Unit *unit) {
+  if (unit->at == PLACED) {
+    turns->builder->rows += turns->taken[turns->next].rows;
+    turns->placed--;
+    return DONE;
+  }
+  if (turns->placed && is_only_page(unit)) {
+    const int64_t *before = turns->before + turns->next;
+    if (before[1] - before[0] != entries_of(unit)) return COUNT;
+  }
+  return add_rows(turns, unit);
 }
 
 static Unit *unit_of(const Units *units, int64_t request) {
@@ -302,9 +335,10 @@ static Unit *unit_of(const Units *units, int64_t request) {
   return low < units->asked && unit->request == request && !unit->at ? unit : NULL;
 }
 
-/* Gives the answers that are here as a whole to their units. DONE where there was one; MORE, and
- * how many bytes the next one has with its length, as far as that is known. */
-static int find_answers(Units *units, int64_t *need) {
+/* Gives the answers that are here as a whole to their units, and places the rows of those that can
+ * be. DONE where there was one; MORE, and how many bytes the next one has with its length, as far as
+ * that is known. */
+static int find_answers(Turns *turns, Units *units, int64_t *need) {
   int found = MORE;
   *need = LENGTH;
   while (units->end - units->begin >= LENGTH) {
@@ -321,8 +355,13 @@ static int find_answers(Units *units, int64_t *need) {
     unit->at = (intptr_t)(at + LENGTH + ANSWER_HEAD);
     unit->size = length - ANSWER_HEAD;
     unit->flags = flags;
-    units->waiting++;
     units->here += is_only_page(unit);
+    if (place_unit(turns, unit)) {
+      unit->at = PLACED;
+      turns->placed++;
+    } else {
+      units->waiting++;
+    }
     units->begin += *need;
     *need = LENGTH;
     found = DONE;
@@ -411,11 +450,11 @@ static int receive_answers(Units *units, int64_t need) {
 }
 
 /* Asks for units, and receives answers, in any order, until that to the next unit is here. */
-static int await_next(Units *units) {
+static int await_next(Turns *turns, Units *units) {
   int64_t need;
   begin_receiving(&units->source);
   while (!units->units[units->next].at) {
-    int found = find_answers(units, &need);
+    int found = find_answers(turns, units, &need);
     if (found != DONE && found != MORE) return found;
     int sent = ask(units); /* before their rows are taken: the node has work meanwhile */
     if (sent != DONE) return sent;
@@ -427,24 +466,22 @@ static int await_next(Units *units) {
 }
 
 /* Takes the rows of units, in order, until one of the ends above, which is one of connection `at`.
- * FULL: go on with other columns. OTHER: the next unit is to be read by itself; `page_rows` of it
- * are in columns that were full. */
+ * FULL: the next unit has no room in the columns. OTHER: it is to be read by itself. */
 EXPORT int read_units(Turns *turns) {
   if (!turns->since) turns->since = now_ns();
   while (turns->next < turns->stop) {
     turns->at = turns->link_of[turns->next];
     Units *units = turns->links[turns->at];
     Unit *unit = units->units + units->next;
-    if (!unit->at && turns->nbytes && now_ns() - turns->since >= turns->held_ns) return ENOUGH;
-    int found = unit->at ? DONE : await_next(units);
+    int waits = !unit->at && turns->next > turns->first;
+    if (waits && now_ns() - turns->since >= turns->held_ns) return ENOUGH;
+    int found = unit->at ? DONE : await_next(turns, units);
     if (found == DONE) found = take_unit(turns, unit);
     if (found != DONE) return found;
     units->waiting -= is_inside(units, unit);
     units->here--;
     units->next++;
     turns->next++;
-    turns->nbytes += unit->size;
-    if (turns->nbytes >= turns->enough) return ENOUGH;
   }
   return END;
 }

@@ -242,6 +242,8 @@ class BatchBuilder:
 
     Attributes:
         has_dense_keys: Whether keys are numbers.
+        has_fixed_rows: Whether all rows are equally long, so that each can have a place of its own.
+        stays: Whether the next row goes just behind the last one, even where it is not aligned.
         dense_bytes: Bytes of a row, apart from those in runs.
 
     Args:
@@ -251,6 +253,7 @@ class BatchBuilder:
         room: Rows of a batch, at most; 0 for rows that go where the builder is aimed.
         row_bytes: Bytes that an average row has.
         known: Forms that other builders for this schema have learned; new ones are added.
+        doublings: How many times a batch has room for twice as many rows as the one before it.
     """
 
     def __init__(
@@ -261,10 +264,12 @@ class BatchBuilder:
         room: int,
         row_bytes: float,
         known: list[Form] | None = None,
+        doublings: int = 0,
     ) -> None:
         self._registry = registry
         self._pool = pool
         self._room = room
+        self._doublings = doublings  # to come
         self._heap_bytes = max(_LEAST_HEAP_BYTES, int(_SLACK * room * row_bytes))
         self._fields = schema.fields
         fields = [schema.key, *schema.fields]
@@ -289,6 +294,8 @@ class BatchBuilder:
         self._aligned_rows = _aligned_rows([column.place.size for column in self._columns])
         self._heaps = [c.number for c in self._columns if not c.place.size]
         self.has_dense_keys = self._columns[0].place.size > 0
+        self.has_fixed_rows = not self._heaps
+        self.stays = False
         self.dense_bytes = sum(column.place.size for column in self._columns)
         self._closed: list[Segment] = []
         self._memory = self._new_memory()
@@ -391,8 +398,11 @@ class BatchBuilder:
         """Where the structure is in memory that _rows.c works with."""
         return self._pointer
 
-    def go_on(self) -> bool:
+    def go_on(self, more_rows: bool = False) -> bool:
         """Go on in other memory, which is larger if the next row had no room in an empty one.
+
+        Args:
+            more_rows: Whether it was several rows that had no room together.
 
         Returns:
             Whether there is other memory: not if this builder only goes where it is aimed.
@@ -401,12 +411,13 @@ class BatchBuilder:
             return False
         if not self._rows:
             self._heap_bytes *= 2
+            self._room *= 1 + more_rows
+        elif self._doublings:
+            self._doublings -= 1
+            self._heap_bytes *= 2
+            self._room *= 2
         self._close()
         return True
-
-    def before(self, rows: int) -> Position:
-        """Return the place before the last rows, so many, of this memory."""
-        return Position(len(self._closed), self._memory, self._rows - rows, self._taken)
 
     # Rows whose places are known
 
@@ -440,7 +451,7 @@ class BatchBuilder:
     @property
     def position(self) -> Position:
         """The place behind the last row."""
-        return self.before(0)
+        return Position(len(self._closed), self._memory, self._rows, self._taken)
 
     def return_to(self, position: Position) -> None:
         """Take back the rows behind a place; those before it must not have been taken since."""
@@ -471,7 +482,7 @@ class BatchBuilder:
         if end > self._taken:
             closed.append(Segment(self._memory, self._taken, end))
             self._taken = end
-            if end == self._rows:
+            if end == self._rows and not self.stays:
                 self._align()
         for segment in closed:
             yield self._batch(segment)

@@ -31,3 +31,4 @@ class RowsEnd(enum.IntEnum):
     UNKNOWN = 10
     CLOSED = 11
     FAILED = 12
+    COUNT = 13

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.wire.buffers import BufferPool, address_of
-from ignitetf.wire.builder import BatchBuilder, Position
+from ignitetf.wire.builder import BatchBuilder
 from ignitetf.wire.frames import MIN_HEAD_BYTES
 from ignitetf.wire.receiving import Source, failure, native
 from ignitetf.wire.rowends import RowsEnd
@@ -81,18 +81,20 @@ class _Turns(ctypes.Structure):
         ("next", ctypes.c_int64),
         ("stop", ctypes.c_int64),
         ("at", ctypes.c_int64),
-        ("nbytes", ctypes.c_int64),
-        ("enough", ctypes.c_int64),
+        ("first", ctypes.c_int64),
         ("since", ctypes.c_int64),
         ("held_ns", ctypes.c_int64),
-        ("page_bytes", ctypes.c_int64),
-        ("page_rows", ctypes.c_int64),
-        ("page_mark", ctypes.c_int64),
+        ("before", ctypes.c_void_p),
+        ("placed", ctypes.c_int64),
     )
 
 
-_UNIT: Final = np.dtype([(name, "<i8") for name in ("request", "at", "size", "flags")])
+_UNIT: Final = np.dtype([(name, "<i8") for name in ("request", "at", "size", "flags", "turn")])
 _TAKEN: Final = np.dtype([(name, "<i8") for name in ("rows", "mark", "size")])
+# Instead of an address: the rows are in their place.
+_PLACED: Final = 1
+# The turn of a unit that has none yet.
+_LATER: Final = np.iinfo(np.int64).max
 
 
 class UnitAnswers:
@@ -174,6 +176,16 @@ class UnitAnswers:
         state.first = state.asked = len(asked)
         self._kept.clear()
 
+    def set_turns(self, turns: NDArray[np.int64]) -> None:
+        """Know the numbers of the first units among those of all connections; others come later."""
+        self._table["turn"][: len(turns)], self._table["turn"][len(turns) :] = turns, _LATER
+
+    @property
+    def placed(self) -> NDArray[np.int64]:
+        """Numbers of the units whose rows are in their place, ahead of those that were taken."""
+        at = self._table["at"][self.next : self.asked]
+        return self.next + np.flatnonzero(at == _PLACED)
+
     def due(self) -> memoryview:
         """Return the requests to send where `UnitReader.read` ended with ASK; counts them as sent."""
         state = self._state
@@ -201,12 +213,14 @@ class UnitAnswers:
     def rest(self) -> tuple[list[tuple[int, memoryview]], memoryview]:
         """Give up all units, and what has come: answers with their request ids, and what follows them.
 
+        Of units that are `placed`, there is no answer any more.
+
         Returns:
             Views of memory that is used again by the next `UnitReader.read`.
         """
         state = self._state
         units = self._table[state.next : state.asked]
-        answers = [(int(u["request"]), self._frame(u)) for u in units[units["at"] != 0]]
+        answers = [(int(u["request"]), self._frame(u)) for u in units[units["at"] > _PLACED]]
         rest = self._block[state.begin : state.end].data
         state.begin = state.end = state.waiting = state.here = 0
         state.count = state.asked = state.next
@@ -273,23 +287,31 @@ class UnitReader:
         self._state = _Turns(builder=builder.address, links=address_of(self._addresses))
         self._state.rows = ctypes.addressof(functions.rows)
         self.link_of = np.zeros(0, np.int32)
+        self._before = np.zeros(0, np.int64)
         self._taken = np.zeros(0, _TAKEN)
-        # Where the page of a unit began that stands in more than one memory, and its number.
-        self._split: Position | None = None
-        self._split_unit = -1
 
-    def expect(self, link_of: NDArray[Any]) -> None:
+    def expect(self, link_of: NDArray[Any], rows: NDArray[np.int64] | None = None) -> None:
         """Begin with other units.
 
         Args:
             link_of: Whose each unit is, integers `[n]`: the numbers of connections. Of each connection
                 they are the first ones that its `UnitAnswers` expect.
+            rows: How many rows each unit has, `[n]`, as far as anybody knows. Then the rows of those
+                that come before their turn are placed at once, while they are in the processor's
+                cache, and the builder's rows stay where they are until the last unit was taken.
         """
         state = self._state
         self.link_of = np.ascontiguousarray(link_of, np.int32)
         self._taken = np.empty(len(link_of), _TAKEN)
         state.link_of, state.taken = address_of(self.link_of), address_of(self._taken)
-        state.next, self._split_unit = 0, -1
+        state.next = state.placed = 0
+        for number, one in enumerate(self.answers):
+            one.set_turns(np.flatnonzero(self.link_of == number))
+        state.before = None
+        if rows is not None and self._builder.has_fixed_rows:
+            self._before = np.concatenate([[0], np.cumsum(rows)])
+            state.before = address_of(self._before)
+        self._builder.stays = bool(state.before)
 
     @property
     def next(self) -> int:
@@ -297,20 +319,24 @@ class UnitReader:
         return int(self._state.next)
 
     @property
+    def has_placed(self) -> bool:
+        """Whether rows of units are in their place that were not taken yet."""
+        return bool(self._state.placed)
+
+    @property
     def link(self) -> int:
         """The number of the connection that the last `read` ended at."""
         return int(self._state.at)
 
-    def begin(self, stop: int, enough: int, held_s: float) -> None:
+    def begin(self, stop: int, held_s: float) -> None:
         """Say how far `read` goes.
 
         Args:
             stop: Number of the unit to end at.
-            enough: It ends when it has taken so many bytes.
             held_s: So many seconds from its beginning on, it ends rather than waiting for more.
         """
         state = self._state
-        state.stop, state.enough, state.nbytes = stop, enough, 0
+        state.stop, state.first = stop, state.next
         state.since, state.held_ns = 0, int(held_s * 1e9)
 
     def taken(self, first: int, end: int) -> NDArray[np.void]:
@@ -330,30 +356,15 @@ class UnitReader:
         """Take units until there is something to do; returns what.
 
         With ASK, `due` of the connection is to be sent; with BYTES, it is to have some by
-        `received`.
+        `received`. With FULL, units were taken, and the builder goes on in other memory.
         """
-        state = self._state
-        end = self._run()
-        if end is RowsEnd.OTHER:
-            if state.page_rows:
-                assert self._split is not None
-                self._builder.return_to(self._split)
-            state.page_bytes = state.page_rows = state.page_mark = 0
-        return end
-
-    def _run(self) -> RowsEnd:
         while True:
             end = RowsEnd(self._read_units(ctypes.addressof(self._state)))
             if end is RowsEnd.ROOM:
                 self.answers[self.link].enlarge()
-            elif end is RowsEnd.FULL:
-                self._go_on()
-            else:
+            elif end is not RowsEnd.FULL:
                 return end
-
-    def _go_on(self) -> None:
-        """Have the builder go on in other memory; remember where the page in it began."""
-        if self._split_unit != self.next:
-            self._split = self._builder.before(self._state.page_rows)
-            self._split_unit = self.next
-        self._builder.go_on()
+            else:
+                self._builder.go_on(more_rows=True)
+                if self.next > self._state.first:
+                    return end

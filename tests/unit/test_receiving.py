@@ -32,6 +32,7 @@ from ignitetf.wire.schema import Batch, Column, Schema, field_for
 from ignitetf.wire.units import Depth, UnitAnswers, UnitReader
 
 NAMES = ["IMAGE", "LABEL", "NAME", "WEIGHT"]
+FIXED = ["IMAGE", "LABEL", "WEIGHT"]  # of one length
 SMALL = 1 << 16
 
 
@@ -219,9 +220,9 @@ def only_page(entries, more=0):
     return struct.pack("<qi", 77, len(entries)) + data + bytes([more])
 
 
-def units_of(rng, count, most_rows=90):
+def units_of(rng, count, names=NAMES):
     """The rows of so many units, and their answers."""
-    schema, entries = rows_of(rng, count * most_rows)
+    schema, entries = rows_of(rng, count * 90, names)
     ends = np.sort(rng.integers(1, len(entries), count - 1)).tolist()
     ends = [max(end, n + 1) for n, end in enumerate(ends)]
     parts = [entries[a:b] for a, b in zip([0, *ends], [*ends, len(entries)], strict=True)]
@@ -233,7 +234,7 @@ def read_all(reader, answers, units, sock, own):
     """Read units until there is nothing more to do; returns the last end and what was taken."""
     first = reader.next
     while True:
-        reader.begin(first + units, 1 << 20, 20.0)
+        reader.begin(first + units, 20.0)
         end = reader.read()
         if end is RowsEnd.BYTES:
             assert not own
@@ -243,18 +244,22 @@ def read_all(reader, answers, units, sock, own):
             assert not own
             sock.sendall(answers.due())
             continue
-        if end is not RowsEnd.ENOUGH:
+        if end is not RowsEnd.FULL:
             return end, reader.taken(first, reader.next).tolist()
 
 
 DEPTH = Depth(5, 9, 14)
 
 
-def expecting(answers, reader, asked, unasked=range(0), frames=b""):
+def expecting(answers, reader, asked, unasked=range(0), frames=b"", rows=None):
     """Begin with the units of one connection."""
     answers.expect(asked, unasked, frames)
-    reader.expect(np.zeros(len(asked) + len(unasked), np.int32))
-    reader.begin(len(asked) + len(unasked), 1 << 20, 20.0)
+    reader.expect(np.zeros(len(asked) + len(unasked), np.int32), rows)
+    reader.begin(len(asked) + len(unasked), 20.0)
+
+
+def counts_of(parts):
+    return np.array([len(part) for part in parts], np.int64)
 
 
 def builder_for(schema, registry, room, entries):
@@ -276,14 +281,20 @@ def reader_of(schema, registry, room, entries, sock, own, depth=DEPTH):
 @pytest.mark.parametrize("own", [True, False], ids=["own socket", "no socket"])
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize(("room", "block"), [(50, 8 << 20), (640, 8 << 20), (640, SMALL)])
-def test_answers_in_any_order_are_the_units_in_theirs(monkeypatch, sockets, own, seed, room, block):
+@pytest.mark.parametrize(
+    ("names", "known"), [(NAMES, True), (FIXED, False), (FIXED, True)], ids=["", "fixed", "known"]
+)
+def test_answers_in_any_order_are_the_units_in_theirs(
+    monkeypatch, sockets, own, seed, room, block, names, known
+):
     """Also where the memory that they are received into is small, and has to grow."""
     monkeypatch.setattr("ignitetf.wire.units._BLOCK_BYTES", block)
     rng = np.random.default_rng(seed)
-    schema, parts = units_of(rng, 60)
+    schema, parts = units_of(rng, 60, names)
     registry, entries = registry_of(schema), [entry for part in parts for entry in part]
     builder, answers, reader = reader_of(schema, registry, room, entries, sockets[0], own)
-    expecting(answers, reader, list(range(100, 160)))
+    rows = counts_of(parts) if known else None
+    expecting(answers, reader, list(range(100, 160)), rows=rows)
     order = list(range(60))
     random.Random(seed).shuffle(order) if seed else None
     stream = b"".join(answer(100 + n, only_page(parts[n])) for n in order)
@@ -307,9 +318,10 @@ def test_answers_in_any_order_are_the_units_in_theirs(monkeypatch, sockets, own,
 @pytest.mark.parametrize("own", [True, False], ids=["own socket", "no socket"])
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("links", [2, 5])
-def test_units_of_several_connections_are_taken_in_the_order_of_all(own, seed, links):
+@pytest.mark.parametrize("known", [False, True], ids=["", "known"])
+def test_units_of_several_connections_are_taken_in_the_order_of_all(own, seed, links, known):
     rng = np.random.default_rng(seed)
-    schema, parts = units_of(rng, 60)
+    schema, parts = units_of(rng, 60, FIXED)
     registry, entries = registry_of(schema), [entry for part in parts for entry in part]
     builder = builder_for(schema, registry, 640, entries)
     link_of = rng.integers(0, links, 60)
@@ -321,18 +333,19 @@ def test_units_of_several_connections_are_taken_in_the_order_of_all(own, seed, l
         answers[link].expect(units)
         stream = b"".join(answer(n, only_page(parts[n])) for n in rng.permutation(units).tolist())
         threads.append(dripping(theirs, stream, np.random.default_rng([seed, link])))
-    reader.expect(link_of)
-    found = []
+    reader.expect(link_of, counts_of(parts) if known else None)
+    found, batches = [], []
     while reader.next < 60:
         first = reader.next
-        reader.begin(60, 20_000, 20.0)
+        reader.begin(60, 0.0)
         while (end := reader.read()) is RowsEnd.BYTES:
             answers[reader.link].received(pairs[reader.link][0].recv_into)
-        assert end in (RowsEnd.END, RowsEnd.ENOUGH)
+        assert end in (RowsEnd.END, RowsEnd.ENOUGH, RowsEnd.FULL)
         found += reader.taken(first, reader.next)["rows"].tolist()
+        batches += builder.take(int(rng.choice([1, 64])))  # what is placed stays in its place
     assert found == list(map(len, parts))
     assert [one.next for one in answers] == np.bincount(link_of, minlength=links).tolist()
-    same(concat(list(builder.take())), Decoder(schema, registry).decode(page_of(entries)))
+    same(concat([*batches, *builder.take()]), Decoder(schema, registry).decode(page_of(entries)))
     for thread, pair in zip(threads, pairs, strict=True):
         thread.join()
         pair[0].close(), pair[1].close()
@@ -351,7 +364,7 @@ def test_the_connection_that_ended_is_known(sockets):
     sockets[1].sendall(answer(0, only_page(parts[0])) + answer(1, only_page(parts[2])))
     others[1].sendall(answer(2, only_page(parts[1])))
     others[1].close()
-    reader.begin(4, 1 << 20, 20.0)
+    reader.begin(4, 20.0)
     assert (reader.read(), reader.next, reader.link) == (RowsEnd.CLOSED, 3, 1)
     assert isinstance(answers[1].failure(RowsEnd.CLOSED), ConnectionResetError)
     assert [one.next for one in answers] == [2, 1]
@@ -380,7 +393,7 @@ def test_a_connection_that_is_silent_or_trickles_ends_with_a_timeout(sockets):
         answers[0].expect([0, 1])
         answers[1].expect([2])
         reader.expect(np.array([0, 1, 0], np.int32))
-        reader.begin(3, 1 << 20, 20.0)
+        reader.begin(3, 20.0)
         thread = threading.Thread(target=trickle, daemon=True)
         if sends:
             thread.start()
@@ -447,19 +460,90 @@ def test_units_end_where_they_shall(sockets):
     rng = np.random.default_rng(4)
     schema, parts = units_of(rng, 40)
     registry, entries = registry_of(schema), [entry for part in parts for entry in part]
-    _builder, answers, reader = reader_of(schema, registry, 640, entries, sockets[0], True)
+    builder, answers, reader = reader_of(schema, registry, 640, entries, sockets[0], True)
     expecting(answers, reader, list(range(40)))
     thread = dripping(
         sockets[1], b"".join(answer(n, only_page(p)) for n, p in enumerate(parts)), rng
     )
-    reader.begin(7, 1 << 20, 20.0)
-    assert (reader.read(), reader.next) == (RowsEnd.END, 7)
-    for number in range(7, 12):
-        reader.begin(40, 1, 20.0)
-        assert (reader.read(), reader.next) == (RowsEnd.ENOUGH, number + 1)
-        assert reader.taken(number, number + 1)["rows"].tolist() == [len(parts[number])]
-    assert read_all(reader, answers, 28, sockets[0], True)[0] is RowsEnd.END
+    reader.begin(7, 20.0)
+    while (end := reader.read()) is RowsEnd.FULL:
+        reader.begin(7, 20.0)
+    assert (end, reader.next) == (RowsEnd.END, 7)
+    assert sum(map(len, builder.take())) == counts_of(parts[:7]).sum()
+    while end is not RowsEnd.END or reader.next < 40:
+        first = reader.next
+        reader.begin(40, 20.0)
+        end = reader.read()
+        assert end in (RowsEnd.FULL, RowsEnd.END)
+        rows = counts_of(parts[first : reader.next])
+        assert reader.taken(first, reader.next)["rows"].tolist() == rows.tolist()
+        # Memory that is full has whole units.
+        assert sum(map(len, builder.take())) == rows.sum()
     thread.join()
+
+
+def read_with(reader, answers, data):
+    """Read units from these bytes; returns how that ended."""
+    left = memoryview(data)
+
+    def receive(view):
+        nonlocal left
+        here, left = left[: len(view)], left[len(view) :]
+        view[: len(here)] = here
+        return len(here)
+
+    while (end := reader.read()) is RowsEnd.BYTES and left:
+        answers.received(receive)
+    return end
+
+
+@pytest.mark.parametrize("order", [[3, 2, 1, 0], [1, 3, 2, 0], [0, 2, 1, 3]])
+def test_units_before_their_turn_are_placed_and_not_given_back(sockets, order):
+    rng = np.random.default_rng(4)
+    schema, parts = units_of(rng, 4, FIXED)
+    registry, entries = registry_of(schema), [entry for part in parts for entry in part]
+    builder, answers, reader = reader_of(schema, registry, 640, entries, sockets[0], False)
+    expecting(answers, reader, list(range(4)), rows=counts_of(parts))
+    for number, unit in enumerate(order):
+        here = order[: number + 1]
+        end = read_with(reader, answers, answer(unit, only_page(parts[unit])))
+        taken = next((n for n in range(4) if n not in here), 4)
+        assert (reader.next, end is RowsEnd.END) == (taken, taken == 4)
+        assert answers.placed.tolist() == sorted(n for n in here if n > taken)
+        assert reader.has_placed == bool(len(answers.placed))
+    same(concat(list(builder.take())), Decoder(schema, registry).decode(page_of(entries)))
+    expecting(answers, reader, list(range(4)), rows=counts_of(parts))
+    read_with(reader, answers, answer(2, only_page(parts[2])) + answer(1, b"", flags=1))
+    assert answers.placed.tolist() == [2]
+    given, rest = answers.rest()
+    assert ([request for request, _ in given], len(rest)) == ([1], 0)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_another_number_of_rows_than_was_known_ends_what_was_placed(sockets, seed):
+    """Or makes no difference: whatever has been taken is right."""
+    rng = np.random.default_rng(seed)
+    schema, parts = units_of(rng, 30, FIXED)
+    registry, entries = registry_of(schema), [entry for part in parts for entry in part]
+    builder, answers, reader = reader_of(schema, registry, 6400, entries, sockets[0], True)
+    known, other = counts_of(parts), int(rng.integers(5, 25))
+    known[other] += int(rng.choice([-1, 1, 700]))
+    expecting(answers, reader, list(range(30)), rows=known)
+    order = np.argsort(np.arange(30) + rng.integers(0, 1 + 5 * (seed % 3), 30))
+    order = order[::-1] if seed < 3 else order
+    stream = b"".join(answer(n, only_page(parts[n])) for n in order.tolist())
+    thread = dripping(sockets[1], stream, rng)
+    end, taken = read_all(reader, answers, 30, sockets[0], True)
+    if end is RowsEnd.COUNT:
+        assert (reader.next, reader.has_placed) == (other, True)
+    else:
+        assert (end, reader.next) == (RowsEnd.END, 30)
+    assert end is RowsEnd.COUNT or seed >= 3
+    here = parts[: reader.next]
+    assert [unit[0] for unit in taken] == list(map(len, here))
+    page = page_of([entry for part in here for entry in part])
+    same(concat(list(builder.take())), Decoder(schema, registry).decode(page))
+    received_by_now(sockets[0]), sockets[1].close(), thread.join()
 
 
 @pytest.mark.parametrize("own", [True, False], ids=["own socket", "no socket"])
@@ -471,7 +555,7 @@ def test_units_that_are_here_are_not_held_back_for_long(sockets, own):
     expecting(answers, reader, list(range(4)))
     for number, part in enumerate(parts):
         sockets[1].sendall(answer(number, only_page(part)))
-        reader.begin(4, 1 << 20, 0.0)
+        reader.begin(4, 0.0)
         while (end := reader.read()) is RowsEnd.BYTES:
             answers.received(sockets[0].recv_into)
         assert (end, reader.next) == (RowsEnd.END if number == 3 else RowsEnd.ENOUGH, number + 1)
