@@ -36,6 +36,7 @@ from ignitetf.tables.spec import CacheSpec
 from ignitetf.wire.block_keys import BlockKeys
 from ignitetf.wire.blocks import block_schema
 from ignitetf.wire.concat import concat
+from ignitetf.wire.schema import Batch
 
 __all__ = ["PNG", "PROFILES", "WriteRate", "bench_write"]
 
@@ -205,7 +206,6 @@ class _Bench:
     ) -> None:
         self.client, self.profile, self.partitions, self.more = client, profile, partitions, more
         self.schema = replace(schema_of(profile), type_name=_CACHE)
-        self.rows = concat(list(make_rows(profile)))
         self.step = rows_per_batch(profile.row_bytes, batch_bytes(self.schema))
 
     def ways(self) -> dict[str, Callable[[], float]]:
@@ -249,6 +249,11 @@ class _Bench:
         done = way.run()
         took_s = done[1] if isinstance(done, tuple) else time.perf_counter() - begin
         return self.profile.rows / took_s  # a bare socket counts blocks
+
+    @functools.cached_property
+    def rows(self) -> Batch:
+        """The rows, made once the node has answered: they take a while."""
+        return concat(list(make_rows(self.profile)))
 
     @functools.cached_property
     def requests(self) -> Sent:

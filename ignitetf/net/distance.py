@@ -1,6 +1,6 @@
 """How many bytes are on their way at once, by the distance of the cluster.
 
-pool -> **distance** -> load, fs, results
+pool -> **distance** -> read, load, fs, results
 
 Who waits for an answer before the next request gets one answer for each round trip. So on a distant
 link so many bytes are under way that they fill it: two gigabytes for each second of the round trip,
@@ -14,10 +14,27 @@ import math
 from typing import Final
 
 from ignitetf.net.pool import FAR_S, Pool
+from ignitetf.wire.codes import OpCode
 
-__all__ = ["bytes_ahead", "times"]
+__all__ = ["bytes_ahead", "is_far", "times"]
 
 _BYTES_A_SECOND: Final = 2e9
+# The first requests of a process take so long by themselves, if it or the node is busy.
+_DOUBTFUL_S: Final = 4 * FAR_S
+_TRIES: Final = 3
+
+
+def is_far(pool: Pool) -> bool:
+    """Return whether the link is distant, for who decides once: in doubt, asks a few times more.
+
+    Raises:
+        IgniteTFError: As `Pool.call`.
+    """
+    for _ in range(_TRIES):
+        if not FAR_S <= pool.quickest_s < _DOUBTFUL_S:
+            break
+        pool.call(OpCode.CACHE_GET_NAMES)
+    return FAR_S <= pool.quickest_s < math.inf
 
 
 def bytes_ahead(pool: Pool) -> int:

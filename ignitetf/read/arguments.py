@@ -16,8 +16,8 @@ import psutil
 
 from ignitetf.errors import ConfigError
 from ignitetf.net.client import Client
+from ignitetf.net.distance import is_far
 from ignitetf.net.heap import connections_at_once, scan_bytes
-from ignitetf.net.pool import FAR_S
 from ignitetf.net.together import open_ahead
 from ignitetf.read.block_order import BlockOrder, StoredBlocks
 from ignitetf.read.key_order import KeyOrder
@@ -109,8 +109,8 @@ def open_reader(
     open_ahead(client, _CONNECTIONS_AHEAD)
     reader = CacheReader(client, cache, options)
     count = _near_connections(reader)
-    if (delay := client.quickest_s) >= FAR_S:
-        wanted = int(min(client.settings.ahead_bytes, delay * _FAR_BYTES_A_SECOND))
+    if is_far(client):
+        wanted = int(min(client.settings.ahead_bytes, client.quickest_s * _FAR_BYTES_A_SECOND))
         reader.options = replace(reader.options, in_flight_bytes=wanted)
         each = requested_bytes(reader.unit_bytes, reader.scan_page_bytes)
         count = max(count, min(_MOST_FAR_READERS, -(-wanted // each)))

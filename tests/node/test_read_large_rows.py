@@ -8,7 +8,7 @@ import pytest
 from ignitetf import open_rows
 from ignitetf.errors import DataChanged, SchemaError
 from ignitetf.load.loader import load_dataset
-from ignitetf.read import arguments
+from ignitetf.net import distance
 from ignitetf.read.key_units import KeyUnits
 
 pytestmark = pytest.mark.node
@@ -34,7 +34,7 @@ def by_key(monkeypatch):
 
     monkeypatch.setattr(KeyUnits, "can_read", staticmethod(noted))
     # However busy the machine is, its node is not a distant one.
-    monkeypatch.setattr(arguments, "FAR_S", 1.0)
+    monkeypatch.setattr(distance, "FAR_S", 1.0)
     return found
 
 

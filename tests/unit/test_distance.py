@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ignitetf.net.distance import bytes_ahead, times
+from ignitetf.net.distance import bytes_ahead, is_far, times
 from ignitetf.net.pool import FAR_S
 from ignitetf.net.together import together
 
@@ -36,6 +36,28 @@ def test_so_many_things_fit_into_the_bytes_or_as_many_as_on_a_near_link(delay_s,
     count = times(pool(delay_s), size, near, most)
     assert near <= count <= most
     assert count == near or count * size <= bytes_ahead(pool(delay_s))
+
+
+@pytest.mark.parametrize(
+    ("first_s", "others_s", "far", "asked"),
+    [
+        (math.inf, [], False, 0),
+        (FAR_S / 2, [], False, 0),
+        (FAR_S, [FAR_S / 2], False, 1),
+        (2 * FAR_S, [3 * FAR_S, FAR_S, 0.0], False, 3),
+        (2 * FAR_S, [2 * FAR_S, FAR_S, 3 * FAR_S], True, 3),
+        (20 * FAR_S, [], True, 0),
+    ],
+)
+def test_a_link_that_may_only_have_been_slow_is_asked_again(first_s, others_s, far, asked):
+    link, times_s = pool(first_s), iter(others_s)
+
+    def call(op):
+        link.quickest_s = min(link.quickest_s, next(times_s))
+
+    link.call = call
+    assert is_far(link) == far
+    assert len(others_s) - len(list(times_s)) == asked == len(others_s)
 
 
 def test_calls_run_together_on_a_distant_link():
