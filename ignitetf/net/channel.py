@@ -9,7 +9,6 @@ the next one. Request ids are compared as well.
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import select
 import socket
@@ -31,6 +30,7 @@ from ignitetf.net.handshake import open_connection
 from ignitetf.net.incoming import Incoming, Through
 from ignitetf.net.parting import hang_up, part
 from ignitetf.net.refusals import cause
+from ignitetf.net.round_trips import RoundTrips
 from ignitetf.settings import Settings
 from ignitetf.wire.answers import read_error, read_int
 from ignitetf.wire.buffers import BufferPool
@@ -75,11 +75,12 @@ class Channel:
 
     Attributes:
         waited_s: Total seconds spent waiting for the first byte of an answer.
-        quickest_s: Seconds of the quickest `call`, or of the handshake; infinite if neither is
-            known.
+        round_trips: What each `call` and the handshake took are added to these.
     """
 
-    def __init__(self, address: str, settings: Settings) -> None:
+    def __init__(
+        self, address: str, settings: Settings, round_trips: RoundTrips | None = None
+    ) -> None:
         """Connect to `address`; see `open_connection` for the errors."""
         self.settings = settings
         self._sock, self.peer = open_connection(address, settings)
@@ -90,8 +91,9 @@ class Channel:
         self.closed = False
         self._gone = False  # the socket is closed, or is another's to close
         self.waited_s = 0.0
-        # A login takes the node long by itself.
-        self.quickest_s = math.inf if settings.username else self.peer.seconds
+        self.round_trips = RoundTrips() if round_trips is None else round_trips
+        if not settings.username:  # a login takes the node long by itself
+            self.round_trips.add(self.peer.seconds)
         self._request_id = 0
         self._waiting: set[int] = set()
         self._early: dict[int, tuple[AnswerHead, memoryview]] = {}
@@ -116,7 +118,7 @@ class Channel:
         """Send one request and return the body of its answer, which the caller owns."""
         begin = time.monotonic()
         answer = self.receive(self.send(op, body), timeout_s=timeout_s)
-        self.quickest_s = min(self.quickest_s, time.monotonic() - begin)
+        self.round_trips.add(time.monotonic() - begin)
         return answer
 
     def send(self, op: OpCode | int, *buffers: Any) -> int:

@@ -13,15 +13,14 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from ignitetf.net.pool import FAR_S, Pool
+from ignitetf.net.pool import Pool
+from ignitetf.net.round_trips import FAR_S
 from ignitetf.wire.codes import OpCode
 
 __all__ = ["bytes_ahead", "is_far", "times"]
 
 _BYTES_A_SECOND: Final = 2e9
-# The first requests of a process take so long by themselves, if it or the node is busy.
-_DOUBTFUL_S: Final = 4 * FAR_S
-_TRIES: Final = 3
+_TRIES: Final = 10
 
 
 def is_far(pool: Pool) -> bool:
@@ -31,10 +30,10 @@ def is_far(pool: Pool) -> bool:
         IgniteTFError: As `Pool.call`.
     """
     for _ in range(_TRIES):
-        if not FAR_S <= pool.quickest_s < _DOUBTFUL_S:
+        if pool.quickest_s < FAR_S or pool.round_trips.agree:
             break
         pool.call(OpCode.CACHE_GET_NAMES)
-    return FAR_S <= pool.quickest_s < math.inf
+    return pool.quickest_s >= FAR_S
 
 
 def bytes_ahead(pool: Pool) -> int:

@@ -9,7 +9,6 @@ module knows where its nodes are, to lend a connection to a particular one.
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import sys
 import threading
@@ -30,6 +29,7 @@ from ignitetf.net.probe import explained
 from ignitetf.net.pyclient import PyClient
 from ignitetf.net.question import Question
 from ignitetf.net.retry import is_retryable, retry
+from ignitetf.net.round_trips import FAR_S, RoundTrips
 from ignitetf.settings import DEFAULT_ADDRESS, Settings, is_loopback
 from ignitetf.threads import start
 from ignitetf.wire.answers import damaged
@@ -40,10 +40,7 @@ from ignitetf.wire.requests import nodes_request
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["FAR_S", "Pool"]
-
-# A link on which a request takes so long counts as distant.
-FAR_S: Final = 0.005
+__all__ = ["Pool"]
 
 # Idle channels kept per address; extra ones are opened on demand and closed on release.
 _POOL_SIZE: Final = 8
@@ -84,15 +81,14 @@ class Pool:
 
     Attributes:
         settings: The settings.
-        quickest_s: Seconds of the quickest request so far, which are hardly more than the round
-            trip; infinite before the first.
+        round_trips: Those of all connections.
         at_hand: Answers of the cluster, and when they came; see the module `at_hand`.
     """
 
     def __init__(self, settings: Settings) -> None:
         """Connect with these settings."""
         self.settings = settings
-        self.quickest_s = math.inf
+        self.round_trips = RoundTrips()
         self.at_hand: dict[Hashable, tuple[float, Any]] = {}
         self._lock = threading.Lock()
         self._idle: dict[str, list[Channel]] = {}
@@ -147,6 +143,14 @@ class Pool:
         """Forget all connections without closing them, which would end the parent's."""
         self._lock = threading.Lock()
         self._idle, self._py, self._resting = {}, None, None
+
+    @property
+    def quickest_s(self) -> float:
+        """Seconds of the quickest request so far, which are hardly more than the round trip.
+
+        Infinite before the first.
+        """
+        return self.round_trips.quickest_s
 
     @property
     def node_count(self) -> int:
@@ -220,17 +224,15 @@ class Pool:
 
     def open_channel(self, address: str) -> Channel:
         """Open a new connection to this address, outside the pool."""
-        channel = Channel(address, self.settings)
+        channel = Channel(address, self.settings, self.round_trips)
         if channel.node_id is not None:
             self._address_of[channel.node_id] = address
-        self.quickest_s = min(self.quickest_s, channel.quickest_s)
         return channel
 
     def release(self, channel: Channel) -> None:
         """Return a channel to the pool; it is closed instead if an answer is outstanding."""
         channel.shrink()
         with self._lock:
-            self.quickest_s = min(self.quickest_s, channel.quickest_s)
             idle = self._idle.setdefault(channel.address, [])
             if not self._closed and channel.idle and len(idle) < _POOL_SIZE:
                 idle.append(channel)
@@ -343,7 +345,8 @@ def _answers(
             if is_retryable(error):
                 raise
             found.append(error)
-        channel.quickest_s = min(channel.quickest_s, time.monotonic() - begin)
+        if len(found) == 1:  # the others came with it
+            channel.round_trips.add(time.monotonic() - begin)
     return found
 
 

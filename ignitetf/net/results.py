@@ -128,7 +128,7 @@ class Result:
             page = self._begun(self._channel.send(OpCode.QUERY_SQL_FIELDS, first), wait_s)
             seconds = time.monotonic() - began
             # Even of a near node the handshake may have been slow, and that was all we knew.
-            self._pool.quickest_s = min(self._pool.quickest_s, seconds)
+            self._pool.round_trips.add(seconds)
             if page_rows is None and page.more and is_query(self.statement):
                 small = page
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ignitetf.net.distance import bytes_ahead, is_far, times
-from ignitetf.net.pool import FAR_S
+from ignitetf.net.round_trips import FAR_S, RoundTrips
 from ignitetf.net.together import together
 
 
@@ -38,26 +38,50 @@ def test_so_many_things_fit_into_the_bytes_or_as_many_as_on_a_near_link(delay_s,
     assert count == near or count * size <= bytes_ahead(pool(delay_s))
 
 
+class Link:
+    """What a pool knows of its link; the requests take these seconds."""
+
+    def __init__(self, before_s, then_s):
+        self.round_trips, self._then_s = RoundTrips(), iter(then_s)
+        for seconds in before_s:
+            self.round_trips.add(seconds)
+
+    @property
+    def quickest_s(self):
+        return self.round_trips.quickest_s
+
+    def call(self, op):
+        self.round_trips.add(next(self._then_s))
+
+    @property
+    def left(self):
+        return len(list(self._then_s))
+
+
 @pytest.mark.parametrize(
-    ("first_s", "others_s", "far", "asked"),
+    ("before_s", "then_s", "far"),
     [
-        (math.inf, [], False, 0),
-        (FAR_S / 2, [], False, 0),
-        (FAR_S, [FAR_S / 2], False, 1),
-        (2 * FAR_S, [3 * FAR_S, FAR_S, 0.0], False, 3),
-        (2 * FAR_S, [2 * FAR_S, FAR_S, 3 * FAR_S], True, 3),
-        (20 * FAR_S, [], True, 0),
+        ([0.0003], [], False),
+        ([0.4, 0.004], [], False),
+        ([0.1065, 0.1083], [], True),
+        ([0.3, 0.1089, 0.1065, 0.2], [], True),
+        ([0.0222, 0.0277], [], True),
+        ([], [0.1, 0.1], True),  # after a login, which says nothing
+        ([0.4, 0.2], [0.06, 0.03, 0.004], False),
+        ([0.4, 0.2], [0.13, 0.12], True),
+        ([0.006], [0.0003], False),
+        ([0.006], [0.05] * 10, True),  # nobody knows
     ],
 )
-def test_a_link_that_may_only_have_been_slow_is_asked_again(first_s, others_s, far, asked):
-    link, times_s = pool(first_s), iter(others_s)
-
-    def call(op):
-        link.quickest_s = min(link.quickest_s, next(times_s))
-
-    link.call = call
+def test_in_doubt_whether_a_link_is_distant_it_is_asked_again(before_s, then_s, far):
+    link = Link(before_s, then_s)
     assert is_far(link) == far
-    assert len(others_s) - len(list(times_s)) == asked == len(others_s)
+    assert link.left == 0
+
+
+@given(st.floats(FAR_S, 1.0), st.lists(st.floats(1.0, 1.3), min_size=2))
+def test_a_link_that_takes_about_the_same_time_is_known(delay_s, jitter):
+    assert is_far(Link([delay_s, *(delay_s * one for one in jitter)], []))
 
 
 def test_calls_run_together_on_a_distant_link():
