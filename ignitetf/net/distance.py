@@ -5,7 +5,8 @@ pool -> **distance** -> read, load, fs, results
 Who waits for an answer before the next request gets one answer for each round trip. So on a distant
 link so many bytes are under way that they fill it: two gigabytes for each second of the round trip,
 since what waits on the node for its turn counts too, up to a limit of memory that is a setting. The
-round trip is the time of the quickest request so far, which costs no request of its own.
+round trip is the time of the quickest request so far, which costs no request of its own, but where
+a choice is made once and the requests so far do not agree (`is_far`).
 """
 
 from __future__ import annotations
@@ -20,11 +21,17 @@ from ignitetf.wire.codes import OpCode
 __all__ = ["bytes_ahead", "is_far", "times"]
 
 _BYTES_A_SECOND: Final = 2e9
+# A busy node on the same machine answers one of so many within FAR_S, nearly always.
 _TRIES: Final = 10
 
 
 def is_far(pool: Pool) -> bool:
-    """Return whether the link is distant, for who decides once: in doubt, asks a few times more.
+    """Return whether the link is distant, for a choice that is made once.
+
+    While that is in doubt, requests are made only to find out; each takes a round trip.
+
+    Args:
+        pool: The connections.
 
     Raises:
         IgniteTFError: As `Pool.call`.

@@ -81,7 +81,7 @@ class Pool:
 
     Attributes:
         settings: The settings.
-        round_trips: Those of all connections.
+        round_trips: The times of the quickest requests over all connections.
         at_hand: Answers of the cluster, and when they came; see the module `at_hand`.
     """
 
