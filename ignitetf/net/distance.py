@@ -6,7 +6,7 @@ Who waits for an answer before the next request gets one answer for each round t
 link so many bytes are under way that they fill it: two gigabytes for each second of the round trip,
 since what waits on the node for its turn counts too, up to a limit of memory that is a setting. The
 round trip is the time of the quickest request so far, which costs no request of its own, but where
-a choice is made once and the requests so far do not agree (`is_far`).
+a data set is opened and the requests so far do not agree (`is_far`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TRIES: Final = 10
 
 
 def is_far(pool: Pool) -> bool:
-    """Return whether the link is distant, for a choice that is made once.
+    """Return whether the link is distant, for a choice that lasts.
 
     While that is in doubt, requests are made only to find out; each takes a round trip.
 

@@ -108,16 +108,24 @@ def open_reader(
         return CacheReader(client, cache, replace(options, readers=_number_of(readers)))
     open_ahead(client, _CONNECTIONS_AHEAD)
     reader = CacheReader(client, cache, options)
-    count = _near_connections(reader)
+    by_key = options.page_size is None
+    near = replace(reader.options, readers=_near_connections(reader), by_key=by_key)
     if is_far(client):
-        wanted = int(min(client.settings.ahead_bytes, client.quickest_s * _FAR_BYTES_A_SECOND))
-        reader.options = replace(reader.options, in_flight_bytes=wanted)
-        each = requested_bytes(reader.unit_bytes, reader.scan_page_bytes)
-        count = max(count, min(_MOST_FAR_READERS, -(-wanted // each)))
+        reader.if_near = near
+        _open_far(reader, near.readers)
     else:
-        reader.options = replace(reader.options, by_key=options.page_size is None)
-    reader.options = replace(reader.options, readers=count)
+        reader.options = near
     return reader
+
+
+def _open_far(reader: CacheReader, least: int) -> None:
+    """Have a reader use so many connections that their pages fill a distant link."""
+    client = reader.client
+    wanted = int(min(client.settings.ahead_bytes, client.quickest_s * _FAR_BYTES_A_SECOND))
+    reader.options = replace(reader.options, in_flight_bytes=wanted)
+    each = requested_bytes(reader.unit_bytes, reader.scan_page_bytes)
+    count = max(least, min(_MOST_FAR_READERS, -(-wanted // each)))
+    reader.options = replace(reader.options, readers=count)
 
 
 def _near_connections(reader: CacheReader) -> int:

@@ -27,6 +27,7 @@ from ignitetf.errors import (
 from ignitetf.net.at_hand import keep_nodes
 from ignitetf.net.binary_types import with_types
 from ignitetf.net.client import Client
+from ignitetf.net.round_trips import FAR_S
 from ignitetf.partitions import LARGE_ROW_BYTES
 from ignitetf.read.changes import Changes, explained
 from ignitetf.read.collector import Collector
@@ -104,6 +105,10 @@ def _partitions(client: Client, cache: str) -> int | None:
 class CacheReader:
     """A cache whose schema is known; `batches` reads it.
 
+    Attributes:
+        if_near: Options to read with from the next pass on if requests show that the link is near,
+            where those in use are for a distant one; else None.
+
     Raises:
         CacheNotFound: There is no such cache.
         SchemaError: The cache is empty or ambiguous and nothing is declared; or a field is unknown.
@@ -122,6 +127,7 @@ class CacheReader:
         self.node_count = len(nodes)
         self.name = name
         self.options = options
+        self.if_near: ReadOptions | None = None
         self.cache = name if self.manifest is None else self.manifest.cache
         self.partition_count = count or client.partition_count(self.cache)
         self._check_version()
@@ -357,10 +363,17 @@ class CacheReader:
             DataChanged: A page fetched again has other keys than before.
         """
         ends = range(len(partitions)) if ends is None else ends
+        self._correct_distance()
         with self.explained():
             by_key = self.options.by_key and len(partitions) > 0 and KeyUnits.can_read(self)
             reading = (KeyUnits if by_key else UnitReading)(self, partitions, ends)
             yield from reading.batches()
+
+    def _correct_distance(self) -> None:
+        """Read as over a near link if it was taken for a distant one, as on a busy machine."""
+        near = self.if_near
+        if near is not None and self.client.quickest_s < FAR_S:
+            self.options, self.if_near = replace(near, shards=self.options.shards), None
 
     def explained(self) -> contextlib.AbstractContextManager[None]:
         """Raise what is behind an error of reading, as `changes.explained`."""

@@ -18,13 +18,14 @@ class Distant:
         delay_s: Seconds from one side to the other, each way.
 
     Attributes:
+        delay_s: As given; may be changed.
         connections: Connections that were made.
         resets: Of them, those that either side ended by a reset.
     """
 
     def __init__(self, target, delay_s):
         host, _, port = target.rpartition(":")
-        self._target, self._delay_s = (host, int(port)), delay_s
+        self._target, self.delay_s = (host, int(port)), delay_s
         self._open = []
         self.connections = self.resets = 0
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
@@ -66,7 +67,7 @@ class Distant:
             except OSError as error:
                 piece = b""
                 self._failed(error)
-            pieces.append((time.monotonic() + self._delay_s, piece))
+            pieces.append((time.monotonic() + self.delay_s, piece))
             there.release()
 
     def _give(self, sink, pieces, there):

@@ -7,6 +7,7 @@ import itertools
 import os
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -211,6 +212,31 @@ def test_a_first_epoch_takes_few_round_trips(client, far, monkeypatch, cache_nam
         if opening == 1 and first <= 2 and again <= 1:
             return
     pytest.fail(f"round trips: {found}")
+
+
+@pytest.mark.parametrize("partitions", [4, 256])
+def test_a_link_that_turns_out_to_be_near_is_read_as_one(client, cache_name, partitions):
+    """As on a machine that was too busy for quick answers when the data set was opened."""
+    load_dataset({"A": np.arange(20_000)}, cache_name, client=client, partitions=partitions)
+    near = open_rows(cache_name, client=client)
+    expected = np.concatenate([batch["key"] for batch in near.batches()])
+    with (
+        Distant(client.settings.addresses[0], 0.01) as proxy,
+        connect(proxy.address) as other,
+    ):
+        rows = open_rows(cache_name, client=other)
+        rows.reader.expect(2)
+        assert rows.reader.options.in_flight_bytes
+        found = [np.concatenate([batch["key"] for batch in rows.batches()])]
+        assert rows.reader.options.in_flight_bytes
+        proxy.delay_s = 0.0
+        deadline = time.monotonic() + 30
+        while rows.reader.if_near is not None and time.monotonic() < deadline:
+            found.append(np.concatenate([batch["key"] for batch in rows.batches()]))
+        assert rows.reader.options == replace(near.reader.options, shards=2)
+        found.append(np.concatenate([batch["key"] for batch in rows.batches()]))
+    for epoch in found:
+        np.testing.assert_array_equal(epoch, expected)
 
 
 def test_what_is_at_hand_is_asked_for_again_meanwhile(client, far, monkeypatch):
