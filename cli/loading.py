@@ -72,6 +72,12 @@ SHARED = (
         None,
     ),
     parameter(
+        "sql",
+        bool,
+        typer.Option("--sql/--no-sql", help="Whether SQL shows the rows, as a table."),
+        True,
+    ),
+    parameter(
         "limit",
         int | None,
         typer.Option(min=1, help="Stop after this many rows (of voc: images)."),

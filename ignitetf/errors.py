@@ -11,6 +11,7 @@
     |   +-- CacheNotFound (LookupError)
     |   +-- CacheExists
     |   +-- SqlError
+    |   |   +-- SqlUnavailable
     |   +-- PartitionLost                  a partition has no owner left
     |   +-- ServerOverloaded               out of memory, heap space or cursors
     +-- WireError                          bytes that break the protocol
@@ -56,6 +57,7 @@ __all__ = [
     "ServerOverloaded",
     "SourceError",
     "SqlError",
+    "SqlUnavailable",
     "TlsError",
     "WireError",
 ]
@@ -177,6 +179,10 @@ class CacheExists(ServerError):
 
 class SqlError(ServerError):
     """The server refused a SQL statement."""
+
+
+class SqlUnavailable(SqlError):
+    """The cluster has no SQL engine, so it runs no statement at all."""
 
 
 class PartitionLost(ServerError):

@@ -180,6 +180,7 @@ class Store:
         return int(facts["chunk"])
 
     def _create(self, backups: int, data_region: str | None) -> None:
+        self.client.require_sql()  # which lists the names in a directory
         chunks = CacheSpec(self.chunks.name, backups=backups, data_region=data_region)
         try:
             # The chunks first: a client that sees the metadata cache can rely on both.

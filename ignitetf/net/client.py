@@ -19,7 +19,14 @@ import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from ignitetf.errors import CacheNotFound, ConfigError, IgniteTFError, SqlError, WireError
+from ignitetf.errors import (
+    CacheNotFound,
+    ConfigError,
+    IgniteTFError,
+    SqlError,
+    SqlUnavailable,
+    WireError,
+)
 from ignitetf.net.channel import Channel
 from ignitetf.net.places import DATA_CENTER, Place, Source, place_of
 from ignitetf.net.pool import Pool
@@ -138,7 +145,8 @@ class Client(Pool):
     def about(self, name: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Return the rows of one of the project's statements about tables and views.
 
-        A cluster older than 2.17 has no views of users; there the rows are as if nobody made one.
+        A cluster older than 2.17 has no views of users, and one without a SQL engine no tables;
+        there the rows are as if nobody made one.
 
         Args:
             name: Name of the statement, as in `ignitetf.sql.statement`.
@@ -147,10 +155,16 @@ class Client(Pool):
         text = statement(name)
         try:
             return self.sql(text, params).fetchall()
+        except SqlUnavailable:
+            return []
         except SqlError as error:
             if _VIEWS not in text or not NO_VIEWS.search(error.message):
                 raise
         return self.sql(text.replace(_VIEWS, _NONE), params).fetchall()
+
+    def require_sql(self) -> None:
+        """Raise SqlUnavailable if the cluster has no SQL engine."""
+        self.sql("SELECT 1").close()
 
     @functools.cached_property
     def has_views(self) -> bool:
@@ -158,7 +172,7 @@ class Client(Pool):
         try:
             self.sql(statement("views_of_table"), ("",)).close()
         except SqlError as error:
-            if not NO_VIEWS.search(error.message):
+            if not isinstance(error, SqlUnavailable) and not NO_VIEWS.search(error.message):
                 raise
             return False
         return True

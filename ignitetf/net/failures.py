@@ -17,6 +17,7 @@ from ignitetf.errors import (
     ServerError,
     ServerOverloaded,
     SqlError,
+    SqlUnavailable,
 )
 from ignitetf.sql.tokens import is_query
 from ignitetf.wire.codes import Status
@@ -104,6 +105,13 @@ def server_error(status: int, message: str, *, address: str | None = None) -> Se
             "the cluster could not make the cache, most likely because memory ran out, and has undone it",
             hint="give the node more memory (ignitetf node start --memory SIZE), remove data, or"
             " choose fewer partitions; a primary key must not be a DATE; the node's log says more",
+            **facts,
+        )
+    if "no query engine is configured" in message:
+        return SqlUnavailable(
+            "the cluster has no SQL engine",
+            hint="put ignite-indexing or ignite-calcite on the class path of its nodes; without,"
+            " loads with --no-sql (sql=False) and reads work, but neither igfs:// nor where=",
             **facts,
         )
     if _H2_CODE.search(message) or any(

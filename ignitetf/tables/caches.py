@@ -28,6 +28,7 @@ from ignitetf.errors import (
     IgniteTFError,
     ServerError,
     SqlError,
+    SqlUnavailable,
 )
 from ignitetf.net.client import Client
 from ignitetf.net.together import together
@@ -62,7 +63,8 @@ def create_cache(client: Client, spec: CacheSpec, *, checked: bool = False) -> P
 
     Raises:
         CacheExists: A cache or table of this name exists.
-        ConfigError: The cluster has no template for this number of partitions.
+        ConfigError: The cluster has no template for this number of partitions, or no SQL engine,
+            without which it takes no number.
         ServerOverloaded: The node's memory has no room for the partitions.
     """
     if not checked:
@@ -75,7 +77,17 @@ def create_cache(client: Client, spec: CacheSpec, *, checked: bool = False) -> P
         table = f"{spec.name}__CACHE"
         options = table_options(spec, spec.partitions)
         text = statement("create_cache", table=table, cache=spec.name, options=options)
-        return _create(client, spec, text, table)
+        try:
+            return _create(client, spec, text, table)
+        except SqlUnavailable as error:
+            if spec.partitions != DEFAULT_PARTITIONS:
+                raise ConfigError(
+                    f"{error.message}, so it makes no cache with {spec.partitions} partitions",
+                    hint=f"leave the number to the cluster, which takes {DEFAULT_PARTITIONS:,}",
+                    partitions=spec.partitions,
+                ) from error
+            _create_plain(client, spec)
+            return client.partition_map(spec.name)
 
 
 def create_table(

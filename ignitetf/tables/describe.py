@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
-from ignitetf.errors import CacheNotFound, ConfigError, SchemaError, SqlError
+from ignitetf.errors import CacheNotFound, ConfigError, SchemaError, SqlError, SqlUnavailable
 from ignitetf.net.binary_types import with_types
 from ignitetf.net.client import Client, cache_id
 from ignitetf.sql import statement
@@ -39,6 +39,7 @@ __all__ = [
 ]
 
 _Row = TypeVar("_Row")
+_Found = TypeVar("_Found")
 
 _SAMPLE: Final = 4  # entries inspected if nothing else names the fields
 
@@ -51,9 +52,29 @@ _SQL_TYPE: Final[Mapping[str, str]] = {
 
 
 def list_caches(client: Client) -> list[dict[str, Any]]:
-    """Return a mapping for each cache: `name`, `entries`, `partitions`, `backups`, `mode`."""
-    rows = client.sql(statement("caches"), (None, None)).fetchall()
-    return _present(rows, lambda row: _cache_row(client, row))
+    """Return a mapping for each cache: `name`, `entries`, `partitions`, `backups`, `mode`.
+
+    Copies and mode are not known, None, where the cluster has no SQL engine, and neither are the
+    partitions of a replicated cache.
+    """
+    return _present(_cache_rows(client), lambda row: _cache_row(client, row))
+
+
+def _cache_rows(client: Client, cache: str | None = None) -> list[tuple[Any, ...]]:
+    """Return what the views say of all caches, or of one."""
+    try:
+        return client.sql(statement("caches"), (cache, cache)).fetchall()
+    except SqlUnavailable:
+        names = client.cache_names() if cache is None else [cache]
+        return _present(names, lambda name: (name, _partitions_told(client, name), *[None] * 5))
+
+
+def _partitions_told(client: Client, cache: str) -> int | None:
+    """Return the number of partitions; None where the cluster does not tell it without SQL."""
+    try:
+        return client.partition_count(cache)
+    except ConfigError:
+        return None
 
 
 def list_tables(client: Client) -> list[dict[str, Any]]:
@@ -66,9 +87,7 @@ def list_tables(client: Client) -> list[dict[str, Any]]:
     return _present(_tables(client), lambda t: {**t, "rows": client.cache_size(t["cache"])})
 
 
-def _present(
-    listed: Iterable[_Row], described: Callable[[_Row], dict[str, Any]]
-) -> list[dict[str, Any]]:
+def _present(listed: Iterable[_Row], described: Callable[[_Row], _Found]) -> list[_Found]:
     """Describe what was listed, without what others have dropped since."""
     found = []
     for row in listed:
@@ -180,7 +199,7 @@ def describe(client: Client, name: str) -> dict[str, Any]:
         CacheNotFound: There is no such cache or data set, or it is a system cache.
     """
     cache = resolve(client, name)
-    rows = client.sql(statement("caches"), (cache, cache)).fetchall()
+    rows = _cache_rows(client, cache)
     if not rows:
         raise CacheNotFound(f"cache {cache!r} is one of the system", cache=cache)
     out = _cache_row(client, rows[0])

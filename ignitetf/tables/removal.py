@@ -66,7 +66,7 @@ def find_parts(client: Client, cache: str) -> Parts:
     """Return what is to be removed with a cache; raises CacheNotFound if there is none."""
     tables, views = together(
         client,
-        lambda: client.sql(statement("tables_of_cache"), (cache,)).fetchall(),
+        lambda: client.about("tables_of_cache", (cache,)),
         lambda: client.about("views_of_cache", (cache,)),
     )
     if not tables:

@@ -19,24 +19,35 @@ from helpers.nodes import QUICK
 COMPILER = "org/eclipse/jdt/ecj/3.44.0/ecj-3.44.0.jar"
 COMPILER_SHA256 = "14c46ddc2e511c46c998da728f6a80f13a689c920f3832402f7ad150f6a6188d"
 OPENS = (
+    "java.base/java.io",
     "java.base/java.lang",
+    "java.base/java.lang.invoke",
     "java.base/java.math",
     "java.base/java.net",
     "java.base/java.nio",
     "java.base/java.time",
     "java.base/java.util",
+    "java.base/java.util.concurrent",
+    "java.base/java.util.concurrent.atomic",
+    "java.base/java.util.concurrent.locks",
+    "java.base/jdk.internal.misc",
+    "java.base/sun.nio.ch",
+    "java.management/com.sun.jmx.mbeanserver",
     "java.sql/java.sql",
 )
 
 
-def java_command(source, home, folder):
-    """Compile a source file, with what it uses beside it, and return the command that runs it."""
+def java_command(source, home, folder, jars=None):
+    """Compile a source file, with what it uses beside it, and return the command that runs it.
+
+    With the jars of a node, or with those that are given.
+    """
     from ignitetf.errors import NodeError
     from ignitetf.node.jars import ensure_jars
     from ignitetf.node.java import find_java
 
     try:
-        runtime, jars = find_java(), ensure_jars(home)
+        runtime, jars = find_java(), jars or ensure_jars(home)
     except NodeError as error:
         missing(f"no Java or no jars: {error}")
     path = os.pathsep.join(map(str, jars))
@@ -52,24 +63,29 @@ def java_command(source, home, folder):
 
 def eclipse(program, folder):
     """Return the command of Eclipse's compiler, which needs only a runtime."""
+    return [program, QUICK, "-jar", jar(COMPILER, COMPILER_SHA256, folder)]
+
+
+def jar(place, sha256, folder):
+    """Put a jar into a folder: from Maven's own one, or else from the repository."""
     from ignitetf.node.repository import local_repository, repository_url
 
-    kept = local_repository() / COMPILER
+    kept = local_repository() / place
     try:
         if kept.is_file():
-            jar = kept.read_bytes()
+            content = kept.read_bytes()
         else:
             request = urllib.request.Request(
-                f"{repository_url()}/{COMPILER}", headers={"User-Agent": "ignitetf"}
+                f"{repository_url()}/{place}", headers={"User-Agent": "ignitetf"}
             )
             with urllib.request.urlopen(request, timeout=30) as answer:
-                jar = answer.read()
+                content = answer.read()
     except (OSError, urllib.error.URLError) as error:
-        missing(f"no javac, and Eclipse's compiler could not be fetched: {error}")
-    assert hashlib.sha256(jar).hexdigest() == COMPILER_SHA256
-    path = folder / "compiler.jar"
-    path.write_bytes(jar)
-    return [program, QUICK, "-jar", path]
+        missing(f"{place} could not be fetched: {error}")
+    assert hashlib.sha256(content).hexdigest() == sha256
+    path = folder / place.rpartition("/")[2]
+    path.write_bytes(content)
+    return path
 
 
 def secured(settings, folder):

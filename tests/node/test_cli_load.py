@@ -129,6 +129,16 @@ def test_npz_named_after_its_file_in_blocks(run, client, tmp_path, cache_name):
     assert json.loads(run("verify", cache_name, "--source", path, "-o", "json").stdout)["ok"]
 
 
+def test_without_sql_there_is_no_table(run, tmp_path, cache_name):
+    path = tmp_path / f"{cache_name.lower()}.npz"
+    np.savez(path, x=np.arange(500, dtype=np.float32).reshape(100, 5), label=np.arange(100))
+    rows = json.loads(run("load", "npz", path, "--no-sql", "-o", "json").stdout)["rows"]
+    assert rows == 100
+    tables = json.loads(run("table", "ls", "-o", "json").stdout)
+    assert cache_name not in [table["cache"] for table in tables]
+    assert json.loads(run("verify", cache_name, "--source", path, "-o", "json").stdout)["ok"]
+
+
 def test_voc_reports_both_tables(run, cache_name, voc_dir):
     result = run("load", "voc", voc_dir, "--cache", cache_name, "--limit", 20, "-o", "json")
     reports = json.loads(result.stdout)
