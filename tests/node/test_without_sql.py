@@ -5,14 +5,12 @@ leaves nothing behind.
 """
 
 import contextlib
-import subprocess
 
 import numpy as np
 import pyignite
 import pytest
 from helpers.java_programs import jar, java_command
-from helpers.paths import ROOT
-from helpers.ports import lasting_port
+from helpers.plain_nodes import API, SOURCE, PlainCluster
 
 from ignitetf.errors import ConfigError, SqlUnavailable
 from ignitetf.explore.verify import verify
@@ -26,11 +24,6 @@ from ignitetf.tables.removal import drop_cache
 
 pytestmark = [pytest.mark.node, pytest.mark.slow]
 
-SOURCE = ROOT / "tests" / "data" / "java" / "CoreNode.java"
-API = (
-    "javax/cache/cache-api/1.0.0/cache-api-1.0.0.jar",
-    "d2836213144722e2eb1d7461f6e2ea3349d6fbbf9cd5f345c7133bc29bd39ca1",
-)
 CORE_218 = {
     "ignite-core": "f12296bc612ac53a318d89aa8eebd45433b845a1eaedb651548c307e3200b03b",
     "ignite-commons": "daf592b18a476677a07db0c7b5ee3ad102dcaed30a10b984f3cf34641537c2dc",
@@ -59,22 +52,11 @@ def core_jars(version, home, folder):
 def core_node(version, home, folder):
     """Start a node, and yield its address; it ends with the block."""
     command = java_command(SOURCE, home, folder, core_jars(version, home, folder))
-    port = lasting_port(3)
-    words = [command[0], "-Xmx512m", *command[1:], str(port), str(folder)]
-    with (
-        (folder / "log").open("wb") as log,
-        subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log) as node,
-    ):
-        try:
-            ready = next((line for line in node.stdout if line.startswith(b"READY")), b"")
-            assert ready.startswith(f"READY {version}#".encode()), (folder / "log").read_text()
-            yield f"127.0.0.1:{port}"
-        finally:
-            node.stdin.close()
-            try:
-                node.wait(20)
-            except subprocess.TimeoutExpired:
-                node.kill()
+    cluster = PlainCluster(command, folder, 1, ("UTC",), persistent=False)
+    try:
+        yield cluster.addresses[0]
+    finally:
+        cluster.stop()
 
 
 @pytest.fixture(scope="module", params=["2.17.0", "2.18.0"])

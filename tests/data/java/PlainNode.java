@@ -1,27 +1,45 @@
+import java.util.ArrayList;
 import java.util.List;
 import org.apache.ignite.Ignite;
 import org.apache.ignite.Ignition;
 import org.apache.ignite.configuration.ClientConnectorConfiguration;
+import org.apache.ignite.configuration.DataRegionConfiguration;
+import org.apache.ignite.configuration.DataStorageConfiguration;
 import org.apache.ignite.configuration.IgniteConfiguration;
 import org.apache.ignite.spi.communication.tcp.TcpCommunicationSpi;
 import org.apache.ignite.spi.discovery.tcp.TcpDiscoverySpi;
 import org.apache.ignite.spi.discovery.tcp.ipfinder.vm.TcpDiscoveryVmIpFinder;
 
-/** A node of nothing but Ignite's core, so without SQL: PORT FOLDER. It ends with its input. */
-public class CoreNode {
+/**
+ * A member of a cluster as Ignite sets it up, without anything of ours: FOLDER PERSISTENT PORT...
+ *
+ * <p>The first port is its own; the others are those of the other members. It ends with its input.
+ */
+public class PlainNode {
     public static void main(String[] args) throws Exception {
-        int port = Integer.parseInt(args[0]);
+        int port = Integer.parseInt(args[2]);
+        List<String> members = new ArrayList<>();
+        for (int i = 2; i < args.length; i++) {
+            members.add("127.0.0.1:" + (Integer.parseInt(args[i]) + 1));
+        }
         TcpDiscoverySpi discovery = new TcpDiscoverySpi().setLocalPort(port + 1);
         discovery.setLocalPortRange(0);
-        discovery.setIpFinder(
-            new TcpDiscoveryVmIpFinder().setAddresses(List.of("127.0.0.1:" + (port + 1))));
+        discovery.setIpFinder(new TcpDiscoveryVmIpFinder().setAddresses(members));
         TcpCommunicationSpi communication = new TcpCommunicationSpi();
         communication.setLocalPort(port + 2);
+        communication.setLocalPortRange(0);
         Ignite ignite = Ignition.start(new IgniteConfiguration()
             .setLocalHost("127.0.0.1")
-            .setWorkDirectory(args[1])
+            .setIgniteInstanceName("plain-" + port)
+            .setConsistentId("plain-" + port)
+            .setWorkDirectory(args[0])
+            .setConnectorConfiguration(null)
             .setDiscoverySpi(discovery)
             .setCommunicationSpi(communication)
+            .setDataStorageConfiguration(new DataStorageConfiguration()
+                .setDefaultDataRegionConfiguration(new DataRegionConfiguration()
+                    .setPersistenceEnabled(Boolean.parseBoolean(args[1]))
+                    .setMaxSize(512L << 20)))
             .setClientConnectorConfiguration(new ClientConnectorConfiguration()
                 .setHost("127.0.0.1").setPort(port).setPortRange(0)));
         System.out.println("READY " + ignite.version());
