@@ -20,6 +20,7 @@ from ignitetf.profiles import profile_path, read_profile
 
 __all__ = [
     "DEFAULT_ADDRESS",
+    "VARIABLES",
     "Settings",
     "is_loopback",
     "limits_of_environment",
@@ -33,7 +34,9 @@ _FILES = ("ca", "cert", "key")
 # Longer than any sensible wait; sockets do not accept arbitrarily large limits.
 _LONGEST_S = 1e7
 _MOST_AHEAD_BYTES = 1 << 40
-_VARIABLES = {
+_NO_PROFILE = "-"
+# Settings, and the ways to write them, with the environment variable of each.
+VARIABLES = {
     "address": "IGNITETF_ADDRESS",
     "node": "IGNITETF_NODE",
     "username": "IGNITETF_USERNAME",
@@ -146,13 +149,11 @@ class Settings:
         values: dict[str, Any] = {}
         origin: dict[str, str] = {}
         environment = _from_environment()
-        # A node that is named by itself has nothing to do with another cluster's profile.
-        named = "node" in given
-        name = given.get("profile") or (None if named else environment.get("profile"))
+        name = _profile_of(given, environment)
         layers: list[tuple[str, Mapping[str, Any]]] = [
-            ("argument", given),
-            ("environment", environment),
-            (f"profile {name or 'default'}", {} if named and not name else _from_profile(name)),
+            ("argument", _with_profile(given, name)),
+            ("environment", _with_profile(environment, name)),
+            (f"profile {name or 'default'}", _from_profile(name)),
         ]
         for place, layer in _with_nodes(layers):
             for key, value in _normal(layer, place).items():
@@ -200,6 +201,19 @@ class Settings:
     def replace(self, **changed: Any) -> Settings:
         """Return a copy with some attributes replaced."""
         return replace(self, **changed)
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that give a process without any other of them these settings.
+
+        A default profile of that process adds nothing.
+        """
+        given = {
+            "address" if item.name == "addresses" else item.name: getattr(self, item.name)
+            for item in fields(self)
+            if item.name not in ("origin", "profile")
+        }
+        given["profile"] = _NO_PROFILE
+        return {VARIABLES[k]: _as_text(v) for k, v in given.items() if v is not None}
 
     def public(self) -> list[dict[str, Any]]:
         """Return rows `setting`, `value`, `from`; secrets only show whether they are set."""
@@ -256,7 +270,7 @@ def _converted(name: str, value: Any) -> tuple[str, Any]:
 def _setter(name: str, place: str | None) -> str | None:
     """Return who has set a setting, if that is not who called."""
     if place == "environment":
-        variable = _VARIABLES.get("address" if name == "addresses" else name)
+        variable = VARIABLES.get("address" if name == "addresses" else name)
         return f"the environment sets it: {variable}"
     return f"{place} sets it" if place and place.startswith("profile") else None
 
@@ -278,11 +292,32 @@ def _text(name: str, value: Any) -> str:
 
 
 def _from_environment() -> dict[str, Any]:
-    return {k: os.environ[v] for k, v in _VARIABLES.items() if os.environ.get(v)}
+    return {k: os.environ[v] for k, v in VARIABLES.items() if os.environ.get(v)}
+
+
+def _profile_of(given: Mapping[str, Any], environment: Mapping[str, Any]) -> str | None:
+    """Return the name of the profile to read: None for a default one, `-` for none."""
+    if name := given.get("profile"):
+        return str(name)
+    # A node that is named by itself has nothing to do with another cluster's profile.
+    if "node" in given:
+        return _NO_PROFILE
+    if name := environment.get("profile"):
+        return str(name)
+    addressed = bool({"address", "addresses"} & given.keys())
+    return _NO_PROFILE if "node" in environment and not addressed else None
+
+
+def _with_profile(layer: Mapping[str, Any], name: str | None) -> dict[str, Any]:
+    """Return a layer, without its profile if that is not the one to read."""
+    read = None if name == _NO_PROFILE else name
+    return {k: v for k, v in layer.items() if k != "profile" or v == read}
 
 
 def _from_profile(name: str | None) -> dict[str, Any]:
     """Return the settings of a profile, or of the one called `default`, if there is one."""
+    if name == _NO_PROFILE:
+        return {}
     if name is None:
         return read_profile("default") if profile_path("default").is_file() else {}
     return {"profile": name, **read_profile(name)}
@@ -297,11 +332,19 @@ def _with_nodes(
         yield place, {name: value for name, value in layer.items() if name != "node"}
         addressed = bool({"address", "addresses"} & layer.keys())
         node = layer.get("node")
-        if node is not None and addressed:
-            raise ConfigError(f"{place}: a node and an address, one of them is enough")
+        if node is not None and addressed and not found:
+            raise ConfigError(
+                f"{place}: a node and an address, one of them is enough", hint=_both(place)
+            )
         if node is not None and not found:
             yield f"node {node}", _of_node(_text("node", node))
         found = found or addressed or node is not None
+
+
+def _both(place: str) -> str:
+    if place == "environment":
+        return f"unset {VARIABLES['node']} or {VARIABLES['address']}"
+    return "leave one of them out"
 
 
 def _of_node(name: str) -> Mapping[str, Any]:
@@ -317,6 +360,12 @@ def _of_node(name: str) -> Mapping[str, Any]:
         raise ConfigError(f"node {name!r} does not run", hint=hint)
     # A secured node has a profile with all that its clients need.
     return read_profile(name) if state.options.secure else {"addresses": addresses}
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
 def _expanded(path: str) -> Path:

@@ -9,54 +9,43 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from ignitetf.launch.engine import Place
 from ignitetf.launch.roles import ADDRESS, Role, cluster_environment
 from ignitetf.launch.spec import LaunchSpec
-from ignitetf.settings import Settings
+from ignitetf.settings import VARIABLES, Settings
 
 __all__ = [
-    "connection_environment",
     "job_environment",
     "launcher_environment",
+    "machine_environment",
     "shown",
     "worker_environments",
 ]
 
-_VARIABLES: Final = {
-    "addresses": "IGNITETF_ADDRESS",
-    "username": "IGNITETF_USERNAME",
-    "password": "IGNITETF_PASSWORD",
-    "tls": "IGNITETF_TLS",
-    "ca": "IGNITETF_CA",
-    "cert": "IGNITETF_CERT",
-    "key": "IGNITETF_KEY",
-    "key_password": "IGNITETF_KEY_PASSWORD",
-    "tls_insecure": "IGNITETF_TLS_INSECURE",
-    "connect_timeout_s": "IGNITETF_CONNECT_TIMEOUT",
-    "request_timeout_s": "IGNITETF_REQUEST_TIMEOUT",
-    "idle_timeout_s": "IGNITETF_IDLE_TIMEOUT",
-    "data_center": "IGNITETF_DATA_CENTER",
-}
-# All is resolved: these would be looked at once more, perhaps in another folder.
-_RESOLVED: Final = ("IGNITETF_PASSWORD_FILE", "IGNITETF_KEY_PASSWORD_FILE", "IGNITETF_PROFILE")
-
-
-def connection_environment(settings: Settings) -> dict[str, str]:
-    """Return the variables with which every connection has these settings."""
-    found = {}
-    for name, variable in _VARIABLES.items():
-        if (value := getattr(settings, name)) is not None:
-            found[variable] = _text(value)
-    return found
+_CONNECTION: Final = frozenset(VARIABLES.values())
+_DATA_CENTER: Final = VARIABLES["data_center"]
 
 
 def launcher_environment(settings: Settings) -> dict[str, str]:
     """Return the environment of this process, in which every connection has these settings."""
-    dropped = {*_RESOLVED, *_VARIABLES.values()}
-    kept = {name: value for name, value in os.environ.items() if name not in dropped}
-    return kept | connection_environment(settings)
+    # A setting of this process that is not one of these might exclude one that is.
+    kept = {name: value for name, value in os.environ.items() if name not in _CONNECTION}
+    return kept | settings.environment()
+
+
+def machine_environment(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a process on this machine that a launcher elsewhere starts.
+
+    The settings of connections are the launcher's, except the data center of this machine.
+
+    Args:
+        given: The variables that the launcher sets.
+    """
+    kept = {name: value for name, value in os.environ.items() if name not in _CONNECTION}
+    own = {name: os.environ[name] for name in (_DATA_CENTER,) if name in os.environ}
+    return kept | dict(given) | own
 
 
 def job_environment(spec: LaunchSpec, settings: Settings, place: Place) -> dict[str, str]:
@@ -67,7 +56,7 @@ def job_environment(spec: LaunchSpec, settings: Settings, place: Place) -> dict[
         settings: How workers connect.
         place: Which job and attempt it is.
     """
-    found = connection_environment(settings) | {
+    found = settings.environment() | {
         "IGNITETF_JOB": place.job,
         "IGNITETF_JOB_DIR": place.directory,
         "IGNITETF_ATTEMPT": str(place.attempt),
@@ -115,13 +104,5 @@ def shown(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         name: "(secret)" if name.endswith("PASSWORD") else value
         for name, value in environment.items()
-        if os.environ.get(name) != value or name in _VARIABLES.values()
+        if os.environ.get(name) != value or name in _CONNECTION
     }
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, tuple):
-        return ",".join(value)
-    return str(value)

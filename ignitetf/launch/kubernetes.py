@@ -22,7 +22,7 @@ from typing import Any, Final
 from ignitetf.errors import ConfigError, MissingExtra
 from ignitetf.launch.roles import Role, roles_of
 from ignitetf.launch.spec import LaunchSpec
-from ignitetf.settings import Settings
+from ignitetf.settings import VARIABLES, Settings
 
 __all__ = [
     "COORDINATOR_PORT",
@@ -39,6 +39,13 @@ COORDINATOR_PORT: Final = 2223
 SECRET: Final = "ignitetf"
 _SECRET_FOLDER: Final = "/etc/ignitetf"
 _SCRIPT_FOLDER: Final = "/job"
+# Settings that are files or texts of the secret, and the names of the texts in it.
+_FILES: Final = ("ca", "cert", "key")
+_SECRETS: Final = {
+    "username": "username",
+    "password": "password",
+    "key_password": "key-password",
+}
 _MOST_SCRIPT_BYTES: Final = 900_000  # a ConfigMap holds 1 MiB
 _NAME: Final = re.compile(r"[a-z]([a-z0-9-]{0,48}[a-z0-9])?")
 
@@ -185,28 +192,21 @@ def _ended_with_the_chief(roles: list[Role]) -> Manifest:
 
 
 def _environment(spec: LaunchSpec, settings: Settings) -> list[Manifest]:
-    found = [
-        _value("IGNITETF_ADDRESS", ",".join(settings.addresses)),
-        _value("IGNITETF_KERAS", spec.keras),
-    ]
+    given = settings.environment()
+    # Files and secrets have other places in a pod, and the pod stands elsewhere.
+    elsewhere = {VARIABLES[name] for name in (*_FILES, *_SECRETS, "data_center")}
+    found = [_value(name, value) for name, value in given.items() if name not in elsewhere]
+    found.append(_value("IGNITETF_KERAS", spec.keras))
     if spec.keras == "legacy":
         found.append(_value("TF_USE_LEGACY_KERAS", "1"))
     if spec.data is not None:
         found.append(_value("IGNITE_DATASET_CACHE_NAME", spec.data))
-    if settings.username is not None:
-        found += [
-            _secret("IGNITETF_USERNAME", "username"),
-            _secret("IGNITETF_PASSWORD", "password"),
-        ]
-    if settings.tls:
-        found.append(_value("IGNITETF_TLS", "true"))
-    for name, variable in (
-        ("ca", "IGNITETF_CA"),
-        ("cert", "IGNITETF_CERT"),
-        ("key", "IGNITETF_KEY"),
-    ):
-        if getattr(settings, name) is not None:
-            found.append(_value(variable, f"{_SECRET_FOLDER}/{name}.pem"))
+    found += [_secret(VARIABLES[n], key) for n, key in _SECRETS.items() if VARIABLES[n] in given]
+    found += [
+        _value(VARIABLES[name], f"{_SECRET_FOLDER}/{name}.pem")
+        for name in _FILES
+        if VARIABLES[name] in given
+    ]
     return found
 
 

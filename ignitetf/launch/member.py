@@ -7,7 +7,6 @@ It imports nothing of Ray, so that it is an ordinary object.
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
 import sys
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ignitetf.launch.environment import machine_environment
 from ignitetf.launch.ports import HeldPorts
 from ignitetf.launch.process import WorkerProcess
 from ignitetf.launch.roles import Role
@@ -100,7 +100,7 @@ class Member:
         there = placed_script(script, self._folder)
         self._ports.hand_over()
         command = [sys.executable, "-m", "ignitetf.launch.worker", str(there), *arguments]
-        self._process = WorkerProcess(role, command, {**os.environ, **environment})
+        self._process = WorkerProcess(role, command, machine_environment(environment))
 
     def news(self) -> News:
         """Return what has happened since the last call."""

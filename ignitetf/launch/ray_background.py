@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ignitetf.jobs.record import Job
-from ignitetf.launch.environment import connection_environment
+from ignitetf.launch.environment import machine_environment
 from ignitetf.launch.member import Script, placed_script, script_of
 from ignitetf.launch.ray_engine import RayEngine
 from ignitetf.launch.spec import LaunchSpec
@@ -54,7 +54,7 @@ class Launcher:
         with (self._folder / "log").open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "ignitetf.launch.background", json.dumps(given)],
-                env={**os.environ, **environment},
+                env=machine_environment(environment),
                 cwd=self._folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -94,7 +94,7 @@ def start_launcher(spec: LaunchSpec, job: Job, settings: Settings) -> Callable[[
     actor = kind.options(name=job.id, namespace=_NAMESPACE, lifetime="detached").remote()
     given = {"spec": asdict(spec), "job": replace(job, script=spec.script).to_json()}
     environment = {
-        **connection_environment(settings),
+        **settings.environment(),
         "RAY_ADDRESS": ray.get_runtime_context().gcs_address,
     }
     ray.get(actor.start.remote(given, script_of(spec.script), environment), timeout=_START_S)

@@ -12,10 +12,11 @@ from typer.testing import CliRunner
 
 from ignitetf.cli.main import app
 from ignitetf.errors import ConfigError
+from ignitetf.launch.environment import launcher_environment, machine_environment
 from ignitetf.local.process import identify
 from ignitetf.local.state import Member, NodeOptions, NodeState, node_directory, write_state
 from ignitetf.profiles import profile_path
-from ignitetf.settings import Settings
+from ignitetf.settings import VARIABLES, Settings
 
 
 @pytest.fixture(autouse=True)
@@ -149,3 +150,78 @@ def test_a_bad_value_of_a_profile_is_told_with_the_profile_and_an_argument_witho
     with pytest.raises(ConfigError, match="maybe") as caught:
         Settings.resolve(tls="maybe")
     assert caught.value.hint is None
+
+
+AROUND = {
+    "nothing": {},
+    "a node": {"IGNITETF_NODE": "one"},
+    "a node and a profile": {"IGNITETF_NODE": "one", "IGNITETF_PROFILE": "lab"},
+    "a profile": {"IGNITETF_PROFILE": "lab"},
+    "an address and its login": {
+        "IGNITETF_ADDRESS": "a:1,b:2",
+        "IGNITETF_USERNAME": "u",
+        "IGNITETF_PASSWORD_FILE": "{home}/secret",
+    },
+    "limits": {
+        "IGNITETF_AHEAD_BYTES": "1000",
+        "IGNITETF_IDLE_TIMEOUT": "7.5",
+        "IGNITETF_DATA_CENTER": "east",
+        "IGNITETF_TLS_INSECURE": "true",
+    },
+}
+
+
+@pytest.mark.parametrize("here", AROUND)
+@pytest.mark.parametrize("given", [{}, {"node": "one"}, {"address": "h:1"}, {"profile": "lab"}])
+def test_a_process_that_is_started_for_a_command_has_its_settings_and_no_others(
+    home: Any, monkeypatch: pytest.MonkeyPatch, here: str, given: dict[str, Any]
+) -> None:
+    (home / "secret").write_text("hidden-word\n")
+    running_node("one", 4001)
+    login = ("--username", "other", "--password-file", str(home / "secret"))
+    run("profile", "add", "default", "--address", "other:1", "--idle-timeout", "9", *login)
+    run("profile", "add", "lab", "--address", "lab:1", "--no-tls")
+    for name, value in AROUND[here].items():
+        monkeypatch.setenv(name, value.format(home=home))
+    wanted = Settings.resolve(**given).replace(profile=None)
+
+    for there in AROUND.values():
+        with monkeypatch.context() as machine:
+            for name in VARIABLES.values():
+                machine.delenv(name, raising=False)
+            for name, value in {"PATH": "x", **there}.items():
+                machine.setenv(name, value.format(home=home))
+            for made in (launcher_environment(wanted), machine_environment(wanted.environment())):
+                assert made["PATH"] == "x"
+                with monkeypatch.context() as started:
+                    for name in VARIABLES.values():
+                        started.delenv(name, raising=False)
+                    for name, value in made.items():
+                        started.setenv(name, value)
+                    found = Settings.resolve()
+                assert found.replace(data_center=None) == wanted.replace(data_center=None)
+
+
+def test_a_node_of_the_environment_leaves_the_default_profile_aside(
+    home: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running_node("one", 4001)
+    (home / "secret").write_text("hidden-word\n")
+    login = ("--username", "other", "--password-file", str(home / "secret"))
+    run("profile", "add", "default", "--address", "other:1", *login)
+    monkeypatch.setenv("IGNITETF_NODE", "one")
+    for settings in (Settings.resolve(), Settings.resolve(node="one")):
+        assert (settings.addresses, settings.username) == (("127.0.0.1:4001",), None)
+    assert Settings.resolve(address="h:1").username == "other"
+    monkeypatch.setenv("IGNITETF_ADDRESS", "h:2")
+    assert Settings.resolve(address="h:1").addresses == ("h:1",)
+    with pytest.raises(ConfigError, match="one of them") as caught:
+        Settings.resolve()
+    assert caught.value.hint == "unset IGNITETF_NODE or IGNITETF_ADDRESS"
+
+
+def test_no_profile_is_read_where_a_dash_names_it(home: Any) -> None:
+    run("profile", "add", "default", "--address", "other:1")
+    assert Settings.resolve(profile="-").addresses == ("127.0.0.1:10800",)
+    assert Settings.resolve(profile="-").profile is None
+    run("profile", "add", "--address", "h:1", "--", "-", code=1)
