@@ -2,8 +2,9 @@
 
 Under Ignite's default loss policy a lost partition scans as empty, without any error; and added or
 removed entries shift those that follow. So the entries of each partition are counted and compared
-with what the load stored. In addition, the keys of each page get a checksum, and a page that is
-fetched again, or in a later epoch, is compared with the earlier one.
+with what the load stored. In addition, the keys of a partition get a running checksum, in order. It
+does not depend on pages, connections, nodes or ways of reading. It is compared with that of an
+earlier epoch, and where rows are fetched again, with that of the rows delivered before.
 
 New values under the same keys are not detected.
 """
@@ -29,9 +30,9 @@ from ignitetf.errors import (
 )
 from ignitetf.net.client import Client
 from ignitetf.tables.catalog import read_manifest
-from ignitetf.wire.schema import Batch, Column
+from ignitetf.wire.schema import Column
 
-__all__ = ["Changes", "explained", "fingerprint", "fingerprints", "key_mark"]
+__all__ = ["Changes", "KeyMark", "explained"]
 
 log = logging.getLogger(__name__)
 _SHOWN = 20
@@ -96,9 +97,8 @@ class Changes:
         elif rows != expected:
             self._tell(None, f"block {key} has {rows} rows, the load stored {expected}")
 
-    def check_keys(self, partition: int, marks: Sequence[int]) -> None:
-        """Compare the keys of a partition with those of an earlier epoch."""
-        mark = marks[0] if len(marks) == 1 else zlib.crc32(np.array(marks, "<u4").tobytes())
+    def check_keys(self, partition: int, mark: int) -> None:
+        """Compare the `KeyMark` of a partition with that of an earlier epoch."""
         before, self._marks[partition] = int(self._marks[partition]), mark
         if before not in (mark, _UNKNOWN):
             self._tell(partition, "other keys than in an earlier epoch")
@@ -113,12 +113,20 @@ class Changes:
         )
         for number in np.flatnonzero(others):
             self.check_count(int(partitions[number]), int(rows[number]))
-            self.check_keys(int(partitions[number]), [int(marks[number])])
+            self.check_keys(int(partitions[number]), int(marks[number]))
         self._seen[partitions], self._marks[partitions] = rows, marks
 
-    def check_again(self, partition: int, seen: Sequence[int], number: int, mark: int) -> None:
-        """Compare a page that was fetched again; a difference is an error under any policy."""
-        if number < len(seen) and seen[number] == mark:
+    def check_again(
+        self, partition: int, delivered: tuple[int, int], again: tuple[int, int]
+    ) -> None:
+        """Compare rows that were fetched again; a difference is an error under any policy.
+
+        Args:
+            partition: The partition.
+            delivered: How many of its rows were delivered before, and the mark of their keys.
+            again: The same of the rows that were fetched again.
+        """
+        if delivered == again:
             return
         raise DataChanged(
             f"{self.name}, partition {partition}: keys were added or removed while it was read",
@@ -219,30 +227,32 @@ def _partitions_now(client: Client, name: str, cache: str) -> int | None:
         return None
 
 
-def fingerprint(batches: Sequence[Batch]) -> int:
-    """Return a checksum of the batches' keys, in order."""
-    return key_mark([batch.key for batch in batches if batch.key is not None])
+class KeyMark:
+    """The checksum of the keys of a partition, in order; the same however they are cut into columns.
 
+    Attributes:
+        rows: Keys so far.
+    """
 
-def fingerprints(batch: Batch, counts: Sequence[int]) -> list[int]:
-    """Return the checksum of the keys of each of several adjacent ranges of rows of a batch."""
-    if (key := batch.key) is None:
-        return [0] * len(counts)
-    ends = np.cumsum(counts).tolist()
-    return [key_mark([key[end - n : end]]) for end, n in zip(ends, counts, strict=True)]
+    def __init__(self) -> None:
+        self.rows = 0
+        self._sums: list[int] = []  # of each array that keys are made of
 
-
-def key_mark(keys: Sequence[Column]) -> int:
-    """Return a checksum of keys, which is the same however they are cut into columns."""
-    if len(keys) == 1 and (key := keys[0]).starts is None and isinstance(key.values, np.ndarray):
-        return zlib.crc32(np.ascontiguousarray(key.values).data)
-    sums: list[int] = []
-    for key in keys:
+    def add(self, key: Column) -> None:
+        """Add the keys that follow."""
+        if not len(key):
+            return
+        self.rows += len(key)
         for number, part in enumerate(_parts(key)):
-            if number == len(sums):
-                sums.append(0)
-            sums[number] = zlib.crc32(np.ascontiguousarray(part).data, sums[number])
-    return sums[0] if len(sums) == 1 else zlib.crc32(np.array(sums, "<u4").data)
+            if number == len(self._sums):
+                self._sums.append(0)
+            self._sums[number] = zlib.crc32(np.ascontiguousarray(part).data, self._sums[number])
+
+    @property
+    def value(self) -> int:
+        """The checksum: of dense keys the CRC-32 of their bytes, as `UnitReader` takes it."""
+        sums = self._sums
+        return sums[0] if len(sums) == 1 else zlib.crc32(np.array(sums, "<u4").data)
 
 
 def _parts(key: Column) -> Iterator[NDArray[Any]]:

@@ -12,7 +12,7 @@ columns that are views of the page save the copy.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ignitetf.errors import IgniteTFError
 from ignitetf.net.places import Source
-from ignitetf.read.changes import key_mark
+from ignitetf.read.changes import KeyMark
 from ignitetf.read.cursor import Receive, Taker
 from ignitetf.read.error_context import RowPlaces
 from ignitetf.read.page_decoder import Decoded, PageDecoder
@@ -31,7 +31,7 @@ from ignitetf.wire.builder import BatchBuilder, Position
 from ignitetf.wire.frames import Page
 from ignitetf.wire.objects import Bytes
 from ignitetf.wire.page_reader import Arrival, PageReader
-from ignitetf.wire.schema import Batch
+from ignitetf.wire.schema import Batch, Column
 from ignitetf.wire.units import UnitAnswers, UnitReader
 
 __all__ = ["Collector", "PagePlace", "PageRecord", "Portion", "UnitsRecord"]
@@ -54,14 +54,15 @@ class PagePlace(NamedTuple):
     Attributes:
         unit: Index of its partition into the requested ones.
         partition: The partition.
-        replay: Number of the page among those of the unit that were delivered before, -1 for a new
-            one.
+        number: Number of the page since the unit was begun, or begun anew.
+        is_again: Whether its entries were delivered before.
         source: Where it came from.
     """
 
     unit: int
     partition: int
-    replay: int = -1
+    number: int = 0
+    is_again: bool = False
     source: Source | None = None
 
 
@@ -71,7 +72,7 @@ class PageRecord(NamedTuple):
     Attributes:
         place: Where it belongs.
         rows: Its records.
-        mark: Checksum of their keys.
+        mark: The `KeyMark` of the unit's keys up to its end.
         nbytes: Bytes of its entries.
         last: Whether the unit ends with it.
     """
@@ -198,6 +199,7 @@ class Collector:
         self._parts: list[Batch] = []
         self._small: list[tuple[PagePlace, Page, bool]] = []
         self._waiting = RowPlaces()  # of the rows in the builder
+        self._mark = KeyMark()  # of the unit that pages were recorded of last
         self.nbytes = 0
         self.ended = False
 
@@ -206,7 +208,7 @@ class Collector:
     def taker(self, place: PagePlace) -> Taker | None:
         """Return what takes the page at this place as it arrives; None if it is to be added."""
         reader = self._reader
-        if reader is None or place.replay >= 0 or self._decoder.filters:
+        if reader is None or place.is_again or self._decoder.filters:
             return None
 
         def taker(count: int) -> Receive:
@@ -246,9 +248,9 @@ class Collector:
             self._small.append((place, page, last))
             return
         self._join()
-        if place.replay >= 0:
+        if place.is_again:
             found = self._decoder.one(place.partition, page)
-            self._record(place, found, nbytes, last)
+            self._record_decoded(place, found, nbytes, last)
             return
         if arrived is None and self._builder is not None and not self._is_viewed(page):
             arrived = self._add(self._decoder.chosen(place.partition, page))
@@ -256,7 +258,7 @@ class Collector:
             found = self._decoder.one(place.partition, page)
             if self._builder is not None:
                 self._parts += self._built(1)
-            self._record(place, found, nbytes, last)
+            self._record_decoded(place, found, nbytes, last)
             self._parts += found.parts
         else:
             self._add_arrived(place, arrived, nbytes, last)
@@ -317,7 +319,7 @@ class Collector:
 
     def _joins(self, place: PagePlace, page: Page) -> bool:
         small = page.data.nbytes <= self._most_joined
-        return small and self._builder is None and place.replay < 0
+        return small and self._builder is None and not place.is_again
 
     def _join(self) -> None:
         """Decode the small pages that have been collected."""
@@ -325,14 +327,22 @@ class Collector:
             return
         small, self._small = self._small, []
         found = self._decoder.joined([p.partition for p, _, _ in small], [p for _, p, _ in small])
-        marks = zip(small, found.counts, found.marks, strict=True)
-        for (place, page, last), rows, mark in marks:
-            self._pages.append(PageRecord(place, rows, mark, page.data.nbytes, last))
+        pages = zip(small, found.counts, found.keys, strict=True)
+        for (place, page, last), rows, keys in pages:
+            self._record(place, rows, keys, page.data.nbytes, last)
         self._parts += found.parts
 
-    def _record(self, place: PagePlace, found: Decoded, nbytes: int, last: bool) -> None:
-        rows, mark = sum(found.counts), found.marks[0]
-        self._pages.append(PageRecord(place, rows, mark, nbytes, last))
+    def _record(
+        self, place: PagePlace, rows: int, keys: Iterable[Column], nbytes: int, last: bool
+    ) -> None:
+        if place.number == 0:
+            self._mark = KeyMark()
+        for key in keys:
+            self._mark.add(key)
+        self._pages.append(PageRecord(place, rows, self._mark.value, nbytes, last))
+
+    def _record_decoded(self, place: PagePlace, found: Decoded, nbytes: int, last: bool) -> None:
+        self._record(place, sum(found.counts), found.keys[0], nbytes, last)
 
     def _add_arrived(self, place: PagePlace, page: _Arrived, nbytes: int, last: bool) -> None:
         assert self._builder is not None
@@ -342,7 +352,7 @@ class Collector:
             rest = Page(page.count - page.rows, False, page.rest)
             parts = self._decoder.one(place.partition, rest, first=page.rows).parts
             keys += [part.key for part in parts if part.key is not None]
-        self._pages.append(PageRecord(place, page.count, key_mark(keys), nbytes, last))
+        self._record(place, page.count, keys, nbytes, last)
         self._waiting.add(place.partition, 0, page.rows)
         if parts:
             self._parts += self._built(1)

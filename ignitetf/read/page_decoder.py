@@ -1,4 +1,4 @@
-"""`PageDecoder`: turns pages into batches, and marks their keys to see whether they change.
+"""`PageDecoder`: turns pages into batches.
 
 scan -> **page decoder** -> collector, lookup
 
@@ -20,14 +20,13 @@ from ignitetf.errors import IgniteTFError, SchemaError, WireError
 from ignitetf.net.binary_types import with_types
 from ignitetf.net.client import Client
 from ignitetf.net.retry import READ, Backoff
-from ignitetf.read.changes import fingerprint, fingerprints
 from ignitetf.read.error_context import Place
 from ignitetf.wire.blocks import BlockDecoder
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.decoder import Decoder
 from ignitetf.wire.frames import Page, join_pages
 from ignitetf.wire.keysets import KeySet
-from ignitetf.wire.schema import Batch, Schema
+from ignitetf.wire.schema import Batch, Column, Schema
 from ignitetf.wire.types import TypeRegistry
 
 __all__ = ["Decoded", "PageDecoder"]
@@ -45,12 +44,12 @@ class Decoded:
     Attributes:
         parts: The records: a batch for each block, or one for all rows.
         counts: Records of each page.
-        marks: Checksum of the keys of each page.
+        keys: The keys of each page, as the columns that they are in.
     """
 
     parts: list[Batch]
     counts: list[int]
-    marks: list[int]
+    keys: list[list[Column]]
 
 
 class PageDecoder:
@@ -121,7 +120,7 @@ class PageDecoder:
         """
         with Place(self._name, partition, first=first):
             parts = self._parts(self.chosen(partition, page))
-        return Decoded(parts, [sum(map(len, parts))], [fingerprint(parts)])
+        return Decoded(parts, [sum(map(len, parts))], [_keys_of(parts)])
 
     def joined(self, partitions: Sequence[int], pages: Sequence[Page]) -> Decoded:
         """Decode the pages of several partitions at once; raises as `one`."""
@@ -139,12 +138,17 @@ class PageDecoder:
             pages = [self._keys.entries(page) for page in pages]
         counts = [page.count for page in pages]
         parts = self._parts(join_pages(pages, self.pool.take))
-        if not self._blocks:
-            return Decoded(parts, counts, fingerprints(parts[0], counts))
         ends = np.cumsum(counts).tolist()
+        if not self._blocks:
+            key = parts[0].key
+            keys = [
+                [] if key is None else [key[end - count : end]]
+                for end, count in zip(ends, counts, strict=True)
+            ]
+            return Decoded(parts, counts, keys)
         blocks = [parts[end - count : end] for end, count in zip(ends, counts, strict=True)]
         rows = [sum(map(len, own)) for own in blocks]
-        return Decoded(parts, rows, [fingerprint(own) for own in blocks])
+        return Decoded(parts, rows, [_keys_of(own) for own in blocks])
 
     def with_types(self, work: Callable[..., T], *args: Any) -> T:
         """Run `work(*args)` with the types that it needs; as `net.binary_types.with_types`.
@@ -167,3 +171,7 @@ class PageDecoder:
 
     def _parts(self, page: Page) -> list[Batch]:
         return self.with_types(self._decode, page)
+
+
+def _keys_of(parts: Sequence[Batch]) -> list[Column]:
+    return [part.key for part in parts if part.key is not None]

@@ -275,14 +275,14 @@ class ScanThread(threading.Thread):
             requests.begin()
             collector = self._collector
             while True:
-                replay = number if number < delivered else -1
-                place = PagePlace(unit, partition, replay, source)
+                is_again = number < delivered
+                place = PagePlace(unit, partition, number, is_again, source)
                 taker = None if collector is None else collector.taker(place)
                 page, nbytes = requests.page(taker)
                 self._collect(place, page, nbytes, is_whole=number == 0 and not page.more)
                 number += 1
                 self._hand_over_if_due()
-                if replay < 0:  # replays are no progress: they come with each new try
+                if not is_again:  # replays are no progress: they come with each new try
                     self._progress()
                 if not page.more or self._stop_asked.is_set():
                     break
@@ -297,14 +297,15 @@ class ScanThread(threading.Thread):
         """Collect the rows of a page, or hand the page over as received."""
         collector = self._collector
         if collector is None:
-            self._put(UnitPage(place.unit, page, place.replay))
+            replay = place.number if place.is_again else -1
+            self._put(UnitPage(place.unit, page, replay))
             if not page.more:
                 self._put(UnitPage(place.unit, None))
             return
         is_taken = nbytes > 0 and not page.data.nbytes  # by the collector, as it arrived
         is_small = nbytes <= _MOST_WHOLE_BYTES and not is_taken
         is_next = not self._is_only and collector.is_empty  # nothing here goes before it
-        if is_next and is_whole and is_small and place.replay < 0:
+        if is_next and is_whole and is_small and not place.is_again:
             self._whole.append(WholeUnit(place, page))
             self._whole_bytes += nbytes
         else:

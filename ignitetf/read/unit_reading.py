@@ -68,9 +68,8 @@ class UnitReading:
         self._rows = 0  # of all units that have ended
         self._first = 0  # rows handed over since the last end
         self._waiting = RowPlaces()  # rows that are yet to be handed over
-        # Of the present unit: rows so far, the mark of each page, and pages that came again.
-        self._unit_rows = self._again = 0
-        self._marks: list[int] = []
+        # Of the present unit: rows delivered so far, and their mark; rows that came again.
+        self._unit_rows = self._unit_mark = self._again = 0
 
     def batches(self) -> Generator[UnitBatch, None, None]:
         """Yield the batches, and the marks of the ends."""
@@ -154,24 +153,24 @@ class UnitReading:
     def _count(self, page: PageRecord) -> None:
         """Compare a page, and at its end a unit, with what was there before."""
         changes, place = self._reader.changes, page.place
-        if place.replay >= 0:
-            changes.check_again(place.partition, self._marks, place.replay, page.mark)
-            self._again = place.replay + 1
-        else:
+        if place.number == 0:
             self._again = 0
-            self._marks.append(page.mark)
+        if place.is_again:
+            self._again += page.rows
+            if self._again >= self._unit_rows or page.last:
+                delivered = self._unit_rows, self._unit_mark
+                changes.check_again(place.partition, delivered, (self._again, page.mark))
+        else:
             self._waiting.add(place.partition, self._unit_rows, page.rows)
-            self._unit_rows += page.rows
+            self._unit_rows, self._unit_mark = self._unit_rows + page.rows, page.mark
             add_read(place.source, page.rows, page.nbytes)
         if not page.last:
             return
-        if 0 < self._again < len(self._marks):
-            changes.check_again(place.partition, self._marks, len(self._marks), 0)
         self._rows += self._unit_rows
         if self._reader.selection is None:
             changes.check_count(place.partition, self._unit_rows)
-            changes.check_keys(place.partition, self._marks)
-        self._unit_rows, self._again, self._marks = 0, 0, []
+            changes.check_keys(place.partition, page.mark)
+        self._unit_rows = self._unit_mark = self._again = 0
 
     def _own(self, part: Batch) -> Batch | None:
         """Return the rows of the split, without nulls as the policy says; None if there are none.
