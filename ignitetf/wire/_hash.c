@@ -67,6 +67,16 @@ look_at_processor(void)
   EXPORT void name parameters { name##_any arguments; }
 #endif
 
+/* Whether all runs are inside of `size` bytes. */
+EXPORT int
+inside(int64_t size, const int64_t *starts, const int64_t *lengths, int64_t count)
+{
+  for (int64_t i = 0; i < count; i++)
+    if (starts[i] < 0 || lengths[i] < 0 || lengths[i] > size - starts[i])
+      return 0;
+  return 1;
+}
+
 INLINE uint32_t
 sum(const int8_t *bytes, const uint32_t *weights, int64_t count)
 {

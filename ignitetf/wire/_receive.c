@@ -303,7 +303,7 @@ static int place_unit(Turns *turns, const Unit *unit) {
   const int64_t *before = turns->before + unit->turn;
   int64_t first = builder->rows, room = builder->room, entries = before[1] - before[0];
   int64_t row = first + before[0] - turns->before[turns->next];
-  if (entries != entries_of(unit) || row + entries > room) return 0;
+  if (entries != entries_of(unit) || row < first || row > room || entries > room - row) return 0;
   builder->rows = row;
   int found = add_rows(turns, unit);
   builder->rows = first;

@@ -59,7 +59,7 @@ static int64_t skip_elements(const Page *page, int64_t at, const Extent *extent,
   if (count == CUT || count > page->size - count_place) return CUT;
   for (count *= extent->objects; count > 0; count--)
     if ((first = skip(page, first, depth + 1)) == CUT) return CUT;
-  return first;
+  return inside(page, first);
 }
 
 /* The end of a proxy: ids of its interfaces, then the object behind it. */
@@ -225,13 +225,16 @@ static const Form *form_of(const Builder *builder, const uint8_t *object) {
   return NULL;
 }
 
+/* Bytes of an offset in the footer. */
+static int32_t offset_bytes(const Form *form) { return form->flags & 8 ? 1 : form->flags & 16 ? 2 : 4; }
+
 /* The fields of a whole object: they, and the footer that says where they are, must fill it. */
 static int take_fields(const Builder *builder, const uint8_t *object, int64_t size) {
   const Form *form = form_of(builder, object);
   if (!form || int_at(object + 12) != size || form->fields > MAX_FIELDS) return OTHER;
-  int32_t width = form->flags & 8 ? 1 : form->flags & 16 ? 2 : 4;
+  int32_t width = offset_bytes(form);
   int64_t footer = (uint32_t)int_at(object + 20);
-  if (footer + (int64_t)width * form->fields != size) return OTHER;
+  if (footer < HEADER_BYTES || footer + (int64_t)width * form->fields != size) return OTHER;
   const uint8_t *at = object + HEADER_BYTES, *end = object + footer;
   for (int32_t i = 0; i < form->fields; i++) {
     if (offset_at(end, i, width) != at - object) return OTHER;
@@ -279,7 +282,8 @@ EXPORT void take_back(const Builder *builder) {
 static void aim(Builder *builder, const uint8_t *at, const uint8_t *end) {
   const Field *key = builder->key;
   int32_t unused = 64 - 8 * (key->head - 1);
-  if (!builder->keys || end - at < key->head || *at != key->code || unused < 0) return;
+  if (unused < 0 || unused > 56) return;
+  if (!builder->keys || end - at < key->head || *at != key->code) return;
   uint64_t bits = 0;
   memcpy(&bits, at + 1, key->head - 1);
   int64_t value = (int64_t)(bits << unused) >> unused;
@@ -370,7 +374,9 @@ EXPORT int find_gap(Builder *builder, const uint8_t *data, int64_t size, int64_t
     if (found == DONE) {
       gap->at = at + field->head - data;
       gap->row_bytes = object - data + object_bytes + 4;
-      return gap->at + gap->nbytes + 4 <= gap->row_bytes ? DONE : OTHER;
+      /* `close_gap` writes to the footer, which has to be behind the value. */
+      int64_t behind = offset_bytes(form) * (int64_t)form->fields + 4;
+      return gap->at + gap->nbytes + behind <= gap->row_bytes ? DONE : OTHER;
     }
     Page rest = {object, end - object, builder->extents};
     int64_t next = skip(&rest, at - object, 0);
@@ -386,7 +392,8 @@ static void add_to_int(uint8_t *at, int64_t change) {
 }
 
 /* Makes a row that has no bytes of its gap one whose value is empty, or undoes that: all lengths and
- * offsets that count these bytes become smaller, or larger. */
+ * offsets that count these bytes become smaller, or larger. Those before the value are in what
+ * `find_gap` has looked at; those of the footer are behind it, as `find_gap` has made sure. */
 static void close_gap(const Builder *builder, uint8_t *row, int64_t size, const Gap *gap, int undo) {
   int64_t change = undo ? gap->nbytes : -gap->nbytes;
   const Field *field = gap->field;
@@ -399,8 +406,7 @@ static void close_gap(const Builder *builder, uint8_t *row, int64_t size, const 
   add_to_int(object + 12, change);
   add_to_int(object + 20, change);
   const Form *form = form_of(builder, object);
-  int32_t width = form->flags & 8 ? 1 : form->flags & 16 ? 2 : 4;
-  if (width != 4) return; /* nothing stands behind so large a value */
+  if (offset_bytes(form) != 4) return; /* nothing stands behind so large a value */
   uint8_t *footer = row + size - 4 - 4 * (int64_t)form->fields;
   for (const Field *other = field + 1; other < form->field + form->fields; other++)
     add_to_int(footer + 4 * (other - form->field), change);

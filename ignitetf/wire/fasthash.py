@@ -20,6 +20,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ignitetf.errors import WireError
 from ignitetf.native import native_library
 from ignitetf.wire import hashing
 
@@ -38,8 +39,9 @@ _Bytes = NDArray[np.uint8]
 _Positions = NDArray[np.int64]
 # Known row hashes by address, number and width of the rows.
 RowHashes = dict[tuple[int, int, int], NDArray[np.uint64]]
-# Function of address, starts and lengths of runs that returns one number per run.
-_Hash = Callable[[int, _Positions, _Positions], NDArray[Any]]
+# Function of the address, starts and lengths of runs, and of the number of bytes there (-1: the runs
+# are known to be inside); returns one number per run.
+_Hash = Callable[[int, _Positions, _Positions, int], NDArray[Any]]
 
 _SOURCE: Final = Path(__file__).with_name("_hash.c")
 # `WIDTH` and `WORDS` of the C file.
@@ -61,14 +63,18 @@ def hash_rows(rows: _Bytes) -> NDArray[np.uint32]:
     """
     if (native := _native(rows.size)) is None:
         return hashing.hash_rows(rows)
-    return native.java_hash(rows.ctypes.data, *_runs_of(rows))
+    return native.java_hash(rows.ctypes.data, *_runs_of(rows), -1)
 
 
 def hash_runs(flat: _Bytes, starts: _Positions, lengths: _Positions) -> NDArray[np.uint32]:
-    """Like `hash_rows`, for runs `flat[starts[i] : starts[i] + lengths[i]]` in rising order."""
+    """Like `hash_rows`, for runs `flat[starts[i] : starts[i] + lengths[i]]` in rising order.
+
+    Raises:
+        WireError: A run is not inside `flat`.
+    """
     if (native := _native(int(lengths.sum()))) is None:
         return hashing.hash_runs(flat, starts, lengths)
-    return native.java_hash(flat.ctypes.data, starts, lengths)
+    return native.java_hash(flat.ctypes.data, starts, lengths, flat.nbytes)
 
 
 def hash_joined(
@@ -94,14 +100,14 @@ def row_hash_rows(rows: _Bytes) -> NDArray[np.uint64]:
     """Compute `hashing.row_hash_rows`; rows as for `hash_rows`."""
     if (native := _native(rows.size)) is None:
         return hashing.row_hash_rows(rows)
-    return native.row_hash(rows.ctypes.data, *_runs_of(rows))
+    return native.row_hash(rows.ctypes.data, *_runs_of(rows), -1)
 
 
 def row_hash_runs(flat: _Bytes, starts: _Positions, lengths: _Positions) -> NDArray[np.uint64]:
     """Like `row_hash_rows`, for runs as in `hash_runs`."""
     if (native := _native(int(lengths.sum()))) is None:
         return hashing.row_hash_runs(flat, starts, lengths)
-    return native.row_hash(flat.ctypes.data, starts, lengths)
+    return native.row_hash(flat.ctypes.data, starts, lengths, flat.nbytes)
 
 
 def both_hashes(rows: _Bytes) -> tuple[NDArray[np.uint32], NDArray[np.uint64]]:
@@ -140,10 +146,10 @@ class _Native:
     def __init__(self, library: ctypes.CDLL) -> None:
         falling = hashing.falling_powers(_WIDTH).view(np.uint32)
         java_factor = ctypes.c_uint32(pow(hashing.JAVA, _WIDTH, 1 << 32))
-        self.java_hash: _Hash = _bound(library.java_hash, falling, java_factor)
+        self.java_hash: _Hash = _bound(library, "java_hash", falling, java_factor)
         rising = hashing.row_powers(_WORDS + 1)
         row_factor = ctypes.c_uint64(int(rising[_WORDS]))
-        self.row_hash: _Hash = _bound(library.row_hash, rising, row_factor)
+        self.row_hash: _Hash = _bound(library, "row_hash", rising, row_factor)
         self._tables = falling, rising
         self._weights = falling.ctypes.data, java_factor, rising.ctypes.data, row_factor
         self._mix, self._both = library.mix, library.both_hashes
@@ -170,21 +176,23 @@ class _Native:
         return out
 
 
-def _bound(function: Any, weights: NDArray[Any], factor: Any) -> _Hash:
+def _bound(library: Any, name: str, weights: NDArray[Any], factor: Any) -> _Hash:
     """Bind the weights to a C function over runs."""
     pointer, number = ctypes.c_void_p, ctypes.c_int64
+    function, inside = library[name], library.inside
+    inside.argtypes = [number, pointer, pointer, number]
     function.restype = None
     function.argtypes = [pointer, pointer, pointer, number, pointer, type(factor), pointer]
     # Looked up once, because asking an array for its address takes longer than hashing a short run.
     table = weights.ctypes.data
 
-    def hashes(address: int, starts: _Positions, lengths: _Positions) -> NDArray[Any]:
+    def hashes(address: int, starts: _Positions, lengths: _Positions, nbytes: int) -> NDArray[Any]:
         begin, size = (np.ascontiguousarray(a, np.int64) for a in (starts, lengths))
+        runs = begin.ctypes.data, size.ctypes.data, len(begin)
+        if nbytes >= 0 and not inside(nbytes, *runs):
+            raise WireError(f"a run to hash reaches beyond the {nbytes} bytes that it is part of")
         out = np.empty(len(begin), weights.dtype)
-        function(
-            address, begin.ctypes.data, size.ctypes.data, len(begin),
-            table, factor, out.ctypes.data,
-        )  # fmt: skip
+        function(address, *runs, table, factor, out.ctypes.data)
         return out
 
     return hashes

@@ -46,7 +46,7 @@ def registry_of(schema):
 def answer_of(schema, batch):
     """The page as a node would answer it: count, entries with wrapped values, more."""
     encoded = encode_entries(schema, batch)
-    data, out, start = bytes(encoded.data), [], 0
+    data, out, start = b"".join(encoded.entries(0, len(encoded))), [], 0
     for end in encoded.ends.tolist():
         key, value = data[start : start + 9], data[start + 9 : end]
         if schema.type_name is not None:

@@ -512,7 +512,7 @@ def test_every_kind_of_processor_hashes_alike(longest):
             assert codes.tolist() == hashing.hash_rows(rows).tolist()
             assert hashes.tolist() == hashing.row_hash_rows(rows).tolist()
             codes, hashes = (
-                f(flat.ctypes.data, *runs) for f in (native.java_hash, native.row_hash)
+                f(flat.ctypes.data, *runs, flat.nbytes) for f in (native.java_hash, native.row_hash)
             )
             assert codes.tolist() == hashing.hash_runs(flat, *runs).tolist()
             assert hashes.tolist() == hashing.row_hash_runs(flat, *runs).tolist()

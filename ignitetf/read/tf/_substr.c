@@ -159,11 +159,12 @@ static bool within(const Bytes *from, int64_t start, int64_t length) {
 }
 
 static void substr(TF_Tensor **in, Context *context, TF_Status *status) {
-  int64_t count = tf.count(in[2]), mode = *(int64_t *)tf.data(in[4]);
-  if (tf.count(in[3]) != count) {
+  int64_t count = tf.count(in[2]);
+  if (tf.count(in[3]) != count || tf.count(in[4]) != 1) {
     tf.set_status(status, INVALID_ARGUMENT, "starts and lengths differ in number");
     return;
   }
+  int64_t mode = *(int64_t *)tf.data(in[4]);
   Bytes from[2];
   for (int i = 0; i < 2; i++) from[i] = (Bytes){in + i, tf.data(in[i]), tf.count(in[i]), NULL};
   const int64_t *start = tf.data(in[2]), *length = tf.data(in[3]);

@@ -1,0 +1,68 @@
+"""The parts in C under ASan and UBSan: damaged pages neither read nor write outside their memory.
+
+IGNITETF_FUZZ_INPUTS=10000000 is the nightly run. native/README.md says how another decoder is driven.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fuzzing import SEED, count
+from helpers.needs import without_native
+from test_fuzz_wire import answer_of, captured, generated, registry_of
+
+sys.path.insert(0, str(Path(__file__).with_name("native")))
+from cases import write_cases
+
+from ignitetf.native import NotBuilt, compiler
+
+HERE = Path(__file__).with_name("native")
+PACKAGE = Path(__file__).resolve().parents[2] / "ignitetf"
+FLAGS = ("-std=c11", "-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+CHECKED = {"ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0:handle_abort=1"}
+
+
+def built(folder, name, *sources):
+    """Compile a program with the sanitizers, or skip where the compiler has none."""
+    try:
+        command = [*compiler(), *FLAGS, "-I", str(PACKAGE / "wire"), "-I", str(PACKAGE / "read/tf")]
+    except NotBuilt as error:
+        without_native(str(error))
+    empty = folder / "empty.c"
+    empty.write_text("int main(void) { return 0; }\n")
+    probe = subprocess.run(
+        [*command, "-o", str(folder / "empty"), str(empty)], capture_output=True, check=False
+    )
+    if probe.returncode or subprocess.run([str(folder / "empty")], check=False).returncode:
+        pytest.skip("this compiler has no sanitizers")
+    target = folder / name
+    subprocess.run([*command, "-o", str(target), *map(str, sources)], check=True, timeout=300)
+    return target
+
+
+def run(program, *words):
+    done = subprocess.run(
+        [str(program), *map(str, words)],
+        env={**os.environ, **CHECKED}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-6000:]}"
+    print(f"\n{program.name}: {done.stdout.strip()}")
+
+
+def test_the_decoder_of_damaged_pages_stays_inside_its_memory(tmp_path):
+    sources = (HERE / "driver.c", HERE / "parts.c", PACKAGE / "wire/_rows.c")
+    program = built(tmp_path, "pages", *sources)
+
+    def of_batch(schema, batch):
+        return registry_of(schema), answer_of(schema, batch)
+
+    cases = write_cases(tmp_path, captured(), generated, of_batch)
+    assert len(cases) > 20
+    run(program, SEED, 0, count(150_000), *cases)
+
+
+def test_runs_of_any_bounds_stay_inside_their_page(tmp_path):
+    sources = (HERE / "runs.c", PACKAGE / "wire/_bytes.c", PACKAGE / "wire/_hash.c")
+    run(built(tmp_path, "runs", *sources), SEED, count(30_000))
