@@ -17,6 +17,7 @@ from ignitetf.errors import IgniteTFError
 from ignitetf.explore.versions import installed
 from ignitetf.native import PARTS, NotBuilt, compiler
 from ignitetf.net.client import Client
+from ignitetf.net.sql_result import only_value
 from ignitetf.node.java import find_java
 from ignitetf.read.keras_fault import TESTED
 
@@ -128,7 +129,7 @@ def _node(connect: Callable[[], Client]) -> dict[str, Any]:
     try:
         with connect() as client:
             count = len(client.nodes())
-            (found,) = client.sql("SELECT VERSION FROM SYS.NODES LIMIT 1").fetchall()
+            found = only_value(client.sql("SELECT VERSION FROM SYS.NODES LIMIT 1"))
     except IgniteTFError as error:
         return _row("Ignite", None, str(error), error.hint or "ignitetf node start")
-    return _row("Ignite", str(found[0]), f"{count} node{'s' if count > 1 else ''} reachable")
+    return _row("Ignite", str(found), f"{count} node{'s' if count > 1 else ''} reachable")

@@ -20,6 +20,7 @@ from ignitetf.home import ignitetf_home
 from ignitetf.local.process import total_memory_bytes
 from ignitetf.local.state import read_state
 from ignitetf.net.client import Client
+from ignitetf.net.sql_result import only_value
 from ignitetf.node.config import DEFAULT_PARTITION_COUNTS
 from ignitetf.node.jars import IGNITE_VERSION, read_lock
 from ignitetf.node.memory import format_bytes
@@ -195,7 +196,7 @@ def _validity(path: Path) -> tuple[datetime.datetime | None, datetime.datetime |
 def _clock(client: Client) -> dict[str, Any]:
     """Compare the clocks; a difference of whole time zones cannot be told from one."""
     here = datetime.datetime.now(datetime.timezone.utc)
-    ((there,),) = client.sql(_CLOCK).fetchall()
+    there = only_value(client.sql(_CLOCK))
     ours = here.hour * 3600 + here.minute * 60 + here.second + here.microsecond / 1e6
     skew = (float(there) - ours + _ZONE_S / 2) % _ZONE_S - _ZONE_S / 2
     if abs(skew) <= _SKEW_S:
@@ -206,7 +207,7 @@ def _clock(client: Client) -> dict[str, Any]:
 
 def _copies(client: Client) -> Iterator[dict[str, Any]]:
     """Yield whether the loss of a node costs rows."""
-    ((lost,),) = client.sql(_LOST).fetchall()
+    lost = only_value(client.sql(_LOST))
     if lost:
         note = f"{lost} partitions have lost all their copies"
         yield _row("copies", "error", note, "start the lost nodes again, or load the data again")

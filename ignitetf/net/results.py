@@ -28,6 +28,7 @@ from ignitetf.errors import (
     RequestTimeout,
     ServerError,
     SqlError,
+    WireError,
 )
 from ignitetf.net.channel import Channel
 from ignitetf.net.distance import bytes_ahead
@@ -147,7 +148,9 @@ class Result:
             self._took(page)
         if self.columns == _UPDATED and not is_query(self.statement):
             counts = [count for values in self.pages() for count in values[0].to_python()]
-            self.update_count, self.columns = int(sum(counts)), []
+            if not counts or any(type(count) is not int for count in counts):
+                raise WireError(f"damaged answer: {counts} instead of the number of changed rows")
+            self.update_count, self.columns = sum(counts), []
 
     def _begun(self, number: int, wait_s: float) -> Page:
         """Return the first page of the statement that was sent as this request."""

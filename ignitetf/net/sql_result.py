@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ignitetf.errors import ConfigError, SchemaError, SqlError
+from ignitetf.errors import ConfigError, SchemaError, SqlError, WireError
 from ignitetf.net.pool import Pool
 from ignitetf.net.results import Result
 from ignitetf.net.retry import QUERY, retry
@@ -18,7 +18,7 @@ from ignitetf.sql.tokens import count_parameters, is_query
 from ignitetf.wire.parameters import parameter_list
 from ignitetf.wire.sql_arrays import ArrowForm
 
-__all__ = ["SqlResult", "execute"]
+__all__ = ["SqlResult", "execute", "only_value"]
 
 _MIDNIGHT = datetime.time()
 
@@ -93,6 +93,20 @@ class SqlResult(Result):
         """Return all remaining rows."""
         with self:
             return list(self)
+
+
+def only_value(result: SqlResult) -> Any:
+    """Return the value of a statement that answers with one row of one column, such as a count.
+
+    Raises:
+        WireError: The answer has other rows or columns.
+    """
+    rows = result.fetchall()
+    if len(rows) != 1 or len(rows[0]) != 1:
+        raise WireError(
+            f"damaged answer: {len(rows)} rows of {len(result.columns)} columns instead of one value"
+        )
+    return rows[0][0]
 
 
 def _moments(values: list[Any]) -> list[Any]:

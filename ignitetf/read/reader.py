@@ -28,6 +28,7 @@ from ignitetf.net.at_hand import keep_nodes
 from ignitetf.net.binary_types import with_types
 from ignitetf.net.client import Client
 from ignitetf.net.round_trips import FAR_S
+from ignitetf.net.sql_result import only_value
 from ignitetf.partitions import LARGE_ROW_BYTES
 from ignitetf.read.changes import Changes, explained
 from ignitetf.read.collector import Collector
@@ -217,8 +218,8 @@ class CacheReader:
             table = find_selection(self.client, self.cache, replace(self.options, where=None))
         except ConfigError:
             return None
-        rows = self.client.sql(f"SELECT COUNT(*) FROM {table.table.sql}").fetchall()  # nosec B608
-        return table if rows[0][0] == self.entry_count() else None
+        rows = self.client.sql(f"SELECT COUNT(*) FROM {table.table.sql}")  # nosec B608
+        return table if only_value(rows) == self.entry_count() else None
 
     # Sizes
 

@@ -22,7 +22,9 @@ from ignitetf.errors import WireError
 from ignitetf.wire.codes import TypeCode
 
 __all__ = [
+    "count_at",
     "damaged",
+    "ends",
     "int_at",
     "pairs_at",
     "read_bool",
@@ -32,6 +34,7 @@ __all__ = [
     "read_sized",
     "sized_at",
     "string_at",
+    "text_of",
     "uuid_at",
 ]
 
@@ -109,14 +112,35 @@ def int_at(body: Any, at: int) -> int:
     return int(struct.unpack_from("<i", body, at)[0])
 
 
-def string_at(body: Any, at: int, *, errors: str = "strict") -> tuple[str | None, int]:
+def count_at(body: Any, at: int, least: int = 1) -> int:
+    """Read the number (int32) of the items that follow, of at least `least` bytes each."""
+    count = int_at(body, at)
+    if not 0 <= count * least <= len(body) - at - 4:
+        raise IndexError(f"{count} items end beyond the answer")
+    return count
+
+
+def ends(body: Any, at: int) -> None:
+    """Raise unless the answer ends here."""
+    if at != len(body):
+        raise IndexError(f"the answer has {len(body)} bytes, {at} were expected")
+
+
+def string_at(body: Any, at: int) -> tuple[str | None, int]:
     """Read a string (None for a null) and return it with the position after it."""
-    if body[at] != TypeCode.STRING:
-        return None, at + 1
-    begin, length = at + 5, int_at(body, at + 1)
-    if length < 0 or begin + length > len(body):
-        raise IndexError("a string ends beyond the answer")
-    return bytes(body[begin : begin + length]).decode("utf-8", errors), begin + length
+    code, data, end = sized_at(body, at)
+    if code is TypeCode.BYTE_ARRAY:
+        raise WireError("damaged answer: bytes instead of a text")
+    return None if code is TypeCode.NULL else text_of(data), end
+
+
+def text_of(data: Any) -> str:
+    """Decode a text of a node; raises WireError if its bytes are not UTF-8."""
+    try:
+        # Java writes a surrogate that has no partner as if it were a character.
+        return bytes(data).decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError as error:
+        raise WireError(f"damaged answer: a text is not UTF-8: {error.reason}") from error
 
 
 def uuid_at(body: Any, at: int) -> uuid.UUID:

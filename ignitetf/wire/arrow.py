@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ignitetf.errors import WireError
 from ignitetf.wire.schema import Column
 
 __all__ = ["FIELD_METADATA", "bytes_array", "fixed_array", "list_array", "validity"]
@@ -32,7 +33,16 @@ def bytes_array(pa: Any, column: Column, kind: Any) -> Any:
     assert isinstance(values, np.ndarray)
     data = pa.py_buffer(np.ascontiguousarray(values))
     buffers = [validity(pa, column.valid), pa.py_buffer(offsets), data]
-    return pa.Array.from_buffers(kind, len(column), buffers)
+    found = pa.Array.from_buffers(kind, len(column), buffers)
+    if kind == pa.large_string():
+        try:
+            found.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise WireError(
+                f"a text is not UTF-8, as Arrow wants it: {error}",
+                hint="take fetchall() where a text has half of a surrogate pair",
+            ) from error
+    return found
 
 
 def list_array(

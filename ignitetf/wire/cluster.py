@@ -13,8 +13,10 @@ from __future__ import annotations
 import struct
 import uuid
 from dataclasses import dataclass
+from typing import Final
 
-from ignitetf.wire.answers import int_at, string_at, uuid_at
+from ignitetf.wire.answers import count_at, ends, int_at, string_at, uuid_at
+from ignitetf.wire.codes import TypeCode
 
 __all__ = [
     "NodeEndpoint",
@@ -23,6 +25,9 @@ __all__ = [
     "read_endpoints",
     "read_partition_map",
 ]
+
+_MAX_PORT: Final = 65_535
+_MAX_PARTITIONS: Final = 65_000  # as in `ignitetf.partitions`
 
 
 @dataclass(frozen=True)
@@ -56,50 +61,67 @@ class PartitionMap:
 def read_cache_names(body: memoryview) -> list[str]:
     """Parse the answer that lists all cache names."""
     names, at = [], 4
-    for _ in range(int_at(body, 0)):
-        name, at = string_at(body, at, errors="replace")
+    for _ in range(count_at(body, 0)):
+        name, at = string_at(body, at)
         names.append(name or "")
+    ends(body, at)
     return names
 
 
 def read_partition_map(body: memoryview) -> PartitionMap:
     """Parse the answer about one cache's partitions."""
-    major, minor, groups = struct.unpack_from("<qii", body, 0)
-    at, owners = 16, {}
-    for _ in range(groups):
-        applicable, caches = struct.unpack_from("<bi", body, at)
+    major, minor = struct.unpack_from("<qi", body, 0)
+    at, owners = 16, dict[int, uuid.UUID]()
+    for _ in range(count_at(body, 12)):
+        applicable, caches = _flag_at(body, at), count_at(body, at + 1, 4)
         at += 5
         for _ in range(caches):
             at += 4
             if applicable:
-                at += 4 + 8 * int_at(body, at)  # keys
-        if not applicable:
-            continue
-        nodes = int_at(body, at)
-        at += 4
-        for _ in range(nodes):
-            node = uuid_at(body, at + 1)
-            count = int_at(body, at + 17)
-            at += 21
-            for partition in struct.unpack_from(f"<{count}i", body, at):
-                owners[partition] = node
-            at += 4 * count
+                at += 4 + 8 * count_at(body, at, 8)  # keys
+        if applicable:
+            at = _read_owners(body, at, owners)
+    ends(body, at)
+    # Each has one owner: there are as many as the highest number says, or fewer.
+    if any(not 0 <= number < _MAX_PARTITIONS for number in owners):
+        raise IndexError("a partition has an impossible number")
     return PartitionMap((major, minor), max(owners, default=-1) + 1, owners)
+
+
+def _read_owners(body: memoryview, at: int, owners: dict[int, uuid.UUID]) -> int:
+    """Add the owners of partitions; returns the position after them."""
+    nodes = count_at(body, at, 21)
+    at += 4
+    for _ in range(nodes):
+        if body[at] != TypeCode.UUID:
+            raise IndexError(f"a value of type {body[at]} instead of the id of a node")
+        node, count = uuid_at(body, at + 1), count_at(body, at + 17, 4)
+        at += 21
+        owners |= dict.fromkeys(struct.unpack_from(f"<{count}i", body, at), node)
+        at += 4 * count
+    return at
+
+
+def _flag_at(body: memoryview, at: int) -> bool:
+    if body[at] > 1:
+        raise IndexError(f"byte {body[at]} instead of a bool")
+    return bool(body[at])
 
 
 def read_endpoints(body: memoryview) -> list[NodeEndpoint]:
     """Parse the answer that lists the server nodes and their addresses."""
-    _, added = struct.unpack_from("<qi", body, 0)
     at, found = 12, []
-    for _ in range(added):
-        node = uuid_at(body, at)
-        port, count = struct.unpack_from("<ii", body, at + 16)
+    for _ in range(count_at(body, 8, 24)):
+        node, port, count = uuid_at(body, at), int_at(body, at + 16), count_at(body, at + 20)
+        if not 0 <= port <= _MAX_PORT:
+            raise IndexError(f"port {port}")
         at += 24
         hosts = []
         for _ in range(count):
-            host, at = string_at(body, at, errors="replace")
+            host, at = string_at(body, at)
             hosts.append(host or "")
         found.append(NodeEndpoint(node, tuple(_join_address(h, port) for h in hosts)))
+    ends(body, at + 4 + 16 * count_at(body, at, 16))  # nodes that have left
     return found
 
 

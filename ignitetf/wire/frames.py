@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ignitetf.errors import WireError
+from ignitetf.wire.answers import damaged, string_at
 from ignitetf.wire.codes import OpCode
 
 if TYPE_CHECKING:
@@ -204,15 +205,13 @@ def read_first_sql_page(body: memoryview) -> tuple[int, int, Page]:
 def read_named_sql_page(body: memoryview) -> tuple[int, list[str], Page]:
     """Read the cursor id, column names and first page from an answer that has names."""
     cursor, count = _int64(body, 0), _int32(body, 8)
+    if not 0 < count <= len(body):
+        raise WireError(f"SQL answer with {count} columns")
     at, names = 12, []
-    for _ in range(count):
-        # A string object: type code, int32 length, UTF-8.
-        length = _int32(body, at + 1)
-        end = at + 5 + length
-        if length < 0 or end > len(body):
-            raise WireError(f"SQL answer with a column name of {length} bytes")
-        names.append(bytes(body[at + 5 : end]).decode("utf-8", "replace"))
-        at = end
+    with damaged("the names of columns"):
+        for _ in range(count):
+            name, at = string_at(body, at)
+            names.append(name or "")
     return cursor, names, read_page(body[at:])
 
 
@@ -231,8 +230,7 @@ def read_entries(body: memoryview) -> Page:
     import numpy as np  # not for a handshake
 
     count = _int32(body, 0)
-    if not 0 <= count <= len(body) - 4:
-        raise WireError(f"answer of {len(body)} bytes cannot hold {count} entries")
+    _check_count(count, len(body) - COUNT_BYTES)
     return Page(count, False, np.frombuffer(body, np.uint8)[4:])
 
 
@@ -241,11 +239,9 @@ def read_page(body: memoryview) -> Page:
     import numpy as np  # not for a handshake
 
     count = _int32(body, 0)
-    if len(body) < 5:
+    if len(body) < COUNT_BYTES + MORE_BYTES:
         raise WireError(f"page of {len(body)} bytes is cut")
-    # The smallest entry is a key and a value of one byte each (SQL rows: one null).
-    if not 0 <= count <= len(body) - 5:
-        raise WireError(f"page of {len(body)} bytes cannot hold {count} entries")
+    _check_count(count, len(body) - COUNT_BYTES - MORE_BYTES)
     return Page(count, _more(body), np.frombuffer(body, np.uint8)[COUNT_BYTES:-MORE_BYTES])
 
 
@@ -254,6 +250,12 @@ def read_page_end(body: memoryview, count: int) -> Page:
     import numpy as np  # not for a handshake
 
     return Page(count, _more(body), np.empty(0, np.uint8))
+
+
+def _check_count(count: int, nbytes: int) -> None:
+    # The smallest entry is a key and a value of one byte each (SQL rows: one null).
+    if not 0 <= count <= nbytes or (nbytes and not count):
+        raise WireError(f"a page with {nbytes} bytes of entries cannot hold {count} of them")
 
 
 def _more(body: memoryview) -> bool:

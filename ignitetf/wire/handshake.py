@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ignitetf.errors import WireError
-from ignitetf.wire.answers import damaged, int_at, string_at, uuid_at
+from ignitetf.wire.answers import damaged, int_at, sized_at, string_at, uuid_at
 from ignitetf.wire.codes import Feature, Status, TypeCode
 from ignitetf.wire.frames import framed
 from ignitetf.wire.parameters import encode_bytes, encode_string
@@ -88,16 +88,20 @@ def read_handshake(answer: bytes, version: tuple[int, int, int]) -> Accepted | R
 def _accepted(answer: bytes, version: tuple[int, int, int]) -> Accepted:
     at, features, node_id = 1, Feature(0), None
     if version >= _FIRST_WITH_FEATURES:
-        length = int_at(answer, 2)
-        features = Feature(int.from_bytes(answer[6 : 6 + length], "little"))
-        at = 6 + length
-    if version >= _FIRST_WITH_NODE_ID and answer[at] == TypeCode.UUID:
-        node_id = uuid_at(answer, at + 1)
+        code, data, at = sized_at(memoryview(answer), at)
+        if code is TypeCode.STRING:
+            raise WireError("damaged answer: a text instead of the features of a node")
+        features = Feature(int.from_bytes(data, "little"))
+    if version >= _FIRST_WITH_NODE_ID:
+        if answer[at] not in (TypeCode.UUID, TypeCode.NULL):
+            raise WireError(f"a value of type {answer[at]} instead of the id of a node")
+        if answer[at] == TypeCode.UUID:
+            node_id = uuid_at(answer, at + 1)
     return Accepted(features, node_id)
 
 
 def _refused(answer: bytes) -> Refused:
     major, minor, patch = struct.unpack_from("<3h", answer, 1)
-    message, at = string_at(answer, 7)
+    message, at = string_at(memoryview(answer), 7)
     status = int_at(answer, at) if len(answer) >= at + 4 else Status.FAILED
     return Refused((major, minor, patch), message or "", status)

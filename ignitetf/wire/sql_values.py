@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import SchemaError
+from ignitetf.wire.answers import text_of
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.columns import decode_column
 from ignitetf.wire.datatypes import ARRAY_ELEMENT, DATA_TYPES, Family, family_of
@@ -205,7 +206,7 @@ def _texts(column: Column) -> list[Any]:
         # A piece of one text costs a quarter of a text made from bytes.
         text = joined.decode("ascii")
         return [text[p:q] for p, q in itertools.pairwise(places)]
-    return [joined[p:q].decode("utf-8", "surrogatepass") for p, q in itertools.pairwise(places)]
+    return [text_of(joined[p:q]) for p, q in itertools.pairwise(places)]
 
 
 def _arrays(column: Column) -> list[Any]:

@@ -184,6 +184,7 @@ def test_nodes(nodes, version):
         + b"".join(map(encode_string, names))
         for node, port, names in nodes
     )
+    body += struct.pack("<i", 0)  # nodes that have left
     assert read_endpoints(memoryview(body)) == [
         NodeEndpoint(node, tuple(f"[{h}]:{port}" if ":" in h else f"{h}:{port}" for h in names))
         for node, port, names in nodes

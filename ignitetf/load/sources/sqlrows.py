@@ -27,6 +27,7 @@ from ignitetf.load.sources.tabular import Table
 from ignitetf.net.binary_types import with_types
 from ignitetf.net.client import Client
 from ignitetf.net.client import connect as connect_by_settings
+from ignitetf.net.sql_result import only_value
 from ignitetf.sql.tokens import is_query
 from ignitetf.tables.catalog import list_manifests
 from ignitetf.tables.storage import OnBadRecord
@@ -100,8 +101,8 @@ class SqlSource(Table):
                 break
         if not rows:
             raise SourceError("the SELECT has no rows", hint="is its condition right?")
-        counted = client.sql(f"SELECT COUNT(*) FROM ({self.statement})").fetchall()  # nosec B608
-        self.rows = int(counted[0][0])
+        counted = client.sql(f"SELECT COUNT(*) FROM ({self.statement})")  # nosec B608
+        self.rows = int(only_value(counted))
         self.nbytes = size * self.rows // rows
         self._page_rows = max(1, min(_MOST_ROWS, _PAGE_BYTES // max(1, size // rows)))
         known = _fields_of_data_sets(client, self.statement)
