@@ -14,7 +14,8 @@ still advance the optimizer's iterations and draw from random generators.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Collection
 from typing import Any, Final, Literal
 
 import tensorflow as tf
@@ -23,13 +24,20 @@ from ignitetf.errors import ConfigError
 from ignitetf.read.tf.cluster import in_cluster
 from ignitetf.read.tf.dataset import IgniteDataset
 from ignitetf.read.tf.iteration import Steps
-from ignitetf.train.checkpoint import BackgroundCheckpoint, variables_of
+from ignitetf.train.checkpoint import (
+    BackgroundCheckpoint,
+    is_unfinished,
+    remove_entries,
+    variables_of,
+)
 from ignitetf.train.step_rows import StepRows
 
 __all__ = ["BackupAndRestore"]
 
 _NOTE_KEY: Final = "values/0/.ATTRIBUTES/VARIABLE_VALUE"
 _KEPT: Final = 2
+# Files of a backup: its name is the first group.
+_BACKUP: Final = re.compile(r"(ckpt-\d+)\.(?:index|data-\d+-of-\d+)")
 
 
 class BackupAndRestore(BackgroundCheckpoint):
@@ -280,16 +288,24 @@ class BackupAndRestore(BackgroundCheckpoint):
     def _is_writer(self) -> bool:
         return self._dataset.rows.shard.index == 0
 
+    def _remove_leftovers(self, kept: Collection[str]) -> None:
+        # The directory is for this training only. A backup that was not recorded is not resumed.
+        complete = {path.rstrip("/").rpartition("/")[2] for path in kept}
+
+        def wanted(name: str) -> bool:
+            found = _BACKUP.fullmatch(name)
+            return is_unfinished(name) or (found is not None and found[1] not in complete)
+
+        remove_entries(self.directory, wanted)
+
     def _remove(self) -> None:
         """Remove the backups, first the pointer to the latest; and the directory if empty."""
+        remove_entries(
+            self.directory,
+            lambda name: name == "checkpoint" or name.startswith("ckpt-") or is_unfinished(name),
+        )
         gfile = tf.io.gfile
-        if not gfile.isdir(self.directory):
-            return
-        names = [n.rstrip("/") for n in gfile.listdir(self.directory)]
-        for name in sorted(n for n in names if n == "checkpoint" or n.startswith("ckpt-")):
-            path = f"{self.directory.rstrip('/')}/{name}"
-            (gfile.rmtree if gfile.isdir(path) else gfile.remove)(path)
-        if not gfile.listdir(self.directory):
+        if gfile.isdir(self.directory) and not gfile.listdir(self.directory):
             gfile.rmtree(self.directory)
 
     # Differences between versions of Keras

@@ -8,13 +8,20 @@ error from the background; if `fit` ends with an exception, call `barrier`.
 from __future__ import annotations
 
 import queue
+import re
 import threading
 import time
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import Any, Final
 
 import tensorflow as tf
 
-__all__ = ["BackgroundCheckpoint", "variables_of"]
+__all__ = ["BackgroundCheckpoint", "is_unfinished", "remove_entries", "variables_of"]
+
+# Names under which TensorFlow writes what it renames when it is complete.
+_UNFINISHED: Final = re.compile(
+    r"checkpoint\.tmp[0-9a-f]+|ckpt-\d+_temp|(?:checkpoint|ckpt-\d+).*\.tempstate\d+"
+)
 
 
 class BackgroundCheckpoint(tf.keras.callbacks.Callback):  # type: ignore[misc]
@@ -32,7 +39,8 @@ class BackgroundCheckpoint(tf.keras.callbacks.Callback):  # type: ignore[misc]
         barrier_s: Limit in seconds for the last write when training ends.
 
     A checkpoint that is due while the previous one is still being written is skipped; the final
-    state of the training is always saved.
+    state of the training is always saved. The first save removes the unfinished files of a training
+    that was interrupted while it wrote here.
     """
 
     def __init__(
@@ -166,12 +174,40 @@ class BackgroundCheckpoint(tf.keras.callbacks.Callback):  # type: ignore[misc]
             with tf.device("CPU:0"):
                 checkpoint = tf.train.Checkpoint()
                 manager = tf.train.CheckpointManager(checkpoint, self.directory, self._keep)
+                tidy = False
                 while (item := self._work.get()) is not None:
+                    if not tidy:
+                        self._remove_leftovers(manager.checkpoints)
+                        tidy = True
                     step, values = item
                     checkpoint.values = [tf.Variable(value) for value in values]
                     self.saved.append(manager.save(checkpoint_number=step))
         except BaseException as error:
             self._failure = error
+
+    def _remove_leftovers(self, kept: Collection[str]) -> None:
+        """Remove what an interrupted training left here.
+
+        Args:
+            kept: Paths of the checkpoints that are recorded as complete.
+        """
+        remove_entries(self.directory, is_unfinished)
+
+
+def is_unfinished(name: str) -> bool:
+    """Return whether a file or folder of this name was being written when training stopped."""
+    return _UNFINISHED.fullmatch(name) is not None
+
+
+def remove_entries(directory: str, wanted: Callable[[str], bool]) -> None:
+    """Remove the files and folders of a directory whose names are wanted, in order of name."""
+    gfile = tf.io.gfile
+    if not gfile.isdir(directory):
+        return
+    for name in sorted(name.rstrip("/") for name in gfile.listdir(directory)):
+        if wanted(name):
+            path = f"{directory.rstrip('/')}/{name}"
+            (gfile.rmtree if gfile.isdir(path) else gfile.remove)(path)
 
 
 def variables_of(model: Any) -> list[Any]:

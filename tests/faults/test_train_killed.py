@@ -99,6 +99,23 @@ def same(training, undisturbed):
     return first
 
 
+# As TensorFlow leaves them when it is killed while it writes, merges and records a checkpoint.
+LEFTOVERS = (
+    "checkpoint.tmp0123456789abcdef0123456789abcdef",
+    "ckpt-1000001_temp/part-00000-of-00001.data-00000-of-00001",
+    "ckpt-1000002.index",
+    "ckpt-1000002.data-00000-of-00001",
+    "ckpt-1000003.index.tempstate1234567890",
+)
+
+
+def leave(directory):
+    for name in LEFTOVERS:
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+
+
 def test_killed_at_random_batches(address, table, tmp_path, undisturbed):
     rng = random.Random(os.environ.get("IGNITETF_FAULT_SEED", "9"))
     training = Training(address, table, str(tmp_path / "b"), tmp_path / "result.npz", 1)
@@ -113,10 +130,17 @@ def test_killed_at_random_batches(address, table, tmp_path, undisturbed):
 
 
 def test_killed_between_backups_of_epochs(address, table, tmp_path, undisturbed):
-    training = Training(address, table, str(tmp_path / "b"), tmp_path / "result.npz", "epoch")
+    directory = tmp_path / "b"
+    training = Training(address, table, str(directory), tmp_path / "result.npz", "epoch")
+    leave(directory)
     assert training.run(kill_at=2 * STEPS + 9) == 1
+    left = {path.name for path in directory.iterdir()}
+    assert not left & {name.partition("/")[0] for name in LEFTOVERS}
+    leave(directory)
+    (directory / "notes.txt").write_text("of somebody else")
     assert training.run() in (STEPS + 1, 2 * STEPS + 1)
     assert same(training, undisturbed) >= 1
+    assert [path.name for path in directory.iterdir()] == ["notes.txt"]
 
 
 def test_killed_with_the_backup_in_the_cluster(address, table, tmp_path, undisturbed):
