@@ -150,6 +150,11 @@ def _pack(field: Field, column: Column, bounds: Positions, out: dict[str, Column
         return
     if not _is_runs(field):
         values = np.asarray(column.values)
+        if field.type is TypeCode.TIMESTAMP and values.dtype.names is not None:
+            raise SchemaError(
+                f"field {name!r}: a timestamp before 1677 or after 2262 cannot stand in blocks",
+                hint="use the layout rows",
+            )
         if values.dtype.kind in "mM":
             unit = TIME_UNIT.get(field.type, "ms")
             values = values.astype(f"{values.dtype.kind}8[{unit}]").view(np.int64)

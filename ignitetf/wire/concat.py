@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ignitetf.wire.encoders import copy_runs
+from ignitetf.wire.encoders import copy_runs, in_milliseconds
 from ignitetf.wire.schema import Batch, Column
 
 __all__ = ["compact", "concat", "concat_columns", "merged"]
@@ -114,7 +114,7 @@ def concat_columns(columns: Sequence[Column]) -> Column:
         parts = [c.values for c in columns if isinstance(c.values, dict)]
         return Column({n: concat_columns([p[n] for p in parts]) for n in first}, valid=valid)
     if columns[0].starts is None:
-        return Column(np.concatenate([np.asarray(c.values) for c in columns]), valid=valid)
+        return Column(_joined([np.asarray(c.values) for c in columns]), valid=valid)
     packed = [compact(c) for c in columns]
     ends = np.cumsum([int(offsets[-1]) for _, offsets in packed])
     shifts = [0, *ends[:-1].tolist()]
@@ -123,9 +123,17 @@ def concat_columns(columns: Sequence[Column]) -> Column:
     return Column.from_offsets(_concat_values([v for v, _ in packed]), offsets, valid)
 
 
+def _joined(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Join arrays; timestamps in nanoseconds take the form of those that these cannot count."""
+    wide = next((a.dtype for a in arrays if a.dtype.names is not None), None)
+    if wide is None or all(a.dtype == wide for a in arrays):
+        return np.concatenate(arrays)
+    return np.concatenate([a if a.dtype == wide else in_milliseconds(a) for a in arrays])
+
+
 def _concat_values(values: Sequence[NDArray[Any] | Column]) -> NDArray[Any] | Column:
     arrays = [v for v in values if isinstance(v, np.ndarray)]
     if len(arrays) == len(values):
-        return np.concatenate(arrays)
+        return _joined(arrays)
     # Lists without any item are an array where others are a column.
     return concat_columns([v if isinstance(v, Column) else Column(v) for v in values])

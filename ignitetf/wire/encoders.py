@@ -33,6 +33,7 @@ __all__ = [
     "as_bytes",
     "copy_runs",
     "each",
+    "in_milliseconds",
     "large_runs",
     "ordered_runs",
     "put_rows",
@@ -258,8 +259,13 @@ def _timestamps(field: Field, column: Column) -> NDArray[Any]:
         values = values.astype("M8[ns]").view("<i8")
     if values.dtype.kind not in "iu":
         raise _misfit(field, f"values are {values.dtype}, expected int64 nanoseconds")
-    out = np.empty(len(values), FIXED_DTYPE[field.type])
-    out["ms"], out["ns"] = np.divmod(values.astype("<i8", copy=False), _NS_PER_MS)
+    return in_milliseconds(values.astype("<i8", copy=False))
+
+
+def in_milliseconds(nanoseconds: NDArray[np.int64]) -> NDArray[Any]:
+    """Return nanoseconds since 1970 as TIMESTAMP has them: milliseconds, and the rest."""
+    out = np.empty(len(nanoseconds), FIXED_DTYPE[TypeCode.TIMESTAMP])
+    out["ms"], out["ns"] = np.divmod(nanoseconds, _NS_PER_MS)
     return out
 
 

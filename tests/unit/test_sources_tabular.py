@@ -432,12 +432,12 @@ def test_refused_parquet(tmp_path):
             everything(open_source("parquet", path))
         assert "\n" not in str(caught.value)
 
-    refused("no Ignite type stores struct", {"a": pa.array([{"b": 1}])})
+    refused("no Ignite type stores struct", {"a": pa.array([{"b c": 1}])})
     refused("no Ignite type stores list", {"a": pa.array([[[1]]])})
     refused("a null inside a list", {"a": pa.array([[1, None]])})
     refused("no SQL identifier", {"a-b": pa.array([1])})
     refused("not in range", {"a": pa.array([2**63], pa.uint64())})
-    refused("overflow|out of bounds", {"a": pa.array([2**60], pa.timestamp("us"))})
+    refused("out of bounds", {"a": pa.array([2**60], pa.timestamp("us"))})
     for name, content in (("cut", b"PAR1"), ("empty", b""), ("text", b"hello" * 99)):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(SourceError):

@@ -1,9 +1,10 @@
 """Converts Arrow arrays to columns: types, nulls, dictionaries, decimals, times, lists.
 
-CSV or Parquet -> Arrow -> **fields, columns** -> Batch
+CSV or Parquet -> plain Arrow -> **fields, columns** -> Batch
 
-Timestamps become nanoseconds since 1970 UTC (int64), dates milliseconds since 1970 (int64), times
-of day milliseconds (int64), decimals their text. Values are never truncated; one that does not fit
+Timestamps become nanoseconds since 1970 UTC (int64; milliseconds and nanoseconds in a column with
+one that nanoseconds cannot count), dates milliseconds since 1970 (int64), times of day milliseconds
+(int64), decimals and UUIDs their text, structs objects, maps two lists. Values are never truncated; one that does not fit
 is an error.
 """
 
@@ -16,64 +17,79 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ignitetf.errors import MissingExtra, SchemaError, SourceError
+from ignitetf.errors import SchemaError, SourceError
+from ignitetf.load.sources.arrowplain import import_pyarrow, is_uuid, plain_field, refusal
 from ignitetf.load.sources.exact import stored_field
+from ignitetf.load.sources.times import check_years, moments, moments_in
 from ignitetf.wire.arrow import FIELD_METADATA
 from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.datatypes import DATA_TYPES, Family, family_of
-from ignitetf.wire.schema import BYTES, Column, Field, Shape, field_for
+from ignitetf.wire.datatypes import DATA_TYPES, LIST_OF, Family, family_of
+from ignitetf.wire.schema import BYTES, Column, Field, Shape, field_for, is_identifier
 
-__all__ = ["arrow_column", "arrow_field", "import_pyarrow", "marked_field"]
-
-
-def import_pyarrow(what: str) -> Any:
-    """Import pyarrow.
-
-    Raises:
-        MissingExtra: It is not installed.
-    """
-    try:
-        import pyarrow
-    except ImportError as error:
-        raise MissingExtra.of(f"{what} are read through pyarrow", "arrow", error) from error
-    return pyarrow
+__all__ = ["arrow_column", "arrow_field", "marked_field"]
 
 
 def arrow_field(name: str, arrow_type: Any, *, nullable: bool = True) -> Field:
-    """Return the field that stores values of an Arrow type.
+    """Return the field that stores values of a plain Arrow type (see `arrowplain`).
 
     Raises:
         SourceError: No Ignite type can store them.
     """
     pa = import_pyarrow("tables")
+    return _field(pa, pa.field(name, arrow_type, nullable), name)
+
+
+def _field(pa: Any, plain: Any, column: str) -> Field:
+    """Return the field of a plain column, or of a part of one."""
     types = pa.types
-    shape: Shape = ()
-    if isinstance(arrow_type, pa.BaseExtensionType):
-        inner = getattr(arrow_type, "shape", None)
-        arrow_type = arrow_type.storage_type
-        if inner is not None and types.is_fixed_size_list(arrow_type):
-            dtype = _number_dtype(pa, arrow_type.value_type)
-            if dtype is not None:
-                return stored_field(name, dtype, tuple(inner), nullable=nullable)
-    if types.is_dictionary(arrow_type):
-        return arrow_field(name, arrow_type.value_type, nullable=nullable)
-    if _is_list(types, arrow_type):
-        shape, arrow_type = (None,), arrow_type.value_type
-    while shape != (None,) and types.is_fixed_size_list(arrow_type):
-        shape, arrow_type = (*shape, arrow_type.list_size), arrow_type.value_type
-    if shape and types.is_dictionary(arrow_type):
-        arrow_type = arrow_type.value_type
-    if shape:
-        if len(shape) == 1 and _is_text(types, arrow_type):
-            return Field(name, TypeCode.STRING_ARRAY, BYTES, (None,), nullable)
-        if (dtype := _number_dtype(pa, arrow_type)) is not None:
-            return stored_field(name, dtype, shape, nullable=nullable)
-    elif (scalar := _scalar_field(pa, name, arrow_type, nullable)) is not None:
+    name, kind, nullable = plain.name, plain.type, plain.nullable
+    if is_uuid(plain):
+        return Field(name, TypeCode.UUID, BYTES, (), nullable)
+    if types.is_struct(kind) or types.is_map(kind):
+        return _nested_field(pa, plain, column)
+    if _is_list(types, kind) or types.is_fixed_size_list(kind):
+        return _list_field(pa, plain, column)
+    if (scalar := _scalar_field(pa, name, kind, nullable)) is not None:
         return scalar
-    raise SourceError(
-        f"column {name!r}: no Ignite type stores {arrow_type}",
-        hint="leave the column out, or convert it before",
-    )
+    raise refusal(column, kind)
+
+
+def _nested_field(pa: Any, plain: Any, column: str) -> Field:
+    """Return the field of structs, which become nested objects, or of maps."""
+    kind = plain.type
+    if pa.types.is_map(kind):
+        parts = [kind.key_field.with_name("keys"), kind.item_field.with_name("values")]
+        inner = tuple(_field(pa, part, column) for part in parts)
+        return Field(plain.name, TypeCode.MAP, BYTES, (), plain.nullable, inner)
+    parts = [kind.field(i) for i in range(kind.num_fields)]
+    names = [part.name for part in parts]
+    if wrong := [name for name in names if not is_identifier(name)]:
+        raise refusal(column, f"{kind}: {wrong[0]!r} is not a name of a nested field")
+    if not names or len({name.upper() for name in names}) < len(names):
+        why = "it has two fields of one name" if names else "it has no fields"
+        raise refusal(column, f"{kind}: {why}")
+    inner = tuple(_field(pa, part, column) for part in parts)
+    return Field(plain.name, TypeCode.OBJECT, BYTES, (), plain.nullable, inner)
+
+
+def _list_field(pa: Any, plain: Any, column: str) -> Field:
+    """Return the field of lists: arrays of numbers or texts, or lists of other values."""
+    types = pa.types
+    name, kind, nullable = plain.name, plain.type, plain.nullable
+    shape: Shape = ()
+    if _is_list(types, kind):
+        shape, kind = (None,), kind.value_type
+    while types.is_fixed_size_list(kind):
+        shape, kind = (*shape, kind.list_size), kind.value_type
+    if (dtype := _number_dtype(pa, kind)) is not None:
+        return stored_field(name, dtype, shape, nullable=nullable)
+    if len(shape) > 1 or _is_list(types, kind):
+        raise refusal(column, plain.type)
+    if _is_text(types, kind):
+        return Field(name, TypeCode.STRING_ARRAY, BYTES, (None,), nullable)
+    item = _field(pa, plain.type.value_field.with_name("item"), column)
+    code = LIST_OF.get(item.type, TypeCode.COLLECTION)
+    return Field(name, code, item.dtype, (None,), nullable, (item,))
 
 
 def _is_list(types: Any, arrow_type: Any) -> bool:
@@ -88,12 +104,13 @@ def _is_text(types: Any, arrow_type: Any) -> bool:
 
 def marked_field(arrow: Any) -> Field:
     """Return the field of a column of a table: the one that an export noted, else a new one."""
-    found = arrow_field(arrow.name.upper(), arrow.type, nullable=arrow.nullable)
+    pa = import_pyarrow("tables")
+    arrow = plain_field(arrow)
+    found = _field(pa, arrow.with_name(arrow.name.upper()), arrow.name)
     try:
         noted = Field.from_json(json.loads((arrow.metadata or {})[FIELD_METADATA]))
     except (KeyError, ValueError, SchemaError):
         return found
-    pa = import_pyarrow("tables")
     size = arrow.type.byte_width if pa.types.is_fixed_size_binary(arrow.type) else None
     # Another tool may have changed the column and kept the metadata.
     same = noted.name.upper() == found.name and _stands_for(noted, found, size)
@@ -108,6 +125,13 @@ def _stands_for(noted: Field, found: Field, size: int | None) -> bool:
         found: The field that the column would be.
         size: Bytes of each value, if the column has values of one size.
     """
+    if noted.fields or found.fields:
+        pairs = zip(noted.fields, found.fields, strict=False)
+        return (
+            (noted.type, len(noted.fields)) == (found.type, len(found.fields))
+            and noted.shape == found.shape
+            and all(a.name == b.name and _stands_for(a, b, None) for a, b in pairs)
+        )
     if noted.ragged or found.ragged:
         alike = noted.ragged and found.ragged and noted.type == found.type
         return alike and noted.dtype == found.dtype
@@ -156,21 +180,19 @@ def _number_dtype(pa: Any, arrow_type: Any) -> np.dtype[Any] | None:
 
 
 def arrow_column(field: Field, array: Any) -> Column:
-    """Convert an Arrow array whose type `arrow_field` described; nulls are marked in `valid`.
+    """Convert a plain Arrow array whose type `arrow_field` described; `valid` marks the nulls.
 
     Raises:
-        SourceError: A value cannot be stored in the field: a null inside a list, a time out of
-            range for int64 nanoseconds.
+        SourceError: A value cannot be stored in the field: a null inside a list, a time that is
+            not of the years 1 to 9999.
         ArrowException: Another value does not fit.
     """
     pa = import_pyarrow("tables")
-    if isinstance(array.type, pa.BaseExtensionType):
-        array = array.storage
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
     valid = None
     if array.null_count:
         valid = array.is_valid().to_numpy(zero_copy_only=False)
+    if field.fields:
+        return _nested(pa, field, array, valid)
     if field.type == TypeCode.STRING_ARRAY:
         return _lists(Field(field.name, TypeCode.STRING, BYTES), array, valid)
     if field.ragged:
@@ -179,12 +201,60 @@ def arrow_column(field: Field, array: Any) -> Column:
         return _fixed_bytes(field, array, valid)
     if field.shape:
         return _fixed_lists(pa, field, array, valid)
+    if field.type == TypeCode.UUID and pa.types.is_fixed_size_binary(array.type):
+        return _uuids(array, valid)
     if field.dtype == BYTES:
         return _bytes(pa, field, array, valid)
     return Column(_numbers(pa, field, array), valid=valid)
 
 
+def _nested(pa: Any, field: Field, array: Any, valid: NDArray[np.bool_] | None) -> Column:
+    """Return structs as objects, maps as two lists, and lists of what is not an array."""
+    if field.type is TypeCode.OBJECT:
+        inner = zip(field.fields, array.flatten(), strict=True)  # null where the struct is
+        return Column({f.name: _part(f, part, valid) for f, part in inner}, valid=valid)
+    lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+    offsets = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
+    flat = array.flatten()
+    if field.type is not TypeCode.MAP:
+        return Column.from_offsets(_items(field.fields[0], flat), offsets, valid)
+    pairs = zip(field.fields, flat.flatten(), strict=True)
+    return Column(
+        {f.name: Column.from_offsets(_items(f, a), offsets) for f, a in pairs}, valid=valid
+    )
+
+
+def _part(field: Field, array: Any, outer: NDArray[np.bool_] | None) -> Column:
+    """Return a field of structs; any value will do where the struct is null."""
+    column = arrow_column(field, array)
+    if field.nullable or column.valid is None:
+        return column
+    if not (column.valid if outer is None else column.valid | ~outer).all():
+        raise SourceError(f"a null in its field {field.name}, which must have none")
+    return replace(column, valid=None)
+
+
+def _items(field: Field, array: Any) -> NDArray[Any] | Column:
+    column = arrow_column(field, array)
+    if column.valid is not None and not field.nullable:
+        raise SourceError("a null inside a list")
+    plain = column.starts is None and column.valid is None and isinstance(column.values, np.ndarray)
+    return column.values if plain else column  # type: ignore[return-value]
+
+
+def _uuids(array: Any, valid: NDArray[np.bool_] | None) -> Column:
+    """Return 16 bytes each as the usual text of a UUID."""
+    n = len(array)
+    raw = np.frombuffer(array.buffers()[1], np.uint8, n * 16, array.offset * 16) if n else b""
+    digits = np.frombuffer(bytes(raw).hex().encode(), np.uint8).reshape(n, 32)
+    texts = np.full((n, 36), ord("-"), np.uint8)
+    texts[:, [i for i in range(36) if i not in (8, 13, 18, 23)]] = digits
+    return Column.from_offsets(texts.reshape(-1), np.arange(n + 1) * 36, valid)
+
+
 def _numbers(pa: Any, field: Field, array: Any) -> NDArray[Any]:
+    if field.type == TypeCode.TIMESTAMP:
+        return _moments(pa, array)
     if field.type == TypeCode.DATE and pa.types.is_timestamp(array.type):
         array = array.cast(pa.timestamp("ms", array.type.tz)).cast(pa.int64())
     else:
@@ -196,7 +266,18 @@ def _numbers(pa: Any, field: Field, array: Any) -> NDArray[Any]:
     if array.null_count:
         array = array.fill_null(False if pa.types.is_boolean(array.type) else 0)
     values: NDArray[Any] = array.to_numpy(zero_copy_only=False)
+    if field.type == TypeCode.DATE:
+        check_years(values)
     return values.astype(field.dtype, copy=False)
+
+
+def _moments(pa: Any, array: Any) -> NDArray[Any]:
+    """Return timestamps, also of milliseconds with the nanoseconds in them (see `times`)."""
+    if pa.types.is_struct(array.type):
+        ms, ns = (part.fill_null(0).to_numpy() for part in array.flatten())
+        return moments(ms, ns)
+    values = array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    return moments_in(values, array.type.unit)
 
 
 def _cast(pa: Any, field: Field, array: Any) -> Any:

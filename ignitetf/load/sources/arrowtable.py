@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ignitetf.errors import SourceError
 from ignitetf.load.sources.arrow import arrow_column
+from ignitetf.load.sources.arrowplain import import_pyarrow, plain_array
 from ignitetf.load.sources.location import one_line, reading
 from ignitetf.load.sources.tabular import Table
 from ignitetf.wire.schema import Batch, Column
@@ -21,6 +22,13 @@ __all__ = ["ArrowTable"]
 
 _HINT_VALUE = "convert or leave out the column, or leave out the row with --bad-records skip"
 _FAILURES = (SourceError, ValueError)
+
+
+def _plain(found: Any) -> Any:
+    """Return a record batch whose arrays are plain (see `arrowplain`)."""
+    pa = import_pyarrow("tables")
+    arrays = [plain_array(*pair) for pair in zip(found.schema, found.columns, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, found.schema.names) if arrays else found
 
 
 class ArrowTable(Table):
@@ -32,6 +40,7 @@ class ArrowTable(Table):
         """Yield the rows of a record batch, whose first one has this number."""
         numbers = np.arange(first, first + len(found))
         with reading(self.place.name, hint):
+            found = _plain(found)
             columns, numbers = self._good(found, numbers)
         if len(numbers):
             yield from self._batches_of(columns, numbers, max_bytes)

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError, SourceError
-from ignitetf.load.sources.arrow import arrow_column, arrow_field, import_pyarrow
+from ignitetf.load.sources.arrow import arrow_column, arrow_field
+from ignitetf.load.sources.arrowplain import import_pyarrow
 from ignitetf.load.sources.base import Source, keys_of
 from ignitetf.load.sources.chain import ChainSource, files_at
 from ignitetf.load.sources.csvtypes import (

@@ -13,10 +13,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from ignitetf.errors import SourceError
-from ignitetf.load.sources.arrow import import_pyarrow, marked_field
+from ignitetf.load.sources.arrow import marked_field
+from ignitetf.load.sources.arrowplain import import_pyarrow, refusal
 from ignitetf.load.sources.arrowtable import ArrowTable
 from ignitetf.load.sources.base import keys_of, rows_per_batch
 from ignitetf.load.sources.location import Place, digest, reading
+from ignitetf.load.sources.producers import unsaid_columns
 from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.schema import Batch
 
@@ -43,6 +45,8 @@ class StreamSource(ArrowTable):
         self._value = value
         self.resumable = hasattr(value, "__len__")
         self.rows = len(value) if self.resumable else None
+        for column, what, hint in unsaid_columns(value):
+            raise refusal(column, what, hint)
         with reading(self.place.name, _HINT):
             self._reader: Any = pa.RecordBatchReader.from_stream(value)
             self._schema = self._reader.schema
