@@ -471,12 +471,14 @@ def test_labels_that_are_one_number_are_refused(tmp_path):
         png(zlib.compress(bytes(2)), struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0))
     )
 
-    def labelled(*labels):
+    def labelled(*labels, **options):
         (tmp_path / "l.csv").write_text("".join(f"x.png,{label}\n" for label in labels))
-        return open_source("images", tmp_path / "l.csv")
+        return open_source("images", tmp_path / "l.csv", **options)
 
     assert everything(labelled("01", "10", "-3"))["LABEL"] == [1, 10, -3]
-    assert labelled("1_000", "2").class_names == ["1_000", "2"]
+    with pytest.raises(SourceError, match="row 1 is '1_000', while 1 of 2 labels are numbers"):
+        labelled("1_000", "2")
+    assert labelled("1_000", "2", types="label:varchar").class_names == ["1_000", "2"]
     with pytest.raises(SourceError, match="are one number"):
         labelled("007", "7")
 

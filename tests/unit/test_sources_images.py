@@ -482,6 +482,55 @@ def test_labels_that_are_no_classes(folder, tmp_path):
     assert everything(source)["LABEL"] == [0.5, -1.0]
 
 
+# What stands in place of a number, and what is told of its row.
+NO_NUMBERS = {
+    "NA": "has no label: 'NA' is a missing value",
+    "nan": "has no label: 'nan' is a missing value",
+    "?": "label of row {row} is '\\?', while|has the label '\\?', which is not an? \\w+",
+    "1_5": "label of row {row} is '1_5', while|has the label '1_5', which is not an? \\w+",
+    "1e999": "has the label '1e999', which no double holds",
+}
+
+
+@pytest.mark.parametrize("word", NO_NUMBERS)
+@pytest.mark.parametrize("beside", ["", ",x"])
+@pytest.mark.parametrize("count", [2, 40])
+@pytest.mark.parametrize("number", ["20.5", "7"])
+def test_labels_that_are_numbers_stay_numbers(folder, tmp_path, word, beside, count, number):
+    """Whatever one of them is; before, they became classes in the order of their texts."""
+    rows = [f"dog/b.png,{number}{beside}\n"] * count
+    table = tmp_path / "t.csv"
+    heading = f"path,label{',note' if beside else ''}\n"
+    table.write_text(heading + "".join(rows) + f"cat/a.jpg,{word}{beside}\n")
+    told = NO_NUMBERS[word].format(row=count + (2 if beside else 1))
+    with pytest.raises(
+        SourceError, match=f"row {count + (2 if beside else 1)} ({told})|{told}"
+    ) as caught:
+        open_source("images", folder, labels=table)
+    assert "bad-records skip" in caught.value.hint
+    for options in ({}, {"types": "label:double"}):
+        if word in ("?", "1_5") and count == 2 and not options:
+            continue
+        source = open_source("images", folder, labels=table, bad_records="skip", **options)
+        assert source.class_names is None
+        assert everything(source)["LABEL"] == [float(number)] * count
+        assert any("1 rows left out" in note for note in source.notes)
+    classes = open_source("images", folder, labels=table, types="label:varchar").class_names
+    assert classes == sorted([word, number])
+
+
+def test_texts_are_classes_and_infinite_labels_are_numbers(folder, tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text("path,label\ndog/b.png,None\ncat/a.jpg,dog\ndog/b.png,3\ncat/a.jpg,cat\n")
+    assert open_source("images", folder, labels=table).class_names == ["3", "None", "cat", "dog"]
+    table.write_text("path,label\ndog/b.png,-inf\ncat/a.jpg,0.5\n")
+    assert everything(open_source("images", folder, labels=table))["LABEL"] == [-np.inf, 0.5]
+    table.write_text("path,label\ndog/b.png,5000000000\ncat/a.jpg,1\n")
+    source = open_source("images", folder, labels=table)
+    assert (source.schema["LABEL"].type.name, source.class_names) == ("LONG", None)
+    assert everything(source)["LABEL"] == [5_000_000_000, 1]
+
+
 def test_a_name_of_two_classes_is_no_label(folder, tmp_path):
     (tmp_path / "classes.txt").write_text("crane\nmaillot\ncrane\n")
     table = tmp_path / "t.csv"

@@ -22,6 +22,9 @@ from ignitetf.load.sources.utf8 import NOT_UTF8
 from ignitetf.load.sources.values import names_of
 
 __all__ = [
+    "MANY",
+    "MIN_VALUES",
+    "NEARLY_ALL",
     "NULLS",
     "CsvType",
     "declared_type",
@@ -66,9 +69,9 @@ _HEX: Final = r"^[+-]?0[xX]"
 _ZONE: Final = r":[0-9.]+(Z|[+-][0-9]{2}(:?[0-9]{2})?)$"
 _INFINITE: Final = r"(?i)^[+-]?inf(inity)?$"
 # If this share of a column looks like one type, the column has it, and the rest are bad records.
-_NEARLY_ALL: Final = 0.9
-_MIN_VALUES: Final = 10
-_MANY: Final = 0.5
+NEARLY_ALL: Final = 0.9
+MIN_VALUES: Final = 10
+MANY: Final = 0.5
 _SHOWN: Final = 40
 _MAX_LONG: Final = 2**63 - 1
 
@@ -143,9 +146,9 @@ def _mixed(pa: Any, name: str, array: Any, numbers: NDArray[np.int64]) -> CsvTyp
         count = compute.sum(compute.match_substring_regex(there, look)).as_py() or 0
         if count > most:
             best, most = word, count
-    if len(there) >= _MIN_VALUES and most >= _NEARLY_ALL * len(there):
+    if len(there) >= MIN_VALUES and most >= NEARLY_ALL * len(there):
         return CsvType(_arrow_type(pa, best))
-    if most < _MANY * len(there) or not most:
+    if most < MANY * len(there) or not most:
         return CsvType(pa.string())
     fits = compute.or_(
         compute.match_substring_regex(text, dict(_LOOKS)[best]),

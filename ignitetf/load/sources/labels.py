@@ -11,20 +11,21 @@ from __future__ import annotations
 
 import csv as csv_module
 import io
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ignitetf.errors import SourceError
 from ignitetf.load.sources.base import did_you_mean
 from ignitetf.load.sources.csvfile import CsvSource
 from ignitetf.load.sources.csvtypes import option_types
 from ignitetf.load.sources.headings import chosen_columns
+from ignitetf.load.sources.labelvalues import HINT, TEXTS, label_values
 from ignitetf.load.sources.location import Place, digest, reading
 from ignitetf.load.sources.pictures import picture_suffixes
 from ignitetf.tables.storage import OnBadRecord
@@ -43,8 +44,6 @@ LABEL_HEADINGS: Final = ("label", "class", "class_name", "category")
 CLASSES_FILE: Final = "classes.txt"
 _NAME: Final = "name"  # beside a path, this column is the field NAME
 _OWN_FIELDS: Final = frozenset({"IMAGE", "LABEL", "NAME"})
-_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,12}", re.ASCII)
-_FRACTION: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
 _MAX_CSV_BYTES: Final = 256 << 20
 
 
@@ -101,7 +100,7 @@ def read_labels(
     first = [cell.strip() for cell in rows[0]] if rows else ["path", "label"]
     asked = columns is not None or rename is not None
     if not asked and not _are_headings(first):
-        return _plain(table, rows, [0, 1], 1)
+        return _plain(table, rows, [0, 1], 1, 2, option_types(types).get("LABEL"), bad_records)
     names = [new.lower() for _, new in chosen_columns(table.name, first, rename=rename)]
     path = _found(names, PATH_HEADINGS, range(len(names)))
     if path is None:
@@ -113,7 +112,9 @@ def read_labels(
     label = _found(names, LABEL_HEADINGS, wanted)
     others = [i for i in wanted if i != label]
     if not others:
-        return _plain(table, rows[1:], [path] if label is None else [path, label], 1, len(first))
+        places = [path] if label is None else [path, label]
+        declared = option_types(types).get(first[label].upper()) if label is not None else None
+        return _plain(table, rows[1:], places, 1, len(first), declared, bad_records)
     return _typed(table, delimiter, first, names, path, label, others, types, bad_records)
 
 
@@ -132,7 +133,13 @@ def _found(names: Sequence[str], known: Sequence[str], among: Iterable[int]) -> 
 
 
 def _plain(
-    table: Place, rows: list[list[str]], places: list[int], first: int, width: int = 2
+    table: Place,
+    rows: list[list[str]],
+    places: list[int],
+    first: int,
+    width: int,
+    declared: str | None,
+    bad_records: OnBadRecord,
 ) -> Labels:
     """Return the rows of a table that has nothing but path and label."""
     for number, row in enumerate(rows, first):
@@ -145,10 +152,19 @@ def _plain(
     paths = [row[places[0]].strip() for row in rows]
     if len(places) == 1:
         return Labels(paths)
-    numbers, names, extra = _labels(table, [row[places[1]].strip() for row in rows])
-    if extra is None:
-        return Labels(paths, numbers, names)
-    return Labels(paths, None, None, None, *extra, stamp=_stamp(table, extra[0]))
+    words = [row[places[1]].strip() for row in rows]
+    labelled = _labels(table, words, range(first, first + len(rows)), declared, bad_records)
+    paths = [paths[i] for i in labelled.rows]
+    if labelled.own is None:
+        return Labels(paths, labelled.numbers, labelled.names, notes=labelled.notes)
+    fields = (labelled.own,)
+    return Labels(
+        paths,
+        fields=fields,
+        columns={"LABEL": Column(labelled.values)},
+        notes=labelled.notes,
+        stamp=_stamp(table, fields),
+    )
 
 
 def _typed(
@@ -182,14 +198,13 @@ def _typed(
     taken = [
         [cell.decode().strip() for cell in columns.pop(names[i].upper()).to_bytes()] for i in texts
     ]
-    for heading, cells in zip(("path", "label"), taken, strict=False):
-        if not all(cells):
-            raise SourceError(
-                f"{table.name}: row {cells.index('') + 2} has no {heading}",
-                hint=f"fill it in, or load the column as another field: --rename {heading}=OTHER"
-                if heading == "label"
-                else "fill it in, or remove the row",
-            )
+    assert whole.key is not None
+    rows = (np.asarray(whole.key.values) + 2).tolist()
+    if "" in taken[0]:
+        raise SourceError(
+            f"{table.name}: row {rows[taken[0].index('')]} has no path",
+            hint="fill it in, or remove the row",
+        )
     own_names = None if named is None else columns.pop(_NAME.upper())
     fields = [f for f in source.schema.fields if f.name in columns]
     if alike := [f.name for f in fields if f.name in _OWN_FIELDS]:
@@ -206,17 +221,26 @@ def _typed(
         )
     if bad := source.skipped:
         notes.append(f"{len(bad):,} rows left out, such as {bad[0].name}: {bad[0].reason}")
-    numbers, class_names, extra = _labels(table, taken[1]) if len(taken) > 1 else (None, None, None)
-    if extra is not None:
-        fields, columns = [*extra[0], *fields], {**extra[1], **columns}
+    if label is None:
+        stamp = _stamp(table, fields)
+        return Labels(taken[0], None, None, own_names, tuple(fields), columns, tuple(notes), stamp)
+    declared = option_types(types).get(headings[label].upper())
+    labelled = _labels(table, taken[1], rows, declared, bad_records)
+    if len(labelled.rows) < len(rows):
+        kept = np.array(labelled.rows, np.int64)
+        columns = {name: column[kept] for name, column in columns.items()}
+        own_names = None if own_names is None else own_names[kept]
+    if labelled.own is not None:
+        fields = [labelled.own, *fields]
+        columns = {"LABEL": Column(labelled.values), **columns}
     return Labels(
-        taken[0],
-        numbers,
-        class_names,
+        [taken[0][i] for i in labelled.rows],
+        labelled.numbers,
+        labelled.names,
         own_names,
         tuple(fields),
         columns,
-        tuple(notes),
+        (*notes, *labelled.notes),
         _stamp(table, fields),
     )
 
@@ -225,23 +249,68 @@ def _stamp(table: Place, fields: Iterable[Field]) -> str:
     return digest(table.read(_MAX_CSV_BYTES), *fields)
 
 
-_Extra = tuple[tuple[Field, ...], dict[str, Column]]
+@dataclass(frozen=True)
+class _Labelled:
+    """The labels of the rows that have one.
+
+    Attributes:
+        rows: Which rows of the table these are.
+        numbers: Their labels as numbers, of classes or as the table has them.
+        names: Names of the classes, if they have names.
+        own: The field of labels that are doubles or longs; None for others.
+        values: These labels.
+        notes: What users should know.
+    """
+
+    rows: Sequence[int]
+    numbers: list[int] | None = None
+    names: list[str] | None = None
+    own: Field | None = None
+    values: NDArray[Any] = field(default_factory=lambda: np.empty(0))
+    notes: tuple[str, ...] = ()
 
 
 def _labels(
-    table: Place, labels: list[str]
-) -> tuple[list[int] | None, list[str] | None, _Extra | None]:
-    """Return labels as numbers, with the names of classes, or as a column of doubles."""
-    kinds = set(labels)
-    if any(not _NUMBER.fullmatch(word) for word in kinds) and all(map(_FRACTION.fullmatch, kinds)):
-        doubles = np.array([float(word) for word in labels])
-        return None, None, ((field_for("LABEL", doubles.dtype),), {"LABEL": Column(doubles)})
-    listed = _listed_classes(table, labels)
-    if listed and not kinds <= set(listed):
-        return [int(word) for word in labels], listed, None
-    names = listed or _class_names(table, labels)
-    number_of = {name: i for i, name in enumerate(names or ())}
-    return [number_of[word] if names else int(word) for word in labels], names, None
+    table: Place,
+    words: list[str],
+    rows: Sequence[int],
+    declared: str | None,
+    bad_records: OnBadRecord,
+) -> _Labelled:
+    """Return labels as numbers, with the names of classes, or as doubles or longs.
+
+    Args:
+        table: The table.
+        words: The label of each row.
+        rows: The numbers of the rows, for messages.
+        declared: The type that the user declared.
+        bad_records: What to do with rows without a label.
+    """
+    listed = None
+    if declared is None or declared.strip().lower() in TEXTS:
+        listed = _listed_classes(table, [word for word in words if word])
+    found = label_values(table.name, words, rows, "varchar" if listed else declared)
+    for at, why in found.bad.items():
+        if bad_records == "fail":
+            raise SourceError(f"{table.name}: row {rows[at]} {why}", hint=HINT)
+    kept = [i for i in range(len(words)) if i not in found.bad]
+    notes = [
+        f"{table.name}: {len(found.bad):,} rows left out, such as row {rows[at]}, which {why}"
+        for at, why in list(found.bad.items())[:1]
+    ]
+    words = [words[i] for i in kept]
+    if found.numbers is None:
+        names = listed or sorted(set(words))
+        number_of = {name: i for i, name in enumerate(names)}
+        if listed and not set(words) <= set(listed):
+            number_of = {str(i): i for i in range(len(names))}
+        return _Labelled(kept, [number_of[w] for w in words], names or None, notes=tuple(notes))
+    values = found.numbers[kept]
+    if values.dtype == np.int32:
+        _require_one_spelling(table, words)
+        return _Labelled(kept, values.tolist(), notes=tuple(notes))
+    own = field_for("LABEL", values.dtype)
+    return _Labelled(kept, None, None, own, values, tuple(notes))
 
 
 def _listed_classes(table: Place, labels: list[str]) -> list[str] | None:
@@ -271,18 +340,12 @@ def _listed_classes(table: Place, labels: list[str]) -> list[str] | None:
     return names
 
 
-def _class_names(table: Place, labels: list[str]) -> list[str] | None:
-    """Return the sorted names; None if all labels are int32 numbers."""
-    names = sorted(set(labels))
-    if not names or not all(_NUMBER.fullmatch(name) for name in names):
-        return names or None
-    numbers = {int(name): name for name in names}
-    if min(numbers) < -(1 << 31) or max(numbers) >= 1 << 31:
-        return names
-    if len(numbers) < len(names):
-        alike = next(name for name in names if numbers[int(name)] != name)
-        raise SourceError(
-            f"{table.name}: the labels {alike!r} and {numbers[int(alike)]!r} are one number",
-            hint="write them alike, or give the classes names",
-        )
-    return None
+def _require_one_spelling(table: Place, words: list[str]) -> None:
+    """Raise SourceError if two spellings of labels are one number."""
+    spelled: dict[int, str] = {}
+    for word in sorted(set(words)):
+        if (other := spelled.setdefault(int(word), word)) != word:
+            raise SourceError(
+                f"{table.name}: the labels {other!r} and {word!r} are one number",
+                hint="write them alike, or make a class of each: --types label:varchar",
+            )
