@@ -120,11 +120,14 @@ class IgniteCursor(HarlequinCursor):  # type: ignore[misc]
         self._cursor = cursor
         self._cancelled = cancelled
         self._limit: int | None = None
+        # Kept, because harlequin asks for them after it has fetched all rows.
+        self._columns = [
+            (name, _LABELS.get(kind, "?")) for name, kind, *_ in cursor.description or ()
+        ]
 
     def columns(self) -> list[tuple[str, str]]:
-        """Return the names of the columns, each with a short label for its type."""
-        described = self._cursor.description or ()
-        return [(name, _LABELS.get(kind, "?")) for name, kind, *_ in described]
+        """Return the names of the columns, each with a short label for its type; at any time."""
+        return self._columns
 
     def set_limit(self, limit: int) -> IgniteCursor:
         """Read no more rows than this."""

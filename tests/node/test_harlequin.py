@@ -1,7 +1,8 @@
-"""The adapter for harlequin, by its interface."""
+"""The adapter for harlequin, by its interface and in the program itself."""
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import threading
 import uuid
@@ -10,7 +11,9 @@ import pytest
 
 pytest.importorskip("harlequin", reason="harlequin is not installed")
 
+from harlequin import Harlequin
 from harlequin.exception import HarlequinConnectionError, HarlequinQueryError
+from harlequin.plugins import load_adapter_plugins
 
 from ignitetf.cli.harlequin import IgniteAdapter
 
@@ -51,3 +54,36 @@ def test_an_editor_runs_shows_and_cancels(address):
         connection.close()
     with pytest.raises(HarlequinConnectionError, match="hint: "):
         IgniteAdapter(("127.0.0.1:1",)).connect()
+
+
+def test_the_program_shows_the_rows_of_each_statement(address, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))  # harlequin keeps a history there
+    app = Harlequin(load_adapter_plugins()["ignite"]((address,)))
+    statements = "SELECT 40 + 2 AS ANSWER, 'x' AS T; SELECT 1 AS NONE WHERE FALSE"
+    shown = asyncio.run(_shown(app, statements, tables=2))
+    assert shown == [(["ANSWER", "T"], [[42, "x"]]), (["NONE"], [])]
+
+
+async def _shown(app, statements, tables):
+    """Run statements in the editor; return the columns and rows of the tables that appear."""
+    async with app.run_test(size=(120, 36)) as pilot:
+        await _until(pilot, lambda: app.editor is not None and app.connection is not None)
+        app.editor.text = statements
+        app.editor.focus()
+        await pilot.press("ctrl+a", "ctrl+j")
+        await _until(pilot, lambda: len(app.results_viewer.query("ResultsTable")) == tables)
+        return [
+            (
+                [str(column.label).split()[0] for column in table.ordered_columns],
+                [list(table.get_row_at(row)) for row in range(table.row_count)],
+            )
+            for table in app.results_viewer.query("ResultsTable")
+        ]
+
+
+async def _until(pilot, condition):
+    for _ in range(200):
+        await pilot.pause(0.1)
+        if condition():
+            return
+    raise AssertionError("harlequin did not get there within 20 s")
