@@ -14,6 +14,8 @@
     |   |   +-- SqlUnavailable
     |   +-- PartitionLost                  a partition has no owner left
     |   +-- ServerOverloaded               out of memory, heap space or cursors
+    |   +-- ClusterInactive                nobody has activated the cluster
+    |   +-- ClusterReadOnly                the cluster takes no changes
     +-- WireError                          bytes that break the protocol
     +-- SchemaError (ValueError, TypeError) an entry does not have the types that are expected
     +-- DataChanged                        keys were added or removed while they were read
@@ -41,6 +43,8 @@ __all__ = [
     "AuthenticationError",
     "CacheExists",
     "CacheNotFound",
+    "ClusterInactive",
+    "ClusterReadOnly",
     "ConfigError",
     "ConnectError",
     "DataChanged",
@@ -191,6 +195,14 @@ class PartitionLost(ServerError):
 
 class ServerOverloaded(ServerError):
     """The server ran out of memory, heap space or cursors."""
+
+
+class ClusterInactive(ServerError):
+    """The cluster is not active: it neither reads nor writes until somebody activates it."""
+
+
+class ClusterReadOnly(ServerError):
+    """The cluster is read-only: it answers reads and refuses every change."""
 
 
 class WireError(IgniteTFError):

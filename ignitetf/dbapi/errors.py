@@ -23,6 +23,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from ignitetf.errors import (
+    ClusterInactive,
+    ClusterReadOnly,
     ConfigError,
     ConnectError,
     IgniteTFError,
@@ -118,6 +120,8 @@ _KINDS: Final[tuple[tuple[type[IgniteTFError], type[Error]], ...]] = (
     (RequestTimeout, OperationalError),
     (ServerOverloaded, OperationalError),
     (PartitionLost, OperationalError),
+    (ClusterInactive, OperationalError),
+    (ClusterReadOnly, OperationalError),
     (WireError, InternalError),
     (SchemaError, DataError),
 )

@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, TypeVar
 
-from ignitetf.errors import IgniteTFError, ServerError
+from ignitetf.errors import CacheNotFound, ClusterReadOnly, IgniteTFError, ServerError
 from ignitetf.net.channel import Channel
 from ignitetf.net.client import Client, cache_id
 from ignitetf.net.retry import retry
@@ -53,6 +53,7 @@ _LOCK_TIMEOUT_MS: Final = 10_000
 _BEGUN_S: Final = 2.0
 _RANGE_PAGE: Final = 16_384
 _WHAT: Final = "the file system's metadata"
+_NO_SCHEMA: Final = "Failed to set schema"
 _EMPTY: Final = b""  # the value of a key that is being removed, which counts as missing
 
 
@@ -187,9 +188,11 @@ class MetaCache:
 
         A plain read during a commit may see the new state of one key and the old state of
         another, so a missing key is read again after this call before it is reported missing.
-        The request is a removal on condition that the value is empty: that takes the lock.
+        The request is a removal on condition that the value is empty: that takes the lock. A
+        read-only cluster refuses it, and has no transaction in progress.
         """
-        retry(self.client.settings, lambda _: self._remove_if(key, _EMPTY))
+        with contextlib.suppress(ClusterReadOnly):
+            retry(self.client.settings, lambda _: self._remove_if(key, _EMPTY))
 
     def range(
         self, first: str, end: str, *, limit: int = -1, page: int = _RANGE_PAGE
@@ -241,9 +244,12 @@ class MetaCache:
         try:
             self.round_trips += 1
             return channel, channel.call(OpCode.QUERY_SQL_FIELDS, request)
-        except ServerError:
+        except ServerError as error:
             self.client.release(channel)
-            raise
+            if _NO_SCHEMA not in str(error.fields.get("server_message")):
+                raise
+            # The cache has gone, or the cluster is inactive, which the next request will tell.
+            raise CacheNotFound(f"no cache {self.name}", cache=self.name) from error
         except BaseException:
             channel.close()
             raise

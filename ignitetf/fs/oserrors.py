@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from ignitetf.errors import (
     AuthenticationError,
+    ClusterReadOnly,
     ConfigError,
     ConnectError,
     IgniteTFError,
@@ -28,6 +29,7 @@ _TABLE: tuple[tuple[type[IgniteTFError], int], ...] = (
     (RequestTimeout, errno.ETIMEDOUT),
     (ServerOverloaded, errno.ENOSPC),
     (PartitionLost, errno.EIO),
+    (ClusterReadOnly, errno.EROFS),
     (ConfigError, errno.EINVAL),
     (IgniteTFError, errno.EIO),
 )

@@ -31,6 +31,8 @@ from typing import Any, Final
 
 from ignitetf.errors import (
     CacheNotFound,
+    ClusterInactive,
+    ClusterReadOnly,
     ConfigError,
     ConnectError,
     IgniteTFError,
@@ -185,7 +187,7 @@ class Store:
         try:
             # The chunks first: a client that sees the metadata cache can rely on both.
             ensure_caches(self.client, chunks, metadata_spec(self.meta.name, backups, data_region))
-        except ServerOverloaded:
+        except (ServerOverloaded, ClusterInactive, ClusterReadOnly):
             raise
         except ServerError as error:
             raise ConfigError(f"file system {self.name} cannot be made: {error}") from error

@@ -85,7 +85,7 @@ def main() -> None:
     spec = LaunchSpec.from_json(given["spec"])
     job = replace(Job.from_json(given["job"]), pid=os.getpid())
     with connect() as client:
-        run_job(spec, job, client, show=_nowhere, note=print)
+        run_job(spec, job, client, show=_nowhere, note=print, found_by_record=True)
 
 
 def _nowhere(role: Role, stream: str, line: str) -> None:
@@ -96,4 +96,4 @@ if __name__ == "__main__":
     try:
         main()
     except IgniteTFError as error:
-        sys.exit(f"error: {error}")
+        sys.exit(str(error))

@@ -89,7 +89,13 @@ def _with_all_nodes(client: Client) -> Settings:
 
 
 def run_job(
-    spec: LaunchSpec, job: Job, client: Client, *, show: Show, note: Callable[[str], None]
+    spec: LaunchSpec,
+    job: Job,
+    client: Client,
+    *,
+    show: Show,
+    note: Callable[[str], None],
+    found_by_record: bool = False,
 ) -> Job:
     """Run a job to its end; nothing of it is left then.
 
@@ -99,16 +105,21 @@ def run_job(
         client: The cluster that has the data and the record.
         show: Takes each line of output.
         note: Takes messages for the user.
+        found_by_record: Whether the record is the only way to find the job.
 
     Returns:
         The last record; its `exit_code` is that of the first failure, else of the chief.
+
+    Raises:
+        ClusterReadOnly: The cluster cannot record a job that needs its record.
     """
     engine = ENGINES[spec.engine](client.settings)
-    recorder = Recorder(JobStore(client), job, note)
+    recorder = Recorder(JobStore(client), job, note, needed=found_by_record)
     try:
         # Not before the record is there: until then Ctrl-C ends the command as any other.
         with Requests(lambda: recorder.stop_by is not None) as requests:
-            note(f"job {job.id}: {_group(spec)}; 'ignitetf attach {job.id}' looks at it")
+            looks = f"; 'ignitetf attach {job.id}' looks at it" if recorder.recorded else ""
+            note(f"job {job.id}: {_group(spec)}{looks}")
             supervisor = Supervisor(
                 spec, engine, client.settings, place_of(job), recorder, show=show, note=note
             )

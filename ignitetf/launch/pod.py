@@ -4,20 +4,22 @@ index of the pod -> **pod** (worker process) -> record, output, exit code
 
 Kubernetes starts the members and ends them; each finds its place by its index. What a launcher
 does for all of them, each does here for its own: output to `igfs://`, signs of life, and at the end
-the wait for the others, who meet in the job's record. The first member keeps that record.
+the wait for the others, who meet in the job's record. The first member keeps that record. In a
+read-only cluster there is none: the script runs all the same, and ends without waiting for others.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ignitetf.errors import ConfigError, ConnectError, IgniteTFError
+from ignitetf.errors import ClusterReadOnly, ConfigError, ConnectError, IgniteTFError
 from ignitetf.jobs.logs import LogWriter
 from ignitetf.jobs.record import Job, WorkerStatus
 from ignitetf.jobs.store import BEAT_S, JobStore, utc_now
@@ -124,13 +126,15 @@ class _Pod:
         self._logs = LogWriter(client.settings, member.job, _ATTEMPT)
         self._beaten = 0.0
         self._all_arrived = False
+        self._unrecorded = False
 
     def run(self, script: str, arguments: Sequence[str]) -> int:
         """Run the script; return its exit code."""
         member = self._member
-        self._store.leave(member.job, _ATTEMPT, member.role.number)
-        if member.role.number == 0:
-            self._record(script, arguments)
+        with self._recording():
+            self._store.leave(member.job, _ATTEMPT, member.role.number)
+            if member.role.number == 0:
+                self._record(script, arguments)
         worker = WorkerProcess(member.role, worker_command(script, arguments), member.environment())
         try:
             code = self._watch(worker)
@@ -139,26 +143,49 @@ class _Pod:
             self._show(worker)
             self._logs.close()
             worker.close()
-        self._tell(worker)
-        if member.role.number == 0:
-            self._record_end(code)
+        with self._recording():
+            self._tell(worker)
+            if member.role.number == 0:
+                self._record_end(code)
         return code
+
+    @contextlib.contextmanager
+    def _recording(self) -> Iterator[None]:
+        """Go on without the record if the cluster is read-only, and say so once."""
+        try:
+            yield
+        except ClusterReadOnly as error:
+            if not self._unrecorded:
+                print(f"{error}; the job runs without a record", file=sys.stderr, flush=True)
+            self._unrecorded = True
 
     def _watch(self, worker: WorkerProcess) -> int:
         arrived, asked = False, 0.0
         while not worker.poll():
             self._show(worker)
-            self._tell_often(worker)
+            with self._recording():
+                self._tell_often(worker)
             if self._requests.stopping:
                 self._end(worker)
             elif worker.arrived and not arrived:
-                self._store.arrive(self._member.job, _ATTEMPT, self._member.role.number)
                 arrived = True
+                self._arrive(worker)
             elif arrived and time.monotonic() - asked > BEAT_S:
                 asked = time.monotonic()
                 self._let_go(worker)
             time.sleep(_STEP_S)
         return 0 if worker.code is None else worker.code
+
+    def _arrive(self, worker: WorkerProcess) -> None:
+        """Say that this member waits for the others; without a record it cannot."""
+        arrived = False
+        with self._recording():
+            self._store.arrive(self._member.job, _ATTEMPT, self._member.role.number)
+            arrived = True
+        if not arrived:
+            worker.release()
+            if self._member.role.number == 0:
+                worker.release()  # it waits a second time, until the others are gone
 
     def _let_go(self, worker: WorkerProcess) -> None:
         """Tell the script when all have arrived; and the first member's when the others are gone."""

@@ -4,7 +4,7 @@ supervisor -> **recorder** (thread) -> ignitetf.jobs.store
 
 What changes is noted here and written by a thread of its own, since a cluster that loses a node
 may answer late. Nothing of the job depends on it: if the cluster does not answer, it is tried again
-each second, and the job goes on.
+each second, and the job goes on. A read-only cluster has no record at all until it takes changes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Final
 
-from ignitetf.errors import IgniteTFError
+from ignitetf.errors import ClusterReadOnly, IgniteTFError
 from ignitetf.jobs.record import Job, WorkerStatus
 from ignitetf.jobs.store import BEAT_S, JobStore
 
@@ -32,13 +32,17 @@ class Recorder:
         store: The jobs of the cluster.
         job: The new job.
         note: Takes messages for the user.
+        needed: Whether the job must not begin without a record.
 
     Attributes:
         job: The job with all changes, whether or not the cluster has them yet.
+        recorded: Whether the cluster has a record of the job.
         stop_by: Who asked for the end of the job; None if nobody did.
     """
 
-    def __init__(self, store: JobStore, job: Job, note: Callable[[str], None]) -> None:
+    def __init__(
+        self, store: JobStore, job: Job, note: Callable[[str], None], *, needed: bool = False
+    ) -> None:
         self.stop_by: str | None = None
         self._store = store
         self.job = job
@@ -49,9 +53,23 @@ class Recorder:
         self._silent = False
         self._wake = threading.Event()
         self._closing: float | None = None
-        store.create(job)
+        self.recorded = False
+        try:
+            self._create()
+        except ClusterReadOnly as error:
+            if needed:
+                raise
+            note(
+                f"{error}; the job runs without a record, so 'ignitetf ps', 'attach', 'stop' and"
+                " 'logs' do not know it"
+            )
+            self._silent = True
         self._thread = threading.Thread(target=self._run, name="ignitetf-job", daemon=True)
         self._thread.start()
+
+    def _create(self) -> None:
+        self._store.create(self.job)
+        self.recorded = True
 
     def change(self, **changes: Any) -> None:
         """Record that fields of the job have changed."""
@@ -81,11 +99,13 @@ class Recorder:
                 return
 
     def _write(self, last: bool) -> bool:
-        """Write all that is noted; return whether the cluster took it."""
+        """Write all that is noted; return whether the cluster took it, or is read-only."""
         with self._lock:
             changes, self._changes = self._changes, {}
             statuses, self._statuses = self._statuses, {}
         try:
+            if not self.recorded:
+                self._create()
             for status in statuses.values():
                 self._store.beat_worker(self.job.id, status)
             if changes:
@@ -102,6 +122,6 @@ class Recorder:
             if not self._silent:
                 self._note(f"the job cannot be recorded now: {error}")
             self._silent = True
-            return False
+            return isinstance(error, ClusterReadOnly)  # which no wait at the end changes
         self._silent = False
         return True

@@ -11,6 +11,8 @@ from typing import Any, Final
 from ignitetf.errors import (
     CacheExists,
     CacheNotFound,
+    ClusterInactive,
+    ClusterReadOnly,
     IgniteTFError,
     PartitionLost,
     RequestTimeout,
@@ -62,6 +64,9 @@ def plain_text(message: str) -> str:
     return ": ".join(dict.fromkeys(text.split(": ")))
 
 
+# A key, a transaction, a statement and a new cache say it each in another way.
+_READ_ONLY: Final = re.compile(r"cluster (?:is )?in read-only mode", re.IGNORECASE)
+_REFUSES: Final = "cache topology is not valid"
 # A key, a scan and a statement of SQL say it each in another way.
 _LOST: Final = ("lostParts", "partition data has been lost", "cache partition has been lost")
 
@@ -70,6 +75,8 @@ def server_error(status: int, message: str, *, address: str | None = None) -> Se
     """Choose the exception for an error answer by its status and the Java class in its text."""
     text = plain_text(message) or f"status {status}"
     facts: dict[str, Any] = {"status": status, "server_message": message, "address": address}
+    if (found := _state_error(message, facts)) is not None:
+        return found
     if status == Status.CACHE_DOES_NOT_EXIST:
         return CacheNotFound(text, hint="'ignitetf cache ls' lists the caches", **facts)
     if status == Status.CACHE_EXISTS:
@@ -119,6 +126,28 @@ def server_error(status: int, message: str, *, address: str | None = None) -> Se
     ):
         return SqlError(text, hint=None, **facts)
     return ServerError(text, **facts)
+
+
+def _state_error(message: str, facts: dict[str, Any]) -> ServerError | None:
+    """Return the error of a request that the state of the cluster does not allow, else None."""
+    if "the cluster is inactive" in message:
+        return ClusterInactive(
+            "the cluster is inactive: it neither reads nor writes",
+            hint="activate it: 'control.sh --set-state ACTIVE', or 'ignitetf node start' for an"
+            " embedded node",
+            **facts,
+        )
+    again = "'control.sh --set-state ACTIVE' lets it take changes again; what only reads works now"
+    if _READ_ONLY.search(message):
+        return ClusterReadOnly("the cluster is read-only: it takes no changes", hint=again, **facts)
+    if _REFUSES in message:  # a transaction's request, which names the validator of a cache alike
+        return ClusterReadOnly(
+            "the cluster takes no changes of this cache: it is read-only, or the cache has a"
+            " topology validator that refuses them",
+            hint=again,
+            **facts,
+        )
+    return None
 
 
 def is_asked_too_much(error: IgniteTFError) -> bool:

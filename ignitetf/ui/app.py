@@ -21,6 +21,7 @@ from starlette.types import ASGIApp
 
 from ignitetf.errors import (
     CacheNotFound,
+    ClusterInactive,
     ConnectError,
     IgniteTFError,
     JobNotFound,
@@ -47,7 +48,7 @@ _LIMIT_S: Final = 30.0
 _MOST_BODY: Final = 64 << 10
 _FORM: Final = "application/x-www-form-urlencoded"
 _GONE: Final = (CacheNotFound, JobNotFound, KeyNotFound)
-_AWAY: Final = (ConnectError, RequestTimeout, PartitionLost, ServerOverloaded)
+_AWAY: Final = (ConnectError, RequestTimeout, ClusterInactive, PartitionLost, ServerOverloaded)
 
 _PAGES: Final[dict[str, View]] = {
     "/": views_data.data_sets,
