@@ -3,13 +3,16 @@
 They come from the first of: beside the source (in a wheel that setup.py built with a compiler), the
 user's cache folder, a C compiler (0.3 s, once per version of the source), which is either this
 machine's or Zig's, available as a wheel (the extra `native`). They need no Python headers and link
-only libc, so one build serves every Python. setup.py loads this module by its path, so it imports
-nothing from the package.
+only libc, so one build serves every Python. A cache folder that another user could change is not
+used: each process then builds in a private folder. setup.py loads this module by its path, so it
+imports nothing from the package, except where it loads parts.
 """
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import functools
 import hashlib
 import importlib.util
 import logging
@@ -67,14 +70,19 @@ def shared_object(source: Path) -> Path:
     Raises:
         NotBuilt: There is no compiler, it failed, or its output cannot be stored.
     """
+    from ignitetf.trust import distrust
+
     if (built := source.with_suffix(".so")).exists():
         return built
     words = " ".join((platform.machine(), *_FLAGS, _optimize(source)))
     texts = [path.read_bytes() for path in (source, *sorted(source.parent.glob("*.h")))]
     key = hashlib.sha256(b"".join(texts) + words.encode()).hexdigest()[:16]
-    cached = _cache_folder() / f"{source.stem.lstrip('_')}-{key}.so"
+    folder = _trusted_folder()
+    cached = folder / f"{source.stem.lstrip('_')}-{key}.so"
+    if distrust(cached):  # somebody put it there before the folder was private
+        cached.unlink(missing_ok=True)
     if not cached.exists():
-        build(source, cached)
+        build(source, cached, folder / "zig")
     return cached
 
 
@@ -128,16 +136,51 @@ def _cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "ignitetf"
 
 
+def _trusted_folder() -> Path:
+    """Return the cache folder, or a private one if another user could change that."""
+    from ignitetf.trust import distrust
+
+    folder = _cache_folder()
+    return folder if (reason := distrust(folder)) is None else _private_folder(reason)
+
+
+@functools.cache
+def _private_folder(reason: str) -> Path:
+    """Make a folder for the parts of this process, in place of a cache folder."""
+    from ignitetf.trust import distrust
+
+    log.warning(
+        "parts in C in %s are not used, because another user could change them: %s; each process "
+        "builds its own; hint: set XDG_CACHE_HOME to a folder of yours", _cache_folder(), reason,
+    )  # fmt: skip
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="ignitetf-"))
+    except OSError as error:
+        raise NotBuilt(f"there is no folder to build it in: {error.strerror}") from error
+    if reason := distrust(folder) or "":
+        folder.rmdir()
+        raise NotBuilt(f"there is no private folder to build it in: {reason}", hint="set TMPDIR")
+    owner = os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:  # not a process that was forked
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    return folder
+
+
 def _optimize(source: Path) -> str:
     return next(flag for part, flag in PARTS.items() if source.as_posix().endswith(f"/{part}"))
 
 
-def build(source: Path, target: Path) -> None:
+def build(source: Path, target: Path, zig_cache: Path | None = None) -> None:
     """Compile a C file of `PARTS`; the target appears complete or not at all.
 
     Args:
         source: The C file.
         target: The shared object; its folder is created.
+        zig_cache: Where Zig keeps its C library; None for the user's cache folder.
 
     Raises:
         NotBuilt: There is no compiler, it failed, or its output cannot be stored.
@@ -153,7 +196,7 @@ def build(source: Path, target: Path) -> None:
         ) from error
     os.close(handle)
     # Zig caches its compiled C library (50 MB); its default folder may not be writable.
-    environment = {"ZIG_GLOBAL_CACHE_DIR": str(_cache_folder() / "zig"), **os.environ}
+    environment = {"ZIG_GLOBAL_CACHE_DIR": str(zig_cache or _cache_folder() / "zig"), **os.environ}
     try:
         result = subprocess.run(
             [*command, "-o", temporary, str(source)],

@@ -15,6 +15,7 @@ from typing import Any
 from ignitetf.errors import ConfigError
 from ignitetf.home import ignitetf_home
 from ignitetf.local.process import private_directory, write_private
+from ignitetf.trust import check_trust
 
 __all__ = ["profile_names", "profile_path", "read_profile", "remove_profile", "write_profile"]
 
@@ -38,9 +39,11 @@ def read_profile(name: str) -> dict[str, Any]:
     """Return the settings in a profile.
 
     Raises:
-        ConfigError: There is no such profile, or it is no JSON object.
+        ConfigError: There is no such profile, it is no JSON object, or another user could have
+            written it.
     """
     path = _existing(name)
+    check_trust(path, "profile")
     hint = f"mend the file, or remove it with 'ignitetf profile rm {name}'"
     try:
         data = json.loads(path.read_text(encoding="utf-8"))

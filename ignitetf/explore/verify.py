@@ -8,8 +8,6 @@ that a hundred million rows take less than a gigabyte.
 
 from __future__ import annotations
 
-import io
-import struct
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -278,23 +276,18 @@ class _ImageFields:
 
 
 def _undecodable(data: bytes) -> str | None:
-    """Return why an image cannot be decoded; None if it can."""
+    """Return why an image cannot be decoded, within the limits of `ignitetf load`; None if it can."""
     from PIL import Image
+
+    from ignitetf.load.sources.pictures import MAX_PIXELS, PictureError, open_picture
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(io.BytesIO(data)) as image:
+            with open_picture(data, MAX_PIXELS) as image:
                 image.load()
-    except (
-        OSError,
-        ValueError,
-        SyntaxError,
-        EOFError,
-        struct.error,
-        Image.DecompressionBombError,
-    ) as error:
-        return " ".join(str(error).split()) or type(error).__name__
+    except PictureError as error:
+        return str(error)
     return None
 
 

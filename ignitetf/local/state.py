@@ -16,6 +16,7 @@ from typing import Any
 from ignitetf.errors import ConfigError
 from ignitetf.home import ignitetf_home
 from ignitetf.local.process import ProcessId, is_alive, write_private
+from ignitetf.trust import check_trust
 
 __all__ = [
     "Member",
@@ -134,9 +135,15 @@ def node_directory(name: str) -> Path:
 
 
 def read_state(name: str) -> NodeState | None:
-    """Return the state of the node; None if the file is missing or unreadable."""
+    """Return the state of the node; None if the file is missing or unreadable.
+
+    Raises:
+        ConfigError: Another user could have written it.
+    """
+    path = node_directory(name) / _FILE
+    check_trust(path, "the state of a node")
     try:
-        data = json.loads((node_directory(name) / _FILE).read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8"))
         return _from_json(data)
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -47,6 +47,7 @@ __all__ = [
 
 MIB: Final = 1 << 20
 DEFAULT_PARTITION_COUNTS: Final = tuple(1 << power for power in range(11))
+_TLS_FACTORY: Final = prop("sslContextFactory", ('ref bean="tlsFactory"', []))
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,8 @@ def spring_xml(config: NodeConfig) -> str:
             hint="give --persist as well, or --secure, which includes it",
         )
     guard = [] if config.persist else guard_beans()
-    return document([*guard, _ignite(config)])
+    tls = _tls_beans(config.tls) if config.tls else []
+    return document([*guard, *tls, _ignite(config)])
 
 
 def template_xml(partition_counts: Iterable[int]) -> str:
@@ -162,7 +164,7 @@ def _ignite(config: NodeConfig) -> Element:
             prop("sqlConfiguration", no_history),
         ]
     if config.tls:
-        properties.append(prop("sslContextFactory", _ssl_factory(config.tls)))
+        properties.append(_TLS_FACTORY)
     return bean("configuration.IgniteConfiguration", *properties)
 
 
@@ -247,7 +249,7 @@ def _client_connector(config: NodeConfig) -> Element:
             value("sslEnabled", True),
             value("sslClientAuth", True),
             value("useIgniteSslContextFactory", False),
-            prop("sslContextFactory", _ssl_factory(config.tls)),
+            _TLS_FACTORY,
         ]
     return prop(
         "clientConnectorConfiguration",
@@ -255,8 +257,13 @@ def _client_connector(config: NodeConfig) -> Element:
     )
 
 
-def _ssl_factory(stores: TlsStores) -> Element:
-    return bean(
+def _tls_beans(stores: TlsStores) -> list[Element]:
+    """Return the beans behind `_TLS_FACTORY`: key stores, the TLS context made of them, its factory.
+
+    SYS.CONFIGURATION shows every user the properties of Ignite's own SslContextFactory, with both
+    passwords. So it is not part of the configuration: that has a factory without properties.
+    """
+    _, properties = bean(
         "ssl.SslContextFactory",
         value("keyStoreFilePath", stores.key_store),
         value("keyStorePassword", stores.key_password),
@@ -267,6 +274,14 @@ def _ssl_factory(stores: TlsStores) -> Element:
         value("protocol", "TLS"),
         prop("protocols", ("array", [item("TLSv1.2"), item("TLSv1.3")])),
     )
+    return [
+        ('bean id="tlsStores" class="org.apache.ignite.ssl.SslContextFactory"', properties),
+        ('bean id="tlsContext" factory-bean="tlsStores" factory-method="create"', []),
+        (
+            'bean id="tlsFactory" class="javax.cache.configuration.FactoryBuilder$SingletonFactory"',
+            [('constructor-arg ref="tlsContext"', [])],
+        ),
+    ]
 
 
 def _templates(partition_counts: Iterable[int]) -> Element:

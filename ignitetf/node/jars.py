@@ -28,6 +28,7 @@ from urllib.parse import urlsplit
 
 from ignitetf.errors import IgniteTFError, NodeError
 from ignitetf.node.repository import local_repository, repository_url
+from ignitetf.trust import check_trust
 
 __all__ = ["IGNITE_VERSION", "Artifact", "Progress", "ensure_jars", "read_lock"]
 
@@ -73,11 +74,13 @@ def ensure_jars(
         progress: Called as bytes arrive, from several threads.
 
     Raises:
+        ConfigError: Another user could change the folder.
         NodeError: A jar is unavailable, or its hash differs from the lock file.
     """
     given = given or _folder_from_environment()
     folder = home / "jars" / IGNITE_VERSION
     folder.mkdir(parents=True, exist_ok=True)
+    check_trust(folder, "the folder of jars")
     artifacts = read_lock()
     missing = [jar for jar in artifacts if not _matches(folder / jar.file_name, jar)]
     if given is not None:

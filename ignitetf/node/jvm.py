@@ -21,6 +21,7 @@ from pathlib import Path
 
 from ignitetf.errors import NodeError
 from ignitetf.node.java import JavaRuntime
+from ignitetf.trust import distrust
 
 __all__ = [
     "StartCache",
@@ -156,13 +157,15 @@ def start_cache(home: Path, java: JavaRuntime, jars: Sequence[Path]) -> StartCac
     if java.major < _AOT_SINCE or switched_off:
         return None
     folder = home / "aot"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if distrust(folder):
+        return None
     _sweep(folder)
     # Java takes a cache only from a JVM with the same collector and the same layout of objects.
     facts = [_facts(java.path.resolve()), [_facts(jar) for jar in jars], _options_of_user()]
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
     finished = folder / f"{key}.aot"
-    if finished.is_file():
+    if finished.is_file() and not distrust(finished):
         return StartCache(finished, write=False)
     return StartCache(folder / f"{key}-{secrets.token_hex(4)}.part", write=True)
 

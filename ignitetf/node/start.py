@@ -56,6 +56,7 @@ from ignitetf.node.ports import LOOPBACK, client_ports, free_ports, wait_free
 from ignitetf.node.readiness import wait_active, wait_answer, wait_started
 from ignitetf.node.security import Security
 from ignitetf.settings import Settings
+from ignitetf.trust import check_trust
 
 __all__ = ["Launch"]
 
@@ -99,6 +100,7 @@ class Launch:
         self._jars = jars
         self._timeout_s = timeout_s
         self._home = ignitetf_home()
+        check_trust(node_directory(name), "the folder of a node")
         self._directory = private_directory(node_directory(name))
         self._new_stores: list[Path] = []
         self._processes: list[subprocess.Popen[bytes]] = []

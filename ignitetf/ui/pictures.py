@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
 
 from ignitetf.errors import SchemaError
 from ignitetf.explore.preview import picture_of
+from ignitetf.load.sources.pictures import PictureError, open_picture
 from ignitetf.ui.data_set import DataSet
 
 __all__ = ["Box", "Frame", "encoded_picture", "frame_of"]
@@ -90,9 +90,7 @@ def _check_size(value: Any) -> None:
     if not isinstance(value, bytes):
         return
     try:
-        with Image.open(io.BytesIO(value)) as image:
-            pixels = image.width * image.height
-    except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
-        raise SchemaError("this value is no image that can be decoded") from error
-    if pixels > _MOST_PIXELS:
-        raise SchemaError(f"an image of {pixels / 1e6:,.0f} million pixels is not shown")
+        with open_picture(value, _MOST_PIXELS):
+            pass
+    except PictureError as error:
+        raise SchemaError(f"this value is not shown as an image: {error}") from error

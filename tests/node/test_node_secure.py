@@ -175,6 +175,27 @@ def test_no_password_can_be_read_by_users_or_from_logs(node, settings):
     assert not [secret for secret in secrets.values() if secret in command_line]
 
 
+def test_no_view_shows_a_secret_to_users(node):
+    """Neither as it is, nor as a list of characters, as SYS.CONFIGURATION shows it, nor as bytes."""
+    secrets = json.loads((node_directory("default") / "secure" / "secrets.json").read_text())
+    with connect(settings=Settings.resolve()) as client:
+        names = client.sql("SELECT NAME FROM SYS.VIEWS WHERE SCHEMA = 'SYS'").fetchall()
+        shown = {
+            name: str(client.sql(f'SELECT * FROM SYS."{name}"').fetchall()) for (name,) in names
+        }
+    assert "server.p12" not in shown["CONFIGURATION"]
+    assert "SslContextFactory" in shown["CONFIGURATION"]
+    for which, secret in secrets.items():
+        data = secret.encode()
+        forms = (secret, ", ".join(secret), data.hex(), str(list(data))[1:-1])
+        assert not [
+            (view, which)
+            for view, text in shown.items()
+            for f in forms
+            if f in text.lower() or f in text
+        ]
+
+
 def test_a_plain_node_has_no_users(home):
     name = "plain"
     with Node.start(name, next(free_ports(12_600, ())), memory=SMALL) as node:

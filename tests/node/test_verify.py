@@ -1,16 +1,22 @@
 """`verify` finds every kind of damage, and nothing in sound data."""
 
 import io
+import os
+import struct
+import zlib
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from ignitetf.errors import SchemaError
+from ignitetf.explore.preview import picture_of
 from ignitetf.explore.verify import verify
 from ignitetf.load.loader import load_dataset
 from ignitetf.load.sources import open_source
 from ignitetf.load.sources.records import records
 from ignitetf.tables.catalog import read_manifest
+from ignitetf.ui.pictures import encoded_picture
 
 pytestmark = pytest.mark.node
 LAYOUTS = pytest.mark.parametrize("layout", ["rows", "blocks"])
@@ -54,6 +60,43 @@ def test_undecodable_images_are_named(client, cache_name, layout):
     told = [finding.found for finding in report.findings]
     assert any("IMAGE of key 3:" in t for t in told) and any("of key 30:" in t for t in told)
     assert verify(client, cache_name, images=False).ok
+
+
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EOF\n"
+
+
+def enormous_png():
+    """A few bytes that claim to be 12,000 x 12,000 pixels."""
+    head = struct.pack(">II5B", 12_000, 12_000, 8, 0, 0, 0, 0)
+    out = b"\x89PNG\r\n\x1a\n"
+    for name, body in ((b"IHDR", head), (b"IDAT", zlib.compress(b"")), (b"IEND", b"")):
+        out += struct.pack(">I", len(body)) + name + body
+        out += struct.pack(">I", zlib.crc32(name + body))
+    return out
+
+
+def test_images_of_strangers_run_no_program_and_take_no_memory(
+    client, cache_name, tmp_path, monkeypatch
+):
+    """Neither `verify` nor what `ui`, `head` and `preview` show run Ghostscript for an EPS."""
+    program, mark = tmp_path / "gs", tmp_path / "ran"
+    program.write_text(f"#!/bin/sh\ntouch {mark}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    source = [
+        {"image": one, "label": i} for i, one in enumerate([png(1), png(2), EPS, enormous_png()])
+    ]
+    source += pictures(5)
+    load_dataset(source, cache_name, client=client, partitions=4)
+    report = verify(client, cache_name)
+    assert (report.images, report.undecodable) == (9, 2)
+    told = " ".join(finding.found for finding in report.findings)
+    assert "not an image" in told and "12000 x 12000 pixels" in told
+    assert picture_of(EPS) is None
+    for bad in (EPS, enormous_png()):
+        with pytest.raises(SchemaError):
+            encoded_picture(bad, 64)
+    assert not mark.exists()
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ FOLDERS = {
 # From the ground up. A module imports from its own group and from the layers below it, never from
 # another group of its own layer. The first word of a group's module below `ignitetf` is looked up.
 LAYERS = (
-    ({"crc", "errors", "native", "owner", "partitions", "post_import", "threads"},),
+    ({"crc", "errors", "native", "owner", "partitions", "post_import", "threads", "trust"},),
     ({"home", "local", "profiles", "settings"}, {"sql"}, {"wire"}),
     ({"net"},),
     ({"node"},),
@@ -190,3 +190,15 @@ def test_no_address_of_a_registry_and_no_path_of_one_machine():
             text = path.read_text(encoding="utf-8")
             assert not registry.search(text), path
             assert path.name == "test_imports.py" or not machine.search(text), path
+
+
+def test_one_function_opens_images():
+    """Pillow runs programs for some formats, and allocates what a header claims."""
+    found = [
+        f"{name}:{node.lineno}"
+        for name, tree in TREES.items()
+        for node in ast.walk(tree)
+        if (isinstance(node, ast.Attribute) and ast.unparse(node).endswith("Image.open"))
+        or (isinstance(node, ast.ImportFrom) and node.module == "PIL.Image")
+    ]
+    assert [place.partition(":")[0] for place in found] == ["ignitetf.load.sources.pictures"]
