@@ -109,14 +109,12 @@ def clear(
 
     Example: ignitetf cache clear SESSIONS --yes
     """
-    from ignitetf.tables.describe import resolve
-    from ignitetf.tables.removal import clear_cache
+    from ignitetf.tables.removal import clear_cache, count_removable
 
     with connect() as client:
-        cache = resolve(client, name)
-        entries = client.cache_size(cache)
+        cache, entries = count_removable(client, name)
         confirm(f"Remove all {entries} entries of {name}?", yes)
-        clear_cache(client, cache)
+        clear_cache(client, name)
     say(f"cache {name} is empty", {"cache": cache, "removed_entries": entries}, output)
 
 
@@ -136,18 +134,16 @@ def drop(
     Example: ignitetf cache drop SESSIONS --yes
     """
     from ignitetf.errors import CacheNotFound
-    from ignitetf.tables.describe import resolve
-    from ignitetf.tables.removal import drop_cache
+    from ignitetf.tables.removal import count_removable, drop_cache
 
     with connect() as client:
         try:
-            cache = resolve(client, name)
+            cache, entries = count_removable(client, name)
         except CacheNotFound:
             if not if_exists:
                 raise
             say(f"there is no cache {name}", {"cache": name, "removed_entries": None}, output)
             return
-        entries = client.cache_size(cache)
         confirm(f"Remove {name} with its {entries} entries?", yes)
-        drop_cache(client, cache)
+        drop_cache(client, name)
     say(f"cache {name} is gone", {"cache": cache, "removed_entries": entries}, output)

@@ -22,10 +22,10 @@ from ignitetf.load.sender import Work
 from ignitetf.load.writer import Writer
 from ignitetf.net.client import Client, cache_id
 from ignitetf.wire.affinity import partitions_of
-from ignitetf.wire.block_keys import BlockKeys
+from ignitetf.wire.block_keys import BlockKeys, encode_longs
 from ignitetf.wire.blocks import pack_blocks
 from ignitetf.wire.buffers import BufferPool
-from ignitetf.wire.codes import OpCode, TypeCode
+from ignitetf.wire.codes import OpCode
 from ignitetf.wire.concat import concat
 from ignitetf.wire.requests import batch_head
 from ignitetf.wire.schema import Batch, Column
@@ -164,8 +164,5 @@ def trim(client: Client, cache: str, keys: BlockKeys) -> None:
 
 
 def _remove(client: Client, cache: str, keys: NDArray[np.int64]) -> None:
-    objects = np.empty((len(keys), 9), np.uint8)
-    objects[:, 0] = TypeCode.LONG
-    objects[:, 1:] = keys.astype("<i8").view(np.uint8).reshape(-1, 8)
     head = batch_head(cache_id(cache), len(keys))
-    client.call(OpCode.CACHE_REMOVE_KEYS, head + objects.tobytes())
+    client.call(OpCode.CACHE_REMOVE_KEYS, head + encode_longs(keys))

@@ -34,7 +34,7 @@ __all__ = [
 def check_options(if_exists: str, layout: str, limit: int | None) -> None:
     """Raise ConfigError for invalid load options."""
     if if_exists not in get_args(IfExists):
-        raise ConfigError(f"if_exists={if_exists!r}", hint="error, append, replace or resume")
+        raise ConfigError(f"if_exists={if_exists!r}", hint=f"take {', '.join(get_args(IfExists))}")
     if layout not in get_args(Layout):
         raise ConfigError(f"layout={layout!r}", hint="take 'rows' or 'blocks'")
     if limit is not None and limit < 1:

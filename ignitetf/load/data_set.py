@@ -20,14 +20,21 @@ from ignitetf.load.options import LoadOptions
 from ignitetf.net.client import Client
 from ignitetf.net.together import together
 from ignitetf.tables.caches import create_cache, create_table, has_table
-from ignitetf.tables.removal import caches_of, index_table, remove_cache
+from ignitetf.tables.owned import caches_of, carrier_table, index_table, rows_table
+from ignitetf.tables.removal import remove_cache
 from ignitetf.tables.spec import CacheSpec, require_room_for
 from ignitetf.tables.storage import Storage
-from ignitetf.tables.views import require_free, rows_table, taken_names
+from ignitetf.tables.views import require_free, taken_names
 from ignitetf.wire.cluster import PartitionMap
 from ignitetf.wire.schema import Schema
 
-__all__ = ["create_caches", "require_new_names", "require_room_for_caches", "views_of"]
+__all__ = [
+    "create_caches",
+    "require_made_by_load",
+    "require_new_names",
+    "require_room_for_caches",
+    "views_of",
+]
 
 
 def create_caches(
@@ -93,7 +100,7 @@ def views_of(name: str, cache: str, storage: Storage, schema: Schema) -> dict[st
     if storage.layout == "blocks":
         slim = rows_table(index_table(cache))
         return {name: slim, index_table(name): slim} if storage.index else {}
-    return {name: rows_table(cache)} if storage.sql and has_table(schema) else {}
+    return {name: rows_table(cache)} if _has_rows_table(storage, schema) else {}
 
 
 def require_new_names(
@@ -115,12 +122,17 @@ def require_new_names(
     Returns:
         The caches that it replaces.
     """
-    views = views_of(name, name, storage, schema)
+    caches = caches_of(name, storage)
+    # The tables' names are of use to nobody else, but taken they would end a replacement too late.
+    names = [
+        *views_of(name, name, storage, schema),
+        *(table for cache in caches for table in (rows_table(cache), carrier_table(cache))),
+    ]
     there, taken, old = together(
-        client, client.cache_names, lambda: taken_names(client, views), replaced
+        client, client.cache_names, lambda: taken_names(client, names), replaced
     )
     require_free(client, taken, old)
-    for cache in caches_of(name, storage):
+    for cache in caches:
         if cache in there and cache not in old:
             raise CacheExists(
                 f"cache {cache!r} exists",
@@ -128,3 +140,30 @@ def require_new_names(
                 cache=cache,
             )
     return cast("list[str]", old)
+
+
+def require_made_by_load(client: Client, cache: str, made: tuple[Storage, Schema] | None) -> None:
+    """Raise CacheExists unless a cache is one that a load has made.
+
+    Args:
+        client: The connection.
+        cache: Its name.
+        made: What the catalog says is in it: how that is stored, and its records.
+    """
+    tables = {table for _, table in client.about("tables_of_cache", (cache,))}
+    # The catalog may speak of a cache that is gone, and others have made one of its name.
+    if made is not None and tables:
+        ours = bool(tables & {rows_table(cache), carrier_table(cache)})
+    else:
+        ours = made is not None and not _has_rows_table(*made)
+    if not ours:
+        raise CacheExists(
+            f"cache {cache!r} was made by others, not by a load",
+            hint="choose another name; or --if-exists replace-foreign, which removes that cache"
+            " with all it holds once the new rows are loaded",
+            cache=cache,
+        )
+
+
+def _has_rows_table(storage: Storage, schema: Schema) -> bool:
+    return storage.layout == "rows" and storage.sql and has_table(schema)

@@ -18,6 +18,7 @@ import numpy as np
 
 from ignitetf.load.blocks import Blocks, trim
 from ignitetf.load.checks import interrupted_error
+from ignitetf.load.equal_keys import Ascending
 from ignitetf.load.journal import Journal, write_journal
 from ignitetf.load.sources.base import Source, batch_bytes
 from ignitetf.load.writer import Writer, register_types
@@ -26,7 +27,7 @@ from ignitetf.net.distance import bytes_ahead
 from ignitetf.net.retry import FAILURES, LOAD, Backoff
 from ignitetf.net.together import together
 from ignitetf.tables.lease import Lease
-from ignitetf.tables.removal import index_table
+from ignitetf.tables.owned import index_table
 from ignitetf.wire.block_keys import BlockKeys
 from ignitetf.wire.blocks import block_schema
 from ignitetf.wire.cluster import NodeEndpoint, PartitionMap
@@ -80,6 +81,8 @@ class Filler:
         self.slim_fields = storage.index if storage.has_slim_table else ()
         self._skipped_before = journal.skipped
         self._cut_at: int | None = None
+        # Those before the journal's position nobody has looked at.
+        self.ascending = Ascending(seen_all=journal.position == 0 and journal.mode != "append")
 
     def run(self, *, fresh: bool, owners: Owners | None = None) -> None:
         """Write all rows from the journal's position to the end of the source.
@@ -136,6 +139,8 @@ class Filler:
             for read in self.source.batches(journal.position, max_bytes=size):
                 batch = self._prepared(read, rows)
                 if len(batch):
+                    if batch.key is not None:
+                        self.ascending.add(batch.key)
                     (writer.write if blocks is None else blocks.add)(batch)
                     if slim is not None:
                         slim.write(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 from dataclasses import replace
 
 from ignitetf.errors import LoadInterrupted, SourceError
@@ -10,11 +11,11 @@ from ignitetf.load.journal import Journal
 from ignitetf.load.sources.base import Source
 from ignitetf.net.client import Client
 from ignitetf.tables.catalog import Manifest
-from ignitetf.tables.removal import index_table
+from ignitetf.tables.owned import index_table
 from ignitetf.tables.storage import LoadFacts
 from ignitetf.wire.codes import TypeCode
 
-__all__ = ["entries_of", "manifest_of", "require_stored", "successor"]
+__all__ = ["entries_of", "equal_keys_error", "manifest_of", "require_stored", "successor"]
 
 
 def manifest_of(journal: Journal, source: Source) -> Manifest:
@@ -77,11 +78,24 @@ def successor(client: Client, old: Manifest | None, new: Manifest, mode: str) ->
         nbytes=old.nbytes + new.nbytes,
         class_names=new.class_names or old.class_names,
     )
-    stored = client.cache_size(joined.cache)
-    if joined.layout == "rows" and stored != joined.rows:
+    stored = _stored_rows(client, joined)
+    if stored != joined.rows:
         # Some rows replaced others with the same key, whose hashes are not known.
-        joined = replace(joined, rows=stored, checksum="", partition_rows=())
+        joined = replace(joined, rows=stored, checksum="", partition_rows=_partition_rows(joined))
     return joined
+
+
+def _stored_rows(client: Client, manifest: Manifest) -> int:
+    """Return how many rows are stored, of which some may have replaced others."""
+    if manifest.layout == "rows":
+        return client.cache_size(manifest.cache)
+    return sum(manifest.options.block_rows) if manifest.options.block_rows else manifest.rows
+
+
+def _partition_rows(manifest: Manifest) -> tuple[int, ...]:
+    """Return the rows of each partition if those of each of its blocks are known."""
+    left = iter(manifest.options.block_rows)
+    return tuple(sum(itertools.islice(left, blocks)) for blocks in manifest.options.blocks)
 
 
 def entries_of(manifest: Manifest) -> int:
@@ -89,6 +103,14 @@ def entries_of(manifest: Manifest) -> int:
     if manifest.layout == "rows":
         return manifest.rows
     return sum(manifest.options.blocks)
+
+
+def equal_keys_error(equal: int, rows: int, key_name: str) -> SourceError:
+    """Return the error for records of which some have the key of another."""
+    return SourceError(
+        f"{equal:,} of {rows:,} records have the key of another record in {key_name}",
+        hint="choose another --key, or none for a running number",
+    )
 
 
 def require_stored(
@@ -105,11 +127,7 @@ def require_stored(
     if stored == expected or (rows and journal.mode == "append"):
         return
     if stored < expected and key_name and rows:
-        raise SourceError(
-            f"{expected - stored:,} of {expected:,} records have the key of another record in"
-            f" {key_name}",
-            hint="choose another --key, or none for a running number",
-        )
+        raise equal_keys_error(expected - stored, expected, key_name)
     raise LoadInterrupted(
         f"cache {manifest.cache!r}: {stored:,} entries are stored, {expected:,} were written",
         hint="did a node leave, or another client write? load again with --if-exists replace",

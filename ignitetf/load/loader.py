@@ -27,7 +27,7 @@ from ignitetf.load.targets import as_source, index_of, part_name, tables_of
 from ignitetf.net.client import Client, connect
 from ignitetf.net.together import open_ahead
 from ignitetf.tables.lease import is_held
-from ignitetf.tables.storage import IfExists, Layout, OnBadRecord, Origin
+from ignitetf.tables.storage import IfExists, Layout, OnBadRecord, Origin, is_replacing
 
 __all__ = ["LoadReport", "Progress", "check_target", "load_dataset"]
 
@@ -67,7 +67,8 @@ def load_dataset(
         backups: Copies of each partition of a new cache, besides the first; None keeps those of what is
             replaced, and else makes none.
         if_exists: `error`; `append` adds rows to the existing ones; `replace` loads beside them and
-            then takes over the name; `resume` continues an interrupted load.
+            then takes over the name; `replace-foreign` does so even where the cache was made by
+            others, which is then removed; `resume` continues an interrupted load.
         layout: `rows`, or `blocks`: many rows in one entry, for data only used for training.
         index: Fields that get a SQL index; in the block layout, the fields of a slim table. If
             there are several tables, each takes the fields it has.
@@ -86,7 +87,8 @@ def load_dataset(
         The report, once everything is stored and recorded.
 
     Raises:
-        CacheExists: The cache exists, and `if_exists` is `error`.
+        CacheExists: The cache exists, and `if_exists` is `error`; or it was made by others, and
+            `if_exists` is `replace`.
         SourceError: The data are bad; a new cache is removed again.
         LoadInterrupted: The load stopped; what was stored is kept and can be resumed.
         DataSetBusy: Another load or a removal of the data set is running, or took over while this
@@ -138,7 +140,7 @@ def _run(loads: Sequence[Load], if_exists: IfExists) -> LoadReport:
     # They stand when the requests that need them come.
     open_ahead(loads[0].client, _CONNECTIONS_AHEAD)
     with contextlib.ExitStack() as leases:
-        if if_exists in ("error", "replace") and len(loads) == 1:
+        if (if_exists == "error" or is_replacing(if_exists)) and len(loads) == 1:
             loads[0].take_lease_and_look(leases)
         else:
             for load in loads:
@@ -160,6 +162,9 @@ def _begin(loads: Sequence[Load], if_exists: IfExists) -> IfExists:
     first row, and a load that stops between two tables knows about both.
     """
     main, *others = loads
+    if others and if_exists == "replace":
+        for load in loads:
+            load.require_replaceable()
     if not others or if_exists not in ("append", "resume"):
         return if_exists
     found = [read_journal(load.client, load.name) for load in loads]

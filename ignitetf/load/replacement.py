@@ -22,7 +22,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from ignitetf.errors import ServerOverloaded
+from ignitetf.errors import (
+    CacheExists,
+    ConfigError,
+    IgniteTFError,
+    ServerError,
+    ServerOverloaded,
+)
 from ignitetf.load.copy import copy_entries
 from ignitetf.load.data_set import create_caches, require_room_for_caches, views_of
 from ignitetf.load.finish import entries_of, require_stored
@@ -32,12 +38,12 @@ from ignitetf.net.client import Client
 from ignitetf.net.together import together
 from ignitetf.tables.catalog import Manifest, write_manifest
 from ignitetf.tables.lease import Lease
-from ignitetf.tables.removal import caches_of, drop_caches, drop_found, find_caches, index_table
+from ignitetf.tables.owned import caches_of, helper_cache, index_table
+from ignitetf.tables.removal import drop_caches, drop_found, find_caches
 from ignitetf.tables.views import Switch
 
 __all__ = ["Replacement"]
 
-_HELPER: Final = "__SWITCH"
 # Assumed bytes of a row in a slim table, from which the page size of a copy follows.
 _SLIM_BYTES: Final = 200
 
@@ -62,7 +68,7 @@ class Replacement:
     def _switch_to(self, cache: str) -> Switch:
         """Prepare to let SQL show `cache`."""
         shown = views_of(self._name, cache, self._journal.storage, self._journal.schema)
-        return Switch(self._client, shown, self._journal.replaces, f"{self._name}{_HELPER}")
+        return Switch(self._client, shown, self._journal.replaces, helper_cache(self._name))
 
     def take_place(self, record: Callable[[], Manifest | None]) -> None:
         """Let it take the place of what the journal says it replaces.
@@ -119,16 +125,17 @@ class Replacement:
         )
         old, roomy = switch.end(
             lambda: find_caches(self._client, self._superseded),
-            lambda: self._has_room(partitions),
+            self._has_room,
         )
         self._lease.check()
         drop_found(self._client, old)
         return partitions, roomy
 
-    def _options(self, partitions: int) -> LoadOptions:
+    def _options(self) -> LoadOptions:
+        # As the replacement was made, so that what this cluster could make once it makes again.
         storage = self._journal.storage
         return LoadOptions(
-            partitions,
+            self._journal.partitions,
             self._journal.backups,
             storage.layout,
             storage.index,
@@ -136,11 +143,10 @@ class Replacement:
             sql=storage.sql,
         )
 
-    def _has_room(self, partitions: int) -> bool:
+    def _has_room(self) -> bool:
         """Whether there is room for the copy even beside what is still to be dropped."""
-        options = self._options(partitions)
         try:
-            require_room_for_caches(self._client, self._journal.schema, self._name, options)
+            require_room_for_caches(self._client, self._journal.schema, self._name, self._options())
         except ServerOverloaded:
             return False
         return True
@@ -158,24 +164,31 @@ class Replacement:
         )
         (rows, *slim), (rows_to, *slim_to) = self._staging, self._final
         try:
-            copy(rows, rows_to, entry_bytes=size, make=lambda: self._make(partitions, roomy))
+            copy(rows, rows_to, entry_bytes=size, make=lambda: self._make(roomy))
             for table, table_to in zip(slim, slim_to, strict=True):
                 copy(table, table_to, entry_bytes=_SLIM_BYTES)
         except ServerOverloaded as error:
             # A part of the copy is of no use, and on a full node nothing else could be done.
             self._lease.check()
             drop_caches(self._client, self._final)
-            raise error.hinted(
-                f"{self._name!r} already has its new rows, in another cache for now; make room (more"
-                " nodes, or other data removed), then load again with --if-exists resume"
-            ) from error
+            raise self._explained(error, "make room (more nodes, or other data removed)") from error
+        except CacheExists as error:
+            raise self._explained(error, "remove what others made under its name") from error
+        except (ConfigError, ServerError) as error:
+            raise self._explained(error, error.hint or "remove the cause") from error
 
-    def _make(self, partitions: int, roomy: bool) -> None:
+    def _explained(self, error: IgniteTFError, help_: str) -> IgniteTFError:
+        return error.hinted(
+            f"{self._name!r} already has its new rows, in another cache for now; {help_}, then load"
+            " again with --if-exists resume"
+        )
+
+    def _make(self, roomy: bool) -> None:
         self._lease.check()
         create_caches(
             self._client,
             self._journal.schema,
             self._name,
-            self._options(partitions),
+            self._options(),
             checked=roomy,
         )

@@ -9,7 +9,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from ignitetf.errors import (
     CacheExists,
@@ -32,10 +32,12 @@ from ignitetf.load.checks import (
 )
 from ignitetf.load.data_set import (
     create_caches,
+    require_made_by_load,
     require_new_names,
     require_room_for_caches,
     views_of,
 )
+from ignitetf.load.equal_keys import settle_equal_keys
 from ignitetf.load.fill import Filler, Owners, Progress, index_schema, register_entries
 from ignitetf.load.finish import manifest_of, require_stored, successor
 from ignitetf.load.journal import (
@@ -63,8 +65,9 @@ from ignitetf.tables.catalog import (
     write_manifest,
 )
 from ignitetf.tables.lease import Lease
-from ignitetf.tables.removal import caches_of, drop_caches
-from ignitetf.tables.storage import IfExists, Storage
+from ignitetf.tables.owned import caches_of, staging_cache
+from ignitetf.tables.removal import drop_caches
+from ignitetf.tables.storage import IfExists, Storage, is_replacing
 from ignitetf.tables.typenames import with_free_name
 from ignitetf.tables.views import publish
 from ignitetf.wire.blocks import block_schema
@@ -72,9 +75,6 @@ from ignitetf.wire.cluster import NodeEndpoint, PartitionMap
 from ignitetf.wire.schema import Schema
 
 __all__ = ["Load"]
-
-# A replacement is loaded into a cache named CACHE, this, and an id of the load.
-_STAGING: Final = "__NEXT_"
 
 
 class _Ground(NamedTuple):
@@ -170,7 +170,7 @@ class Load:
             try:
                 return self._load(self._journal("new", self.name), ground=self._ground)
             except CacheExists:
-                if if_exists != "replace":
+                if not is_replacing(if_exists):
                     raise
                 self.options = given
         exists, journal = together(
@@ -180,7 +180,9 @@ class Load:
         )
         if if_exists == "resume":
             return self._resume(exists, journal)
-        if if_exists == "replace":
+        if is_replacing(if_exists):
+            if if_exists == "replace":
+                self.require_replaceable()
             return self._replace(exists, journal)
         if journal is not None and (exists or journal.mode == "replace"):
             raise exists_error(self.name, journal)
@@ -220,6 +222,22 @@ class Load:
         self._note(journal)
         return journal
 
+    def require_replaceable(self) -> None:
+        """Raise CacheExists if the cache with the name of the data set was made by others."""
+        if not self.client.cache_exists(self.name):
+            return
+        manifest, journal = together(
+            self.client,
+            lambda: read_manifest(self.client, self.name),
+            lambda: read_journal(self.client, self.name),
+        )
+        made = None
+        if manifest is not None:
+            made = manifest.options.storage, manifest.schema
+        elif journal is not None and journal.mode == "new":
+            made = journal.storage, journal.schema
+        require_made_by_load(self.client, self.name, made)
+
     def _replace(self, exists: bool, journal: Journal | None) -> LoadReport:
         """Load into a staging cache, then swap; readers see the old or the new rows, never both."""
         if journal is not None:
@@ -238,8 +256,7 @@ class Load:
             return self._load_first()
         self._keep_distribution()
         new = self._journal("replace", self.name)
-        # A unique name, so that no other load of this data set ever writes there.
-        new.cache += f"{_STAGING}{new.load[:8]}"
+        new.cache = staging_cache(self.name, new.load)
         return self._load(new)
 
     def _load_first(self) -> LoadReport:
@@ -397,14 +414,18 @@ class Load:
         return require_new_names(self.client, self.name, journal.storage, self.schema, replaced)
 
     def _fill(self, journal: Journal, *, fresh: bool, owners: Owners | None = None) -> LoadReport:
-        Filler(
+        filler = Filler(
             self.client,
             self.source,
             journal,
             self.lease,
             self.on_progress,
             streamer=self.options.streamer,
-        ).run(fresh=fresh, owners=owners)
+        )
+        filler.run(fresh=fresh, owners=owners)
+        key_name = self.source.key_name
+        if key_name is not None and filler.layout == "blocks" and not filler.ascending.holds:
+            settle_equal_keys(self.client, journal, key_name, self.lease)
         manifest = manifest_of(journal, self.source)
         views = {}
         if fresh or journal.mode == "new":

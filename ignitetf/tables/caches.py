@@ -35,6 +35,7 @@ from ignitetf.net.together import together
 from ignitetf.node.config import template_xml
 from ignitetf.partitions import DEFAULT_PARTITIONS
 from ignitetf.sql import statement
+from ignitetf.tables.owned import carrier_table
 from ignitetf.tables.removal import drop_sql_table, remove_cache
 from ignitetf.tables.spec import CacheSpec, make_cache, require_room_for, table_options
 from ignitetf.wire.cluster import PartitionMap
@@ -73,8 +74,7 @@ def create_cache(client: Client, spec: CacheSpec, *, checked: bool = False) -> P
         if spec.partitions is None:
             _create_plain(client, spec)
             return None
-        # A table with the cache's own name would claim that the cache is empty.
-        table = f"{spec.name}__CACHE"
+        table = carrier_table(spec.name)
         options = table_options(spec, spec.partitions)
         text = statement("create_cache", table=table, cache=spec.name, options=options)
         try:
@@ -86,8 +86,12 @@ def create_cache(client: Client, spec: CacheSpec, *, checked: bool = False) -> P
                     hint=f"leave the number to the cluster, which takes {DEFAULT_PARTITIONS:,}",
                     partitions=spec.partitions,
                 ) from error
-            _create_plain(client, spec)
-            return client.partition_map(spec.name)
+        except ConfigError:
+            if spec.partitions != DEFAULT_PARTITIONS:
+                raise
+        # Ignite's own defaults have this number.
+        _create_plain(client, spec)
+        return client.partition_map(spec.name)
 
 
 def create_table(
@@ -211,7 +215,7 @@ def undone_if_interrupted(exists: Callable[[], bool], remove: Callable[[], None]
 def _create_from_template(
     client: Client, schema: Schema, name: str, spec: CacheSpec
 ) -> PartitionMap | None:
-    """Create a table; if no partitions are given, this works without templates as well."""
+    """Create a table; with Ignite's own number of partitions this works without templates as well."""
     partitions = spec.partitions
     if partitions is None and spec.mode == "PARTITIONED":
         partitions = DEFAULT_PARTITIONS
@@ -219,9 +223,8 @@ def _create_from_template(
     try:
         return _create(client, spec, text, name)
     except ConfigError:
-        if spec.partitions is not None or partitions is None:
+        if partitions != DEFAULT_PARTITIONS:
             raise
-        # Ignite's own defaults have the same number of partitions.
         text = _table_text(schema, name, spec, None)
         return _create(client, spec, text, name)
 

@@ -32,6 +32,7 @@ __all__ = [
     "Manifest",
     "catalog",
     "drop_manifest",
+    "forget_journal",
     "forget_manifest",
     "list_manifests",
     "manifest_of",
@@ -164,13 +165,18 @@ def drop_manifest(client: Client, name: str) -> None:
     together(
         client,
         lambda: forget_manifest(client, name),
-        lambda: catalog(client).delete(f"{name}{SEPARATOR}journal"),
+        lambda: forget_journal(client, name),
     )
 
 
 def forget_manifest(client: Client, name: str) -> None:
     """Remove a data set's manifest if there is one."""
     catalog(client).delete(name)
+
+
+def forget_journal(client: Client, name: str) -> None:
+    """Remove the journal of a data set's unfinished load if there is one."""
+    catalog(client).delete(f"{name}{SEPARATOR}journal")
 
 
 def list_manifests(client: Client) -> list[Manifest]:

@@ -190,6 +190,8 @@ class Lease:
         found = catalog(self.client).get(_entry_name(self.name))
         if found is not None and not Holder.from_text(found).has_ended:
             raise self._busy(found) from error
+        # What is removed at the end, as if it were ours.
+        self._text = found or ""
 
     def _wait(self) -> None:
         seen: str | None = None

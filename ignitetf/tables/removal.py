@@ -1,50 +1,65 @@
-"""Removes caches, tables and data sets together with their views, manifests and journals.
+"""Removes caches, tables and data sets with all that belongs to them: views, manifests, journals.
 
 A command that removes or empties a data set holds its lease meanwhile, so it is refused while a
-load is running.
+load is running. What belongs to a data set is found by its names and by the catalog, which is
+cleared last: so a removal that was stopped anywhere can be repeated, and so can one of a data set
+that others have removed in part (`DROP TABLE`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
-from ignitetf.errors import CacheNotFound, SchemaError, SqlError
+from ignitetf.errors import CacheNotFound, ConfigError, SchemaError, SqlError
 from ignitetf.net.client import Client, cache_id
 from ignitetf.net.together import together
 from ignitetf.sql import statement
-from ignitetf.tables.catalog import SEPARATOR, catalog, drop_manifest
+from ignitetf.tables.catalog import (
+    SEPARATOR,
+    Manifest,
+    catalog,
+    drop_manifest,
+    forget_journal,
+    write_manifest,
+)
 from ignitetf.tables.describe import find_table, resolve
 from ignitetf.tables.lease import Lease
+from ignitetf.tables.owned import caches_of, helper_cache, index_table, is_staging, rows_table
 from ignitetf.tables.storage import Storage
-from ignitetf.tables.views import drop_views
+from ignitetf.tables.views import drop_views, shown_cache, taken_names
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.requests import cache_request
 
 __all__ = [
-    "caches_of",
+    "Found",
     "clear_cache",
+    "count_removable",
     "drop_cache",
     "drop_caches",
     "drop_found",
     "drop_sql_table",
     "drop_table",
     "find_caches",
-    "index_table",
+    "find_removable",
     "remove_cache",
 ]
 
 
-def index_table(cache: str) -> str:
-    """Return the cache name of the slim table beside a cache of blocks."""
-    return f"{cache}_INDEX"
+class Found(NamedTuple):
+    """What a name stands for that is to be removed or emptied.
 
+    Attributes:
+        cache: The cache; it may be gone if the name is that of a data set.
+        data_set: The data set that it belongs to; else its own name.
+    """
 
-def caches_of(cache: str, storage: Storage) -> list[str]:
-    """Return a cache and, if the storage has one, the cache of its slim table."""
-    return [cache, index_table(cache)] if storage.has_slim_table else [cache]
+    cache: str
+    data_set: str
 
 
 @dataclass(frozen=True)
@@ -53,12 +68,12 @@ class Parts:
 
     Attributes:
         cache: Its name.
-        tables: Its tables.
+        tables: Its tables, each with its schema.
         views: The views over them.
     """
 
     cache: str
-    tables: Sequence[str]
+    tables: Sequence[tuple[str, str]]
     views: Sequence[str]
 
 
@@ -71,8 +86,7 @@ def find_parts(client: Client, cache: str) -> Parts:
     )
     if not tables:
         client.require_cache(cache)
-    own = [table for schema, table in tables if schema == "PUBLIC"]
-    return Parts(cache, own, [view for (view,) in views])
+    return Parts(cache, [(schema, table) for schema, table in tables], [view for (view,) in views])
 
 
 def find_caches(client: Client, caches: Iterable[str]) -> list[Parts]:
@@ -100,6 +114,34 @@ def drop_caches(client: Client, caches: Iterable[str]) -> None:
     drop_found(client, find_caches(client, caches))
 
 
+def find_removable(client: Client, name: str) -> Found:
+    """Return what a name stands for, also where nothing but its traces in the catalog is left.
+
+    Raises:
+        CacheNotFound: There is nothing of this name.
+    """
+    entries = catalog(client).all()
+    if _has_records(entries, name):
+        return Found(name, name)
+    try:
+        cache = resolve(client, name)
+    except CacheNotFound:
+        # A killed process may have had nothing but the lease.
+        if f"{name}{SEPARATOR}lease" in entries:
+            return Found(name, name)
+        raise
+    return Found(cache, _data_set(entries, cache))
+
+
+def count_removable(client: Client, name: str) -> tuple[str, int]:
+    """Return the cache that a name stands for and its entries; raises as `find_removable`."""
+    cache = find_removable(client, name).cache
+    with contextlib.suppress(CacheNotFound):
+        cache = resolve(client, name)
+        return cache, client.cache_size(cache)
+    return cache, 0
+
+
 def drop_cache(client: Client, name: str) -> None:
     """Remove a data set: caches, tables, views, manifest, and the remains of unfinished loads.
 
@@ -108,10 +150,10 @@ def drop_cache(client: Client, name: str) -> None:
         DataSetBusy: It is being loaded.
     """
     with _held(client, name) as (cache, data_set):
-        caches = {cache} if cache == index_table(data_set) else _caches(client, data_set) | {cache}
-        drop_caches(client, sorted(caches))
-        if cache != index_table(data_set):
-            drop_manifest(client, data_set)
+        if cache == index_table(data_set):
+            drop_caches(client, [cache])
+        else:
+            _drop_all(client, data_set, cache)
 
 
 def drop_table(client: Client, name: str) -> None:
@@ -121,8 +163,13 @@ def drop_table(client: Client, name: str) -> None:
         CacheNotFound: There is no such table.
         DataSetBusy: It is being loaded.
     """
-    table = find_table(client, name)
-    data_set = _data_set(client, table["cache"])
+    try:
+        table = find_table(client, name)
+    except CacheNotFound:
+        if _has_records(catalog(client).all(), name):
+            return drop_cache(client, name)
+        raise
+    data_set = _data_set(catalog(client).all(), table["cache"])
     if data_set == table["table"] or data_set == table["cache"]:
         drop_cache(client, table["cache"] if data_set == table["cache"] else data_set)
         return
@@ -132,15 +179,77 @@ def drop_table(client: Client, name: str) -> None:
 
 
 def clear_cache(client: Client, name: str) -> None:
-    """Remove all entries of a cache and its manifest.
+    """Remove all entries of a cache; what is left of a data set is one without rows.
+
+    Of a data set that is not whole, as its load or replacement was stopped, nothing is left.
 
     Raises:
         CacheNotFound: There is no such cache.
+        ConfigError: It is the slim table of a data set, whose rows would stay.
         DataSetBusy: It is being loaded.
     """
     with _held(client, name) as (cache, data_set):
-        client.call(OpCode.CACHE_CLEAR, cache_request(cache_id(cache)))
-        drop_manifest(client, data_set)
+        if cache == index_table(data_set):
+            raise ConfigError(
+                f"cache {cache!r} is a part of the data set {data_set!r}, whose rows would stay",
+                hint=f"'ignitetf cache clear {data_set}' empties all of it",
+            )
+        found, journal = _recorded(client, data_set), _recorded(client, _journal(data_set))
+        if found is None and journal is None:
+            _clear(client, cache)
+        elif (manifest := _whole(client, found, journal)) is None:
+            _drop_all(client, data_set, cache)
+        else:
+            own = _own_caches(manifest)
+            drop_caches(client, sorted(_caches(client, data_set) - own))
+            for each in sorted(own):
+                _clear(client, each)
+            write_manifest(client, _without_rows(manifest))
+            forget_journal(client, data_set)
+
+
+def _clear(client: Client, cache: str) -> None:
+    client.call(OpCode.CACHE_CLEAR, cache_request(cache_id(cache)))
+
+
+def _without_rows(manifest: Manifest) -> Manifest:
+    """Return the manifest of a data set whose rows were removed; others may be appended."""
+    facts = manifest.options
+    return replace(
+        manifest,
+        rows=0,
+        partition_rows=(0,) * len(manifest.partition_rows),
+        checksum="0" * 16,
+        source="",
+        version=manifest.version + 1,
+        skipped=0,
+        nbytes=0,
+        options=replace(
+            facts,
+            next_key=None if facts.next_key is None else 0,
+            origin=None,
+            blocks=(0,) * len(facts.blocks),
+            block_rows=(),
+        ),
+    )
+
+
+def _whole(
+    client: Client, found: Mapping[str, Any] | None, journal: Mapping[str, Any] | None
+) -> Manifest | None:
+    """Return the manifest of a data set whose rows are where its name says; else None."""
+    try:
+        manifest = Manifest.from_json(found or {})
+    except SchemaError:
+        return None
+    moving = journal is not None and journal.get("phase") == "move"
+    if moving or manifest.cache != manifest.name:
+        return None
+    return manifest if _own_caches(manifest) <= set(client.cache_names()) else None
+
+
+def _own_caches(manifest: Manifest) -> set[str]:
+    return {manifest.cache, manifest.index or manifest.cache}
 
 
 def remove_cache(client: Client, cache: str) -> None:
@@ -149,12 +258,19 @@ def remove_cache(client: Client, cache: str) -> None:
 
 
 def _remove(client: Client, parts: Parts) -> None:
-    if not parts.tables:
-        client.destroy_cache(parts.cache)
     for view in parts.views:
         client.sql(statement("drop_view", view=view)).close()
-    for table in parts.tables:
-        drop_sql_table(client, "PUBLIC", table)
+    try:
+        for schema, table in parts.tables:
+            drop_sql_table(client, schema, table)
+    except SqlError as error:
+        # Tables of a cache that was configured, as from Java, go with the cache.
+        if "Only cache created with CREATE TABLE" not in error.message:
+            raise
+    else:
+        if parts.tables:
+            return
+    client.destroy_cache(parts.cache)
 
 
 def drop_sql_table(client: Client, schema: str, table: str) -> None:
@@ -168,35 +284,82 @@ def drop_sql_table(client: Client, schema: str, table: str) -> None:
 
 
 @contextlib.contextmanager
-def _held(client: Client, name: str) -> Iterator[tuple[str, str]]:
-    """Hold the lease of the data set that a cache belongs to; gives the cache and the data set."""
-    cache = resolve(client, name)
-    data_set = _data_set(client, cache)
-    with Lease(client, data_set, "removal", if_room=True):
-        yield cache, data_set
+def _held(client: Client, name: str) -> Iterator[Found]:
+    """Hold the lease of the data set that a name stands for."""
+    found = find_removable(client, name)
+    with Lease(client, found.data_set, "removal", if_room=True):
+        yield found
 
 
-def _data_set(client: Client, cache: str) -> str:
+def _data_set(entries: Mapping[str, str], cache: str) -> str:
     """Name of the data set stored in or being loaded into this cache; else the cache's name."""
-    texts = catalog(client)
-    for name, text in texts.all().items():
+    for name, text in entries.items():
         if not name.endswith(f"{SEPARATOR}lease"):
             # What is damaged tells nothing, of whichever data set it is.
-            with contextlib.suppress(SchemaError):
-                held = texts.parse(name, text).get("cache")
+            with contextlib.suppress(ValueError, AttributeError):
+                held = json.loads(text).get("cache")
                 if cache in (held, index_table(held or "")):
                     return name.partition(SEPARATOR)[0]
     return cache
 
 
+def _journal(data_set: str) -> str:
+    return f"{data_set}{SEPARATOR}journal"
+
+
+def _recorded(client: Client, entry: str) -> Mapping[str, Any] | None:
+    """Return what an entry of the catalog says; nothing if it is damaged, None if it is not there."""
+    try:
+        return catalog(client).get_json(entry)
+    except SchemaError:
+        return {}
+
+
+def _drop_all(client: Client, data_set: str, cache: str) -> None:
+    """Remove all that belongs to a data set, and a cache; first what shows it, last its records."""
+    for view in _views(client, data_set):
+        client.sql(statement("drop_view", view=view)).close()
+    drop_caches(client, sorted(_caches(client, data_set) | {cache}))
+    drop_manifest(client, data_set)
+
+
 def _caches(client: Client, data_set: str) -> set[str]:
     """The caches of a data set, including those of a load that was stopped."""
     names = {data_set}
+    if (manifest := _recorded(client, data_set)) is not None:
+        names |= {manifest.get("cache") or data_set, manifest.get("index") or data_set}
     # A damaged text tells no names, but must not keep anybody from removing the data set.
-    with contextlib.suppress(SchemaError):
-        if (manifest := catalog(client).get_json(data_set)) is not None:
-            names |= {manifest.get("cache") or data_set, manifest.get("index") or data_set}
-    with contextlib.suppress(SchemaError, KeyError, TypeError, AttributeError):
-        if (journal := catalog(client).get_json(f"{data_set}{SEPARATOR}journal")) is not None:
+    with contextlib.suppress(KeyError, TypeError, AttributeError):
+        if (journal := _recorded(client, _journal(data_set))) is not None:
             names |= set(caches_of(journal["cache"], Storage.from_json(journal["options"])))
-    return names
+    names |= {name for name in client.cache_names() if _is_beside(client, name, data_set)}
+    entries = catalog(client).all()
+    return {name for name in names if name == data_set or not _has_records(entries, name)}
+
+
+def _is_beside(client: Client, cache: str, data_set: str) -> bool:
+    """Whether a load of the data set makes a cache of this name, and it is as a load makes it."""
+    made = {index_table(data_set): rows_table(index_table(data_set))}
+    made[helper_cache(data_set)] = helper_cache(data_set)
+    if cache in made:
+        return ("PUBLIC", made[cache]) in client.about("tables_of_cache", (cache,))
+    return is_staging(cache, data_set)
+
+
+def _views(client: Client, data_set: str) -> list[str]:
+    """The views that a load made for a data set, also those that have lost their tables."""
+    names = [data_set]
+    if not _has_records(catalog(client).all(), index_table(data_set)):
+        names.append(index_table(data_set))
+    return [
+        name
+        for kind, name, text in taken_names(client, names)
+        if kind == "VIEW"
+        and (shown := shown_cache(text)) is not None
+        and (shown in names or is_staging(shown, data_set))
+    ]
+
+
+def _has_records(entries: Mapping[str, str], name: str) -> bool:
+    """Whether the catalog knows a data set of this name, or the load of one."""
+    return name in entries or _journal(name) in entries

@@ -10,14 +10,27 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-__all__ = ["IfExists", "Layout", "LoadFacts", "OnBadRecord", "Origin", "Storage"]
+__all__ = [
+    "IfExists",
+    "Layout",
+    "LoadFacts",
+    "OnBadRecord",
+    "Origin",
+    "Storage",
+    "is_replacing",
+]
 
 # What to do if the cache already exists.
-IfExists = Literal["error", "append", "replace", "resume"]
+IfExists = Literal["error", "append", "replace", "resume", "replace-foreign"]
 # Whether an entry is one record or a block of columns.
 Layout = Literal["rows", "blocks"]
 # What to do with a record that cannot be read.
 OnBadRecord = Literal["fail", "skip"]
+
+
+def is_replacing(if_exists: IfExists) -> bool:
+    """Whether a load takes the place of what is there."""
+    return if_exists in ("replace", "replace-foreign")
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -30,6 +31,7 @@ from ignitetf.net.client import Client
 from ignitetf.net.together import together
 from ignitetf.partitions import REPLICATED_PARTITIONS
 from ignitetf.sql import statement
+from ignitetf.tables.owned import rows_table
 from ignitetf.tables.room import require_room
 from ignitetf.wire.cluster import NodeEndpoint
 
@@ -39,7 +41,7 @@ __all__ = [
     "drop_views",
     "publish",
     "require_free",
-    "rows_table",
+    "shown_cache",
     "taken_names",
 ]
 
@@ -50,11 +52,7 @@ log = logging.getLogger(__name__)
 # How long queries that still read the old rows are given to finish after a switch.
 READERS_S: Final = 10.0
 _POLL_S: Final = 0.02
-
-
-def rows_table(cache: str) -> str:
-    """Return the name of the SQL table of a cache that belongs to a data set."""
-    return f"{cache}__ROWS"
+_SHOWN: Final = re.compile(r'SELECT \* FROM "(.+)__ROWS"\Z')
 
 
 def taken_names(client: Client, names: Iterable[str]) -> list[Taken]:
@@ -191,6 +189,12 @@ def drop_views(client: Client, table: str) -> None:
 def _text(cache: str) -> str:
     # Only compared with the text of a view; never run.
     return f'SELECT * FROM "{rows_table(cache)}"'  # nosec B608
+
+
+def shown_cache(text: str) -> str | None:
+    """Return the cache whose rows a view of this text shows; None if no load made it."""
+    found = _SHOWN.match(text)
+    return None if found is None else found[1]
 
 
 def _works(client: Client, view: str) -> bool:

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from ignitetf.wire.affinity import partitions_of
 from ignitetf.wire.blocks import BLOCK_KEY
+from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.schema import Column, Schema
 
-__all__ = ["BlockKeys"]
+__all__ = ["BlockKeys", "encode_longs"]
 
 # How many longs have their partitions computed up front; more are added when these run out.
 _FIRST_KEYS: Final = 1 << 12
@@ -67,3 +68,11 @@ class BlockKeys:
         assert found is not None
         self._sorted = np.argsort(found, kind="stable")
         self._bounds = np.concatenate(([0], np.cumsum(np.bincount(found, minlength=self.count))))
+
+
+def encode_longs(keys: NDArray[np.int64]) -> bytes:
+    """Return keys of blocks as the objects that a request for them has."""
+    objects = np.empty((len(keys), 9), np.uint8)
+    objects[:, 0] = TypeCode.LONG
+    objects[:, 1:] = keys.astype("<i8").view(np.uint8).reshape(-1, 8)
+    return objects.tobytes()

@@ -307,7 +307,7 @@ def test_a_load_that_is_begun_again_has_the_copies_of_the_first(client, cache_na
 def test_a_table_of_others_that_is_replaced_keeps_its_copies(client, cache_name, template, copies):
     made = f"CREATE TABLE {cache_name} (ID BIGINT PRIMARY KEY, LABEL INT)"
     client.sql(f'{made} WITH "TEMPLATE={template}, CACHE_NAME={cache_name}"')
-    load_dataset(arrays(50), cache_name, client=client, if_exists="replace")
+    load_dataset(arrays(50), cache_name, client=client, if_exists="replace-foreign")
     assert (read_manifest(client, cache_name).options.backups, len(client.nodes())) == (copies, 1)
 
 

@@ -2,36 +2,26 @@
 
 import contextlib
 import dataclasses
-import threading
 
 import numpy as np
 import pytest
 from helpers.distant import Distant
+from helpers.dying import Death
 from helpers.round_trips import counted
 
-from ignitetf.errors import CacheExists, ConfigError, ConnectError, LoadInterrupted, SourceError
+from ignitetf.errors import CacheExists, ConfigError, LoadInterrupted, SourceError
 from ignitetf.load import data_set, replacement, run
 from ignitetf.load.journal import read_journal
 from ignitetf.load.loader import load_dataset
-from ignitetf.net.channel import Channel
 from ignitetf.net.client import connect
 from ignitetf.read.rows import open_rows
 from ignitetf.tables import catalog, removal, views
 from ignitetf.tables.catalog import SEPARATOR, read_manifest
-from ignitetf.wire.codes import OpCode
 
 pytestmark = pytest.mark.node
 
 ROWS = 40
 LAYOUTS = {"rows": {}, "slim table": {"layout": "blocks", "index": ("LABEL",)}}
-CHANGES = {
-    OpCode.CACHE_PUT,
-    OpCode.CACHE_PUT_ALL,
-    OpCode.CACHE_PUT_IF_ABSENT,
-    OpCode.CACHE_REMOVE_KEY,
-    OpCode.CACHE_DESTROY,
-}
-WORDS = (b"CREATE ", b"DROP ", b"ALTER ")
 VIEWS = "SELECT NAME FROM SYS.VIEWS WHERE SCHEMA = 'PUBLIC'"
 
 
@@ -45,38 +35,6 @@ def forwards(pool, *calls):
 
 def backwards(pool, *calls):
     return [call() for call in reversed(calls)][::-1]
-
-
-class Death:
-    """The process dies before a request that changes something, the `at`th of them.
-
-    Attributes:
-        changes: How many there were.
-    """
-
-    def __init__(self, patch, client, at):
-        self.changes, self.dead = 0, False
-        send = Channel.send
-
-        def sending(channel, op, *buffers):
-            # Those of the test itself go on.
-            if channel.settings is not client.settings:
-                return send(channel, op, *buffers)
-            if self.dead:
-                raise ConnectError("dead")
-            if op in CHANGES or (
-                op == OpCode.QUERY_SQL_FIELDS
-                and any(word in b"".join(map(bytes, buffers)) for word in WORDS)
-            ):
-                self.changes += 1
-                if self.changes == at:
-                    self.dead = True
-                    if threading.current_thread() is threading.main_thread():
-                        raise KeyboardInterrupt
-                    raise ConnectError("dead")
-            return send(channel, op, *buffers)
-
-        patch.setattr(Channel, "send", sending)
 
 
 @pytest.fixture

@@ -1,0 +1,199 @@
+"""Equal keys in a data set of blocks, which mean there what they mean in one of rows.
+
+fill -> **equal keys** -> check, manifest
+
+The cache of a data set of rows has one row for each key by itself. In blocks two rows of one key
+can stand side by side, in one block or in several of a partition. So where the keys of a load can be
+equal, those that are stored are read back, a partition at a time: whichever process stored them, and
+however often the load was stopped. A new load is then refused, and of an appended data set only the
+last row of each key stays.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignitetf.load.finish import equal_keys_error
+from ignitetf.load.journal import Journal
+from ignitetf.load.sender import Work
+from ignitetf.load.writer import Writer
+from ignitetf.net.binary_types import with_types
+from ignitetf.net.client import Client, cache_id
+from ignitetf.tables.lease import Lease
+from ignitetf.wire.block_keys import BlockKeys, encode_longs
+from ignitetf.wire.blocks import BlockDecoder, block_schema, pack_blocks
+from ignitetf.wire.codes import OpCode
+from ignitetf.wire.frames import Page, read_entries
+from ignitetf.wire.requests import batch_head
+from ignitetf.wire.schema import Batch, Column, Schema
+from ignitetf.wire.types import TypeRegistry
+
+__all__ = ["Ascending", "settle_equal_keys"]
+
+# Blocks asked for at a time have so many bytes, as far as those before tell it.
+_REQUEST_BYTES: Final = 4 << 20
+_FIRST_BLOCKS: Final = 4
+_MOST_BLOCKS: Final = 64
+
+_Keys = NDArray[np.int64] | list[Any]
+_Kept = NDArray[np.bool_]
+
+
+class Ascending:
+    """Whether all keys of a load were seen, each greater than the one before, so none are equal."""
+
+    def __init__(self, *, seen_all: bool) -> None:
+        self.holds = seen_all
+        self._last: int | None = None
+
+    def add(self, key: Column) -> None:
+        """Look at the keys of a batch."""
+        values = key.values
+        if not isinstance(values, np.ndarray) or key.starts is not None or values.dtype.kind != "i":
+            self.holds = False
+        elif self.holds and len(values):
+            behind = self._last is None or int(values[0]) > self._last
+            self.holds = behind and bool((values[1:] > values[:-1]).all())
+            self._last = int(values[-1])
+
+
+def settle_equal_keys(client: Client, journal: Journal, key_name: str, lease: Lease) -> None:
+    """Look for equal keys in a data set of blocks whose load has stored all its rows.
+
+    The journal then has the rows of each block, of which an earlier one may have none left.
+
+    Args:
+        client: The connection.
+        journal: Of the load.
+        key_name: The column used as the key.
+        lease: The lease on the data set, already held.
+
+    Raises:
+        SourceError: A new load has records with equal keys.
+    """
+    blocks = _StoredBlocks(client, journal)
+    counts: list[int] = []
+    equal = 0
+    for first, found in blocks.by_partition():
+        kept = _last_of_each(found)
+        counts += [int(part.sum()) for part in kept]
+        fewer = {first + i: part for i, part in enumerate(kept) if not part.all()}
+        equal += sum(int((~part).sum()) for part in fewer.values())
+        if fewer and journal.mode == "append":
+            _rewrite(blocks, fewer, lease)
+    if equal and journal.mode != "append":
+        raise equal_keys_error(equal, journal.rows, key_name)
+    if len(counts) == len(blocks):  # else some are gone, which is told where they are counted
+        journal.block_rows = tuple(counts)
+
+
+def _last_of_each(blocks: Sequence[_Keys]) -> list[_Kept]:
+    """Return for each block which of its rows are the last ones of their keys in the partition."""
+    if isinstance(blocks[0], np.ndarray):
+        codes = np.concatenate(blocks)
+    else:
+        codes = _numbers(itertools.chain.from_iterable(blocks))
+    _, first = np.unique(codes[::-1], return_index=True)
+    kept = np.zeros(len(codes), np.bool_)
+    kept[len(codes) - 1 - first] = True
+    return np.split(kept, np.cumsum([len(keys) for keys in blocks])[:-1])
+
+
+def _values(key: Column) -> _Keys:
+    """Return keys as numbers that can be compared, or as texts or tuples; none is a view."""
+    values = key.values
+    if isinstance(values, dict):
+        return list(zip(*(list(_values(column)) for column in values.values()), strict=True))
+    if isinstance(values, np.ndarray) and key.starts is None:
+        return values.astype(np.int64)
+    return key.to_bytes()
+
+
+def _numbers(values: Iterable[Any]) -> NDArray[np.int64]:
+    known: dict[Any, int] = {}
+    return np.array([known.setdefault(value, len(known)) for value in values], np.int64)
+
+
+class _StoredBlocks:
+    """The blocks of a data set as they are stored, partition after partition by their keys."""
+
+    def __init__(self, client: Client, journal: Journal) -> None:
+        self.client, self.cache, self.schema = client, journal.cache, journal.schema
+        self._registry = TypeRegistry()
+        own = BlockKeys(len(journal.blocks), journal.blocks)
+        self._keys = own.handed_out()
+        self._ends = np.cumsum(own.used).tolist()
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def by_partition(self) -> Iterator[tuple[int, list[_Keys]]]:
+        """Yield for each partition the place of its first block, and the rows' keys of each."""
+        first, found = 0, list[_Keys]()
+        reading = self.read(range(len(self)), replace(self.schema, fields=()))
+        for end in self._ends:
+            for place, rows in itertools.islice(reading, end - first):
+                assert rows.key is not None and first <= place < end
+                found.append(_values(rows.key))
+            if found:
+                yield first, found
+            first, found = end, []
+
+    def read(self, places: Sequence[int], schema: Schema) -> Iterator[tuple[int, Batch]]:
+        """Yield the rows of blocks, in order, with these fields; those that are gone end it."""
+        decoder = BlockDecoder(schema, self._registry)
+        at, count = 0, _FIRST_BLOCKS
+        while at < len(places):
+            asked = places[at : at + count]
+            keys = self._keys[asked]
+            body = self.client.call(OpCode.CACHE_GET_ALL, _get_request(self.cache, keys))
+            page = read_entries(body)
+            by_key = dict(_keyed(self.client, self._registry, decoder, page))
+            for place, key in zip(asked, keys.tolist(), strict=True):
+                if key not in by_key:
+                    return
+                yield place, by_key[key]
+            at += count
+            each = max(1, len(page.data) // len(asked))
+            count = min(_MOST_BLOCKS, max(1, _REQUEST_BYTES // each))
+
+    def key_of(self, place: int) -> int:
+        """Return the key of a block."""
+        return int(self._keys[place])
+
+
+def _keyed(
+    client: Client, registry: TypeRegistry, decoder: BlockDecoder, page: Page
+) -> Iterator[tuple[int, Batch]]:
+    keys, rows = with_types(client, registry, decoder.keyed, page)
+    return zip(keys.tolist(), rows, strict=True)
+
+
+def _get_request(cache: str, keys: NDArray[np.int64]) -> bytes:
+    return batch_head(cache_id(cache), len(keys)) + encode_longs(keys)
+
+
+def _rewrite(blocks: _StoredBlocks, fewer: dict[int, _Kept], lease: Lease) -> None:
+    """Store blocks again, with those of their rows that are kept."""
+    schema = blocks.schema
+    with Writer(
+        blocks.client,
+        blocks.cache,
+        schema,
+        entry_schema=block_schema(schema),
+        connections=1,
+        check_lease=lease.check,
+    ) as writer:
+        for place, rows in blocks.read(list(fewer), schema):
+            left = rows[np.flatnonzero(fewer[place])]
+            bounds = np.array([0, len(left)], np.int64)
+            keys = np.array([blocks.key_of(place)])
+            pack = functools.partial(pack_blocks, schema, bounds=bounds, keys=keys)
+            writer.write(Work(left, pack))
