@@ -123,11 +123,11 @@ def require_new_names(
         The caches that it replaces.
     """
     caches = caches_of(name, storage)
-    # The tables' names are of use to nobody else, but taken they would end a replacement too late.
-    names = [
-        *views_of(name, name, storage, schema),
-        *(table for cache in caches for table in (rows_table(cache), carrier_table(cache))),
-    ]
+    # The names of tables are of use to nobody else, but taken they would end a replacement late.
+    rows, *slim = caches
+    table = rows_table(rows) if _has_rows_table(storage, schema) else carrier_table(rows)
+    shown = views_of(name, name, storage, schema)
+    names = [*shown, table, *map(rows_table, slim)]
     there, taken, old = together(
         client, client.cache_names, lambda: taken_names(client, names), replaced
     )
@@ -142,15 +142,14 @@ def require_new_names(
     return cast("list[str]", old)
 
 
-def require_made_by_load(client: Client, cache: str, made: tuple[Storage, Schema] | None) -> None:
+def require_made_by_load(cache: str, tables: set[str], made: tuple[Storage, Schema] | None) -> None:
     """Raise CacheExists unless a cache is one that a load has made.
 
     Args:
-        client: The connection.
         cache: Its name.
+        tables: Its tables.
         made: What the catalog says is in it: how that is stored, and its records.
     """
-    tables = {table for _, table in client.about("tables_of_cache", (cache,))}
     # The catalog may speak of a cache that is gone, and others have made one of its name.
     if made is not None and tables:
         ours = bool(tables & {rows_table(cache), carrier_table(cache)})

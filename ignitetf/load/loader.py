@@ -164,7 +164,7 @@ def _begin(loads: Sequence[Load], if_exists: IfExists) -> IfExists:
     main, *others = loads
     if others and if_exists == "replace":
         for load in loads:
-            load.require_replaceable()
+            load.look(if_exists)
     if not others or if_exists not in ("append", "resume"):
         return if_exists
     found = [read_journal(load.client, load.name) for load in loads]

@@ -9,7 +9,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ignitetf.errors import (
     CacheExists,
@@ -173,16 +173,10 @@ class Load:
                 if not is_replacing(if_exists):
                     raise
                 self.options = given
-        exists, journal = together(
-            self.client,
-            lambda: self.client.cache_exists(self.name),
-            lambda: read_journal(self.client, self.name),
-        )
+        exists, journal = self.look(if_exists)
         if if_exists == "resume":
             return self._resume(exists, journal)
         if is_replacing(if_exists):
-            if if_exists == "replace":
-                self.require_replaceable()
             return self._replace(exists, journal)
         if journal is not None and (exists or journal.mode == "replace"):
             raise exists_error(self.name, journal)
@@ -222,21 +216,31 @@ class Load:
         self._note(journal)
         return journal
 
-    def require_replaceable(self) -> None:
-        """Raise CacheExists if the cache with the name of the data set was made by others."""
-        if not self.client.cache_exists(self.name):
-            return
-        manifest, journal = together(
-            self.client,
+    def look(self, if_exists: IfExists) -> tuple[bool, Journal | None]:
+        """Return whether the cache of this name exists, and the journal of an unfinished load.
+
+        Raises:
+            CacheExists: It was made by others, and `if_exists` is `replace`.
+        """
+        more: list[Callable[[], Any]] = [
             lambda: read_manifest(self.client, self.name),
+            lambda: self.client.about("tables_of_cache", (self.name,)),
+        ]
+        exists, journal, *found = together(
+            self.client,
+            lambda: self.client.cache_exists(self.name),
             lambda: read_journal(self.client, self.name),
+            *(more if if_exists == "replace" else ()),
         )
-        made = None
-        if manifest is not None:
-            made = manifest.options.storage, manifest.schema
-        elif journal is not None and journal.mode == "new":
-            made = journal.storage, journal.schema
-        require_made_by_load(self.client, self.name, made)
+        if exists and found:
+            manifest, tables = found
+            made = None
+            if manifest is not None:
+                made = manifest.options.storage, manifest.schema
+            elif journal is not None and journal.mode == "new":
+                made = journal.storage, journal.schema
+            require_made_by_load(self.name, {table for _, table in tables}, made)
+        return exists, journal
 
     def _replace(self, exists: bool, journal: Journal | None) -> LoadReport:
         """Load into a staging cache, then swap; readers see the old or the new rows, never both."""

@@ -18,7 +18,6 @@ Source: Apache Ignite 2.17.0, by experiment.
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import re
 import time
@@ -52,13 +51,18 @@ log = logging.getLogger(__name__)
 # How long queries that still read the old rows are given to finish after a switch.
 READERS_S: Final = 10.0
 _POLL_S: Final = 0.02
+_ASKED: Final = 4  # names in a statement
 _SHOWN: Final = re.compile(r'SELECT \* FROM "(.+)__ROWS"\Z')
 
 
 def taken_names(client: Client, names: Iterable[str]) -> list[Taken]:
     """Return the tables and views that have one of these names in SQL."""
-    asked = [functools.partial(client.about, "sql_name", (name, name)) for name in names]
-    return [row for rows in together(client, *asked) for row in rows]
+    left, found = list(dict.fromkeys(names)), list[Taken]()
+    while left:
+        asked, left = left[:_ASKED], left[_ASKED:]
+        asked += asked[:1] * (_ASKED - len(asked))
+        found += client.about("sql_name", (*asked, *asked))
+    return found
 
 
 def require_free(client: Client, taken: Iterable[Taken], own: Collection[str] = ()) -> None:
