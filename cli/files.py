@@ -16,7 +16,7 @@ from typing import Any, Final
 from ignitetf.cli.output import QueryOutput, progress, show, unique
 from ignitetf.cli.paged import Counted, Rows, paged
 from ignitetf.cli.whole import whole
-from ignitetf.errors import MissingExtra
+from ignitetf.errors import ConfigError, MissingExtra
 
 __all__ = ["form_of", "write_file", "write_parquet"]
 
@@ -31,14 +31,29 @@ _FORMS: Final[dict[str, QueryOutput]] = {
     ".ndjson": "jsonl",
     ".arrow": "arrow",
     ".feather": "arrow",
+    ".txt": "table",
+    ".text": "table",
+    ".md": "table",
+    ".log": "table",
+    "": "table",
 }
 
 
 def form_of(path: Path | None, wanted: QueryOutput | None = None) -> QueryOutput:
-    """Return the form that was asked for, else the one that the file's suffix says, else a table."""
+    """Return the form that was asked for, else the one that the file's suffix says.
+
+    Raises:
+        ConfigError: The suffix is that of a form that is not written here.
+    """
     if wanted is not None or path is None:
         return wanted or "table"
-    return _FORMS.get(path.suffix.lower(), "table")
+    suffix = path.suffix.lower()
+    if (form := _FORMS.get(suffix)) is None:
+        raise ConfigError(
+            f"{path.name}: files {suffix} are not written",
+            hint=f"name it {', '.join(name for name in _FORMS if name)}, or say its form: --output csv",
+        )
+    return form
 
 
 def write_file(rows: Rows, path: Path, form: QueryOutput) -> int:

@@ -19,7 +19,7 @@ from ignitetf.cli.paged import Limited
 from ignitetf.cli.prompt import history_file
 from ignitetf.cli.query import literal
 from ignitetf.cli.shell import is_complete, units
-from ignitetf.errors import SchemaError
+from ignitetf.errors import ConfigError, SchemaError
 from ignitetf.sql.references import references
 from ignitetf.tables.names import SqlNames, SqlTable
 
@@ -162,6 +162,15 @@ def test_the_suffix_decides_on_the_form():
     assert {name: form_of(Path(name)) for name in forms} == forms
     assert form_of(Path("a.csv"), "json") == "json"
     assert form_of(None) == "table"
+    assert form_of(Path("/dev/stdout")) == form_of(Path("a.xlsx"), "table") == "table"
+
+
+@pytest.mark.parametrize("name", ["c.xlsx", "c.csv.gz", "c.sqlite", "c.xls"])
+def test_a_form_that_is_not_written_is_refused(name):
+    """Before, such a file had a table for people in it."""
+    with pytest.raises(ConfigError, match=f"{name}: files .* are not written") as caught:
+        form_of(Path(name))
+    assert ".parquet" in caught.value.hint
 
 
 def test_a_text_is_commands_by_line_and_statements_by_semicolon():

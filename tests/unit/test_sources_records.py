@@ -185,6 +185,33 @@ def test_arrays_by_name():
         open_source("records", {"a b": [1, 2]})
 
 
+def test_times_and_texts_of_numpy_and_python_are_what_they_are():
+    import datetime as dt
+
+    far = [
+        dt.datetime(9999, 12, 31, 23, 59, 59, 999_999),
+        dt.datetime(1, 1, 1),
+        dt.datetime(2020, 1, 1),
+    ]
+    wanted = [(253_402_300_799_999, 999_000), (-62_135_596_800_000, 0), (1_577_836_800_000, 0)]
+    sources = [open_source("records", [{"t": t} for t in far])]
+    sources += [
+        open_source("records", {"t": far}),
+        open_source("records", {"t": np.array(far, "M8[us]")}),
+    ]
+    for source in sources:
+        assert [(int(v["ms"]), int(v["ns"])) for v in everything(source)["T"]] == wanted
+    days = open_source("records", {"t": np.array(["9999-12-31", "0001-01-01"], "M8[D]")})
+    assert [int(v["ms"]) for v in everything(days)["T"]] == [253_402_214_400_000, wanted[1][0]]
+    with pytest.raises(SourceError, match="out of bounds"):
+        everything(open_source("records", {"t": np.array(["10000-01-01"], "M8[s]")}))
+    kind = np.dtypes.StringDType(na_object=np.nan)
+    texts = np.array(["a", "a long text " * 9, np.nan], kind)
+    assert everything(open_source("records", {"t": texts}))["T"] == [b"a", texts[1].encode(), None]
+    pairs = np.array([["a", "b"], ["c", ""]], np.dtypes.StringDType())
+    assert everything(open_source("records", {"t": pairs}))["T"] == [[b"a", b"b"], [b"c", b""]]
+
+
 def test_refused_records():
     for wrong in (5, "path", None):
         with pytest.raises(ConfigError, match="no iterable"):

@@ -231,6 +231,49 @@ def test_hexadecimal_numbers_stay_what_they_are(tmp_path):
     assert (everything(source)["A"], len(source.skipped)) == ([16], 1)
 
 
+def test_telephone_numbers_are_texts_and_numbers_with_a_sign_are_numbers(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("p,n,d\n+4917012345678,+1,+1.5\n,-2,2\n+15551234567,3,\n")
+    source = open_source("csv", path)
+    assert [f.type.name for f in source.schema.fields] == ["STRING", "LONG", "DOUBLE"]
+    assert everything(source) == {
+        "key": [0, 1, 2],
+        "P": [b"+4917012345678", b"", b"+15551234567"],
+        "N": [1, -2, 3],
+        "D": [1.5, 2, None],
+    }
+    assert any("telephone" in note for note in source.notes)
+    declared = open_source("csv", path, types="p:bigint")
+    assert everything(declared)["P"] == [4917012345678, None, 15551234567]
+    rows = ["+4917012345678\n"] * 30 + ["unknown\n", "see below\n"]
+    path.write_text("p\n" + "".join(rows))
+    assert everything(open_source("csv", path))["P"] == [row.strip().encode() for row in rows]
+    path.write_text("n\n" + "1\n" * 3_000_000 + "+4917012345678\n")
+    with pytest.raises(SourceError, match=r"row 3000002: column N: .*4917012345678"):
+        everything(open_source("csv", path), max_bytes=64 << 20)
+
+
+FAR_TIMES = ["9999-12-31 23:59:59.999999", "0001-01-01T00:00:00", "2020-01-01 00:00:00.123456789"]
+
+
+@pytest.mark.parametrize("types", [None, "t:timestamp"])
+def test_timestamps_of_the_years_1_to_9999_are_exact(tmp_path, types):
+    path = tmp_path / "t.csv"
+    path.write_text(
+        "t,n\n" + "".join(f"{t},1\n" for t in ["2020-01-01 00:00:00.5", *FAR_TIMES, ""])
+    )
+    found = everything(open_source("csv", path, types=types))["T"]
+    pairs = [v and (int(v["ms"]), int(v["ns"])) for v in found]
+    wanted = [np.datetime64(t, "ns" if t.startswith("2") else "us") for t in FAR_TIMES]
+    assert pairs[-1] is None and pairs[0] == (1_577_836_800_500, 0)
+    for (ms, ns), moment in zip(pairs[1:-1], wanted, strict=True):
+        assert np.datetime64(ms, "ms") + np.timedelta64(ns // 1000, "us") == moment.astype("M8[us]")
+    assert pairs[3][1] == 456_789
+    path.write_text("t,d\n0000-01-01 00:00:00,2020-01-01\n2020-01-01 00:00:00,0000-01-01\n")
+    source = open_source("csv", path, bad_records="skip", types="t:timestamp,d:date")
+    assert everything(source)["key"] == [] and len(source.skipped) == 2
+
+
 def test_declared_timestamps_may_have_a_zone(tmp_path):
     path = tmp_path / "x.csv"
     moment = 1_709_208_000_000_000_000

@@ -147,10 +147,59 @@ BAD = {
     ),
     "other xml": (("Annotations", "b.xml", b"<html><body/></html>"), "found <html>"),
     "empty xml": (("Annotations", "b.xml", b""), "damaged XML"),
+    "a number of Python": (
+        ("Annotations", "b.xml", note(("cat", "1_5", 5, 4, 9))),
+        "expected a number",
+    ),
+    "another size": (
+        (
+            "Annotations",
+            "b.xml",
+            note(("cat", 1, 1, 2, 2)).replace(
+                b"<width>40", b"<width>80</width><height>30</height><width>"
+            ),
+        ),
+        "annotation is of an image of 80 x 30",
+    ),
     "corrupt jpeg": (("JPEGImages", "b.jpg", jpeg()[:-300]), "damaged image"),
     "no jpeg": (("JPEGImages", "b.jpg", None), "image file is missing"),
     "no xml": (("Annotations", "b.xml", None), "annotation file is missing"),
 }
+
+
+def turned(orientation, width=40, height=30):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    out = io.BytesIO()
+    Image.new("RGB", (width, height)).save(out, "JPEG", exif=exif)
+    return out.getvalue()
+
+
+# Orientation in EXIF, size of a file of 40 x 30 in the XML, and what is told; None if boxes are right.
+FRAMES = [
+    (1, (40, 30), None), (1, (30, 40), "image of 30 x 40"), (1, None, None), (1, (0, 0), None),
+    (6, (40, 30), None), (6, (30, 40), "boxes are those of the upright image of 30 x 40"),
+    (6, None, "does not tell"), (6, (0, 0), "does not tell"), (8, (80, 60), "image of 80 x 60"),
+    (3, (40, 30), "does not tell"), (2, (30, 40), "image of 30 x 40"), (5, (40, 30), None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("orientation", "size", "says"), FRAMES)
+@pytest.mark.parametrize("decode", [None, "16x16"])
+@pytest.mark.parametrize("part", ["images", "annotations"])
+def test_boxes_are_in_the_frame_of_the_stored_pixels(folder, orientation, size, says, decode, part):
+    """Or the pair is bad: tools differ in whether they turn an image before boxes are drawn."""
+    (folder / "JPEGImages" / "b.jpg").write_bytes(turned(orientation))
+    sides = "" if size is None else "<width>{}</width><height>{}</height>".format(*size)
+    xml = note(("cat", 1, 2, 3, 4)).replace(b"<width>40</width>", sides.encode())
+    (folder / "Annotations" / "b.xml").write_bytes(xml)
+    source = open_source("voc", folder, decode=decode, bad_records="skip").parts[part]
+    rows = sum(len(batch) for batch in source.batches())
+    assert [r.name for r in source.skipped] == (
+        [] if says is None else [str(folder / "Annotations" / "b.xml")]
+    )
+    assert says is None or says in source.skipped[0].reason
+    assert rows == {"images": 3, "annotations": 6}[part] - (says is not None)
 
 
 @pytest.mark.parametrize("case", BAD)

@@ -59,6 +59,18 @@ def test_a_damaged_shard_is_named(tmp_path):
         assert caught.value.hint
 
 
+def test_files_of_a_sample_that_do_not_follow_one_another_are_no_two_samples(tmp_path):
+    path = str(tmp_path / "a.tar")
+    tar_of(path, [("1.cls", b"7"), ("2.cls", b"8"), ("1.txt", b"x"), ("2.txt", b"y")])
+    for bad_records in ("fail", "skip"):
+        with pytest.raises(SourceError, match="sample 1 do not follow one another") as caught:
+            everything(open_source("webdataset", path, bad_records=bad_records))
+        assert "tar --sort=name" in caught.value.hint
+    tar_of(str(tmp_path / "b.tar"), [("1.cls", b"7"), ("2/1.cls", b"8")])
+    two = open_source("webdataset", [str(tmp_path / "b.tar"), str(tmp_path / "b.tar")])
+    assert everything(two)["LABEL"] == [7, 8, 7, 8]
+
+
 def tar_of(path, files):
     """A shard of these files; a text is the target of a hard link."""
     with tarfile.open(path, "w") as tar:
@@ -75,6 +87,7 @@ BAD_SAMPLES = {
     "two of one name": ([("3.cls", b"1"), ("3.cls", b"2")], "two files *.cls"),
     "a hard link": ([("3.cls", "1.cls")], "is a link"),
     "a class with a name": ([("3.cls", b"cat")], "invalid literal"),
+    "a number of Python": ([("3.cls", b"1_5")], "invalid literal"),
     "broken JSON": ([("3.json", b'{"label": ')], "*.json: Expecting"),
     "two images": ([("3.png", image(1)), ("3.jpg", b"")], "give the field IMAGE"),
     "a label beside a label": ([("3.cls", b"1"), ("3.json", b'{"LABEL": 2}')], "the field LABEL"),

@@ -28,6 +28,7 @@ from ignitetf.load.sources.exact import (
     stored_field,
 )
 from ignitetf.load.sources.location import digest, one_line
+from ignitetf.load.sources.times import moments_in
 from ignitetf.load.sources.values import UNFIT, column_of, field_of, names_of, strings_column
 from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.codes import TypeCode
@@ -152,7 +153,18 @@ def _unmasked(name: str, array: Any) -> NDArray[Any]:
         missing = array.isna()
         pairs = zip(array, missing, strict=True)
         return _objects([None if gone else value for value, gone in pairs])
-    return np.asanyarray(array)
+    found: NDArray[Any] = np.asanyarray(array)
+    if found.dtype.kind == "T":  # NumPy's texts of any length, which may be missing
+        gone = getattr(found.dtype, "na_object", None)
+        return _objects([_without(row, gone) for row in found.tolist()])
+    return found
+
+
+def _without(value: Any, gone: Any) -> Any:
+    """Return texts in which what stands for a missing one is None."""
+    if isinstance(value, list):
+        return [_without(one, gone) for one in value]
+    return None if value is gone or value != value else value
 
 
 def _exactly(name: str, values: Sequence[Any]) -> NDArray[Any]:
@@ -199,13 +211,14 @@ def array_column(field: Field, values: NDArray[Any], name: str) -> Column:
 
 
 def _timestamps(values: NDArray[Any]) -> Column:
-    """Return nanoseconds since the epoch; NaT is refused because the field is not nullable."""
+    """Return points in time, see `times`; NaT is refused because the field is not nullable."""
     if np.isnat(values).any():
         raise SchemaError("NaT (not a time)")
-    wide = values.astype("datetime64[ns]")
-    if not np.array_equal(wide.astype(values.dtype), values):
-        raise SchemaError("a time that nanoseconds since 1970 cannot count")
-    return Column(wide.astype(np.int64))
+    for unit in ("s", "ms", "us", "ns"):
+        whole = values.astype(f"datetime64[{unit}]")
+        if np.array_equal(whole.astype(values.dtype), values) and (whole == values).all():
+            return Column(moments_in(whole.astype(np.int64), unit))
+    raise SchemaError("a time that nanoseconds since 1970 cannot count")
 
 
 def key_field_of(name: str | None, fields: dict[str, Field]) -> Field:

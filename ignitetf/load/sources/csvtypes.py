@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError, SchemaError
+from ignitetf.load.sources.times import check_years
 from ignitetf.load.sources.utf8 import NOT_UTF8
 from ignitetf.load.sources.values import names_of
 
@@ -65,6 +66,8 @@ _WORDS: Final = {"int64": "bigint", "float64": "double", "date32": "date", "bool
 _LEADING_ZERO: Final = r"^[+-]?0[0-9]+$"
 # pyarrow takes the bits of such a number: `0xff` is -1 as an int8.
 _HEX: Final = r"^[+-]?0[xX]"
+# A telephone number, as E.164 writes them: not a quantity, and longer than its sign suggests.
+_TELEPHONE: Final = r"^\+[1-9][0-9]{6,14}$"
 # The zone of a timestamp with a time of day.
 _ZONE: Final = r":[0-9.]+(Z|[+-][0-9]{2}(:?[0-9]{2})?)$"
 _INFINITE: Final = r"(?i)^[+-]?inf(inity)?$"
@@ -120,6 +123,13 @@ def _kept_as_text(
     if not (pa.types.is_integer(found) or pa.types.is_floating(found)):
         return CsvType(found)
     text = compute.utf8_trim_whitespace(array)
+    whole = compute.match_substring_regex(_or_null(text), dict(_LOOKS)["int64"])
+    if pa.types.is_floating(found) and compute.all(whole).as_py():
+        found = pa.int64()  # pyarrow takes +1 for a double
+    phone = compute.index(compute.match_substring_regex(text, _TELEPHONE), True).as_py()
+    if phone >= 0:
+        why = f"row {numbers[phone] + 2} is {_short(text[phone])}, which looks like a telephone number"
+        return CsvType(pa.string(), note=_note(name, why, "bigint"))
     zeros = compute.index(compute.match_substring_regex(text, _LEADING_ZERO), True).as_py()
     if zeros >= 0:
         why = f"row {numbers[zeros] + 2} is {_short(text[zeros])}: a number would lose its leading zero"
@@ -141,6 +151,8 @@ def _mixed(pa: Any, name: str, array: Any, numbers: NDArray[np.int64]) -> CsvTyp
 
     text = compute.utf8_trim_whitespace(array)
     there = text.filter(compute.invert(compute.is_in(text, value_set=pa.array(NULLS))))
+    if compute.any(compute.match_substring_regex(there, _TELEPHONE)).as_py():
+        return CsvType(pa.string())
     best, most = "", 0
     for word, look in _LOOKS:
         count = compute.sum(compute.match_substring_regex(there, look)).as_py() or 0
@@ -222,13 +234,17 @@ def parsed(array: Any, kind: CsvType) -> Any:
             raise ValueError("not UTF-8")
         return array
     text = _or_null(compute.utf8_trim_whitespace(array))
+    if (types.is_integer(arrow) or types.is_floating(arrow)) and not kind.declared:
+        _require_no_telephone(text)
     if types.is_time(arrow):
         return _times(text, arrow)
-    if types.is_timestamp(arrow) and kind.declared:
-        return _moments(text)
-    values = text.cast(arrow)
     if types.is_timestamp(arrow):
-        return values.cast(pa.timestamp("ns", arrow.tz))
+        return _timestamps(text, kind)
+    if types.is_integer(arrow):
+        text = compute.replace_substring_regex(text, r"^\+([0-9])", r"\1")
+    values = text.cast(arrow)
+    if types.is_date(arrow):
+        check_years(values.cast(pa.date64()).cast(pa.int64()).fill_null(0).to_numpy())
     if types.is_integer(arrow):
         _require_no_hex(text, values, kind.declared)
     if not kind.declared and (types.is_integer(arrow) or types.is_floating(arrow)):
@@ -240,16 +256,49 @@ def parsed(array: Any, kind: CsvType) -> Any:
     return values
 
 
-def _moments(text: Any) -> Any:
+def _timestamps(text: Any, kind: CsvType) -> Any:
+    """Convert timestamps: to nanoseconds, or to milliseconds and the rest (see `times`).
+
+    Those that nanoseconds cannot count have six digits of a second at most.
+    """
+    import pyarrow as pa
+    from pyarrow import compute
+
+    year = compute.utf8_slice_codeunits(text, 0, 4)
+    far = compute.or_(compute.less(year, "1678"), compute.greater(year, "2261"))
+    if not compute.any(far).as_py():
+        return _in_unit(text, kind, "ns")
+    nothing = pa.scalar(None, pa.string())
+    near = _in_unit(compute.if_else(far, nothing, text), kind, "ns")
+    distant = _in_unit(compute.if_else(far, text, nothing), kind, "us")
+    low, high = (
+        one.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False) for one in (near, distant)
+    )
+    ms, rest = low // 1_000_000 + high // 1000, low % 1_000_000 + high % 1000 * 1000
+    check_years(ms)
+    parts = [pa.array(ms), pa.array(rest.astype(np.int32))]
+    return pa.StructArray.from_arrays(parts, ["ms", "ns"], mask=text.is_null())
+
+
+def _in_unit(text: Any, kind: CsvType, unit: str) -> Any:
+    import pyarrow as pa
+
+    if kind.declared:
+        return _moments(text, unit)
+    first = unit if kind.arrow.unit == "ns" else kind.arrow.unit
+    return text.cast(pa.timestamp(first, kind.arrow.tz)).cast(pa.timestamp(unit, kind.arrow.tz))
+
+
+def _moments(text: Any, unit: str) -> Any:
     """Convert timestamps, in UTC unless they have a zone."""
     import pyarrow as pa
     from pyarrow import compute
 
     zoned = compute.match_substring_regex(text, _ZONE)
     nothing = pa.scalar(None, pa.string())
-    moments = compute.if_else(zoned, text, nothing).cast(pa.timestamp("ns", "UTC"))
-    plain = compute.if_else(zoned, nothing, text).cast(pa.timestamp("ns"))
-    return compute.coalesce(moments.cast(pa.timestamp("ns")), plain)
+    moments = compute.if_else(zoned, text, nothing).cast(pa.timestamp(unit, "UTC"))
+    plain = compute.if_else(zoned, nothing, text).cast(pa.timestamp(unit))
+    return compute.coalesce(moments.cast(pa.timestamp(unit)), plain)
 
 
 def _times(text: Any, arrow: Any) -> Any:
@@ -271,6 +320,14 @@ def _or_null(text: Any) -> Any:
 
     missing = compute.is_in(text, value_set=pa.array(NULLS))
     return compute.if_else(missing, pa.scalar(None, pa.string()), text)
+
+
+def _require_no_telephone(text: Any) -> None:
+    from pyarrow import compute
+
+    phone = compute.match_substring_regex(text, _TELEPHONE)
+    if compute.any(phone).as_py():
+        raise ValueError("a telephone number")
 
 
 def _require_no_leading_zero(text: Any) -> None:
@@ -321,7 +378,7 @@ def why_not(value: Any, kind: CsvType) -> str:
     text = value.as_py()[:_SHOWN]
     if NOT_UTF8 in text:
         return f"{text.replace(NOT_UTF8, '?')!r} is not UTF-8"
-    years = " of the years 1677 to 2262" if pa.types.is_timestamp(kind.arrow) else ""
+    years = " of the years 1 to 9999" if pa.types.is_timestamp(kind.arrow) else ""
     return f"{text!r} is no {kind.arrow}{years}"
 
 

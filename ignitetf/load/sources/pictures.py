@@ -42,6 +42,7 @@ __all__ = [
     "in_colours",
     "is_turned",
     "open_picture",
+    "orientation",
     "parse_size",
     "picture_suffixes",
     "pixel_form",
@@ -147,14 +148,19 @@ def check_depth(depth: int, channels: int | None = None) -> int:
 
 def is_turned(data: bytes) -> bool:
     """Return whether EXIF says that an encoded image is to be turned or mirrored."""
+    return orientation(data) != 1
+
+
+def orientation(data: bytes) -> int:
+    """Return how EXIF says that an encoded image is to be turned or mirrored: 1 is not at all."""
     ends = data[:_EXIF_WITHIN] + data[-_EXIF_WITHIN:]
     if not any(mark in ends for mark in _EXIF):
-        return False
+        return 1
     try:
         with _opened(data) as image:
-            return bool(image.getexif().get(_ORIENTATION, 1) != 1)
+            return int(image.getexif().get(_ORIENTATION, 1))
     except Exception:  # the image has been checked before; damaged EXIF says nothing
-        return False
+        return 1
 
 
 def _opened(data: bytes) -> Image.Image:

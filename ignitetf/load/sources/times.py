@@ -10,6 +10,7 @@ no date but a mark ("infinity") or damage.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +20,7 @@ from ignitetf.errors import SchemaError
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.datatypes import FIXED_DTYPE
 
-__all__ = ["check_years", "moments", "moments_in"]
+__all__ = ["check_years", "exact_moments", "moments", "moments_in"]
 
 _FIRST_MS: Final = -62_135_596_800_000  # 0001-01-01T00:00:00.000
 _LAST_MS: Final = 253_402_300_799_999  # 9999-12-31T23:59:59.999
@@ -59,6 +60,15 @@ def moments(ms: NDArray[Any], ns: NDArray[Any]) -> NDArray[Any]:
     out = np.empty(len(ms), FIXED_DTYPE[TypeCode.TIMESTAMP])
     out["ms"], out["ns"] = ms, ns
     return out
+
+
+def exact_moments(nanoseconds: Sequence[int]) -> NDArray[Any]:
+    """Return points in time from Python integers of nanoseconds since 1970."""
+    if all(_LONG.min <= value <= _LONG.max for value in nanoseconds):
+        return np.array(nanoseconds, np.int64)
+    pairs = [divmod(value, _NS_PER_MS) for value in nanoseconds]
+    ms, ns = np.array(pairs, np.int64).reshape(-1, 2).T
+    return moments(ms, ns)
 
 
 def moments_in(values: NDArray[np.int64], unit: str) -> NDArray[Any]:

@@ -27,6 +27,7 @@ from ignitetf.load.sources.exact import (
     kinds_of,
     stored_field,
 )
+from ignitetf.load.sources.times import exact_moments
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.datatypes import DATA_TYPES, LIST_OF
 from ignitetf.wire.schema import BYTES, Column, Field, Shape, is_identifier
@@ -39,7 +40,6 @@ UNFIT = (SchemaError, ValueError, TypeError, OverflowError, ArithmeticError)
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _MICROSECOND = dt.timedelta(microseconds=1)
 _DAY_MS = 86_400_000
-_INT64 = np.iinfo(np.int64)
 # More digits are damage or an attack: `1E+999999999` has a gigabyte of them.
 _MAX_DIGITS = 100_000
 
@@ -178,6 +178,8 @@ def column_of(field: Field, values: Sequence[Any]) -> Column:
         return Column.from_bytes([None if v is None else to_bytes(v) for v in values])
     if (to_number := _TO_NUMBER.get(field.type)) is not None:
         numbers = [0 if v is None else to_number(v) for v in values]
+        if field.type is TypeCode.TIMESTAMP:
+            return Column(exact_moments(numbers), valid=valid)
         return Column(np.array(numbers, np.int64), valid=valid)
     if field.ragged:
         return _runs(field, values, valid)
@@ -284,10 +286,7 @@ def _timestamp(value: Any) -> int:
     nanoseconds = int(getattr(value, "nanosecond", 0))
     whole = value if not nanoseconds else value.replace(nanosecond=0)  # type: ignore[call-arg]
     moment = whole if whole.tzinfo is not None else whole.replace(tzinfo=dt.timezone.utc)
-    found = (moment - _EPOCH) // _MICROSECOND * 1000 + nanoseconds
-    if not _INT64.min <= found <= _INT64.max:
-        raise SchemaError(f"{value} is not in 1677 to 2262, the years of int64 nanoseconds")
-    return found
+    return (moment - _EPOCH) // _MICROSECOND * 1000 + nanoseconds
 
 
 # Functions that turn a Python value into its bytes, or into the number that represents it.

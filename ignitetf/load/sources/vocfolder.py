@@ -22,9 +22,10 @@ from ignitetf.load.sources.pictures import (
     PictureError,
     check_picture,
     decode_cropped,
+    orientation,
     picture_suffixes,
 )
-from ignitetf.load.sources.vocxml import VocError, VocObject, parse_voc
+from ignitetf.load.sources.vocxml import VocError, VocObject, parse_voc, parse_voc_size
 
 __all__ = ["BACKGROUND", "Pair", "VocFolder"]
 
@@ -190,11 +191,13 @@ class VocFolder:
         picture, note = self._picture_files.place(name), self._note_files.place(name)
         place = note
         try:
-            pair = Pair(objects=self.objects(name))
+            annotation = note.read(_MAX_XML_BYTES)
+            pair = Pair(objects=parse_voc(annotation))
             if pixels is not None:
                 place = picture
-                self._read_picture(pair, picture, pixels)
+                turn = self._read_picture(pair, picture, pixels)
                 place = note
+                parse_voc_size(annotation).check(pair.height, pair.width, turn)
                 for item in pair.objects:
                     item.check_inside(pair.height, pair.width)
             if unknown := [o.name for o in pair.objects if o.name not in self.label_of]:
@@ -205,15 +208,17 @@ class VocFolder:
             return Pair(bad_file=place.name, reason=str(error))
         return pair
 
-    def _read_picture(self, pair: Pair, place: Place, pixels: bool) -> None:
+    def _read_picture(self, pair: Pair, place: Place, pixels: bool) -> int:
+        """Read and check an image, and return its orientation in EXIF."""
         data = place.read(self.max_pixels * 4)
         if self.crop is None or not pixels:
             pair.height, pair.width = check_picture(data, self.max_pixels)
             pair.picture = data
-            return
+            return orientation(data)
         pair.picture, (pair.height, pair.width) = decode_cropped(
             data, self.channels, self.crop, self.max_pixels
         )
+        return orientation(data)
 
 
 def _subfolder(root: Place, candidates: tuple[str, ...]) -> Place:

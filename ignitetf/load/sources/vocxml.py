@@ -8,12 +8,17 @@ The XML is not trusted: defusedxml refuses entities and external references.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["VocError", "VocObject", "main_object", "parse_voc"]
+__all__ = ["VocError", "VocObject", "VocSize", "main_object", "parse_voc", "parse_voc_size"]
 
 _CORNERS = ("xmin", "ymin", "xmax", "ymax")
+# float() takes 1_5 for 15.
+_NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*", re.ASCII)
+_SIDE = re.compile(r"\s*([0-9]{1,9})(\.0*)?\s*", re.ASCII)
+_TURNED_BY_A_QUARTER = (5, 6, 7, 8)
 
 
 class VocError(ValueError):
@@ -50,12 +55,75 @@ class VocObject:
             )
 
 
+@dataclass(frozen=True)
+class VocSize:
+    """The size of an image as its annotation has it, 0 x 0 if it does not tell."""
+
+    width: int
+    height: int
+
+    def check(self, height: int, width: int, turn: int) -> None:
+        """Raise VocError unless the boxes are in the frame of the stored pixels.
+
+        Tools differ in whether they turn an image as its EXIF says before boxes are drawn. The size
+        tells which frame the boxes have, but for images that are mirrored, turned by a half, or
+        square.
+
+        Args:
+            height: Height of the image as it is stored.
+            width: Its width.
+            turn: Its orientation in EXIF; 1 for none.
+        """
+        told, stored = (self.width, self.height), (width, height)
+        same = told in (stored, (0, 0))
+        shown = f"{self.width} x {self.height}"
+        if not same and turn in _TURNED_BY_A_QUARTER and told == stored[::-1]:
+            raise VocError(
+                f"its boxes are those of the upright image of {shown}, while the file has"
+                f" {width} x {height} pixels, which EXIF turns (orientation {turn}); {_UPRIGHT}"
+            )
+        if not same:
+            raise VocError(
+                f"its annotation is of an image of {shown}, while the image has {width} x {height}"
+            )
+        by_size = turn in _TURNED_BY_A_QUARTER and told == stored and width != height
+        if turn != 1 and not by_size:
+            raise VocError(
+                f"EXIF turns its image (orientation {turn}), and the annotation does not tell"
+                f" whether the boxes are those of the turned one; {_UPRIGHT}"
+            )
+
+
+_UPRIGHT = "turn the file itself and remove its EXIF, for example with jhead -autorot"
+
+
+def parse_voc_size(data: bytes) -> VocSize:
+    """Return the size that a well-formed annotation has."""
+    size = _parsed(data).find("size")
+    sides = []
+    for side in ("width", "height"):
+        found = _SIDE.fullmatch((size.findtext(side) if size is not None else None) or "")
+        sides.append(int(found[1]) if found else 0)
+    return VocSize(*sides) if all(sides) else VocSize(0, 0)
+
+
 def parse_voc(data: bytes) -> list[VocObject]:
     """Return the objects of an annotation, at least one.
 
     Raises:
         VocError: Not well-formed, no object, or an object without class or box.
     """
+    root = _parsed(data)
+    found = [_object(element) for element in root.findall("object")]
+    if not found and root.tag != "annotation":
+        raise VocError(f"no annotation: <annotation> expected, found <{root.tag[:40]}>")
+    if not found:
+        raise VocError("no box in it")
+    return found
+
+
+def _parsed(data: bytes) -> Any:
+    """Return the root of an annotation, without namespaces."""
     from defusedxml import ElementTree
     from defusedxml.common import EntitiesForbidden
 
@@ -67,13 +135,8 @@ def parse_voc(data: bytes) -> list[VocObject]:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise VocError(f"damaged XML: {reason}"[:200]) from error
     for element in root.iter():
-        element.tag = element.tag.rpartition("}")[2]  # ignore the namespace
-    found = [_object(element) for element in root.findall("object")]
-    if not found and root.tag != "annotation":
-        raise VocError(f"no annotation: <annotation> expected, found <{root.tag[:40]}>")
-    if not found:
-        raise VocError("no box in it")
-    return found
+        element.tag = element.tag.rpartition("}")[2]
+    return root
 
 
 def _object(element: Any) -> VocObject:
@@ -86,10 +149,7 @@ def _object(element: Any) -> VocObject:
     corners = []
     for corner in _CORNERS:
         text = box.findtext(corner)
-        try:
-            value = float(text)
-        except (TypeError, ValueError):
-            value = math.nan
+        value = float(text) if text and _NUMBER.fullmatch(text) else math.nan
         if not math.isfinite(value):
             raise VocError(f"box of {name!r}: {corner} is {text!r}, expected a number")
         corners.append(value)

@@ -9,9 +9,11 @@ the LABEL, `.txt` a text, `.npy` an array, and the names in `.json` fields of th
 
 from __future__ import annotations
 
+import hashlib
 import io
 import itertools
 import json
+import re
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -35,6 +37,7 @@ __all__ = ["FIELDS_FILE", "webdataset"]
 
 # Readers of WebDataset pass over names between double underscores.
 FIELDS_FILE: Final = "__ignitetf__/fields.json"
+_INTEGER: Final = re.compile(rb"[+-]?[0-9]{1,19}")
 _ROWS: Final = 256
 _BATCH_BYTES: Final = 4 << 20
 _HINT: Final = "is it a tar file of samples? write it again"
@@ -58,8 +61,13 @@ class _Sample:
 
 
 def _samples(place: Place) -> Iterator[_Sample]:
-    """Yield the samples of a shard, without hidden files, such as macOS adds."""
+    """Yield the samples of a shard, without hidden files, such as macOS adds.
+
+    Raises:
+        SourceError: It is damaged, or the files of a sample do not follow one another.
+    """
     found = None
+    seen: set[bytes] = set()  # digests of the names of samples
     with (
         place.open() as stream,
         reading(place.name, _HINT),
@@ -78,6 +86,14 @@ def _samples(place: Place) -> Iterator[_Sample]:
             if found is None or found.name != name:
                 if found is not None:
                     yield found
+                mark = hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=16)
+                if (key := mark.digest()) in seen:
+                    raise SourceError(
+                        f"{place.name}: the files of sample {name} do not follow one another, so"
+                        " they would become two samples",
+                        hint="pack the shard in the order of names: tar --sort=name -cf SHARD.tar ...",
+                    )
+                seen.add(key)
                 found = _Sample(name)
             if is_link:
                 found.wrong = f"{path.name} is a link: pack files with tar -h --hard-dereference"
@@ -130,6 +146,8 @@ def _values(suffix: str, data: bytes) -> dict[str, Any]:
         inner = json.loads(data)
         return inner if isinstance(inner, dict) else {"JSON": data.decode()}
     if suffix == "cls":
+        if _INTEGER.fullmatch(data.strip()) is None:  # int() takes 1_5 for 15
+            raise ValueError(f"invalid literal for an integer: {data[:40]!r}")
         return {"LABEL": int(data)}
     if suffix.rpartition(".")[2] == "npy":
         return {column_name(suffix.removesuffix("npy") or suffix): _array(data)}
