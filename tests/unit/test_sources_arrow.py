@@ -271,6 +271,24 @@ def test_values_of_frames_are_what_their_library_says():
         assert loaded(duckdb.sql(f"SELECT {text} AS a"))[1] == [told(wanted)]
 
 
+@pytest.mark.parametrize("name", ["uuid", "turned tensor", "structs", "number categories", "bool8"])
+def test_arrays_by_name_enter_by_the_same_way(name):
+    array, code = ARRAYS[name]
+    by_name = open_source("records", {"a": array, "n": pa.chunked_array([range(len(array))])})
+    assert by_name.schema["A"].type == code
+    rows = [
+        value for b in by_name.batches() for value in found(by_name.schema["A"], b.columns["A"])
+    ]
+    assert rows == loaded(pa.table({"a": array}))[1]
+    pl = pytest.importorskip("polars")
+    series = open_source("records", {"a": pl.Series([1, None]), "b": pl.Series(["x", "y"])})
+    assert everything(series)["A"] == [1, None]
+    with pytest.raises(SourceError, match="column 'a': no Ignite type stores Object"):
+        open_source("records", {"a": pl.Series([object()], dtype=pl.Object)})
+    with pytest.raises(SourceError, match=r"column 'a': no Ignite type stores .*opaque"):
+        open_source("records", {"a": REFUSED["opaque"]})
+
+
 def test_marks_that_are_no_times_are_bad_records():
     """DuckDB's infinity is the largest number of days and microseconds."""
     days = pa.array([0, 2**31 - 1], pa.int32()).cast(pa.date32())

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from ignitetf.load.sources.base import (
 )
 from ignitetf.load.sources.exact import kinds_of
 from ignitetf.load.sources.location import digest, one_line
+from ignitetf.load.sources.stream import StreamSource, arrow_columns
 from ignitetf.load.sources.values import UNFIT, column_of, field_of, names_of
 from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.schema import Batch, Column, Field, Schema
@@ -338,6 +340,11 @@ def records(
     if isinstance(location, Mapping):
         if schema is not None or rows is not None or fingerprint is not None:
             raise ConfigError("arrays by name tell schema, rows and fingerprint themselves")
+        if (table := arrow_columns(location)) is not None:
+            found = StreamSource(table, key=key, bad_records=bad_records)
+            found.schema = replace(found.schema, type_name=type_name)
+            found.class_names = class_names
+            return found
         return ArraySource(
             location, type_name=type_name, class_names=class_names, key=key, bad_records=bad_records
         )

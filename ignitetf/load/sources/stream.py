@@ -9,7 +9,7 @@ once.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ignitetf.errors import SourceError
@@ -22,7 +22,7 @@ from ignitetf.load.sources.producers import unsaid_columns
 from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.schema import Batch
 
-__all__ = ["StreamSource", "stream"]
+__all__ = ["StreamSource", "arrow_columns", "stream"]
 
 _MAX_ROWS = 1 << 16
 _SAMPLE = 100
@@ -104,6 +104,24 @@ class StreamSource(ArrowTable):
                 yield from self._converted(found.slice(at, rows), first, max_bytes, _HINT)
         self.rows = number
         yield max(number, start), Batch(keys_of([]), {})
+
+
+def arrow_columns(columns: Mapping[str, Any]) -> Any:
+    """Return arrays of Arrow or Polars by name as a table; None unless all are such arrays."""
+    libraries = {type(value).__module__.partition(".")[0] for value in columns.values()}
+    if not libraries or not libraries <= {"pyarrow", "polars"}:
+        return None
+    pa = import_pyarrow("arrays of Arrow")
+    arrays = {}
+    for name, value in columns.items():
+        frame = value.to_frame() if hasattr(value, "to_frame") else None
+        for _, what, hint in unsaid_columns(frame):
+            raise refusal(name, what, hint)
+        if not isinstance(value, (pa.Array, pa.ChunkedArray)):
+            value = pa.chunked_array(value)
+        arrays[name] = value
+    with reading("the arrays", "they must have one length"):
+        return pa.table(arrays)
 
 
 def stream(
