@@ -147,8 +147,13 @@ def _timestamps(data: Bytes, at: Positions, field: Field, registry: TypeRegistry
     return Column(_in_unit(gather(data, at + 1, FIXED_DTYPE[field.type]), field))
 
 
-def _in_unit(raw: NDArray[Any], field: Field) -> NDArray[np.int64]:
-    """Timestamps as int64 in the unit of the field's dtype, or in nanoseconds if it has none."""
+def _in_unit(raw: NDArray[Any], field: Field) -> NDArray[Any]:
+    """Timestamps as int64 in the unit of the field's dtype, or in nanoseconds if it has none.
+
+    As they are stored, milliseconds and the rest, if that is the dtype.
+    """
+    if field.dtype.names is not None:
+        return raw
     unit = np.datetime_data(field.dtype)[0] if field.dtype.kind == "M" else "ns"
     if unit not in TIMESTAMP_UNITS:
         raise SchemaError(f"field {field.name!r}: timestamps have no unit {unit!r}")

@@ -161,3 +161,38 @@ def test_an_index_is_made_of_what_sql_compares(client, cache_name, layout):
         assert caught.value.hint
     assert not client.cache_exists(cache_name)
     load_dataset(rows, cache_name, client=client, partitions=1, index=["A", "A"], layout=layout)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "records", "stream"])
+def test_times_of_the_years_1_to_9999_come_back_exactly(client, cache_name, tmp_path, kind):
+    """From every source, for the reader, SQL and `verify`; blocks refuse them and leave nothing."""
+    import datetime as dt
+
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    times = [dt.datetime(9999, 12, 31, 23, 59, 59, 999_999), None, dt.datetime(2020, 1, 1, 0, 0, 1)]
+    times += [dt.datetime(1600, 2, 29, 12)]
+    table = pa.table({"t": pa.array(times, pa.timestamp("us")), "n": range(4)})
+    if kind == "parquet":
+        pq.write_table(table, tmp_path / "t.parquet", use_deprecated_int96_timestamps=True)
+        source = open_source("parquet", tmp_path / "t.parquet")
+    elif kind == "csv":
+        (tmp_path / "t.csv").write_text(
+            "t,n\n" + "".join(f"{t or ''},{n}\n" for n, t in enumerate(times))
+        )
+        source = open_source("csv", tmp_path / "t.csv")
+    else:
+        source = open_source(kind, table.to_pylist() if kind == "records" else table)
+    load_dataset(source, cache_name, client=client, partitions=1)
+    assert verify(client, cache_name, source).findings == []
+    options = ReadOptions(schema={"T": "datetime64[us]"}, nulls="default")
+    batches = [item.batch for item in CacheReader(client, cache_name, options).batches([0])]
+    [batch] = [batch for batch in batches if batch is not None]
+    found = batch.columns["T"].values[np.argsort(batch.key.values)].view("M8[us]")
+    assert found.tolist() == [t or dt.datetime(1970, 1, 1) for t in times]
+    rows = client.sql(f"SELECT T FROM {cache_name} WHERE N IN (0, 2) ORDER BY N").fetchall()
+    assert rows == [(times[0],), (times[2],)]
+    drop_cache(client, cache_name)
+    with pytest.raises(IgniteTFError, match="cannot stand in blocks"):
+        load_dataset(source, cache_name, client=client, layout="blocks")
+    assert not client.cache_exists(cache_name)
