@@ -46,7 +46,7 @@ class EpochReport:
         shards: Number of shards.
         readers: Connections at once.
         stored: Number of keys in the cache.
-        expected: Rows according to the manifest; None without one.
+        expected: Rows when it was opened; None without a manifest.
         rows: Rows that all shards returned.
         missing: Stored keys that no shard returned.
         repeated: Rows whose key was returned before.
@@ -113,7 +113,7 @@ def verify_epoch(
     Raises:
         CacheNotFound: There is no such cache.
         ConfigError: Seed, shards, readers or window are unusable.
-        DataChanged: A partition has another number of entries than the manifest says.
+        DataChanged: Entries were added or removed since it was opened.
         PartitionLost: A partition has no owner left.
     """
     Shard(0, shards)  # checks the number of shards
@@ -121,7 +121,7 @@ def verify_epoch(
     reader = CacheReader(client, cache, options)
     report = EpochReport(cache, order, seed, epoch, shards, readers)
     if reader.manifest is not None:
-        report.expected = reader.manifest.rows
+        report.expected = reader.contents.rows
     hashes = _Hashes(reader.schema, on_progress)
     seen = _read_shards(reader, report, hashes, window_bytes)
     pages = reader.batches(list(range(reader.partition_count)))

@@ -167,22 +167,26 @@ class _Check:
         self._summarise()
 
     def compare_manifest(self) -> None:
-        """Compare rows, checksum and rows by partition with the manifest."""
+        """Say what differs from the load: rows, checksum, rows by partition, a slim table."""
         manifest, report = self.reader.manifest, self.report
         if manifest is None:
             return
         report.expected_rows = manifest.rows
         report.expected_checksum = manifest.checksum or None
         if report.rows != manifest.rows:
-            self._find("rows", f"{report.rows:,}, the manifest has {manifest.rows:,}")
+            self._find("rows", f"{report.rows:,}, the load stored {manifest.rows:,}")
         if manifest.checksum and report.checksum != manifest.checksum:
-            self._find("checksum", f"{report.checksum}, the manifest has {manifest.checksum}")
+            self._find("checksum", f"{report.checksum}, that of the load was {manifest.checksum}")
         expected = manifest.partition_rows
         if len(expected) == len(self.counts):
             wrong = np.flatnonzero(self.counts != np.array(expected))
             for partition in wrong[:_SHOWN].tolist():
                 found = f"{self.counts[partition]:,} rows in partition {partition}"
-                self._find("partitions", f"{found}, the manifest has {expected[partition]:,}")
+                self._find("partitions", f"{found}, the load stored {expected[partition]:,}")
+        if manifest.index is not None:
+            indexed = self.reader.client.cache_size(manifest.index)
+            if indexed != report.rows:
+                self._find("index", f"table {manifest.index} has {indexed:,} rows")
 
     def compare_source(self, source: Source) -> None:
         """Compare the checksum of the source's records with that of the rows."""

@@ -46,7 +46,8 @@ def check_data(spec: LaunchSpec, client: Client) -> None:
         return
     name = data_name(client, spec.data).name
     manifest = read_manifest(client, name)
-    rows = client.cache_size(name) if manifest is None else manifest.rows
+    is_blocks = manifest is not None and manifest.layout == "blocks"
+    rows = manifest.rows if manifest is not None and is_blocks else client.cache_size(name)
     if rows < spec.workers:
         raise ConfigError(
             f"{spec.data} has {rows} rows for {spec.workers} workers",

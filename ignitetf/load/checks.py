@@ -12,10 +12,14 @@ from ignitetf.errors import (
     LoadInterrupted,
     SchemaError,
 )
+from ignitetf.load.finish import entries_of
 from ignitetf.load.journal import Journal
 from ignitetf.load.sources.difference import difference
 from ignitetf.load.targets import has_same_fields
+from ignitetf.net.client import Client
+from ignitetf.tables.caches import has_table
 from ignitetf.tables.catalog import Manifest
+from ignitetf.tables.owned import rows_table
 from ignitetf.tables.storage import IfExists, Layout, Storage
 from ignitetf.wire.schema import Schema
 
@@ -96,11 +100,28 @@ def require_named_classes(names: Sequence[str] | None, old: Manifest) -> None:
         )
 
 
-def next_key(old: Manifest) -> int:
-    """Return the first running key after the rows of a data set."""
+def next_key(client: Client, old: Manifest) -> int:
+    """Return the first running key after the rows of a data set, those of others among them.
+
+    Raises:
+        ConfigError: The keys are not running numbers, or others have added rows and SQL does not
+            show their keys.
+    """
     if (found := old.options.next_key) is None:
         raise ConfigError(
             f"the keys of {old.name!r} are no running numbers, so the next one is not known",
+            hint="append with --key, or load into another cache",
+        )
+    storage = old.options.storage
+    table = old.cache if old.layout == "rows" else old.index
+    if table is not None and storage.sql and has_table(old.schema):
+        quoted = rows_table(table).replace('"', '""')
+        ((largest,),) = client.sql(f'SELECT MAX(_KEY) FROM "{quoted}"').fetchall()  # nosec B608
+        return found if largest is None else max(found, int(largest) + 1)
+    if client.cache_size(old.cache) > entries_of(old):
+        raise ConfigError(
+            f"others have written to {old.name!r} since it was loaded, under keys that SQL does not"
+            " show, so the next one is not known",
             hint="append with --key, or load into another cache",
         )
     return found

@@ -183,6 +183,8 @@ class Filler:
     def _writer(self, partitions: int, owners: Owners | None, *, overwrite: bool) -> Writer:
         journal = self.journal
         owners = owners or self._find_owners()
+        if journal.topology is None:
+            journal.topology = owners.partitions.version[0]
         # Without a partition map the cache has its own affinity function, so rows by partition are
         # unknown.
         counted = partitions if owners.partitions.count > 0 else None

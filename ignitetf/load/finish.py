@@ -29,6 +29,7 @@ def manifest_of(journal: Journal, source: Source) -> Manifest:
         origin=journal.origin,
         blocks=journal.blocks,
         block_rows=journal.block_rows,
+        topology=journal.topology,
     )
     return Manifest(
         name=journal.name,

@@ -63,6 +63,7 @@ class Journal:
         replaces: The caches that a replacement supersedes.
         blocks: Number of blocks in each partition so far; empty for the row layout.
         block_rows: Rows of each block so far, as in `LoadFacts`.
+        topology: Version of the cluster's topology when this load began to write.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Journal:
     replaces: list[str] = field(default_factory=list)
     blocks: tuple[int, ...] = ()
     block_rows: tuple[int, ...] = ()
+    topology: int | None = None
 
     def totals(self, partitions: int | None) -> Totals:
         """Return what is stored so far, for a writer to continue from."""

@@ -56,7 +56,7 @@ from ignitetf.load.targets import type_name_of
 from ignitetf.net.client import Client
 from ignitetf.net.together import together
 from ignitetf.partitions import DEFAULT_PARTITIONS
-from ignitetf.tables.caches import backups_of
+from ignitetf.tables.caches import UNSAFE_LOSS, backups_of, loss_policy_of
 from ignitetf.tables.catalog import (
     Manifest,
     forget_manifest,
@@ -109,6 +109,7 @@ class Load:
         self.schema = replace(source.schema, type_name=type_name_of(source.schema, name))
         options.check(self.schema)
         self.resumed = 0
+        self.notes: list[str] = []
         self.lease = Lease(client, name, "load")
         # The journal of this load as long as there is one; `resume` continues from it.
         self.unfinished: Journal | None = None
@@ -211,7 +212,7 @@ class Load:
         self.schema = old.schema
         journal = self._journal("append", old.cache)
         if self.source.key_name is None:
-            journal.key_base = next_key(old) if key_base is None else key_base
+            journal.key_base = next_key(self.client, old) if key_base is None else key_base
         journal.blocks, journal.block_rows = old.options.blocks, old.options.block_rows
         self._note(journal)
         return journal
@@ -435,13 +436,19 @@ class Load:
         if fresh or journal.mode == "new":
             views = views_of(self.name, self.name, journal.storage, journal.schema)
         self.lease.check()
-        _, _, old, _ = together(
+        _, _, old, _, policy = together(
             self.client,
             lambda: write_journal(self.client, journal),
             lambda: require_stored(self.client, journal, manifest, self.source.key_name),
             lambda: read_manifest(self.client, self.name),
             lambda: views and self.client.has_views,
+            lambda: loss_policy_of(self.client, journal.cache),
         )
+        if policy == UNSAFE_LOSS and journal.mode != "append":
+            self.notes.append(
+                f"{self.name}: the cluster has no cache template of ignitetf, so Ignite reads"
+                " partitions that are lost with a node as if they were empty"
+            )
         self.lease.check()
         if journal.mode == "replace":
             # From here on it may be the only copy of the data set.
@@ -508,7 +515,7 @@ class Load:
             mb_per_s=round(journal.nbytes * share / seconds / 1e6, 1),
             resumed_rows=self.resumed,
             bad_records=tuple(self.source.skipped),
-            notes=tuple(self.source.notes),
+            notes=(*self.source.notes, *self.notes),
         )
 
     def _journal(self, mode: Mode, cache: str) -> Journal:

@@ -231,6 +231,15 @@ class Client(Pool):
             body = self.call(OpCode.CACHE_GET_SIZE, size_request(cache_id(name)))
         return read_long(body, f"the size of {name}")
 
+    def size_question(self, name: str) -> Question[int | None]:
+        """Ask for `cache_size`; None if there is no such cache, or it is not told."""
+        return Question(
+            OpCode.CACHE_GET_SIZE,
+            size_request(cache_id(name)),
+            lambda body: read_long(body, f"the size of {name}"),
+            lambda _: None,
+        )
+
     def settled_size(self, name: str, expected: int) -> int:
         """Return the number of entries, asked for again for a while if it is below `expected`.
 

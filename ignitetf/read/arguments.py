@@ -232,7 +232,8 @@ def order_of(
     if reader.counts_are_exact:
         _count_split(reader)
     has_counts = reader.has_counts
-    known = reader.counts_are_exact and (has_counts or seed is not None or shard.count > 1)
+    is_counted = seed is not None or shard.count > 1 or reader.is_rewritten
+    known = reader.counts_are_exact and (has_counts or is_counted)
     counts = reader.partition_counts if known or has_counts else reader.estimated_counts
     return ScanOrder(
         tuple(partitions),

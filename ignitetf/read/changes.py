@@ -75,7 +75,7 @@ class Changes:
         return None if (found == _UNKNOWN).any() else found
 
     def count_found(self, partition: int, rows: int) -> None:
-        """Remember the count of a first scan as the expected one, unless one is known already."""
+        """Remember the count of a first scan as the expected one."""
         self.source = "the first scan found"
         self._counts[partition] = rows
 
@@ -89,6 +89,22 @@ class Changes:
         """Compare the total entry count with the size that the cache had before."""
         if size is not None and rows != size:
             self._tell(None, f"{rows} entries, there were {size} {when}")
+
+    def check_lost(self, partitions: Sequence[int], stored: int, rows: int) -> None:
+        """Report partitions that are empty, of which the load stored rows."""
+        shown = ", ".join(map(str, partitions[:_SHOWN])) + (
+            ", ..." if len(partitions) > _SHOWN else ""
+        )
+        found = f"{rows} rows, the load stored {stored}; of partition {shown} there is none"
+        if self.policy == "error":
+            raise PartitionLost(
+                f"{self.name}: {found}",
+                hint="nodes have come or left since the load, and this cache shows lost partitions as"
+                " empty: load it again, or read what is there with on_change='warn'",
+                cache=self.name,
+                partitions=list(partitions),
+            )
+        self._tell(None, found)
 
     def check_block(self, key: int, rows: int | None, expected: int) -> None:
         """Compare the rows of a block with what the load stored; None if the block is gone."""

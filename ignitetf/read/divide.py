@@ -18,6 +18,7 @@ from ignitetf.net.client import Client
 from ignitetf.read.declared import choose_fields
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.plan import whole_argument
+from ignitetf.read.reader import CacheReader
 from ignitetf.read.splits import find_split
 from ignitetf.read.survey import count_rows, survey
 from ignitetf.tables.catalog import Manifest, read_manifest, write_manifest
@@ -56,7 +57,7 @@ def make_splits(
     Raises:
         ConfigError: An argument is unusable, a name is taken, or the data have no manifest.
         DataSetBusy: It is being loaded.
-        DataChanged: Rows were added or removed since the load.
+        DataChanged: Rows were added or removed meanwhile.
     """
     if (fractions is None) == (folds is None):
         raise ConfigError("splits need fractions, or a number of folds", hint="train=0.8 test=0.2")
@@ -112,14 +113,23 @@ def remove_split(client: Client, name: str, split: str) -> list[dict[str, Any]]:
 def list_splits(client: Client, name: str) -> list[dict[str, Any]]:
     """Return a mapping for each split: `split`, `fraction`, `rows`, `seed`, `by`.
 
-    Rows that were not counted since an append are counted here.
+    Rows that were not counted since an append, or since others have written, are counted here.
     """
     manifest = _manifest(client, name)
-    splits = tuple(
-        _counted(client, manifest, each) if each.counts(manifest.version) is None else each
-        for each in manifest.splits
+    contents = CacheReader(client, name, ReadOptions()).contents if manifest.splits else None
+
+    def is_counted(each: Division) -> bool:
+        return (
+            contents is not None
+            and contents.is_as_loaded
+            and each.counts(manifest.version) is not None
+            and sum(map(sum, each.rows)) == contents.rows
+        )
+
+    splits = (
+        each if is_counted(each) else _counted(client, manifest, each) for each in manifest.splits
     )
-    return _rows_of(replace(manifest, splits=splits))
+    return _rows_of(replace(manifest, splits=tuple(splits)))
 
 
 def _changed(

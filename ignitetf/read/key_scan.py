@@ -53,6 +53,8 @@ def read_keys(reader: CacheReader, name: OrderName, most_bytes: int = _MOST_BYTE
         ConfigError: There are too many, or they have no order.
     """
     keys = _every_key(reader, name, most_bytes)
+    if reader.own_keys is None or reader.selection is not None:
+        reader.check_entries()
     return keys if reader.split is None else _of_split(reader, reader.split, keys)
 
 

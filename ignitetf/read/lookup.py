@@ -217,9 +217,12 @@ def _in_order(batches: Sequence[Batch], places: Numbers) -> Iterator[Batch]:
 
 def check_total(reader: CacheReader, keys: Keys) -> None:
     """Compare the number of entries of a cache with that of its keys, by the reader's policy."""
-    if reader.selection is not None or reader.is_blocks:
+    if reader.is_blocks:
+        return
+    if reader.selection is not None:
+        reader.check_entries()
         return
     rows, when = len(keys), "when the keys were read"
-    if reader.split is not None and reader.manifest is not None:
-        rows, when = reader.manifest.rows, "when they were loaded"
+    if reader.split is not None:
+        rows, when = reader.contents.entries, "when it was opened"
     reader.changes.check_size(rows, reader.client.settled_size(reader.cache, rows), when)

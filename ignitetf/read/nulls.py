@@ -112,10 +112,13 @@ def _refuse(
     found = [(int(np.argmin(valid)), "key." + name) for name, valid in key_masks.items()]
     found += [(int(np.argmin(valid)), name) for name, valid in masks.items()]
     record, name = min(found, key=lambda item: item[0])
-    hint = "nulls='default', 'mask' or 'drop' reads such records"
+    ways = "read it with nulls='mask', 'default' or 'drop'"
     if name in masks:
-        hint += "; fields=[...] leaves the field out"
-    raise SchemaError(f"field {name!r} is null", hint=hint, field=name, record=record)
+        ways += ", or leave it out with fields=[...]"
+    hint = (
+        "'mask' adds a column that tells the nulls, 'default' reads 0 or empty, 'drop' no such row"
+    )
+    raise SchemaError(f"field {name!r} is null; {ways}", hint=hint, field=name, record=record)
 
 
 def record_valid(column: Column) -> NDArray[np.bool_] | None:

@@ -11,20 +11,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ignitetf.errors import (
-    CacheNotFound,
-    ConfigError,
-    DataChanged,
-    SchemaError,
-)
-from ignitetf.net.at_hand import keep_nodes
+from ignitetf.errors import ConfigError, DataChanged, SchemaError
 from ignitetf.net.binary_types import with_types
 from ignitetf.net.client import Client
 from ignitetf.net.round_trips import FAR_S
@@ -32,6 +26,16 @@ from ignitetf.net.sql_result import only_value
 from ignitetf.partitions import LARGE_ROW_BYTES
 from ignitetf.read.changes import Changes, explained
 from ignitetf.read.collector import Collector
+from ignitetf.read.contents import (
+    Contents,
+    Opened,
+    contents_of,
+    count_keys,
+    disprove,
+    find_lost,
+    has_moved,
+    look_up,
+)
 from ignitetf.read.cursor import Times
 from ignitetf.read.declared import choose_fields, merge, parse_declaration
 from ignitetf.read.error_context import Place
@@ -44,15 +48,13 @@ from ignitetf.read.page_query import Ends, Query, RetryPolicy
 from ignitetf.read.queries import Selection, find_selection, scan_query
 from ignitetf.read.sample import Sampler
 from ignitetf.read.scan import scan_units
-from ignitetf.read.splits import find_split
+from ignitetf.read.splits import Split, find_split
 from ignitetf.read.unit_reading import UnitBatch, UnitReading
 from ignitetf.read.window import MANY_ROWS
-from ignitetf.tables.catalog import Manifest, manifest_of, manifest_question, read_manifest
 from ignitetf.tables.describe import data_name
 from ignitetf.wire.blocks import BlockDecoder
 from ignitetf.wire.buffers import ALIGNED_ROWS, BufferPool
 from ignitetf.wire.builder import BatchBuilder
-from ignitetf.wire.cluster import NodeEndpoint
 from ignitetf.wire.columns import decode_column
 from ignitetf.wire.decoder import Decoder
 from ignitetf.wire.forms import Form
@@ -66,41 +68,6 @@ __all__ = ["CacheReader"]
 
 _MOST_PAGE_BYTES: Final = 32 << 20
 _MAX_PAGE_ENTRIES: Final = 65_536
-
-
-def _look_up(
-    client: Client, name: str
-) -> tuple[Manifest | None, int | None, Sequence[NodeEndpoint]]:
-    """Return the manifest of a data set, the partitions of its cache, and the nodes.
-
-    Without a manifest, the partitions of the cache with its name. None if there is no such cache; 0
-    if the cluster does not tell, as of one that is being dropped.
-    """
-    count: int | None
-    text, count, nodes = client.ask(
-        manifest_question(client, name), client.partitions_question(name), client.nodes_question
-    )
-    keep_nodes(client, nodes)  # for the first epoch
-    manifest = manifest_of(client, name, text)
-    if manifest is None and count is None:
-        return None, _partitions(client, name), nodes
-    while manifest is not None and (not count or manifest.cache != name):
-        if count := _partitions(client, manifest.cache):
-            break
-        # A replacement that ended in between has moved on.
-        before, manifest = manifest, read_manifest(client, name)
-        if manifest == before:
-            break
-    return manifest, count, nodes
-
-
-def _partitions(client: Client, cache: str) -> int | None:
-    try:
-        return client.partition_count(cache)
-    except CacheNotFound:
-        return None
-    except ConfigError:
-        return 0
 
 
 class CacheReader:
@@ -119,24 +86,29 @@ class CacheReader:
         """Determine what the cache holds."""
         options.check()
         self.client = client
-        self.manifest, count, nodes = _look_up(client, name)
-        if self.manifest is None and count is None:
+        found = look_up(client, name)
+        if found.manifest is None and found.partitions is None:
             # Only then it may be the SQL name of a table whose cache has another one.
             name, table = data_name(client, name)
-            self.manifest, count, nodes = _look_up(client, name)
+            found = look_up(client, name)
             options = replace(options, table=options.table or table)
-        self.node_count = len(nodes)
+        self.manifest = found.manifest
+        self.node_count = len(found.nodes)
         self.name = name
         self.options = options
         self.if_near: ReadOptions | None = None
         self.cache = name if self.manifest is None else self.manifest.cache
-        self.partition_count = count or client.partition_count(self.cache)
+        self.partition_count = found.partitions or client.partition_count(self.cache)
         self._check_version()
+        self._may_be_lost = False
+        self.contents = self._find_contents(found)
         # What to read of it; its counts are filled in if the manifest does not have them.
         self.split = (
             None if options.split is None else find_split(name, self.manifest, options.split)
         )
-        counts = () if self.manifest is None else self.manifest.partition_rows
+        if self.split is not None and not self._has_split_counts(self.split):
+            self.split = replace(self.split, counts=())
+        counts = self.contents.counts
         self.changes = Changes(name, options.on_change, self.partition_count, counts)
         self.registry = TypeRegistry()
         self.entry_bytes = 0.0  # stored bytes of a record
@@ -150,8 +122,30 @@ class CacheReader:
         self._forms: list[Form] = []  # of the rows, learned in one epoch for the next ones
         self.selection = self._find_selection()
         self.schema = self._open_schema()
+        self._check_lost()
 
     # Opening
+
+    def _find_contents(self, found: Opened) -> Contents:
+        entries, manifest = found.entries, found.manifest
+        if entries is None:
+            entries = self.entry_count()
+        stored = 0 if manifest is None or self.is_blocks else manifest.rows
+        if manifest is not None and entries < stored and has_moved(self.client, manifest):
+            entries = self.client.settled_size(self.cache, stored)
+            self._may_be_lost = entries < stored
+        return contents_of(found, entries, counts_matter=self.options.on_change != "error")
+
+    def _has_split_counts(self, split: Split) -> bool:
+        """Whether the rows of the splits were counted when they were those that are here."""
+        rows = sum(map(sum, split.division.rows))
+        return self.contents.is_as_loaded and rows == self.contents.rows
+
+    def _check_lost(self) -> None:
+        """Report partitions that were lost with a node, which this cache answers as empty."""
+        if self._may_be_lost and self.manifest is not None and (lost := find_lost(self)):
+            with self.explained():
+                self.changes.check_lost(lost, self.manifest.rows, self.contents.rows)
 
     def _check_version(self) -> None:
         wanted = self.options.version
@@ -174,7 +168,7 @@ class CacheReader:
             if self.manifest.rows:
                 self.entry_bytes = self.manifest.nbytes / self.manifest.rows
             if self.is_blocks:
-                self.block_rows = self.manifest.rows / max(1, self.entry_count())
+                self.block_rows = self.manifest.rows / max(1, self.contents.entries)
         else:
             found = Sampler(
                 self.client, self.name, self.cache, self.options, self.registry, self.selection,
@@ -230,17 +224,15 @@ class CacheReader:
     @property
     def own_keys(self) -> int | None:
         """The number of rows if their keys are 0, 1, 2 ..., as a load gives them out, else None."""
-        if self.manifest is None or self.manifest.options.next_key != self.manifest.rows:
-            return None
-        return self.manifest.rows
+        return self.contents.own_keys
 
     @functools.cached_property
     def own_numbers(self) -> list[Numbers] | None:
         """Such keys by partition, ascending; None if they are not where the load counted them."""
-        if self.own_keys is None or self.manifest is None:
+        if self.own_keys is None:
             return None
         found = by_partition(IntegerKeys(self.schema, self.own_keys), self.partition_count)
-        counted = list(self.manifest.partition_rows)
+        counted = list(self.contents.counts)
         return found if found is not None and [len(part) for part in found] == counted else None
 
     def row_count(self, partitions: Sequence[int]) -> int | None:
@@ -250,12 +242,9 @@ class CacheReader:
         if self.split is not None:
             return sum(self.split.counts[p] for p in partitions) if self.split.counts else None
         if len(partitions) == self.partition_count:
-            if self.manifest is not None and self.is_blocks:
-                return self.manifest.rows
-            return self.entry_count()
-        if self.manifest is not None and self.manifest.partition_rows:
-            return sum(self.manifest.partition_rows[p] for p in partitions)
-        return None
+            return self.contents.rows
+        counts = self.contents.counts
+        return sum(counts[p] for p in partitions) if counts else None
 
     @property
     def counts_are_exact(self) -> bool:
@@ -267,18 +256,36 @@ class CacheReader:
         """Whether the number of entries in each partition is known without reading."""
         if self.split is not None:
             return bool(self.split.counts)
-        return self.manifest is not None and bool(self.manifest.partition_rows)
+        return bool(self.contents.counts)
+
+    @property
+    def is_rewritten(self) -> bool:
+        """Whether others have written to this data set since its load."""
+        return self.manifest is not None and not self.contents.is_as_loaded
 
     def estimated_counts(self, partitions: Sequence[int]) -> list[int]:
         """Return the approximate number of entries in each partition, at least one."""
-        return [max(1, self.entry_count() // max(1, self.partition_count))] * len(partitions)
+        return [max(1, self.contents.rows // max(1, self.partition_count))] * len(partitions)
 
     def partition_counts(self, partitions: Sequence[int]) -> list[int]:
-        """Return the entries per partition: from the manifest, else by a scan without decoding."""
+        """Return the entries per partition: as loaded, else by their keys, or a scan of all."""
         if self.split is not None:
             return [self.split.counts[p] for p in partitions]
-        if self.manifest is not None and self.manifest.partition_rows:
-            return [self.manifest.partition_rows[p] for p in partitions]
+        if not self.contents.counts and self.is_rewritten:
+            every = count_keys(self) or self._scanned_counts(range(self.partition_count))
+            self.contents = self.contents.counted(every)
+            for partition, count in enumerate(every):
+                self.changes.count_found(partition, count)
+        if self.contents.counts:
+            return [self.contents.counts[p] for p in partitions]
+        counts = self._scanned_counts(partitions)
+        if not self.is_blocks:
+            for partition, count in zip(partitions, counts, strict=True):
+                self.changes.count_found(partition, count)
+        return counts
+
+    def _scanned_counts(self, partitions: Sequence[int]) -> list[int]:
+        """Return the entries per partition, by a scan without decoding."""
         counts = [0] * len(partitions)
         query = self.scan_query(self.page_size())
         with contextlib.closing(
@@ -287,9 +294,6 @@ class CacheReader:
             for item in pages:
                 if item.page is not None and item.replay < 0:
                     counts[item.unit] += item.page.count
-        if not self.is_blocks:
-            for partition, count in zip(partitions, counts, strict=True):
-                self.changes.count_found(partition, count)
         return counts
 
     def page_size(self) -> int:
@@ -316,10 +320,9 @@ class CacheReader:
 
         Where it is known which ones are empty, and so not read, as many as each of the others had.
         """
-        rows = 0 if self.manifest is None else self.manifest.rows
-        counts = () if self.manifest is None else self.manifest.partition_rows
+        counts = self.contents.counts
         used = len(counts) - counts.count(0) or self.partition_count
-        return self.entry_bytes * (rows or self.entry_count()) / max(1, used)
+        return self.entry_bytes * self.contents.rows / max(1, used)
 
     @property
     def page_bytes(self) -> int:
@@ -376,9 +379,27 @@ class CacheReader:
         if near is not None and self.client.quickest_s < FAR_S:
             self.options, self.if_near = replace(near, shards=self.options.shards), None
 
-    def explained(self) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def explained(self) -> Iterator[None]:
         """Raise what is behind an error of reading, as `changes.explained`."""
-        return explained(self.client, self.name, self.cache, self.partition_count)
+        try:
+            with explained(self.client, self.name, self.cache, self.partition_count):
+                yield
+        except DataChanged:
+            disprove(self.manifest)  # who opens it again counts what is there
+            raise
+
+    def check_entries(self) -> None:
+        """Compare the entries that a data set has now with those it had when it was opened.
+
+        A selection of rows does not show by itself that others are lost.
+        """
+        if self.manifest is None:
+            return
+        had = self.contents.entries
+        size = self.client.settled_size(self.cache, had)
+        with self.explained():
+            self.changes.check_size(had, size, "when it was opened")
 
     def adapted(self, query: Query) -> Query:
         """Return a query as this reader makes it: what it may hold ahead, and who counts its times.

@@ -34,7 +34,7 @@ _HINT: Final = "pass what state() gave, as it is"
 _PLACE: Final = ("epoch", "chain")
 # Entries that may be known in one state and unknown in another of the same order.
 _IF_KNOWN: Final = ("rows", "counts")
-_OF_DATA: Final = ("version", "keys", "blocks", *_IF_KNOWN)
+_OF_DATA: Final = ("version", "entries", "keys", "blocks", *_IF_KNOWN)
 _MOST_ROW_BYTES: Final = 1 << 40
 
 
@@ -49,6 +49,7 @@ def identity_of(reader: CacheReader, order: RowOrder) -> dict[str, Any]:
         "format": _FORMAT,
         "cache": reader.name,
         "version": None if manifest is None else manifest.version,
+        "entries": None if manifest is None else reader.contents.entries,
         "where": options.where,
         "table": options.table,
         "split": None if reader.split is None else reader.split.identity,
@@ -214,11 +215,7 @@ def _row_bytes(value: Any) -> float:
 
 
 def _most_rows(reader: CacheReader, order: ScanOrder) -> int:
-    if reader.has_counts:
-        return sum(order.counts)
-    if reader.manifest is not None:
-        return reader.manifest.rows
-    return reader.client.cache_size(reader.cache)
+    return sum(order.counts) if reader.has_counts else reader.contents.rows
 
 
 def _checksum(numbers: Sequence[int]) -> str:

@@ -56,7 +56,7 @@ def survey(client: Client, name: str, by: str | None, options: ReadOptions) -> I
         options: How to read: readers, time limits, and what to do if the data changed.
 
     Raises:
-        DataChanged: The data set does not have the rows of its manifest.
+        DataChanged: Rows were added or removed since it was opened.
     """
     whole = ReadOptions(
         fields=None if by is None else (by,),
@@ -110,9 +110,8 @@ def _selected(reader: CacheReader, by: str | None) -> Iterator[Surveyed] | None:
                 return None
             values = reader.decoded(page.data, at[1], reader.schema.fields[0]) if columns else None
             found.append(Surveyed(places, marks_of(reader.schema, keys), values))
-    expected = None if reader.manifest is None else reader.manifest.rows
     rows = sum(len(some.marks) for some in found)
-    reader.changes.check_size(expected, rows, "when they were loaded")
+    reader.changes.check_size(reader.contents.rows, rows, "when it was opened")
     return iter(found)
 
 

@@ -92,6 +92,8 @@ class UnitReading:
                 for portion in portions:
                     yield from self._portion(portion)
             reader.changes.check_size(size, self._rows)
+            if reader.selection is not None:
+                reader.check_entries()
 
     def _query(self) -> tuple[Query, KeySet | None]:
         reader = self._reader

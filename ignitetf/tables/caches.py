@@ -44,16 +44,20 @@ from ignitetf.wire.datatypes import DATA_TYPES
 from ignitetf.wire.schema import Field, Schema
 
 __all__ = [
+    "UNSAFE_LOSS",
     "backups_of",
     "column_type",
     "create_cache",
     "create_table",
     "creation_error",
     "has_table",
+    "loss_policy_of",
     "missing_template",
     "undone_if_interrupted",
 ]
 
+# The policy of a cache that reads lost partitions as if they were empty.
+UNSAFE_LOSS: Final = "IGNORE"
 # How long an interrupted call waits for the node to finish the request.
 _MAKING_S: Final = 0.5
 _POLL_S: Final = 0.02
@@ -161,6 +165,15 @@ def backups_of(client: Client, cache: str) -> int:
     for _, _, backups, mode, *_ in client.sql(statement("caches"), (cache, cache)):
         return max(0, len(client.nodes()) - 1) if mode == "REPLICATED" else int(backups)
     return 0
+
+
+def loss_policy_of(client: Client, cache: str) -> str | None:
+    """Return the partition loss policy of a cache; None if the cluster does not tell."""
+    try:
+        rows = client.sql(statement("caches"), (cache, cache)).fetchall()
+    except (SqlError, SqlUnavailable):
+        return None
+    return rows[0][5] if rows else None
 
 
 def column_type(field: Field) -> str:

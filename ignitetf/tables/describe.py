@@ -204,11 +204,13 @@ def describe(client: Client, name: str) -> dict[str, Any]:
         raise CacheNotFound(f"cache {cache!r} is one of the system", cache=cache)
     out = _cache_row(client, rows[0])
     _, _, _, _, out["atomicity"], out["partition_loss"], out["data_region"] = rows[0]
+    if out["partition_loss"] == "IGNORE":
+        out["note"] = "partitions that are lost with a node read as if they were empty"
     table = next(iter(_tables(client, cache)), None)
     manifest = manifest_of(client, cache)
     out["table"] = table["table"] if table else None
     if manifest is not None:
-        out.update(_data_set(manifest))
+        out.update(_data_set(manifest, out["entries"]))
     if table is not None:
         out.update({k: table[k] for k in ("key_type", "value_type", "affinity_key")})
     schema = manifest.schema if manifest else None if table else _sample(client, cache)
@@ -236,14 +238,25 @@ def _tables(client: Client, cache: str | None = None) -> list[dict[str, Any]]:
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
-def _data_set(manifest: Manifest) -> dict[str, Any]:
-    names = ("layout", "rows", "skipped", "nbytes", "version", "created")
-    found = {"data_set": manifest.name, **{n: getattr(manifest, n) for n in names}}
+def _data_set(manifest: Manifest, entries: int) -> dict[str, Any]:
+    """Describe a data set: `rows` are those that are there, `loaded_rows` those of its load."""
+    is_rows = manifest.layout == "rows"
+    names = ("skipped", "nbytes", "version", "created")
+    found: dict[str, Any] = {
+        "data_set": manifest.name,
+        "layout": manifest.layout,
+        "rows": entries if is_rows else manifest.rows,
+        "loaded_rows": manifest.rows,
+        **{n: getattr(manifest, n) for n in names},
+    }
     if manifest.class_names:
         found["class_names"] = list(manifest.class_names)
     if manifest.splits:
         found["splits"] = {
-            name: None if (counts := division.counts(manifest.version)) is None else sum(counts[i])
+            name: sum(counts[i])
+            if (counts := division.counts(manifest.version)) is not None
+            and sum(map(sum, counts)) == found["rows"]
+            else None
             for division in manifest.splits
             for i, name in enumerate(division.names)
         }

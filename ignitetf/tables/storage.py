@@ -108,6 +108,7 @@ class LoadFacts:
         blocks: Number of blocks in each partition; empty for rows.
         block_rows: Rows of each block, partition after partition, in the order of their keys; empty
             for rows, and if they are unknown.
+        topology: Version of the cluster's topology when the load began to write; None if unknown.
     """
 
     storage: Storage = Storage()
@@ -117,12 +118,15 @@ class LoadFacts:
     origin: Origin | None = None
     blocks: tuple[int, ...] = ()
     block_rows: tuple[int, ...] = ()
+    topology: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object that `from_json` turns back into an equal value."""
         out = {**self.storage.to_json(), "backups": self.backups, "load": self.load}
         if self.next_key is not None:
             out["next_key"] = self.next_key
+        if self.topology is not None:
+            out["topology"] = self.topology
         if self.origin is not None:
             out["origin"] = self.origin.to_json()
         if self.storage.layout == "blocks":
@@ -142,4 +146,5 @@ class LoadFacts:
             None if origin is None else Origin.from_json(origin),
             tuple(data.get("blocks", ())),
             tuple(data.get("block_rows", ())),
+            data.get("topology"),
         )

@@ -64,10 +64,8 @@ class DataSet:
 
     @property
     def rows(self) -> int:
-        """Number of rows; for blocks without a manifest that of the entries."""
-        if self.manifest is not None:
-            return self.manifest.rows
-        return self.reader.client.cache_size(self.reader.cache)
+        """Number of rows when it was opened."""
+        return self.reader.contents.rows
 
     @property
     def row_bytes(self) -> float:
