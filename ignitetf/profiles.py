@@ -23,7 +23,7 @@ __all__ = ["profile_names", "profile_path", "read_profile", "remove_profile", "w
 def profile_path(name: str) -> Path:
     """Return a profile's file; raises ConfigError for a name that is no plain one."""
     # "-" stands for no profile.
-    if not name or any(c in name for c in "/\\") or name.startswith((".", "-")):
+    if not name.isprintable() or not name or set(name) & {*"/\\"} or name.startswith((".", "-")):
         raise ConfigError(f"profile name {name!r} is not a plain name")
     return ignitetf_home() / "profiles" / f"{name}.json"
 

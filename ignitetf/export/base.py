@@ -19,7 +19,7 @@ from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.datatypes import Family, family_of
 from ignitetf.wire.schema import BYTES, Batch, Column, Field
 
-__all__ = ["COLUMNS", "Format", "Sink", "cannot_hold", "python_values"]
+__all__ = ["COLUMNS", "Format", "Sink", "cannot_hold", "python_values", "utf8_text"]
 
 # Types that fit into a column: whatever is no object, map or list of those.
 COLUMNS: Final = frozenset(
@@ -90,6 +90,15 @@ def cannot_hold(format_name: str, field: Field, what: str = "") -> SchemaError:
         hint=f"export to {other}, or choose other fields with --fields, or rows with --where",
         field=field.name,
     )
+
+
+def utf8_text(field: Field, value: bytes) -> str:
+    """Return a text of a field; raises SchemaError if it is not UTF-8, as Java's texts may be."""
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError as error:
+        what = "a text with half of a surrogate pair"
+        raise cannot_hold("a file of texts in UTF-8", field, what) from error
 
 
 def python_values(field: Field, column: Column) -> list[Any]:

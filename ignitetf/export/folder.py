@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ignitetf.export.base import Format, Sink, cannot_hold, python_values
+from ignitetf.export.base import Format, Sink, cannot_hold, python_values, utf8_text
 from ignitetf.export.images import image_field, image_file, is_pixels, suffix_of
 from ignitetf.export.rows import ExportRows
 from ignitetf.export.target import MARKER, Target
@@ -180,7 +180,7 @@ class _Paths:
         """Return a path that no other image has: that of its name, if it is one."""
         number, self._number = self._number, self._number + 1
         parts = PurePosixPath(name).parts
-        if name and name == str(PurePosixPath(name)) and all(map(_is_safe, parts)):
+        if parts and name == str(PurePosixPath(name)) and all(map(_is_safe, parts)):
             path = name if not folder or parts[0] == folder else f"{folder}/{name}"
             path += "" if PurePosixPath(path).suffix else suffix
             if path == path.strip() and self._is_free(path):
@@ -211,7 +211,7 @@ def _is_safe(part: str) -> bool:
 def _text_of(field: Field) -> Callable[[Any], str]:
     """Return what writes the values of a field so that the source `images` reads them again."""
     if field.dtype == BYTES:
-        return lambda value: str(value, "utf-8")
+        return lambda value: utf8_text(field, value)
     if field.type is TypeCode.BOOL:
         return lambda value: "true" if value else "false"
     if field.type is TypeCode.DATE:

@@ -17,11 +17,13 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from ignitetf.errors import ConfigError
+from ignitetf.load.sources.location import reading
 
 __all__ = ["MARKER", "Target"]
 
 # In a folder that an export made, and which another one may therefore replace.
 MARKER: Final = ".ignitetf-export"
+_LONGEST_NAME: Final = 200  # bytes; most file systems take 255
 
 
 class Target:
@@ -43,19 +45,34 @@ class Target:
     def __init__(self, location: str, *, folder: bool, overwrite: bool) -> None:
         self.location = location
         self.folder = folder
-        self._fs, path = fsspec.core.url_to_fs(location)
+        self._overwrite = overwrite
+        hint = "a local path, or a URL with a protocol of fsspec, such as s3:// or igfs://"
+        if not location.strip() or any(ord(letter) < 32 for letter in location):
+            raise ConfigError(f"{location!r} is not the name of a file or folder", hint=hint)
+        with reading(location, hint):
+            self._fs, path = fsspec.core.url_to_fs(location)
         self._path = str(path).rstrip("/")
         above, name = posixpath.split(self._path)
-        if not name:
-            raise ConfigError(f"{location!r} names no file or folder", hint="name one that is new")
-        self._overwrite = overwrite
-        if self._fs.exists(self._path):
-            self._require_replaceable()
-        if above and not self._fs.isdir(above):
-            raise ConfigError(f"{location}: there is no folder {above}", hint="make it first")
-        self._temporary = posixpath.join(above, f".{name}.exporting-{secrets.token_hex(4)}")
+        if name in ("", ".", "..") or self._has_this_folder():
+            raise ConfigError(
+                f"{location!r} is not the name of a new file or folder", hint="name one that is new"
+            )
+        with reading(location, hint):
+            if isinstance(self._fs, LocalFileSystem):
+                with contextlib.suppress(FileNotFoundError):
+                    Path(self._path).lstat()  # raises for a name that is too long
+            if self._fs.exists(self._path):
+                self._require_replaceable()
+            if above and not self._fs.isdir(above):
+                raise ConfigError(f"{location}: there is no folder {above}", hint="make it first")
+        short = name.encode(errors="surrogateescape")[:_LONGEST_NAME].decode(errors="ignore")
+        self._temporary = posixpath.join(above, f".{short}.exporting-{secrets.token_hex(4)}")
         self.files = 0
         self._open: list[IO[bytes]] = []
+
+    def _has_this_folder(self) -> bool:
+        """Whether the target is the folder that this process is in, or one above that."""
+        return isinstance(self._fs, LocalFileSystem) and Path.cwd().is_relative_to(self._path)
 
     def _require_replaceable(self) -> None:
         is_folder = bool(self._fs.isdir(self._path))

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from ignitetf.export.base import COLUMNS, Format, Sink, python_values
+from ignitetf.export.base import COLUMNS, Format, Sink, python_values, utf8_text
 from ignitetf.export.images import suffix_of
 from ignitetf.export.rows import ExportRows
 from ignitetf.export.target import Target
@@ -101,8 +101,8 @@ def _suffix(field: Field) -> str | None:
 
 def _plain(field: Field, value: Any) -> Any:
     if field.type is TypeCode.STRING_ARRAY:
-        return [text.decode() for text in value]
-    return value.decode() if isinstance(value, bytes) else value
+        return [utf8_text(field, text) for text in value]
+    return utf8_text(field, value) if isinstance(value, bytes) else value
 
 
 def _npy(value: Any) -> bytes:

@@ -73,8 +73,14 @@ def _is_sequence(params: Any) -> bool:
 
 
 def encode_string(text: str) -> bytes:
-    """Encode a string object."""
-    data = text.encode("utf-8")
+    """Encode a string object; raises ConfigError if UTF-8 cannot hold it."""
+    try:
+        data = text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f"the text {text[:40]!r} cannot be sent: it has half of a surrogate pair",
+            hint="are its bytes in another encoding than UTF-8?",
+        ) from error
     return sized_head(TypeCode.STRING, len(data)) + data
 
 
@@ -120,7 +126,7 @@ def encode_parameter(value: Any) -> bytes:
     if isinstance(value, str):
         try:
             return encode_string(value)
-        except UnicodeEncodeError as error:
+        except ConfigError as error:
             raise _refused(value, "it has half of a surrogate pair, no character") from error
     if isinstance(value, (bytes, bytearray, memoryview)):
         return encode_bytes(bytes(value))

@@ -242,10 +242,11 @@ def test_every_image_of_a_folder_has_a_path_of_its_own(client, address, cache_na
     names = [
         "00000001.png", "", "", "a.png", "a.png/b.png", "A.PNG", "c/d", "c/d.png/e", " lead.png",
         "trail.png ", "ü" * 150, "labels.csv", "labels.csv/x.png", "a/" * 90 + "x", "3/00000014.png",
+        ".", "..", "/", "//", "./x", "a/.", "a/..", "a\0b", "a\nb", "x" * 5000, " ", "...", "\\",
     ]  # fmt: skip
     texts = ["a\rb", "a\r\nb", "\n", "\ufeffx", "'", '"', "\t", "\x85", "\u2028", " "]
     # Names that are numbers, but not their own; one is as long as no folder's may be.
-    classes = ["1", "10", "11", "2", "x" * 300, "a/b", ".."]
+    classes = ["1", "10", "11", "2", "x" * 300, "a/b", "..", ".", "/"]
     made = [
         {
             "IMAGE": picture(i),

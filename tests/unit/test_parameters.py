@@ -14,7 +14,7 @@ from pyignite.datatypes import DecimalObject, UUIDObject
 from pyignite.stream import BinaryStream
 
 from ignitetf.errors import ConfigError
-from ignitetf.wire.parameters import encode_parameter, parameter_list
+from ignitetf.wire.parameters import encode_parameter, encode_string, parameter_list
 
 ZONE = dt.timezone.utc
 
@@ -145,3 +145,9 @@ def test_lists_of_values():
     assert parameter_list(None) == ()
     assert parameter_list(np.arange(2)) == (0, 1)
     assert parameter_list(x for x in "ab") == ("a", "b")
+
+
+def test_a_text_that_utf_8_cannot_hold_is_refused():
+    for text in ("\udc80", "a\ud800"):
+        with pytest.raises(ConfigError, match="surrogate"):
+            encode_string(text)

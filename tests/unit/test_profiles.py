@@ -15,7 +15,7 @@ from ignitetf.errors import ConfigError
 from ignitetf.launch.environment import launcher_environment, machine_environment
 from ignitetf.local.process import identify
 from ignitetf.local.state import Member, NodeOptions, NodeState, node_directory, write_state
-from ignitetf.profiles import profile_path
+from ignitetf.profiles import profile_path, write_profile
 from ignitetf.settings import VARIABLES, Settings
 
 
@@ -225,3 +225,10 @@ def test_no_profile_is_read_where_a_dash_names_it(home: Any) -> None:
     assert Settings.resolve(profile="-").addresses == ("127.0.0.1:10800",)
     assert Settings.resolve(profile="-").profile is None
     run("profile", "add", "--address", "h:1", "--", "-", code=1)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\\b", "a\0b", "a\nb", "-x", "\udc80"])
+def test_a_name_that_is_not_plain_is_refused(tmp_path, monkeypatch, name):
+    monkeypatch.setenv("IGNITETF_HOME", str(tmp_path))
+    with pytest.raises(ConfigError, match="not a plain name"):
+        write_profile(name, {})
