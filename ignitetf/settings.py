@@ -54,6 +54,7 @@ VARIABLES = {
     "idle_timeout_s": "IGNITETF_IDLE_TIMEOUT",
     "ahead_bytes": "IGNITETF_AHEAD_BYTES",
     "data_center": "IGNITETF_DATA_CENTER",
+    "time_zone": "IGNITETF_TIME_ZONE",
     "profile": "IGNITETF_PROFILE",
 }
 
@@ -113,6 +114,8 @@ class Settings:
             rows that the connections of a scan hold ahead of the consumer.
         data_center: Where this process runs. Of several copies of a partition, one on its own host
             is read, else one on a node whose attribute `data_center` is the same, else any.
+        time_zone: The time zone by which the nodes tell dates and times from moments, as
+            `Europe/Berlin`; None asks them.
         profile: Name of the profile these settings were read from, if any.
     """
 
@@ -130,6 +133,7 @@ class Settings:
     idle_timeout_s: float = 60.0
     ahead_bytes: int = 128 << 20
     data_center: str | None = None
+    time_zone: str | None = None
     profile: str | None = None
     origin: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 

@@ -92,12 +92,14 @@ class Writer:
             check_lease: Called before each request; raises if the cache belongs to someone else by
                 now.
         """
+        schema = schema.in_zone(client.zone)
+        entry_schema = schema if entry_schema is None else entry_schema.in_zone(client.zone)
         self.client, self.cache, self.schema = client, cache, schema
         self._job = Job(
             client,
             cache,
             schema,
-            entry_schema or schema,
+            entry_schema,
             overwrite=overwrite,
             streamer=streamer,
             in_flight=in_flight,

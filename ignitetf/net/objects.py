@@ -59,7 +59,7 @@ def encode_values(pool: Pool, values: Sequence[Any]) -> list[bytes]:
     return [
         _encoded(pool, value)
         if isinstance(value, (list, tuple)) or is_binary(value)
-        else encode_parameter(value)
+        else encode_parameter(value, pool.zone)
         for value in values
     ]
 

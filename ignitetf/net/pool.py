@@ -30,12 +30,14 @@ from ignitetf.net.pyclient import PyClient
 from ignitetf.net.question import Question
 from ignitetf.net.retry import is_retryable, retry
 from ignitetf.net.round_trips import FAR_S, RoundTrips
+from ignitetf.net.zones import cluster_zone
 from ignitetf.settings import DEFAULT_ADDRESS, Settings, is_loopback
 from ignitetf.threads import start
 from ignitetf.wire.answers import damaged
 from ignitetf.wire.cluster import NodeEndpoint, read_endpoints
 from ignitetf.wire.codes import Feature, OpCode, Status
 from ignitetf.wire.requests import nodes_request
+from ignitetf.wire.zones import Zone, zone_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -102,6 +104,7 @@ class Pool:
         if settings.password and not settings.tls and not is_loopback(settings.addresses):
             warnings.warn("the password is sent without TLS", stacklevel=3)
         self._py: PyClient | None = None
+        self._zone: Zone | None = None
         _pools.add(self)
         try:
             with self.channel():
@@ -283,6 +286,17 @@ class Pool:
 
         answers = retry(self.settings, once)
         return [one.answered(answer) for one, answer in zip(questions, answers, strict=True)]
+
+    def zone(self) -> Zone:
+        """Return the time zone of the nodes, which is asked for once.
+
+        Raises:
+            ConfigError: The nodes have different ones, or do not tell.
+        """
+        if self._zone is None:
+            given = self.settings.time_zone
+            self._zone = zone_of(given) if given else cluster_zone(lambda one: self.ask(one)[0])
+        return self._zone
 
     @property
     def pyignite(self) -> pyignite.Client:

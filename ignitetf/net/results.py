@@ -78,7 +78,7 @@ class Result:
         # Held while the connection changes hands, so that `abort` never meets somebody else's.
         self._lock = threading.Lock()
         self._channel: Channel | None = pool.acquire()
-        self._registry = TypeRegistry()
+        self._registry = TypeRegistry(pool.zone)
         self._cursor = 0
         self._asked: int | None = None
         self._more = False

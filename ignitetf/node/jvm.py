@@ -73,6 +73,8 @@ _OPTIONS = (
     "-Djava.net.preferIPv4Stack=true",
     "-Djava.awt.headless=true",
     "-Dfile.encoding=UTF-8",
+    # By the clocks of this machine its SQL would have other days than that of another.
+    "-Duser.timezone=UTC",
     "-DIGNITE_UPDATE_NOTIFIER=false",
     "-DIGNITE_QUIET=false",
     "-DIGNITE_NO_ASCII=true",

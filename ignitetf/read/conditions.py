@@ -12,13 +12,14 @@ state would not agree on the rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from ignitetf.errors import ConfigError
 from ignitetf.sql.tokens import Token, tokens
 from ignitetf.wire.parameters import encode_parameter
+from ignitetf.wire.zones import Zone
 
 __all__ = ["Condition", "Table", "parse_condition", "quoted"]
 
@@ -110,8 +111,16 @@ class Condition:
     names: frozenset[str]
 
 
-def parse_condition(text: Any, params: Sequence[Any], table: Table) -> Condition:
+def parse_condition(
+    text: Any, params: Sequence[Any], table: Table, zone: Callable[[], Zone] | None = None
+) -> Condition:
     """Parse a condition on the rows of a table.
+
+    Args:
+        text: The condition.
+        params: The values for its `?`.
+        table: The table.
+        zone: Returns the time zone of the nodes; None for UTC.
 
     Raises:
         ConfigError: It is not a single condition, its parameters do not match, or it would select
@@ -134,9 +143,8 @@ def parse_condition(text: Any, params: Sequence[Any], table: Table) -> Condition
             hint="one value for each '?', in their order",
         )
     sql = "".join(" " if t.kind == "comment" else t.text for t in found).strip()
-    return Condition(
-        sql, tuple(map(encode_parameter, params)), _is_by_row(kept, table), _names_of(kept)
-    )
+    encoded = tuple(encode_parameter(value, zone) for value in params)
+    return Condition(sql, encoded, _is_by_row(kept, table), _names_of(kept))
 
 
 def _check_whole(text: str, found: Sequence[Token]) -> None:

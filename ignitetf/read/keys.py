@@ -65,7 +65,7 @@ def keys_of(schema: Schema, column: Column, partition_count: int) -> Keys:
         return IntegerKeys(schema, len(column), np.asarray(column.values).astype(np.int64))
     # Entries with a value of two bytes, of which only the keys are kept.
     value = Field("val", TypeCode.BYTE, np.dtype("i1"))
-    plain = Schema(None, schema.key, (value,), key_type_name=schema.key_type_name)
+    plain = Schema(None, schema.key, (value,), key_type_name=schema.key_type_name, zone=schema.zone)
     entries = encode_entries(plain, Batch(column, {"val": Column(np.zeros(len(column), np.int8))}))
     ends = np.asarray(entries.ends, np.int64)
     starts = np.concatenate((np.zeros(1, np.int64), ends))[:-1]

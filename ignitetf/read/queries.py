@@ -212,7 +212,7 @@ def find_selection(
     columns = frozenset(str(row[0]) for row in rows) | {"_KEY", "_VAL"}
     table = replace(table, columns=columns)
     text: Any = "TRUE" if options.where is None else options.where
-    found = Selection(cache, table, parse_condition(text, options.where_params, table))
+    found = Selection(cache, table, parse_condition(text, options.where_params, table, client.zone))
     found.check(client, options.where_params)
     return found
 

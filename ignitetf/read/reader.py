@@ -110,7 +110,7 @@ class CacheReader:
             self.split = replace(self.split, counts=())
         counts = self.contents.counts
         self.changes = Changes(name, options.on_change, self.partition_count, counts)
-        self.registry = TypeRegistry()
+        self.registry = TypeRegistry(client.zone)
         self.entry_bytes = 0.0  # stored bytes of a record
         self.block_rows = 1.0  # records in an entry of the cache
         self.dropped = 0
@@ -185,6 +185,8 @@ class CacheReader:
                 SchemaError(f"{self.name}: no field is left to read"),
             )
         schema = replace(schema, fields=fields)
+        if schema.key.has_times:
+            schema = schema.in_zone(self.client.zone)
         if self.options.nulls == "mask":
             check_masks(schema)
         return schema

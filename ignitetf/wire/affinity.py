@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from ignitetf.wire.codes import TypeCode, java_hash
 from ignitetf.wire.datatypes import FIXED_DTYPE, INTEGERS
 from ignitetf.wire.encode import encode_entries
+from ignitetf.wire.encoders import stored_times
 from ignitetf.wire.schema import Batch, Column, Field, Schema
+from ignitetf.wire.zones import Zone
 
 __all__ = ["key_hashes", "partitions_of"]
 
@@ -40,13 +42,13 @@ def key_hashes(schema: Schema, keys: Column) -> NDArray[np.int32] | None:
     """Return Java's `hashCode` of each key or its affinity field, or None if unsupported."""
     field = schema.key
     if field.type is not TypeCode.OBJECT:
-        return _scalar_hashes(field, keys)
+        return _scalar_hashes(field, keys, schema.zone)
     if not isinstance(keys.values, dict):
         return None
     if schema.affinity_key is not None:
         for part in field.fields:
             if part.name.lower() == schema.affinity_key.lower():
-                return _scalar_hashes(part, keys.values[part.name])
+                return _scalar_hashes(part, keys.values[part.name], schema.zone)
         return None
     return _object_hashes(schema, keys)
 
@@ -54,7 +56,7 @@ def key_hashes(schema: Schema, keys: Column) -> NDArray[np.int32] | None:
 def _object_hashes(schema: Schema, keys: Column) -> NDArray[np.int32]:
     """The hash code in the header of each key object."""
     dummy = Field("val", TypeCode.BYTE, np.dtype("i1"))
-    plain = Schema(None, schema.key, (dummy,), key_type_name=schema.key_type_name)
+    plain = Schema(None, schema.key, (dummy,), key_type_name=schema.key_type_name, zone=schema.zone)
     column = Column(np.zeros(len(keys), np.int8))
     page = encode_entries(plain, Batch(keys, {"val": column}))
     starts = np.concatenate(([0], page.ends[:-1])).astype(np.int64)
@@ -62,14 +64,16 @@ def _object_hashes(schema: Schema, keys: Column) -> NDArray[np.int32]:
     return codes
 
 
-def _scalar_hashes(field: Field, column: Column) -> NDArray[np.int32] | None:
+def _scalar_hashes(field: Field, column: Column, zone: Zone) -> NDArray[np.int32] | None:
     if column.valid is not None and not column.valid.all():
         return None
     if field.type is TypeCode.STRING:
         return np.array([java_hash(item.decode()) for item in column.to_bytes()], np.int32)
     if column.starts is not None or not isinstance(column.values, np.ndarray):
         return None
-    return _number_hashes(field.type, column.values)
+    if field.has_times:
+        column = stored_times(field, column, zone)
+    return _number_hashes(field.type, np.asarray(column.values))
 
 
 def _number_hashes(code: TypeCode, values: NDArray[Any]) -> NDArray[np.int32] | None:

@@ -26,8 +26,8 @@ from ignitetf.errors import SchemaError
 from ignitetf.native import native_library
 from ignitetf.wire.buffers import ALIGNED_ROWS, ALIGNMENT, BufferPool, address_of
 from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.columns import decode_column
-from ignitetf.wire.datatypes import BYTES, DATA_TYPES
+from ignitetf.wire.columns import calendar, decode_column
+from ignitetf.wire.datatypes import BYTES, DATA_TYPES, Family, family_of
 from ignitetf.wire.forms import Form, Place, What, learn, place_of, plain_value
 from ignitetf.wire.objects import Bytes
 from ignitetf.wire.rowends import RowsEnd
@@ -184,7 +184,12 @@ class RowMemory:
             marks = self._valid[number][rows]
             marks = None if marks.all() else marks
         if place.size:
-            return Column(values[rows], valid=marks)
+            found = values[rows]
+            if family_of(column.field.type) is Family.MILLISECONDS:
+                # Where there is a null, the memory has anything.
+                found = found if marks is None else np.where(marks, found, 0)
+                found = calendar(found, column.field, registry)
+            return Column(found, valid=marks)
         starts, lengths = self._runs[number][:, rows]
         if place.what is What.WHOLE:
             at = starts if marks is None else np.where(marks, starts, -1)

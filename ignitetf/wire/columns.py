@@ -8,13 +8,14 @@ views into the page.
 
 Types without a NumPy dtype: UUID is text of 36 characters or two uint64 (high, low), decimal is
 text or float64, date and time are int64 milliseconds, timestamp is int64 nanoseconds or in the
-unit of a declared datetime64 (all since 1970-01-01 UTC or midnight), enum is its int32 ordinal,
-char is a uint16 code unit.
+unit of a declared datetime64 (all since 1970-01-01 or midnight, on the calendar of the nodes' time
+zone; see zones), enum is its int32 ordinal, char is a uint16 code unit.
 """
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any, Final
@@ -46,7 +47,7 @@ from ignitetf.wire.objects import (
 from ignitetf.wire.schema import BYTES, Column, Field
 from ignitetf.wire.types import TypeRegistry
 
-__all__ = ["as_dtype", "decode_column", "is_widened"]
+__all__ = ["as_dtype", "calendar", "decode_column", "is_widened"]
 
 _LEAST, _GREATEST = -(1 << 63), (1 << 63) - 1
 _MOST_DIGITS: Final = 100_000
@@ -143,22 +144,45 @@ def _enums(data: Bytes, at: Positions, field: Field, registry: TypeRegistry) -> 
     return Column(as_dtype(gather(data, at + 5, "<i4"), field))
 
 
+def _days_and_times(data: Bytes, at: Positions, field: Field, registry: TypeRegistry) -> Column:
+    return Column(calendar(gather(data, at + 1, FIXED_DTYPE[field.type]), field, registry))
+
+
+def calendar(moments: NDArray[Any], field: Field, registry: TypeRegistry) -> NDArray[Any]:
+    """Return what the moments of a field of dates or times of day are on the nodes' calendar."""
+    convert = registry.zone.times if field.type == TypeCode.TIME else registry.zone.dates
+    return as_dtype(_of_field(field, convert, moments), field)
+
+
+def _of_field(
+    field: Field, convert: Callable[[NDArray[np.int64]], NDArray[np.int64]], moments: NDArray[Any]
+) -> NDArray[np.int64]:
+    try:
+        return convert(moments)
+    except SchemaError as error:
+        error.fields["field"] = field.name
+        raise
+
+
 def _timestamps(data: Bytes, at: Positions, field: Field, registry: TypeRegistry) -> Column:
-    return Column(_in_unit(gather(data, at + 1, FIXED_DTYPE[field.type]), field))
+    raw = gather(data, at + 1, FIXED_DTYPE[field.type])
+    ms = _of_field(field, registry.zone.timestamps, np.ascontiguousarray(raw["ms"]))
+    return Column(_in_unit(ms, raw["ns"], field))
 
 
-def _in_unit(raw: NDArray[Any], field: Field) -> NDArray[Any]:
+def _in_unit(ms: NDArray[np.int64], rest: NDArray[np.int32], field: Field) -> NDArray[Any]:
     """Timestamps as int64 in the unit of the field's dtype, or in nanoseconds if it has none.
 
-    As they are stored, milliseconds and the rest, if that is the dtype.
+    As milliseconds and the rest, if that is the dtype.
     """
     if field.dtype.names is not None:
-        return raw
+        both = np.empty(len(ms), FIXED_DTYPE[field.type])
+        both["ms"], both["ns"] = ms, rest
+        return both
     unit = np.datetime_data(field.dtype)[0] if field.dtype.kind == "M" else "ns"
     if unit not in TIMESTAMP_UNITS:
         raise SchemaError(f"field {field.name!r}: timestamps have no unit {unit!r}")
     per_ms, ns_per_unit = TIMESTAMP_UNITS[unit]
-    ms, rest = raw["ms"], raw["ns"]
     first, last = divmod(_LEAST, per_ms), divmod(_GREATEST, per_ms)
     if len(ms) and (int(ms.min()) <= first[0] or int(ms.max()) >= last[0]):
         part = rest // ns_per_unit
@@ -318,7 +342,7 @@ def _maps(data: Bytes, at: Positions, field: Field, registry: TypeRegistry) -> C
 
 _READERS: Final = {
     Family.NUMBER: _numbers,
-    Family.MILLISECONDS: _numbers,
+    Family.MILLISECONDS: _days_and_times,
     Family.TIMESTAMP: _timestamps,
     Family.UUID: _uuids,
     Family.ENUM: _enums,

@@ -35,10 +35,12 @@ from ignitetf.wire.encoders import (
     each,
     large_runs,
     put_rows,
+    stored_times,
     value_part,
 )
 from ignitetf.wire.fasthash import RowHashes, both_hashes, hash_joined, hash_rows, hash_runs
 from ignitetf.wire.schema import Batch, Column, Field, Schema, schema_id
+from ignitetf.wire.zones import Zone
 
 __all__ = ["EncodedPage", "encode_entries", "nested_type_name"]
 
@@ -156,11 +158,11 @@ def encode_entries(schema: Schema, batch: Batch, pool: BufferPool | None = None)
     """
     if batch.key is None:
         raise SchemaError("records without keys cannot be stored")
-    key = _part(schema.key, batch.key, schema.key_type_name)
+    key = _part(schema.key, batch.key, schema.key_type_name, schema.zone)
     if schema.type_name is None:
-        value = _part(schema.fields[0], _column(batch.columns, schema.fields[0]), None)
+        value = _part(schema.fields[0], _column(batch.columns, schema.fields[0]), None, schema.zone)
     else:
-        value = _object(schema.type_name, schema.fields, batch.columns, len(batch))
+        value = _object(schema.type_name, schema.fields, batch.columns, len(batch), schema.zone)
     count = len(batch)
     pool = pool or BufferPool()
     large = value.large() if isinstance(value, ObjectPart) else {}
@@ -204,41 +206,41 @@ def nested_type_name(outer: str | None, field: Field) -> str:
     return f"{outer}_{field.name}" if outer else field.name
 
 
-def _part(field: Field, column: Column, type_name: str | None) -> Part:
+def _part(field: Field, column: Column, type_name: str | None, zone: Zone) -> Part:
     """The part that encodes a column; `type_name` is the binary type of its objects, if any."""
     if column.valid is not None and not column.valid.all():
         inner = replace(column, valid=None)[column.valid]
-        return NullablePart(_part(field, inner, type_name), column.valid)
+        return NullablePart(_part(field, inner, type_name, zone), column.valid)
     column = replace(column, valid=None)
     if (family := family_of(field.type)) not in BY_TYPE_NAME:
-        return value_part(field, column)
+        return value_part(field, stored_times(field, column, zone))
     name = type_name or field.name
     if family is Family.ENUM:
         return enum_part(field, column, java_hash_lower(name))
     if family is not Family.OBJECT:
-        return _container(field, column, name)
+        return _container(field, column, name, zone)
     if not isinstance(column.values, dict):
         raise SchemaError(f"field {field.name!r}: values are no columns of a nested object")
-    return _object(name, field.fields, column.values, len(column))
+    return _object(name, field.fields, column.values, len(column), zone)
 
 
-def _container(field: Field, column: Column, name: str) -> Part:
+def _container(field: Field, column: Column, name: str, zone: Zone) -> Part:
     """The part for lists, whose elements have the type name of the field, or for maps."""
 
     def part_of(element: Field, inner: Column) -> Part:
         of_map = field.type is TypeCode.MAP
-        return _part(element, inner, nested_type_name(name, element) if of_map else name)
+        return _part(element, inner, nested_type_name(name, element) if of_map else name, zone)
 
     return container_part(field, column, java_hash_lower(name), part_of)
 
 
 def _object(
-    type_name: str, fields: Sequence[Field], columns: dict[str, Column], count: int
+    type_name: str, fields: Sequence[Field], columns: dict[str, Column], count: int, zone: Zone
 ) -> ObjectPart:
     if not fields:
         raise SchemaError(f"type {type_name!r} has no fields")
     parts = [
-        _part(field, _column(columns, field), nested_type_name(type_name, field))
+        _part(field, _column(columns, field), nested_type_name(type_name, field), zone)
         for field in fields
     ]
     for field in fields:

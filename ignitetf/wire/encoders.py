@@ -25,6 +25,7 @@ from ignitetf.errors import SchemaError
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.datatypes import ARRAY_ELEMENT, FIXED_DTYPE, Family, family_of
 from ignitetf.wire.schema import Column, Field
+from ignitetf.wire.zones import Zone
 
 __all__ = [
     "LARGE_BYTES",
@@ -37,6 +38,7 @@ __all__ = [
     "large_runs",
     "ordered_runs",
     "put_rows",
+    "stored_times",
     "value_part",
 ]
 
@@ -248,6 +250,30 @@ def _milliseconds(field: Field, column: Column) -> NDArray[Any]:
     if values.dtype.kind not in "iu":
         raise _misfit(field, f"values are {values.dtype}, expected int64 milliseconds")
     return values.astype("<i8", copy=False)
+
+
+def stored_times(field: Field, column: Column, zone: Zone) -> Column:
+    """Return the moments that stand for times on the calendar; other columns as they are.
+
+    Raises:
+        SchemaError: A time does not exist in the zone; `record` is its index.
+    """
+    family = family_of(field.type)
+    if family not in (Family.MILLISECONDS, Family.TIMESTAMP):
+        return column
+    try:
+        if family is Family.TIMESTAMP:
+            stored = _timestamps(field, column)
+            ms = np.ascontiguousarray(stored["ms"])
+            if (moments := zone.of_timestamps(ms)) is not ms:
+                stored["ms"] = moments
+        else:
+            convert = zone.of_times if field.type == TypeCode.TIME else zone.of_dates
+            stored = convert(_milliseconds(field, column))
+    except SchemaError as error:
+        error.fields.setdefault("field", field.name)
+        raise
+    return Column(stored)
 
 
 def _timestamps(field: Field, column: Column) -> NDArray[Any]:

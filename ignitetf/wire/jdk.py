@@ -1,7 +1,7 @@
 """Converts objects of common JDK classes to equivalent objects of the binary protocol.
 
-    java.sql.Date, LocalDate                                    DATE
-    LocalDateTime, Instant, OffsetDateTime, ZonedDateTime       TIMESTAMP (of the instant)
+    java.sql.Date, LocalDate                                    DATE (days, see zones)
+    LocalDateTime, Instant, OffsetDateTime, ZonedDateTime       TIMESTAMP (of the calendar of UTC)
     LocalTime, Duration                                         LONG, nanoseconds
     BigInteger, BigDecimal                                      DECIMAL
     Year, AtomicInteger, AtomicLong, AtomicBoolean              INT, INT, LONG, BOOL
@@ -18,10 +18,13 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import Final
 
+import numpy as np
+
 from ignitetf.errors import WireError
 from ignitetf.wire.codes import TypeCode, java_hash
 from ignitetf.wire.javastream import NotReadable, Stream, collection, mapping
 from ignitetf.wire.objects import object_end
+from ignitetf.wire.zones import as_calendar, as_sql_days
 
 __all__ = ["plain_object"]
 
@@ -61,9 +64,11 @@ def _long(code: TypeCode, value: int, what: str) -> bytes:
     return struct.pack("<Bq", code, value)
 
 
-def _timestamp(seconds: int, nanoseconds: int) -> bytes:
-    ms = _long(TypeCode.TIMESTAMP, seconds * 1000 + nanoseconds // 1_000_000, "a time in ms")
-    return ms + struct.pack("<i", nanoseconds % 1_000_000)
+def _calendar_time(seconds: int, nanoseconds: int) -> bytes:
+    ms = as_calendar(seconds * 1000 + nanoseconds // 1_000_000)
+    return _long(TypeCode.TIMESTAMP, ms, "a time in ms") + struct.pack(
+        "<i", nanoseconds % 1_000_000
+    )
 
 
 def _decimal(scale: int, value: bytes) -> bytes:
@@ -74,7 +79,8 @@ def _decimal(scale: int, value: bytes) -> bytes:
 
 
 def _sql_date(stream: Stream) -> bytes:
-    return bytes([TypeCode.DATE]) + stream.take(8)
+    moment = np.array([stream.number("q")], "<i8")
+    return bytes([TypeCode.DATE]) + as_sql_days(moment).tobytes()
 
 
 def _sql_time(stream: Stream) -> bytes:
@@ -82,8 +88,9 @@ def _sql_time(stream: Stream) -> bytes:
 
 
 def _sql_timestamp(stream: Stream) -> bytes:
-    ms, nanoseconds = stream.number("q"), stream.number("i")
-    return _timestamp(ms // 1000, nanoseconds)
+    seconds, nanoseconds = stream.number("q") // 1000, stream.number("i")
+    ms = _long(TypeCode.TIMESTAMP, seconds * 1000 + nanoseconds // 1_000_000, "a time in ms")
+    return ms + struct.pack("<i", nanoseconds % 1_000_000)
 
 
 def _magnitude(stream: Stream) -> bytes:
@@ -119,7 +126,7 @@ def _time_class(stream: Stream) -> bytes:
 
 
 def _local_date(stream: Stream) -> bytes:
-    return _long(TypeCode.DATE, _days(stream) * _DAY_MS, "a date in ms")
+    return _long(TypeCode.DATE, as_calendar(_days(stream) * _DAY_MS), "a date in ms")
 
 
 def _local_time(stream: Stream) -> bytes:
@@ -149,7 +156,7 @@ def _zoned_date_time(stream: Stream) -> bytes:
 def _date_time(stream: Stream, zoned: bool) -> bytes:
     days, of_day = _days(stream), _nanoseconds_of_day(stream)
     offset = _offset(stream) if zoned else 0
-    return _timestamp(days * 86_400 + of_day // _SECOND_NS - offset, of_day % _SECOND_NS)
+    return _calendar_time(days * 86_400 + of_day // _SECOND_NS - offset, of_day % _SECOND_NS)
 
 
 def _days(stream: Stream) -> int:
@@ -188,7 +195,7 @@ def _offset(stream: Stream) -> int:
 
 
 def _instant(stream: Stream) -> bytes:
-    return _timestamp(*_seconds(stream))
+    return _calendar_time(*_seconds(stream))
 
 
 def _duration(stream: Stream) -> bytes:

@@ -32,6 +32,7 @@ from ignitetf.wire.objects import (
     unwrap,
 )
 from ignitetf.wire.types import TypeRegistry
+from ignitetf.wire.zones import as_sql_days
 
 __all__ = ["described", "meant", "type_code", "type_codes"]
 
@@ -118,7 +119,8 @@ def _rewritten(
         rows = foreign[dates]
         objects = np.empty((len(rows), 9), np.uint8)
         objects[:, 0] = TypeCode.DATE
-        objects[:, 1:] = bytes_at(data, at[rows] + _SQL_DATE_AT, 8)
+        moments = bytes_at(data, at[rows] + _SQL_DATE_AT, 8).view("<i8")
+        objects[:, 1:] = as_sql_days(moments).view(np.uint8)
         made.append(objects.tobytes())
         at[rows] = end + 9 * np.arange(len(rows))
         codes[rows] = TypeCode.DATE

@@ -15,16 +15,18 @@ import datetime as dt
 import struct
 import sys
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
-from ignitetf.errors import ConfigError
-from ignitetf.wire.codes import TypeCode
+from ignitetf.errors import ConfigError, SchemaError
+from ignitetf.wire.codes import TypeCode, java_hash
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from ignitetf.wire.zones import Zone
 
 __all__ = [
     "encode_bytes",
@@ -42,6 +44,11 @@ _LONGEST: Final = 1 << 63
 _NANOS: Final = 1_000_000
 # Nodes write out all zeros of a number when they compare it.
 _MOST_DIGITS: Final = 100_000
+# The head of a java.sql.Date in Java's own serialization, as SQL sends and stores it: the last two
+# bytes are of the class's serialVersionUID.
+_SQL_DATE: Final = struct.pack(
+    "<BiBiH", TypeCode.OPTIMIZED, 15, 102, java_hash("java.sql.Date"), 0x6697
+)
 # A datetime64 in days becomes a DATE, which has no time of day.
 _DAYS: Final = "datetime64[D]"
 
@@ -99,19 +106,20 @@ def sized_head(code: TypeCode, size: int) -> bytes:
     return struct.pack("<bi", code, size)
 
 
-def encode_parameter(value: Any) -> bytes:
+def encode_parameter(value: Any, zone: Callable[[], Zone] | None = None) -> bytes:
     """Encode a SQL parameter as an object.
 
     Args:
-        value: None, bool, int, float, Decimal, str, bytes, UUID, date, datetime (without a zone:
-            UTC), time, timedelta (a time of day), or a NumPy scalar.
+        value: None, bool, int, float, Decimal, str, bytes, UUID, date, datetime (with a zone: what
+            UTC has then), time, timedelta (a time of day), or a NumPy scalar.
+        zone: Returns the time zone of the nodes; None for UTC.
 
     Raises:
         ConfigError: The type is not supported, or the value does not fit SQL's type for it.
     """
     # Whoever has a value of NumPy has imported it; a handshake does not need it.
     if (numpy := sys.modules.get("numpy")) is not None and isinstance(value, numpy.generic):
-        return _numpy_scalar(value)
+        return _numpy_scalar(value, zone)
     if value is None:
         return struct.pack("<b", TypeCode.NULL)
     if isinstance(value, bool):
@@ -134,10 +142,10 @@ def encode_parameter(value: Any) -> bytes:
         return _decimal(value)
     if isinstance(value, uuid.UUID):
         return encode_uuid(value.int >> 64, value.int & (1 << 64) - 1)
-    return _moment(value)
+    return _moment(value, zone)
 
 
-def _moment(value: Any) -> bytes:
+def _moment(value: Any, zone: Callable[[], Zone] | None) -> bytes:
     """Encode a date, a datetime or a time of day."""
     if isinstance(value, dt.datetime):
         if value != value:
@@ -145,10 +153,10 @@ def _moment(value: Any) -> bytes:
         moment = value if value.tzinfo is not None else value.replace(tzinfo=dt.timezone.utc)
         # Those of pandas have nanoseconds, too.
         nanos = getattr(value, "nanosecond", 0)
-        return _timestamp((moment - _EPOCH) // _MICROSECOND * 1000 + nanos)
+        return _timestamp((moment - _EPOCH) // _MICROSECOND * 1000 + nanos, value, zone)
     if isinstance(value, dt.date):
-        days = value.toordinal() - _EPOCH.toordinal()
-        return struct.pack("<bq", TypeCode.DATE, days * (_DAY // _MICROSECOND) // 1000)
+        ms = (value.toordinal() - _EPOCH.toordinal()) * (_DAY // _MICROSECOND) // 1000
+        return _SQL_DATE + struct.pack("<q", _stored(ms, "of_dates", value, zone))
     if isinstance(value, dt.time):
         if value.tzinfo is not None:
             raise _refused(value, "SQL's TIME has no zone")
@@ -159,7 +167,8 @@ def _moment(value: Any) -> bytes:
     if isinstance(value, dt.timedelta):
         if not dt.timedelta() <= value < _DAY:
             raise _refused(value, "SQL's TIME is a time of day")
-        return struct.pack("<bq", TypeCode.TIME, value // _MICROSECOND // 1000)
+        ms = value // _MICROSECOND // 1000
+        return struct.pack("<bq", TypeCode.TIME, _stored(ms, "of_times", value, zone))
     raise ConfigError(
         f"SQL has no parameter of the type {type(value).__name__}",
         hint="a number, text, bytes, bool, None, Decimal, UUID, date, datetime or time; of a list"
@@ -167,7 +176,17 @@ def _moment(value: Any) -> bytes:
     )
 
 
-def _numpy_scalar(value: np.generic) -> bytes:
+def _stored(local: int, convert: str, value: Any, zone: Callable[[], Zone] | None) -> int:
+    """Return the moment that stands for a time on the calendar; `convert` is a method of `Zone`."""
+    if zone is None:
+        return local
+    try:
+        return zone().of_one(local, convert)
+    except SchemaError as error:
+        raise _refused(value, error.message, error.hint) from error
+
+
+def _numpy_scalar(value: np.generic, zone: Callable[[], Zone] | None) -> bytes:
     import numpy as np
 
     if isinstance(value, np.datetime64):
@@ -176,19 +195,20 @@ def _numpy_scalar(value: np.generic) -> bytes:
         if value.dtype == np.dtype(_DAYS):
             if not isinstance(day := value.item(), dt.date):
                 raise _refused(value, "it is outside the years 1 to 9999")
-            return _moment(day)
+            return _moment(day, zone)
         nanos = value.astype("datetime64[ns]")
         if nanos.astype(value.dtype) != value:
             raise _refused(value, "it is outside 1677 to 2262")
-        return _timestamp(int(nanos.astype(np.int64)))
+        return _timestamp(int(nanos.astype(np.int64)), value, zone)
     plain = value.item()
     if isinstance(plain, (bool, int, float, str, bytes)):
         return encode_parameter(plain)
     raise _refused(value, f"SQL has no {type(value).__name__}")
 
 
-def _timestamp(nanos: int) -> bytes:
+def _timestamp(nanos: int, value: Any, zone: Callable[[], Zone] | None) -> bytes:
     millis, rest = divmod(nanos, _NANOS)
+    millis = _stored(millis, "of_timestamps", value, zone)
     return struct.pack("<bqi", TypeCode.TIMESTAMP, millis, rest)
 
 

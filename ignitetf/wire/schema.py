@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError, SchemaError
 from ignitetf.wire.codes import TypeCode, java_hash_lower
-from ignitetf.wire.datatypes import ARRAY_ELEMENT, BYTES, DATA_TYPES, Family
+from ignitetf.wire.datatypes import ARRAY_ELEMENT, BYTES, DATA_TYPES, LIST_ELEMENT, Family
 from ignitetf.wire.texts import bytes_of
+from ignitetf.wire.zones import UTC, Zone
 
 __all__ = ["BYTES", "Batch", "Column", "Field", "Schema", "Shape", "field_for", "is_identifier"]
 
@@ -63,6 +64,12 @@ class Field:
     def field_id(self) -> int:
         """Id of the field within its binary type, a signed 32-bit number."""
         return java_hash_lower(self.name)
+
+    @property
+    def has_times(self) -> bool:
+        """Whether values are or contain dates, times of day or timestamps."""
+        code = LIST_ELEMENT.get(self.type, self.type)
+        return bool(DATA_TYPES[code].units) or any(f.has_times for f in self.fields)
 
     @property
     def ragged(self) -> bool:
@@ -155,6 +162,7 @@ class Schema:
         fields: Fields of the value in the order of the binary object's schema.
         affinity_key: Name of the key field that determines the partition; None for the whole key.
         key_type_name: Name of the binary type of composite keys, else None.
+        zone: Time zone of the nodes that store them.
     """
 
     type_name: str | None
@@ -162,6 +170,7 @@ class Schema:
     fields: tuple[Field, ...]
     affinity_key: str | None = None
     key_type_name: str | None = None
+    zone: Zone = field(default=UTC, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """Check that field names differ in their ids: hashes, which ignore case."""
@@ -194,6 +203,11 @@ class Schema:
     def schema_id(self) -> int:
         """Id of the order of fields, a signed 32-bit number."""
         return schema_id(self.fields)
+
+    def in_zone(self, zone: Callable[[], Zone]) -> Schema:
+        """Return it in the time zone that `zone` returns, which is not called without times."""
+        has_times = any(f.has_times for f in (self.key, *self.fields))
+        return replace(self, zone=zone()) if has_times else self
 
     def replace_fields(self, *changed: Field) -> Schema:
         """Return a copy in which these fields replace those of the same names."""

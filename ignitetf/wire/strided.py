@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from ignitetf.errors import IgniteTFError
 from ignitetf.wire.codes import BinaryFlag, TypeCode
-from ignitetf.wire.columns import as_dtype, is_widened
-from ignitetf.wire.datatypes import ARRAY_ELEMENT, FIXED_DTYPE, Family, types_of
+from ignitetf.wire.columns import as_dtype, calendar, is_widened
+from ignitetf.wire.datatypes import ARRAY_ELEMENT, FIXED_DTYPE, Family, family_of, types_of
 from ignitetf.wire.fields import compact_fields, headers
 from ignitetf.wire.objects import Bytes, find_rows, unwrap
 from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
@@ -48,9 +48,15 @@ class FixedStride:
     """Positions that are valid for every entry of a page; made by `learn`."""
 
     def __init__(
-        self, template: Bytes, key: _Slot, slots: list[_Slot], constant: list[tuple[int, int]]
+        self,
+        template: Bytes,
+        key: _Slot,
+        slots: list[_Slot],
+        constant: list[tuple[int, int]],
+        registry: TypeRegistry,
     ) -> None:
         self.stride = len(template)
+        self._registry = registry
         self._key = key
         self._slots = slots
         self._constant = [(p, q, template[p:q].copy()) for p, q in constant]
@@ -102,7 +108,7 @@ class FixedStride:
                 return None
             slots.append(slot)
             free.append((slot.at, slot.size))
-        return cls(entry, key, slots, _complement(sorted(free), len(entry)))
+        return cls(entry, key, slots, _complement(sorted(free), len(entry)), registry)
 
     def read(self, data: Bytes, count: int) -> Batch | None:
         """Return a page's columns as views; None if an entry differs from the learned one."""
@@ -127,7 +133,10 @@ class FixedStride:
             values = data if field.dtype == BYTES else data.view(field.dtype)
             return Column(values, starts, np.full(count, slot.size, np.int64))
         shape = tuple(n for n in field.shape if n is not None)
-        return Column(self._view(data, count, slot, shape))
+        found = self._view(data, count, slot, shape)
+        if family_of(field.type) is Family.MILLISECONDS:
+            found = calendar(found, field, self._registry)
+        return Column(found)
 
     def _view(self, data: Bytes, count: int, slot: _Slot, shape: tuple[int, ...]) -> NDArray[Any]:
         """The values as a view of the page, or as a copy if they are stored in a wider type."""

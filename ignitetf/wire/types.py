@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ignitetf.errors import SchemaError, WireError
 from ignitetf.wire.codes import TypeCode, java_hash_lower
+from ignitetf.wire.zones import UTC, Zone
 
 __all__ = [
     "BinaryType",
@@ -72,11 +73,21 @@ class BinaryType:
 
 
 class TypeRegistry:
-    """The binary types and Java class names seen so far, by id."""
+    """What the cluster knows of its values: binary types and names of Java classes, by id.
 
-    def __init__(self) -> None:
+    Args:
+        zone: Returns the time zone of its nodes; None for UTC. Called once there are times.
+    """
+
+    def __init__(self, zone: Callable[[], Zone] | None = None) -> None:
+        self._zone = zone or (lambda: UTC)
         self._types: dict[int, BinaryType | None] = {}
         self._classes: dict[int, str] = {}
+
+    @property
+    def zone(self) -> Zone:
+        """The time zone of the nodes."""
+        return self._zone()
 
     def add(self, item: BinaryType) -> None:
         """Add a type, replacing an older one of the same id."""

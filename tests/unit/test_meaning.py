@@ -60,14 +60,15 @@ INTS = Field(
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_dates_of_sql(known):
+def test_dates_of_sql_are_days(known):
+    """Whatever time of day a program left in one: SQL shows the day alone."""
     body = java("java.sql.Date", struct.pack("<q", -123), known=known)
-    assert value(foreign(body), DATE) == -123
+    assert value(foreign(body), DATE) == -86_400_000
     # Beside one that has the code of a date, and a null.
     page = foreign(body) + struct.pack("<Bq", TypeCode.DATE, 5) + bytes([TypeCode.NULL])
     at = np.array([0, len(foreign(body)), len(page) - 1, -1])
     found = decode_column(np.frombuffer(page, np.uint8), at, DATE, TypeRegistry())
-    assert found.values.tolist() == [-123, 5, 0, 0]
+    assert found.values.tolist() == [-86_400_000, 5, 0, 0]
     assert found.valid.tolist() == [True, True, False, False]
 
 
@@ -196,12 +197,12 @@ def test_any_bytes_give_our_own_errors_only(body):
 
 
 def test_every_cut_of_an_object_is_told():
-    inner = java("java.sql.Date", struct.pack("<q", 5))
+    inner = java("java.util.concurrent.atomic.AtomicLong", struct.pack("<q", 5))
     body = java(
         "java.util.CollSer", struct.pack("<ii", 1, 2) + inner + struct.pack("<Bi", HANDLE, 1)
     )
     whole = plain_object(body)
-    assert whole == listed(*[struct.pack("<Bq", TypeCode.DATE, 5)] * 2)
+    assert whole == listed(*[struct.pack("<Bq", TypeCode.LONG, 5)] * 2)
     for size in range(len(body)):
         with pytest.raises(WireError):
             plain_object(body[:size])

@@ -56,8 +56,9 @@ def test_moments_are_in_utc(value, minutes):
 
 @given(st.dates())
 def test_dates_begin_at_midnight_of_utc(value):
-    code, millis = struct.unpack("<bq", encode_parameter(value))
-    assert code == 11
+    body = encode_parameter(value)
+    (millis,) = struct.unpack("<q", body[-8:])
+    assert body[0] == 254  # a java.sql.Date
     assert dt.datetime(1970, 1, 1) + dt.timedelta(milliseconds=millis) == dt.datetime.combine(
         value, dt.time()
     )

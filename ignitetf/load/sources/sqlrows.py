@@ -11,6 +11,7 @@ A SELECT need not give its rows twice in one order, so a stopped load of one can
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import re
 import uuid
@@ -41,6 +42,7 @@ from ignitetf.wire.objects import find_rows, unwrap
 from ignitetf.wire.requests import cursor_request, sql_request
 from ignitetf.wire.schema import BYTES, Batch, Column, Field
 from ignitetf.wire.types import TypeRegistry
+from ignitetf.wire.zones import Zone
 
 __all__ = ["SqlSource", "sql"]
 
@@ -73,7 +75,7 @@ class SqlSource(Table):
         self.place = Place("the SELECT", "select")
         self.statement = statement.strip().rstrip(";")
         self._connect = connect
-        self._registry = TypeRegistry()
+        self._registry = TypeRegistry(lambda: self._zone)
         # Each opening is a load of its own.
         self._id = uuid.uuid4().hex
         with self._connect() as client:
@@ -84,6 +86,11 @@ class SqlSource(Table):
             with contextlib.closing(self._pages(client, _FIRST_ROWS)) as pages:
                 fields = self._infer(client, names, pages)
             self._take_fields(fields, key)
+
+    @functools.cached_property
+    def _zone(self) -> Zone:
+        with self._connect() as client:
+            return client.zone()
 
     def _infer(self, client: Client, names: list[str], pages: Iterable[Page]) -> list[Field]:
         """Return the fields of the columns."""

@@ -1,0 +1,253 @@
+"""`Zone`: what the times that a node stores mean on the calendar of its time zone.
+
+columns, encoders, parameters -> **zones** -> zone rules
+
+To Ignite and to Java a DATE, a TIME and a TIMESTAMP are moments: milliseconds since 1970 in UTC. SQL
+shows them on the calendar of the node's time zone, and makes moments of what it is told by the same
+calendar. Here a time is what SQL shows, written as milliseconds since 1970 as if the calendar were
+that of UTC; so it depends on no zone. The calendar is the Gregorian one, also before 1582, where
+Java counts by the Julian one: 1457-01-01 is that day to both. Times before year 1 are left alone.
+
+Clocks are put forward: a local time is left out. Nothing stands for such a TIMESTAMP; a day whose
+midnight is left out begins with its first moment. Clocks are put back: a local time comes twice, and
+stands for the later moment, as in Java.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignitetf.errors import SchemaError
+from ignitetf.wire.zone_rules import Rules, rules_of
+
+__all__ = ["UTC", "Zone", "as_calendar", "as_sql_days", "zone_of"]
+
+Millis = NDArray[np.int64]
+
+_DAY: Final = 86_400_000
+# 1582-10-15, the first day of the Gregorian calendar; the one before it was 1582-10-04.
+_GREGORIAN: Final = -141_427 * _DAY
+_LAST_JULIAN: Final = -141_438 * _DAY
+# 0001-01-01, by the one calendar and by the other. What is earlier has no date in Python.
+_FIRST: Final = -719_162 * _DAY
+_FIRST_JULIAN: Final = -719_164 * _DAY
+# Later than any time that is one; Java writes Long.MAX_VALUE for "never".
+_LIMIT: Final = 1 << 57
+# Marks, which are added to the times of objects that stand in for others: for what is no moment but a
+# time on the calendar (LocalDate), and for a java.sql.Date, whose time of day does not count.
+_CALENDAR: Final = 1 << 60
+_SQL_DAY: Final = 1 << 61
+_MARKED: Final = _CALENDAR - _LIMIT
+
+
+class Zone:
+    """A time zone, by the rules of Java.
+
+    Attributes:
+        name: Its name.
+
+    Args:
+        name: Its name.
+        rules: When its clocks are changed.
+    """
+
+    def __init__(self, name: str, rules: Rules) -> None:
+        self.name = name
+        self._rules = rules
+        self._is_utc = rules.is_utc
+
+    def __repr__(self) -> str:
+        return f"<Zone {self.name}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Zone) and self._rules == other._rules
+
+    def __hash__(self) -> int:
+        return hash(self._rules)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return zone_of, (self.name,)
+
+    # What is stored -> what it means
+
+    def timestamps(self, moments: Millis) -> Millis:
+        """Return the times on the calendar that SQL shows for these moments.
+
+        Raises:
+            SchemaError: One is a day that only the Julian calendar has; `record` is its index.
+        """
+        if self._is_plain(moments):
+            return moments
+        moments, on_calendar, days = _unmarked(moments)
+        is_time = ~on_calendar & (moments > -_LIMIT) & (moments < _LIMIT)
+        out = moments.copy()
+        local = moments[is_time] + self._rules.offsets(moments[is_time])
+        if len(local) and int(local.min()) < _GREGORIAN:
+            old = np.flatnonzero((local < _GREGORIAN) & (local >= _FIRST_JULIAN))
+            local[old] = _gregorian(local[old], np.flatnonzero(is_time)[old])
+        out[is_time] = local
+        if days.any():
+            out[days] = self._midnights(out[days]) // _DAY * _DAY
+        return out
+
+    def dates(self, moments: Millis) -> Millis:
+        """Return what `timestamps` does, and midnight for the first moment of a day without one."""
+        found = self.timestamps(moments)
+        return found if found is moments else self._midnights(found)
+
+    def times(self, moments: Millis) -> Millis:
+        """Return the times of day, as milliseconds, that SQL shows for these moments."""
+        local = moments if self._is_utc else moments + self._rules.offsets(moments)
+        if len(local) and (int(local.min()) < 0 or int(local.max()) >= _DAY):
+            return local % _DAY
+        return local
+
+    # What is meant -> how it is stored
+
+    def of_timestamps(self, local: Millis) -> Millis:
+        """Return the moments that SQL shows as these times.
+
+        Raises:
+            SchemaError: One does not exist; `record` is its index.
+        """
+        if self._is_plain(local):
+            return local
+        found = self._moments(local)
+        if (left_out := np.flatnonzero(self.timestamps(found) != local)).size:
+            record = int(left_out[0])
+            raise self._no_such(int(local[record]), record)
+        return found
+
+    def of_dates(self, local: Millis) -> Millis:
+        """Return what `of_timestamps` does, and the first moment of a day that has no midnight."""
+        if self._is_plain(local):
+            return local
+        found = self._moments(local)
+        if (left_out := np.flatnonzero(self.dates(found) != local)).size:
+            record = int(left_out[0])
+            raise self._no_such(int(local[record]), record)
+        return found
+
+    def of_times(self, of_day: Millis) -> Millis:
+        """Return the moments that SQL shows as these times of day."""
+        return of_day if self._is_utc else self._rules.moments(of_day)
+
+    def of_one(self, local: int, convert: str) -> int:
+        """Return the moment of a single time; `convert` is the name of one of the methods above."""
+        if self._is_utc and local >= _GREGORIAN:
+            return local
+        return int(getattr(self, convert)(np.array([local], np.int64))[0])
+
+    def _is_plain(self, values: Millis) -> bool:
+        """Whether they are the same in this zone and on the calendar of UTC."""
+        if not len(values):
+            return True
+        return self._is_utc and int(values.min()) >= _GREGORIAN and int(values.max()) < _MARKED
+
+    def _moments(self, local: Millis) -> Millis:
+        is_time = (local > -_LIMIT) & (local < _LIMIT)
+        times = local[is_time]
+        if len(times) and int(times.min()) < _GREGORIAN:
+            old = np.flatnonzero((times < _GREGORIAN) & (times >= _FIRST))
+            times[old] = _julian(times[old])
+        out = local.copy()
+        out[is_time] = self._rules.moments(times)
+        return out
+
+    def _midnights(self, local: Millis) -> Millis:
+        begins, midnights = self._rules.late_days
+        if not len(begins):
+            return local
+        at = np.minimum(np.searchsorted(begins, local), len(begins) - 1)
+        return np.where(begins[at] == local, midnights[at], local)
+
+    def _no_such(self, local: int, record: int) -> SchemaError:
+        text = str(np.datetime64(local, "ms")).replace("T", " ").removesuffix(".000")
+        if _LAST_JULIAN < local < _GREGORIAN:
+            return SchemaError(
+                f"{text} is none of Java's days: 1582-10-15 came after 1582-10-04",
+                hint="store it as text",
+                record=record,
+            )
+        return SchemaError(
+            f"{text} does not exist in the time zone of the nodes, {self.name}: clocks were put"
+            " forward",
+            hint="run the nodes with -Duser.timezone=UTC, which leaves nothing out, or store it as"
+            " text",
+            record=record,
+        )
+
+
+def as_calendar(local: int) -> int:
+    """Return how an object has a time that is one on the calendar already, in any zone."""
+    return local + _CALENDAR if -_LIMIT < local < _LIMIT else local
+
+
+def as_sql_days(moments: Millis) -> Millis:
+    """Return how objects have moments of which only the days count."""
+    is_time = (moments > -_LIMIT) & (moments < _LIMIT)
+    return moments + is_time * _SQL_DAY
+
+
+def _unmarked(values: Millis) -> tuple[Millis, NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return times without marks, and which of them had each mark."""
+    on_calendar = np.abs(values - _CALENDAR) < _LIMIT
+    days = np.abs(values - _SQL_DAY) < _LIMIT
+    if int(values.max()) < _MARKED:
+        return values, on_calendar, days
+    return values - on_calendar * _CALENDAR - days * _SQL_DAY, on_calendar, days
+
+
+# Before 1582-10-15
+
+
+def _gregorian(local: Millis, records: NDArray[np.int64]) -> Millis:
+    """Return times that were counted by the Julian calendar, as those of the same date here."""
+    days = local // _DAY
+    c = days + 2_440_588 + 32_082
+    d = (4 * c + 3) // 1461
+    e = c - 1461 * d // 4
+    m = (5 * e + 2) // 153
+    day, month, year = e - (153 * m + 2) // 5 + 1, m + 3 - 12 * (m // 10), d - 4800 + m // 10
+    months = (year - 1970) * 12 + month - 1
+    first = months.astype("M8[M]").astype("M8[D]").astype(np.int64)
+    found = first + day - 1
+    if (
+        wrong := np.flatnonzero(found.astype("M8[D]").astype("M8[M]").astype(np.int64) != months)
+    ).size:
+        at = int(wrong[0])
+        raise SchemaError(
+            f"{int(year[at]):04}-02-29 is a day of the Julian calendar only, by which Java counts"
+            " before 1582-10-15",
+            hint="CAST it to VARCHAR in SQL",
+            record=int(records[at]),
+        )
+    out: Millis = found * _DAY + local % _DAY
+    return out
+
+
+def _julian(local: Millis) -> Millis:
+    """Return times as the Julian calendar counts those of the same date."""
+    days = (local // _DAY).astype("M8[D]")
+    months = days.astype("M8[M]")
+    day = (days - months.astype("M8[D]")).astype(np.int64) + 1
+    month = months.astype(np.int64) % 12 + 1
+    year = days.astype("M8[Y]").astype(np.int64) + 1970
+    a = (14 - month) // 12
+    y, m = year + 4800 - a, month + 12 * a - 3
+    found = day + (153 * m + 2) // 5 + 365 * y + y // 4 - 32_083 - 2_440_588
+    out: Millis = found * _DAY + local % _DAY
+    return out
+
+
+@functools.lru_cache(maxsize=64)
+def zone_of(name: str) -> Zone:
+    """Return a time zone by the name that Java has for it; raises ConfigError if it is unknown."""
+    return Zone(name, rules_of(name))
+
+
+UTC: Final = zone_of("UTC")

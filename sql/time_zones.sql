@@ -1,0 +1,6 @@
+-- The time zone of each server node, and how the node is called.
+SELECT A.VALUE, N.CONSISTENT_ID
+FROM SYS.NODES N
+LEFT JOIN SYS.NODE_ATTRIBUTES A ON A.NODE_ID = N.NODE_ID AND A.NAME = 'user.timezone'
+WHERE NOT N.IS_CLIENT
+ORDER BY N.NODE_ORDER
