@@ -20,6 +20,7 @@ from ignitetf.net.distance import bytes_ahead
 from ignitetf.net.objects import encode_values
 from ignitetf.net.pool import Pool
 from ignitetf.sql.deletions import by_value
+from ignitetf.sql.row_keys import with_own_keys
 from ignitetf.wire.frames import Page
 from ignitetf.wire.requests import sql_request
 
@@ -97,6 +98,7 @@ def statement_request(
         raise ConfigError(
             f"the statement has half of a surrogate pair, no character, at {error.start}"
         ) from error
+    statement, params = with_own_keys(statement, params)
     return sql_request(
         schema,
         by_value(statement, params),

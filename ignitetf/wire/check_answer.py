@@ -83,7 +83,7 @@ def readable(body: memoryview, spans: list[tuple[int, int]]) -> bytes:
     at = 0
     for begin, end in spans:
         with contextlib.suppress(NotReadable):
-            plain = plain_object(bytes(body[begin + 5 : end]))
+            plain = plain_object(bytes(body[begin + 5 : end]), marked=False)
             parts += [body[at:begin], plain]
             at = end
     return b"".join([*parts, body[at:]])

@@ -66,10 +66,14 @@ class Stream:
     Args:
         body: What follows the type code and the length.
         readers: Functions that read the fields of an object, by class id.
+        marked: Whether dates and timestamps have the marks of `zones`.
     """
 
-    def __init__(self, body: bytes, readers: Mapping[int, Callable[[Stream], bytes]]) -> None:
+    def __init__(
+        self, body: bytes, readers: Mapping[int, Callable[[Stream], bytes]], marked: bool = True
+    ) -> None:
         self.body = body
+        self.marked = marked
         self._readers = readers
         self.at = 0
         self._depth = 0

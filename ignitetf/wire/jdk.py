@@ -38,17 +38,19 @@ _SECOND_NS: Final = 1_000_000_000
 _MOST_COPIED: Final = 64 << 20
 
 
-def plain_object(body: bytes) -> bytes:
+def plain_object(body: bytes, marked: bool = True) -> bytes:
     """Return the equivalent object of the binary protocol.
 
     Args:
         body: What follows the type code and the length.
+        marked: Whether dates and timestamps have the marks of `zones`, by which decoders know what
+            is no moment; others take all for moments.
 
     Raises:
         NotReadable: Its class, or that of an object inside it, has no equivalent.
         WireError: The bytes are not such an object.
     """
-    stream = Stream(body, _READERS)
+    stream = Stream(body, _READERS, marked)
     try:
         found = stream.object()
     except (struct.error, IndexError, UnicodeDecodeError) as error:
@@ -64,8 +66,9 @@ def _long(code: TypeCode, value: int, what: str) -> bytes:
     return struct.pack("<Bq", code, value)
 
 
-def _calendar_time(seconds: int, nanoseconds: int) -> bytes:
-    ms = as_calendar(seconds * 1000 + nanoseconds // 1_000_000)
+def _calendar_time(stream: Stream, seconds: int, nanoseconds: int) -> bytes:
+    ms = seconds * 1000 + nanoseconds // 1_000_000
+    ms = as_calendar(ms) if stream.marked else ms
     return _long(TypeCode.TIMESTAMP, ms, "a time in ms") + struct.pack(
         "<i", nanoseconds % 1_000_000
     )
@@ -80,7 +83,7 @@ def _decimal(scale: int, value: bytes) -> bytes:
 
 def _sql_date(stream: Stream) -> bytes:
     moment = np.array([stream.number("q")], "<i8")
-    return bytes([TypeCode.DATE]) + as_sql_days(moment).tobytes()
+    return bytes([TypeCode.DATE]) + (as_sql_days(moment) if stream.marked else moment).tobytes()
 
 
 def _sql_time(stream: Stream) -> bytes:
@@ -126,7 +129,8 @@ def _time_class(stream: Stream) -> bytes:
 
 
 def _local_date(stream: Stream) -> bytes:
-    return _long(TypeCode.DATE, as_calendar(_days(stream) * _DAY_MS), "a date in ms")
+    ms = _days(stream) * _DAY_MS
+    return _long(TypeCode.DATE, as_calendar(ms) if stream.marked else ms, "a date in ms")
 
 
 def _local_time(stream: Stream) -> bytes:
@@ -156,7 +160,9 @@ def _zoned_date_time(stream: Stream) -> bytes:
 def _date_time(stream: Stream, zoned: bool) -> bytes:
     days, of_day = _days(stream), _nanoseconds_of_day(stream)
     offset = _offset(stream) if zoned else 0
-    return _calendar_time(days * 86_400 + of_day // _SECOND_NS - offset, of_day % _SECOND_NS)
+    return _calendar_time(
+        stream, days * 86_400 + of_day // _SECOND_NS - offset, of_day % _SECOND_NS
+    )
 
 
 def _days(stream: Stream) -> int:
@@ -195,7 +201,7 @@ def _offset(stream: Stream) -> int:
 
 
 def _instant(stream: Stream) -> bytes:
-    return _calendar_time(*_seconds(stream))
+    return _calendar_time(stream, *_seconds(stream))
 
 
 def _duration(stream: Stream) -> bytes:

@@ -452,12 +452,32 @@ def test_a_table_that_changes_amid_a_query_keeps_its_columns(address, rows, chan
         assert cursor.description == told
 
 
-def test_a_day_before_the_years_of_python_is_told_and_comes_by_numpy(connection):
-    query = "SELECT DATE '0001-01-01' D"  # two days earlier where the calendar goes on backwards
+def test_a_value_does_not_depend_on_its_neighbours(connection):
+    """Of a row with an expression Ignite makes a table, whose TIME has no milliseconds."""
+    name = f"NB{os.getpid()}"
+    time = datetime.time(1, 2, 3, 456_000)
+    connection.execute(f"CREATE TABLE {name} (ID UUID PRIMARY KEY, N INT, T TIME)")
+    try:
+        cursor = connection.cursor()
+        cursor.execute(f"INSERT INTO {name} VALUES (RANDOM_UUID(), 1, ?)", [time])
+        cursor.execute(f"MERGE INTO {name} (T, ID, N) VALUES (?, random_uuid ( ), ?)", [time, 2])
+        cursor.execute(f"INSERT INTO {name} VALUES (RANDOM_UUID(), 3, TIME '01:02:03.456')")
+        rows = [(number, time) for number in range(4, 8)]
+        cursor.executemany(f"INSERT INTO {name} VALUES (RANDOM_UUID(), ?, ?)", rows)
+        cursor.execute(f"SELECT N, T FROM {name} ORDER BY N")
+        assert cursor.fetchall() == [(number, time) for number in range(1, 8)]
+        with pytest.raises(dbapi.Error):
+            cursor.execute(f"INSERT INTO {name} VALUES (RANDOM_UUID(), ?, ?)", [8])
+    finally:
+        connection.execute(f"DROP TABLE {name}")
+
+
+def test_a_day_beyond_the_years_of_python_is_told_and_comes_by_numpy(connection):
+    query = "SELECT DATE '12000-01-01' D"
     for take in ("fetchall", "fetch_df"):
         with pytest.raises(dbapi.DataError, match="out of range"):
             getattr(connection.execute(query), take)()
-    assert connection.execute(query).fetch_numpy()["D"] == [np.datetime64("0000-12-30")]
+    assert connection.execute(query).fetch_numpy()["D"] == [np.datetime64("12000-01-01")]
 
 
 def test_a_statement_with_half_a_character_is_refused(connection):

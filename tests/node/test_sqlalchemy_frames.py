@@ -128,9 +128,12 @@ def test_frames_of_pandas_are_written_and_read(engine):
 
 def test_polars_and_duckdb_read_through_the_engine(engine):
     name = f"{NAME}_polars"
+    times = [datetime.time(1, 2, 3, 456_000), None, datetime.time(0, 0, 0, 1000)]
     frame = pl.DataFrame({"X": [1, 2, 3], "Y": ["a", None, "c"]})
     try:
-        frame.write_database(name, engine, engine="sqlalchemy")
+        frame.with_columns(pl.Series("T", times)).write_database(name, engine, engine="sqlalchemy")
+        clocks = pl.read_database(f"SELECT T FROM {name} ORDER BY X", engine)
+        assert clocks["T"].to_list() == times
         query = f"SELECT X, Y FROM {name} ORDER BY X"
         assert pl.read_database(query.replace("X, Y", "x, y"), engine).rows() == frame.rows()
         with engine.connect() as connection:

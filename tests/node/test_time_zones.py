@@ -7,10 +7,13 @@ import datetime as dt
 
 import pyarrow as pa
 import pytest
+from helpers.java_programs import java_command, run
+from helpers.paths import ROOT
 from helpers.plain_nodes import CURRENT, plain_cluster
 
 import ignitetf
 from ignitetf import dbapi
+from ignitetf.errors import ConfigError
 from ignitetf.explore.head import first_rows
 
 pytestmark = [pytest.mark.node, pytest.mark.slow]
@@ -150,3 +153,33 @@ def test_sql_finds_what_a_load_stored(zoned):
     early = dt.datetime(1970, 1, 1)
     chosen = table_of(client, "LOADED", where="TS < ?", where_params=[early])["TS"].to_pylist()
     assert sorted(chosen) == sorted(m for m in map(moment, MOMENTS) if m < early)
+
+
+def test_what_java_wrote_is_what_its_classes_say(zoned, node_home, tmp_path):
+    """A Java program in the zone of the nodes; what is a moment is shown by SQL's calendar."""
+    zone, address, client = zoned
+    command = java_command(ROOT / "tests" / "data" / "java" / "JavaTimes.java", node_home, tmp_path)
+    run(command[0], f"-Duser.timezone={zone}", *command[1:], address, "JAVA", *MOMENTS)
+    found = table_of(client, "JAVA")
+    moments = [*map(moment, MOMENTS)]
+    for column in ("timestamp", "date", "localDateTime", "instant"):
+        assert found[column].to_pylist() == moments, column
+    midnights = [dt.datetime.combine(m, dt.time()) for m in moments]
+    for column in ("day", "late", "localDate"):
+        assert found[column].to_pylist() == midnights, column
+    assert found["time"].to_pylist() == [m.time() for m in moments]
+
+
+def test_what_the_nodes_leave_out_is_refused_by_name(node_home, tmp_path):
+    """Two members in two zones: each time would be another on each."""
+    zones = ("Pacific/Chatham", "Europe/Berlin")
+    with plain_cluster(node_home, tmp_path, count=2, zones=zones) as cluster:
+        with ignitetf.connect(cluster.addresses[0]) as client:
+            assert client.sql("SELECT 1").fetchall() == [(1,)]
+            with pytest.raises(ConfigError) as error:
+                client.sql("SELECT CURRENT_DATE").fetchall()
+            assert all(zone in error.value.message for zone in zones)
+        with ignitetf.connect(cluster.addresses[0], time_zone=zones[0]) as client:
+            text = "TIMESTAMP '2024-05-01 12:30:00'"
+            (row,) = client.sql(f"SELECT {text}").fetchall()
+            assert row == (dt.datetime(2024, 5, 1, 12, 30),)

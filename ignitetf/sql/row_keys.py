@@ -1,0 +1,80 @@
+"""`with_own_keys`: rows to insert, with random keys made here instead of by the node.
+
+tokens -> **row keys** -> statements
+
+Ignite stores the rows of `INSERT ... VALUES` as they are given if they have values and parameters
+alone. With any expression among them it makes a table of all of them first, whose TIME has no
+fraction of a second. The expression that rows have is RANDOM_UUID(), for a key.
+
+Source: Apache Ignite 2.17.0, `DmlAstUtils.selectForInsertOrMerge`.
+"""
+
+from __future__ import annotations
+
+import functools
+import uuid
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ignitetf.sql.tokens import Token, first_word, tokens
+
+__all__ = ["with_own_keys"]
+
+_MADE_BY: Final = frozenset({"RANDOM_UUID", "UUID"})
+_NOT_ROWS: Final = frozenset({"SELECT", "WITH"})
+
+
+def with_own_keys(statement: str, params: Sequence[Any]) -> tuple[str, Sequence[Any]]:
+    """Return a statement and its parameters, with a UUID for each RANDOM_UUID() in rows to insert.
+
+    Args:
+        statement: Any statement.
+        params: Values for its parameters.
+    """
+    if first_word(statement) not in ("INSERT", "MERGE") or "UUID" not in statement.upper():
+        return statement, params
+    found, places = _rewritten(statement)
+    if places.count(False) != len(params) or not any(places):
+        return statement, params
+    values = iter(params)
+    return found, [uuid.uuid4() if own else next(values) for own in places]
+
+
+@functools.lru_cache(maxsize=256)
+def _rewritten(statement: str) -> tuple[str, tuple[bool, ...]]:
+    """Return the statement with a `?` for each, and which of all its `?` these are."""
+    every = list(tokens(statement))
+    kept = [token for token in every if token.kind not in ("space", "comment")]
+    numbered = any(token.kind == "param" and len(token.text) > 1 for token in kept)
+    if numbered or any(t.kind == "word" and t.identifier in _NOT_ROWS for t in kept):
+        return statement, ()
+    calls = _calls(kept)
+    if not calls:
+        return statement, ()
+    parts: list[str] = []
+    places: list[bool] = []
+    end = 0
+    for token in every:
+        if token.start < end:
+            continue
+        if token.start in calls:
+            parts.append("?")
+            places.append(True)
+            end = calls[token.start]
+            continue
+        parts.append(token.text)
+        if token.kind == "param":
+            places.append(False)
+    return "".join(parts), tuple(places)
+
+
+def _calls(kept: Sequence[Token]) -> dict[int, int]:
+    """Return where each call begins and ends that is a whole value of a row."""
+    found = {}
+    for i in range(1, len(kept) - 3):
+        name, opened, closed = kept[i : i + 3]
+        is_call = name.kind == "word" and name.identifier in _MADE_BY
+        if is_call and (opened.text, closed.text) == ("(", ")"):
+            if kept[i - 1].text in "(," and kept[i + 3].text in ",)":
+                found[name.start] = closed.start + len(closed.text)
+    return found
