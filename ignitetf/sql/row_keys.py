@@ -74,7 +74,7 @@ def _calls(kept: Sequence[Token]) -> dict[int, int]:
     for i in range(1, len(kept) - 3):
         name, opened, closed = kept[i : i + 3]
         is_call = name.kind == "word" and name.identifier in _MADE_BY
-        if is_call and (opened.text, closed.text) == ("(", ")"):
-            if kept[i - 1].text in "(," and kept[i + 3].text in ",)":
-                found[name.start] = closed.start + len(closed.text)
+        is_call = is_call and (opened.text, closed.text) == ("(", ")")
+        if is_call and kept[i - 1].text in "(," and kept[i + 3].text in ",)":
+            found[name.start] = closed.start + len(closed.text)
     return found
