@@ -1,4 +1,4 @@
-"""Values that are no scalars of SQL, by pyignite: objects, lists, maps; as results and parameters.
+"""Values that are no scalars of SQL: objects, lists, maps; as results, and as parameters by pyignite.
 
 pages, parameters -> **objects** -> results
 """
@@ -8,46 +8,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pyignite.datatypes import AnyDataObject, BinaryObject
-from pyignite.stream import READ_BACKWARD, BinaryStream
+from pyignite.datatypes import AnyDataObject
+from pyignite.stream import BinaryStream
 from pyignite.utils import is_binary, is_hinted
 
-from ignitetf.errors import ConfigError
+from ignitetf.errors import ConfigError, SchemaError, SqlError
+from ignitetf.net.binary_types import with_types
 from ignitetf.net.pool import Pool
 from ignitetf.net.pyclient import translated
-from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.meaning import meant
-from ignitetf.wire.objects import Bytes, Positions, object_end
+from ignitetf.wire.objects import Bytes, Positions
 from ignitetf.wire.parameters import encode_parameter
+from ignitetf.wire.plain_objects import plain_objects
+from ignitetf.wire.types import TypeRegistry
 
 __all__ = ["encode_values", "read_objects"]
 
 
-def read_objects(pool: Pool, data: Bytes, at: Positions, statement: str) -> list[Any]:
-    """Return the objects at these positions of a page as pyignite reads them, None for a null.
+def read_objects(
+    pool: Pool, data: Bytes, at: Positions, registry: TypeRegistry, statement: str
+) -> list[Any]:
+    """Return the objects at these positions of a page, None for a null.
 
     Raises:
-        SqlError: pyignite cannot read one of them.
+        SqlError: One of them cannot be read.
         WireError: An object reaches beyond the page.
     """
-    data, at, codes = meant(data, at)
-    view = memoryview(data)  # type: ignore[arg-type]
-    found: list[Any] = []
-    with translated(statement):
-        for place, code in zip(at.tolist(), codes.tolist(), strict=True):
-            if code == TypeCode.NULL:
-                found.append(None)
-            else:
-                # Its lengths are checked first, as pyignite trusts them.
-                found.append(_read(pool.pyignite, bytes(view[place : object_end(view, place)])))
-    return found
-
-
-def _read(client: Any, body: bytes) -> Any:
-    with BinaryStream(client, body) as stream:
-        kind = BinaryObject if body[0] == TypeCode.OBJECT else AnyDataObject
-        parsed = stream.read_ctype(kind.parse(stream), direction=READ_BACKWARD)
-        return client.unwrap_binary(kind.to_python(parsed, client=client))
+    try:
+        return with_types(pool, registry, plain_objects, data, at, registry)
+    except SchemaError as error:
+        raise SqlError(error.message, hint=error.hint, statement=statement) from error
 
 
 def encode_values(pool: Pool, values: Sequence[Any]) -> list[bytes]:

@@ -332,7 +332,8 @@ class Result:
         try:
             return decode_values(data, at, self._registry)
         except Unreadable:
-            return Values.of_objects(read_objects(self._pool, data, at, self.statement))
+            objects = read_objects(self._pool, data, at, self._registry, self.statement)
+            return Values.of_objects(objects)
 
     def _next(self, ahead: bool) -> Page | None:
         page, self._page = self._page, None

@@ -216,6 +216,10 @@ def _plain(value: Any) -> Any:
         return str(value)
     if isinstance(value, datetime.timedelta):
         return (datetime.datetime.min + value).time()
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {str(name): _plain(item) for name, item in value.items()}
     return value
 
 

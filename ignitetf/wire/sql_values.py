@@ -11,9 +11,9 @@ page -> **sql_values** -> sql_arrays, net.results
 | UUID | UUID |
 | DATE | date |
 | TIME | time |
-| TIMESTAMP | datetime in UTC, without a zone |
+| TIMESTAMP | datetime without a zone |
 | an array of numbers or texts | list |
-| another object | as pyignite reads it |
+| another object | as `plain_objects` reads it |
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from ignitetf.wire.objects import Bytes, Positions
 from ignitetf.wire.schema import BYTES, Column, Field
 from ignitetf.wire.types import TypeRegistry
 
-__all__ = ["Kind", "Unreadable", "Values", "decode_values", "sql_form"]
+__all__ = ["Kind", "Unreadable", "Values", "decode_values", "readable_field", "sql_form"]
 
 _EPOCH: Final = datetime.datetime(1970, 1, 1)
 _MICROSECOND: Final = datetime.timedelta(microseconds=1)
@@ -150,9 +150,14 @@ def decode_values(data: Bytes, at: Positions, registry: TypeRegistry) -> Values:
         return Values(None, None, len(at))
     if len(present) > 1 or present[0] not in _READABLE:
         raise Unreadable
-    kind = Kind(TypeCode(present[0]), is_day)
+    kind = Kind(TypeCode(present[0]), is_day and present[0] == TypeCode.DATE)
     column = decode_column(data, at, _field(kind.code), registry)
     return Values(kind, column, len(at))
+
+
+def readable_field(code: TypeCode) -> Field | None:
+    """Return how values of a type are decoded here; None if SQL has no such type."""
+    return _field(code) if int(code) in _READABLE else None
 
 
 def _field(code: TypeCode) -> Field:

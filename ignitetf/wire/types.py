@@ -116,6 +116,12 @@ class TypeRegistry:
             )
         return found
 
+    def constant(self, type_id: int, ordinal: int) -> str | int:
+        """Return the name of an enum's constant, or its ordinal; raises UnknownType as `find`."""
+        found = self.find(type_id)
+        names = None if found is None else found.enum
+        return ordinal if names is None else names.get(ordinal, ordinal)
+
     def schema(self, type_id: int, schema_id: int) -> tuple[int, ...]:
         """Return a schema's field ids in stored order; raises UnknownType if not yet added."""
         found = self.type(type_id, schema_id).schemas.get(schema_id)
