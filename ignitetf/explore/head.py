@@ -43,7 +43,8 @@ def first_rows(
 
     Returns:
         One mapping per record: `key`, then the fields; strings as text, blobs as `bytes`, arrays as
-        NumPy arrays, times as NumPy's `datetime64` and `timedelta64`, nulls as None.
+        NumPy arrays, times as NumPy's `datetime64` and `timedelta64`, enums by their names where the
+        cluster has them, nulls as None.
     """
     options = ReadOptions(
         fields=fields, raw_nulls=True, page_size=max(1, min(count, _PAGE_ENTRIES))
@@ -110,7 +111,10 @@ def value_at(field: Field, column: Column, index: int) -> Any:
 
 
 def _readable(field: Field, value: Any) -> Any:
-    """Return a number as Python's own; times and arrays as NumPy's."""
+    """Return a number as Python's own, an enum by its name; times and arrays as NumPy's."""
     if time_unit(field) is not None:
         return as_times(field, value)
+    if field.labels is not None:
+        names = [field.labels.get(number, number) for number in np.ravel(value).tolist()]
+        return names if value.ndim else names[0]
     return value if value.ndim else value.item()

@@ -26,6 +26,7 @@ __all__ = ["Evidence", "Where", "observe_objects", "observe_page"]
 
 _HOLD_OBJECTS: Final = types_of(Family.LIST, Family.MAP)
 _FOREIGN: Final = types_of(Family.STAND_IN)
+_ENUMS: Final = types_of(Family.ENUM)
 _MAX_DEPTH: Final = 64
 # More nested fields than this only arise from objects that refer to others over and over.
 _MOST_FIELDS: Final = 2048
@@ -45,7 +46,7 @@ class Evidence:
         codes: Type codes of the readable values.
         null: Whether any value was null or missing.
         lengths: Lengths of arrays; more than one means that they differ.
-        types: Ids of binary types.
+        types: Ids of binary types, those of enums as well.
         inside: Evidence of fields, of the `item` of a list, of `keys` and `values` of a map.
         unreadable: What cannot be read, and where the first such value is.
     """
@@ -126,6 +127,10 @@ class _Look:
         if code in ARRAY_ELEMENT:
             if len(seen.lengths) < 2:
                 seen.lengths |= {int(n) for n in np.unique(gather(data, at + 1, "<i4"))[:2]}
+        elif code in _ENUMS:
+            for type_id in np.unique(gather(data, at + 1, "<i4")).tolist():
+                self.registry.find(type_id)
+                seen.types.add(type_id)
         elif code == TypeCode.OBJECT:
             self._look_into_fields(seen, data, at, rows)
         elif code in _HOLD_OBJECTS:

@@ -52,8 +52,8 @@ def infer_schema(
     Raises:
         SchemaError: Keys or values have several types, or a field is ambiguous.
     """
-    key_field = _Describer(None).field(key, "key", "key")
-    describer = _Describer(left_out)
+    key_field = _Describer(None, registry).field(key, "key", "key")
+    describer = _Describer(left_out, registry)
     if value.codes <= {int(TypeCode.OBJECT)} and not value.unreadable:
         names = sorted(value.inside) if only is None else [n for n in only if n in value.inside]
         fields = describer.fields(value, names, "")
@@ -90,7 +90,9 @@ def key_column(page: Page, row: int, registry: TypeRegistry) -> Column | None:
     seen = Evidence()
     try:
         observe_objects(seen, page.data, at, registry)
-        return decode_column(page.data, at, _Describer(None).field(seen, "key", "key"), registry)
+        return decode_column(
+            page.data, at, _Describer(None, registry).field(seen, "key", "key"), registry
+        )
     except SchemaError:
         return None
 
@@ -98,8 +100,9 @@ def key_column(page: Page, row: int, registry: TypeRegistry) -> Column | None:
 class _Describer:
     """Turns evidence into fields."""
 
-    def __init__(self, left_out: dict[str, SchemaError] | None) -> None:
+    def __init__(self, left_out: dict[str, SchemaError] | None, registry: TypeRegistry) -> None:
         self._left_out = left_out
+        self._registry = registry
 
     def fields(self, seen: Evidence, names: Iterable[str], path: str) -> tuple[Field, ...]:
         """Return the fields of an object."""
@@ -160,7 +163,8 @@ class _Describer:
         if code == TypeCode.MAP:
             pair = tuple(self._inner(seen, n, path, TypeCode.STRING) for n in ("keys", "values"))
             return Field(name, code, BYTES, (), seen.null, pair)
-        return Field(name, code, scalar_dtype(code, path), (), seen.null)
+        labels = self._registry.constants(seen.types) if code in _ENUMS else None
+        return Field(name, code, scalar_dtype(code, path), (), seen.null, labels=labels)
 
     def _inner(self, seen: Evidence, name: str, path: str, assumed: TypeCode) -> Field:
         """The field inside a list or map; if all were empty, its type is assumed."""

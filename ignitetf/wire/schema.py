@@ -51,6 +51,7 @@ class Field:
         shape: Shape of one record's value: `()` for a scalar, None in dimensions that differ.
         nullable: Whether values may be null.
         fields: The fields of a nested binary object (type OBJECT), else empty.
+        labels: Names of an enum's constants by ordinal, where the cluster has told them.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Field:
     shape: Shape = ()
     nullable: bool = False
     fields: tuple[Field, ...] = ()
+    labels: Mapping[int, str] | None = field(default=None, compare=False, repr=False)
 
     @property
     def field_id(self) -> int:

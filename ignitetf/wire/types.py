@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from ignitetf.errors import SchemaError, WireError
@@ -121,6 +121,11 @@ class TypeRegistry:
         found = self.find(type_id)
         names = None if found is None else found.enum
         return ordinal if names is None else names.get(ordinal, ordinal)
+
+    def constants(self, type_ids: Iterable[int]) -> Mapping[int, str] | None:
+        """Return the names of an enum's constants; None if it is not one, or they are unknown."""
+        found = [self._types.get(type_id) for type_id in type_ids]
+        return found[0].enum if len(found) == 1 and found[0] is not None else None
 
     def schema(self, type_id: int, schema_id: int) -> tuple[int, ...]:
         """Return a schema's field ids in stored order; raises UnknownType if not yet added."""

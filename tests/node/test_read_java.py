@@ -1,5 +1,6 @@
 """Rows of every type, written by Java's own client, read back equal."""
 
+import datetime
 import uuid
 from decimal import Decimal
 
@@ -7,6 +8,9 @@ import numpy as np
 import pytest
 from helpers.java_programs import java_command, run, secured
 from helpers.paths import ROOT
+
+from ignitetf import dbapi
+from ignitetf.explore.head import first_rows
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = [pytest.mark.node, pytest.mark.slow]
@@ -157,3 +161,51 @@ def test_rows_with_nulls(written, address):
             assert bool(row[f"{name}_valid"]) is not null, (name, k)
             if not null:
                 assert as_python(row[name], name) == value, (name, k)
+
+
+def plain(value):
+    """What a person sees: texts of UUIDs and decimals, and lists for arrays."""
+    if isinstance(value, dict):
+        return {name: plain(item) for name, item in value.items()}
+    if isinstance(value, np.ndarray):
+        return value.astype(object).tolist() if value.dtype.kind in "iufb" else list(value)
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    return str(value) if isinstance(value, (uuid.UUID, Decimal)) else value
+
+
+def test_objects_in_sql_are_those_of_the_data_set(java, address, client, cache_name, tmp_path):
+    """One decoder: what SQL sends as a whole, `head` shows; an enum is its name in both."""
+    pytest.importorskip("pandas")
+    options = f"CACHE_NAME={cache_name},VALUE_TYPE=Everything"
+    columns = 'ID BIGINT PRIMARY KEY, "aByte" TINYINT'
+    client.sql(f'CREATE TABLE "{cache_name}" ({columns}) WITH "{options}"')
+    java(address, cache_name, ROWS, NULL_EVERY, environment=secured(client.settings, tmp_path))
+    statement = f'SELECT _KEY, _VAL FROM "{cache_name}"'
+    shown = {row.pop("key"): row for row in first_rows(client, cache_name, ROWS)}
+    rows = client.sql(statement).fetchall()
+    assert {key for key, _ in rows} == set(range(ROWS))
+    for key, found in rows:
+        colour = None if key % NULL_EVERY == 0 else ("RED", "GREEN", "BLUE")[key % COLOURS]
+        assert found["colour"] == shown[key]["colour"] == colour
+        for name in set(found) - {"aChar", "boxedChar", "map", *TIMES}:
+            assert plain(found[name]) == plain(shown[key][name]), name
+        for name in TIMES:
+            items = found[name] if name.endswith("s") else [found[name]]
+            others = shown[key][name] if name.endswith("s") else [shown[key][name]]
+            for item, other in zip(items or [], [] if others is None else others, strict=True):
+                assert as_time(other) == item, name
+    with dbapi.connect(address) as connection:
+        frame = connection.execute(statement).fetch_df()
+    assert frame["_VAL"][frame["_KEY"] == 7].iloc[0]["inner"]["text"] == "inner 7"
+
+
+TIMES = ("date", "dates", "time", "times", "timestamp", "timestamps")
+
+
+def as_time(shown):
+    """Return a time of NumPy as SQL's results have it."""
+    if shown is None:
+        return None
+    value = shown.astype(f"{shown.dtype.kind}8[us]").item()
+    return value if shown.dtype.kind == "M" else (datetime.datetime.min + value).time()

@@ -211,7 +211,15 @@ def test_a_client_that_is_dropped_with_open_results_says_nothing(address, table)
 
 def test_dates_of_sql_are_read_as_sql_writes_them(client, cache_name):
     """A DATE comes in Java's own serialization, of which pyignite knows nothing."""
-    days = ["1583-01-01", "1899-12-31", "1970-01-01", "2024-02-29", "9999-12-31"]
+    days = [
+        "0001-01-01",
+        "1457-01-01",
+        "1583-01-01",
+        "1899-12-31",
+        "1970-01-01",
+        "2024-02-29",
+        "9999-12-31",
+    ]
     client.sql(f'CREATE TABLE "{cache_name}" (ID INT PRIMARY KEY, D DATE, S VARCHAR)')
     for number, day in enumerate([*days, None]):
         client.sql(f'INSERT INTO "{cache_name}" VALUES (?, CAST(? AS DATE), ?)', (number, day, day))
@@ -219,7 +227,7 @@ def test_dates_of_sql_are_read_as_sql_writes_them(client, cache_name):
     rows = client.sql(query, page_size=2).fetchall()
     assert [None if d is None else str(d.date()) for d, _, _ in rows] == [s for _, s, _ in rows]
     assert [s for _, s, _ in rows] == [*days, None]
-    client.sql(f'INSERT INTO "{cache_name}" (ID, D) VALUES (99, ?)', ("0001-01-01",))
+    client.sql(f'INSERT INTO "{cache_name}" (ID, D) VALUES (99, ?)', ("12000-01-01",))
     with pytest.raises(SqlError, match="a date that datetime cannot hold") as caught:
         client.sql(f'SELECT D FROM "{cache_name}" WHERE ID = 99').fetchall()
     assert "CAST" in caught.value.hint
