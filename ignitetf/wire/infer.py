@@ -159,7 +159,7 @@ class _Describer:
             return Field(name, code, BYTES, (), seen.null, inner)
         if code in _LISTS:
             item = self._inner(seen, "item", path, LIST_ELEMENT.get(code, TypeCode.STRING))
-            return Field(name, code, item.dtype, (None,), seen.null, (item,))
+            return Field(name, code, item.dtype, (None,), seen.null, (item,), item.labels)
         if code == TypeCode.MAP:
             pair = tuple(self._inner(seen, n, path, TypeCode.STRING) for n in ("keys", "values"))
             return Field(name, code, BYTES, (), seen.null, pair)

@@ -36,7 +36,7 @@ _LAST_JULIAN: Final = -141_438 * _DAY
 _FIRST: Final = -719_162 * _DAY
 _FIRST_JULIAN: Final = -719_164 * _DAY
 # Later than any time that is one; Java writes Long.MAX_VALUE for "never".
-_LIMIT: Final = 1 << 57
+_LIMIT: Final = 1 << 49
 # Marks, which are added to the times of objects that stand in for others: for what is no moment but a
 # time on the calendar (LocalDate), and for a java.sql.Date, whose time of day does not count.
 _CALENDAR: Final = 1 << 60

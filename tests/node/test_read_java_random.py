@@ -27,6 +27,7 @@ pytestmark = [pytest.mark.node, pytest.mark.slow]
 
 SOURCE = ROOT / "tests" / "data" / "java" / "JavaRandom.java"
 ROWS = 12
+SHADES = ("LIGHT", "DARK")
 CACHES = ("whole", "nulls", "keys", "bignumbers", "lists", "foreign", "times")
 # Fields that are bits of floats, and bytes, where JSON has integers.
 FLOATS = {"aFloat": ("<i", "<f"), "aDouble": ("<q", "<d"), "doubles": ("<q", "<d")}
@@ -191,8 +192,17 @@ def test_head_shows_what_java_wrote(told, client, cache):
     rows = {}
     for row in first_rows(client, f"{told['prefix']}_{cache}", ROWS):
         key = row.pop("key")
-        rows[text_of(plain(key))] = plain(row["val"] if set(row) == {"val"} else row)
+        rows[text_of(plain(key))] = ordinals(plain(row["val"] if set(row) == {"val"} else row))
     assert_same(rows, told["rows"][cache])
+
+
+def ordinals(value):
+    """Return names of the only enum as its numbers, which Java has told."""
+    if isinstance(value, dict):
+        return {name: ordinals(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [ordinals(item) for item in value]
+    return SHADES.index(value) if value in SHADES else value
 
 
 def is_empty(value):
