@@ -271,8 +271,9 @@ def stored_times(field: Field, column: Column, zone: Zone) -> Column:
             convert = zone.of_times if field.type == TypeCode.TIME else zone.of_dates
             stored = convert(_milliseconds(field, column))
     except SchemaError as error:
-        error.fields.setdefault("field", field.name)
-        raise
+        message = f"field {field.name!r}: {error.message}"
+        fields = {**error.fields, "field": field.name}
+        raise SchemaError(message, hint=error.hint, **fields) from error
     return Column(stored)
 
 

@@ -82,6 +82,8 @@ class Zone:
         """
         if self._is_plain(moments):
             return moments
+        if _are_times(moments, _GREGORIAN + _DAY):
+            return moments + self._rules.offsets(moments)
         moments, on_calendar, days = _unmarked(moments)
         is_time = ~on_calendar & (moments > -_LIMIT) & (moments < _LIMIT)
         out = moments.copy()
@@ -149,6 +151,8 @@ class Zone:
         return self._is_utc and int(values.min()) >= _GREGORIAN and int(values.max()) < _MARKED
 
     def _moments(self, local: Millis) -> Millis:
+        if _are_times(local, _GREGORIAN):
+            return self._rules.moments(local)
         is_time = (local > -_LIMIT) & (local < _LIMIT)
         times = local[is_time]
         if len(times) and int(times.min()) < _GREGORIAN:
@@ -180,6 +184,11 @@ class Zone:
             " text",
             record=record,
         )
+
+
+def _are_times(values: Millis, first: int) -> bool:
+    """Whether all values are times of the Gregorian calendar, without a mark."""
+    return int(values.min()) >= first and int(values.max()) < _LIMIT
 
 
 def as_calendar(local: int) -> int:
