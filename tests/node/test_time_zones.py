@@ -134,7 +134,7 @@ def test_a_data_set_reads_what_sql_wrote(zoned, name):
 
 
 def test_sql_finds_what_a_load_stored(zoned):
-    _, _, client = zoned
+    zone, _, client = zoned
     frame = pa.table({
         "ID": pa.array(range(len(MOMENTS)), pa.int32()),
         "D": [moment(text).date() for text in MOMENTS],
@@ -150,6 +150,8 @@ def test_sql_finds_what_a_load_stored(zoned):
     texts = client.sql("SELECT CAST(TS AS VARCHAR) FROM LOADED__ROWS ORDER BY _KEY").fetchall()
     assert [text for (text,) in texts] == list(MOMENTS)
     assert table_of(client, "LOADED")["TS"].to_pylist() == [*map(moment, MOMENTS)]
+    if dict(ZONES)[zone] == "2.8.1":
+        return  # no where= before 2.13
     early = dt.datetime(1970, 1, 1)
     chosen = table_of(client, "LOADED", where="TS < ?", where_params=[early])["TS"].to_pylist()
     assert sorted(chosen) == sorted(m for m in map(moment, MOMENTS) if m < early)
