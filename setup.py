@@ -6,9 +6,10 @@ An editable installation has none beside its sources, where they would outlive a
 
 import importlib.util
 import logging
+import sys
 from pathlib import Path
 
-from setuptools import Command, setup
+from setuptools import Command, Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build import build
 
@@ -68,5 +69,17 @@ class Wheel(bdist_wheel):
         return ("py3", "none", super().get_tag()[2])
 
 
+# The stable ABI has the buffer protocol from Python 3.11 on; an older one gets a build of its own.
+ABI = "0x030b0000" if sys.version_info >= (3, 11) else None
+CORE = Extension(
+    "ignitetf._core._native",
+    [f"ignitetf/_core/{part}.c" for part in ("block", "landing", "lane", "layout", "module")],
+    depends=["ignitetf/_core/core.h"],
+    define_macros=[("Py_LIMITED_API", ABI)] if ABI else [],
+    py_limited_api=ABI is not None,
+    extra_compile_args=["-O3"],
+    optional=True,  # nothing needs it yet
+)
+
 build.sub_commands.append(("build_native", None))
-setup(cmdclass={"build_native": BuildNative, "bdist_wheel": Wheel})
+setup(ext_modules=[CORE], cmdclass={"build_native": BuildNative, "bdist_wheel": Wheel})

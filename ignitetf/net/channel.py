@@ -243,6 +243,10 @@ class Channel:
         """Wait for some bytes, at most so many, and return how many came."""
         return self._incoming.receive_some(view)
 
+    def send_bytes(self, data: bytes) -> None:
+        """Send requests as they are; raises OSError."""
+        self._sock.sendall(data)
+
     def take_bytes(self) -> memoryview:
         """Take the bytes that have been received and belong to no answer yet."""
         return self._incoming.take_here()

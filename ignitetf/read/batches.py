@@ -24,7 +24,7 @@ from ignitetf.read.key_order import KeyOrder, Places, StepOrder
 from ignitetf.read.lookup import Lookup, check_total
 from ignitetf.read.options import PAGE_BYTES
 from ignitetf.read.plan import Piece, Position, ScanOrder, Shard, Window
-from ignitetf.read.reader import CacheReader
+from ignitetf.read.reader import CacheReader, uses_core
 from ignitetf.read.window import (
     MANY_ROWS,
     Filling,
@@ -49,6 +49,8 @@ __all__ = [
 # cost. A full page crosses alone, blocks about as many together as fill a page.
 _LEAST_BYTES: Final = PAGE_BYTES * 3 // 4
 # From so many bytes on, another page costs less than the copy that adds to this one.
+# Rows of a plan: their places and keys are in memory.
+_MOST_PLANNED: Final = 1 << 20
 _LEAST_OWN_BYTES: Final = PAGE_BYTES // 8
 
 
@@ -71,6 +73,15 @@ def read_places(
     """Yield the rows at these places of an epoch, in their order."""
     check_total(reader, order.keys)
     rows = len(places)
+    if uses_core(reader):
+        from ignitetf.read.reading import KeyReading
+
+        if KeyReading.can_read(reader):
+            for start in range(0, rows, _MOST_PLANNED):
+                places_of = places.places(start, min(start + _MOST_PLANNED, rows))
+                numbers = order.numbers(epoch, places_of)
+                yield from KeyReading(reader, order.keys, numbers).batches()
+            return
     pools = reader.window_pools
     pool = pools.pop() if pools else BufferPool()
     lookup = Lookup(reader, order.keys, pool)
@@ -143,6 +154,9 @@ def _windowed(
     last_unit = (np.cumsum([len(w.partitions) for w in windows]) - 1).tolist()
     # If the number of rows is certain, each row goes to its place as soon as it arrives.
     certain = order.known and reader.options.on_change == "error" and not reader.options.raw_nulls
+    if certain and uses_core(reader) and reader.split is None and reader.counts_are_exact:
+        yield from _landed(reader, order, windows, epoch)
+        return
     pools = reader.window_pools
     pool = pools.pop() if pools else BufferPool(order.window_bytes)
     number, parts = 0, list[Batch]()
@@ -170,6 +184,37 @@ def _windowed(
     finally:
         filling = rest = None
         pools.append(pool)
+
+
+def _landed(
+    reader: CacheReader, order: ScanOrder, windows: Sequence[Window], epoch: int
+) -> Iterator[Batch]:
+    """Yield permuted windows whose rows land in their places."""
+    from ignitetf.read.reading import Permutation, ScanReading
+
+    sizes = dict(zip(order.partitions, order.counts, strict=True))
+    at = 0
+    while at < len(windows):
+        last, rows = at + 1, windows[at].rows
+        while last < len(windows) and rows + windows[last].rows <= _MOST_PLANNED:
+            rows += windows[last].rows
+            last += 1
+        partitions: list[int] = []
+        places, firsts, base = [], [], 0
+        for window in windows[at:last]:
+            places.append(inverse(order.permutation(window, epoch)) + base)
+            firsts += [base] * len(window.partitions)
+            partitions += window.partitions
+            base += window.rows
+        assert base == sum(sizes[p] for p in partitions)
+        plan = Permutation(np.concatenate(places), np.array(firsts, np.int64))
+        with reader.explained():
+            reading = ScanReading(reader, partitions, (), plan)
+            with contextlib.closing(reading.batches()) as batches:
+                for item in batches:
+                    if item.batch is not None:
+                        yield item.batch
+        at = last
 
 
 def _permuted(parts: list[Batch], order: ScanOrder, window: Window, epoch: int) -> Iterator[Batch]:

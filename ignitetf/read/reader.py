@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,10 +65,20 @@ from ignitetf.wire.objects import unwrap
 from ignitetf.wire.schema import Batch, Column, Field, Schema
 from ignitetf.wire.types import TypeRegistry
 
-__all__ = ["CacheReader"]
+if TYPE_CHECKING:
+    from ignitetf.read.landing import RowLayout
+
+__all__ = ["CacheReader", "uses_core"]
+
+_CORE: Final = os.environ.get("IGNITETF_ENGINE") == "core"
 
 _MOST_PAGE_BYTES: Final = 32 << 20
 _MAX_PAGE_ENTRIES: Final = 65_536
+
+
+def uses_core(reader: CacheReader) -> bool:
+    """Whether rows are read through the core, which is being built."""
+    return _CORE and not reader.is_blocks
 
 
 class CacheReader:
@@ -119,6 +130,7 @@ class CacheReader:
         # Memory of shuffled windows and of joined pages, kept between epochs.
         self.window_pools: list[BufferPool] = []
         self.page_pools: list[BufferPool] = []
+        self._layouts: dict[tuple[tuple[str, ...], int], RowLayout] = {}
         self._forms: list[Form] = []  # of the rows, learned in one epoch for the next ones
         self.selection = self._find_selection()
         self.schema = self._open_schema()
@@ -371,9 +383,31 @@ class CacheReader:
         ends = range(len(partitions)) if ends is None else ends
         self._correct_distance()
         with self.explained():
+            filters = self.selection is not None and not self.selection.condition.by_row
+            if uses_core(self) and not filters and len(partitions):
+                from ignitetf.read.reading import ScanReading
+
+                yield from ScanReading(self, partitions, ends).batches()
+                return
             by_key = self.options.by_key and len(partitions) > 0 and KeyUnits.can_read(self)
             reading = (KeyUnits if by_key else UnitReading)(self, partitions, ends)
             yield from reading.batches()
+
+    @property
+    def scanned_schema(self) -> Schema:
+        """The fields that are read, with those that tell the split of a row."""
+        return self.schema if self.split is None else self.split.scanned(self.schema)
+
+    def row_layout(self, schema: Schema, rows: int) -> RowLayout:
+        """Return how rows land in groups of so many; it is kept for later passes."""
+        from ignitetf.read.landing import RowLayout
+
+        found = self._layouts.get((schema.names, rows))
+        if found is None:
+            found = self._layouts[schema.names, rows] = RowLayout(
+                schema, self.registry, rows, self.entry_bytes
+            )
+        return found
 
     def _correct_distance(self) -> None:
         """Read as over a near link if it was taken for a distant one, as on a busy machine."""

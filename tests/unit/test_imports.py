@@ -19,7 +19,19 @@ FOLDERS = {
 # From the ground up. A module imports from its own group and from the layers below it, never from
 # another group of its own layer. The first word of a group's module below `ignitetf` is looked up.
 LAYERS = (
-    ({"crc", "errors", "native", "owner", "partitions", "post_import", "threads", "trust"},),
+    (
+        {
+            "_core",
+            "crc",
+            "errors",
+            "native",
+            "owner",
+            "partitions",
+            "post_import",
+            "threads",
+            "trust",
+        },
+    ),
     ({"home", "local", "profiles", "settings"}, {"sql"}, {"wire"}),
     ({"net"},),
     ({"node"},),

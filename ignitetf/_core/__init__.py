@@ -1,0 +1,72 @@
+"""The native core: parses answers as they arrive, and writes each row to its place.
+
+`Layout` says how rows become columns, `Landing` holds the units of a plan and the groups of rows
+that they fill, and `Lane` sends the requests of one connection and lands their answers. All of them
+are plain mechanism: `net.flow` connects, retries and explains errors, and `read.landing` makes
+batches of the groups.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, Final
+
+import numpy as np
+
+from ignitetf._core._native import Landing, Lane, Layout
+
+__all__ = ["UNIT", "Event", "Kind", "Landing", "Lane", "Layout", "UnitState"]
+
+# A unit of a plan; the struct `Unit` of core.h.
+UNIT: Final[np.dtype[Any]] = np.dtype(
+    [
+        ("base", "<i8"),
+        ("rows", "<i8"),
+        ("done", "<i8"),
+        ("first", "<i8"),
+        ("expected", "<i8"),
+        ("nbytes", "<i8"),
+        ("mark", "<i8"),
+        ("cursor", "<i8"),
+        ("replay", "<i8"),
+        ("replay_mark", "<i8"),
+        ("state", "<i4"),
+        ("lane", "<i4"),
+    ]
+)
+
+
+class Kind(enum.IntEnum):
+    """How the values of a column land; see core.h."""
+
+    DENSE = 1
+    NARROW = 2
+    ARRAY = 3
+    RUN = 4
+    MOMENT = 5
+    UUID_TEXT = 6
+
+
+class UnitState(enum.IntEnum):
+    """How far a unit is; see core.h."""
+
+    QUEUED = 0
+    ASKED = 1
+    HALF = 2
+    ENDED = 3
+    KEPT = 4
+
+
+class Event(enum.IntEnum):
+    """Why `Lane.run` returns; see lane.c."""
+
+    DONE = 0
+    STOPPED = 1
+    UNKNOWN = 2
+    LEFT = 3
+    FAILED = 4
+    LOST = 5
+    DAMAGED = 6
+    COUNT = 7
+    REPLAYED = 8
+    RESTART = 9

@@ -1,0 +1,68 @@
+/* Memory for columns. Fresh pages cost more than the copy into them, so blocks are used again. */
+#include "core.h"
+
+void pool_begin(Pool *pool, int64_t most_idle) {
+  pthread_mutex_init(&pool->lock, NULL);
+  pool->idle = NULL;
+  pool->idle_bytes = 0;
+  pool->most_idle = most_idle;
+}
+
+static void block_free(Block *block) {
+  free(block->bytes);
+  free(block);
+}
+
+void pool_end(Pool *pool) {
+  while (pool->idle) {
+    Block *block = pool->idle;
+    pool->idle = block->next;
+    block_free(block);
+  }
+  pthread_mutex_destroy(&pool->lock);
+}
+
+/* Sizes are rounded up by at most a quarter, so that blocks fit again. */
+static int64_t rounded(int64_t size) {
+  int64_t step = 64;
+  while (size > 8 * step) step *= 2;
+  return (size + step - 1) / step * step;
+}
+
+/* Returns a block of at least `size` bytes, whose content is not defined; NULL without memory. */
+Block *block_take(Pool *pool, int64_t size) {
+  size = rounded(size > 0 ? size : 1);
+  pthread_mutex_lock(&pool->lock);
+  Block **at = &pool->idle;
+  while (*at && ((*at)->size < size || (*at)->size > 2 * size)) at = &(*at)->next;
+  Block *block = *at;
+  if (block) {
+    *at = block->next;
+    pool->idle_bytes -= block->size;
+  }
+  pthread_mutex_unlock(&pool->lock);
+  if (block) return block;
+  block = malloc(sizeof *block);
+  if (!block) return NULL;
+  block->size = size;
+  void *bytes = NULL;
+  if (posix_memalign(&bytes, 64, (size_t)size)) {
+    free(block);
+    return NULL;
+  }
+  block->bytes = bytes;
+  block->next = NULL;
+  return block;
+}
+
+void block_give(Pool *pool, Block *block) {
+  pthread_mutex_lock(&pool->lock);
+  int keep = pool->idle_bytes + block->size <= pool->most_idle;
+  if (keep) {
+    block->next = pool->idle;
+    pool->idle = block;
+    pool->idle_bytes += block->size;
+  }
+  pthread_mutex_unlock(&pool->lock);
+  if (!keep) block_free(block);
+}

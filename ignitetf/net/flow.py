@@ -1,0 +1,408 @@
+"""`Flow`: the requests of a plan, over a connection or a few to each node, through lost connections.
+
+plan, landing -> **flow** -> lanes of the core, which land the answers
+
+Each connection has a thread in which the core sends, receives and lands. It returns to Python for
+what needs to be understood or decided: an unknown form, rows for the general decoder, an error. When
+a connection is lost, the units that it has not ended are read again from their first row. Rows that
+have landed are compared, by the mark of their keys, and not landed a second time.
+
+How much is requested ahead is decided by the core alone: the window of a connection is 4 MB and what
+arrives, at the best rate seen, in twice the time of the quickest answer. A node that has no heap for
+an answer halves it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignitetf._core import Event, Landing, Lane, UnitState
+from ignitetf.errors import ConfigError, IgniteTFError, ServerError, WireError
+from ignitetf.net.channel import Channel
+from ignitetf.net.client import Client
+from ignitetf.net.failures import is_asked_too_much, server_error
+from ignitetf.net.places import Source
+from ignitetf.net.retry import HEAP, READ, Backoff
+from ignitetf.wire.answers import read_error
+from ignitetf.wire.codes import OpCode
+from ignitetf.wire.frames import request_frames, request_head
+
+__all__ = ["Flow", "Requests", "Sink", "requests_of"]
+
+log = logging.getLogger(__name__)
+
+# The id of a plan's first request; a channel's own ids are lower.
+_FIRST_ID: Final = 1 << 40
+_LEAST_WINDOW: Final = 4 << 20
+_MOST_WINDOW: Final = 48 << 20
+# Of the 128 cursors that a connection may have.
+_MOST_OPEN: Final = 120
+# Bytes per second that a new connection is expected to have.
+_EXPECTED_RATE: Final = 100e6
+# How long closing waits for a thread. One that still expects an answer then ends by itself.
+_CLOSING_S: Final = 1.0
+_POLL_S: Final = 0.1
+
+Owners = Callable[[bool], Mapping[int, uuid.UUID]]
+
+
+@dataclass(frozen=True)
+class Requests:
+    """The requests of a plan, as bytes.
+
+    Attributes:
+        frames: One request behind the other, with their heads.
+        frame_at: Where each begins, and where the last one ends, int64 `[n + 1]`.
+    """
+
+    frames: bytes
+    frame_at: NDArray[np.int64]
+
+
+def requests_of(op: OpCode, bodies: Sequence[bytes] | NDArray[np.void]) -> Requests:
+    """Return requests with these bodies; their ids count from `_FIRST_ID`."""
+    if isinstance(bodies, np.ndarray):
+        frames = request_frames(op, _FIRST_ID, bodies)
+        size = len(frames) // max(1, len(bodies))
+        return Requests(frames, np.arange(len(bodies) + 1, dtype=np.int64) * size)
+    parts, sizes = [], [0]
+    for number, body in enumerate(bodies):
+        head = request_head(len(body), op, _FIRST_ID + number)
+        parts += [head, body]
+        sizes.append(len(head) + len(body))
+    return Requests(b"".join(parts), np.cumsum(sizes, dtype=np.int64))
+
+
+class Sink(Protocol):
+    """What understands the answers, where the core alone cannot."""
+
+    def learn(self, type_id: int, schema_id: int, flags: int) -> None:
+        """Tell the core how rows of this form are stored."""
+
+    def leave(self, unit: int, entries: bytes, places: NDArray[np.int64]) -> None:
+        """Decode entries of a unit that the core has left, and place them."""
+
+    def other_count(self, unit: int, found: int) -> IgniteTFError:
+        """Return the error of a unit that has another number of rows than it was said to have."""
+
+    def other_keys(self, unit: int) -> IgniteTFError:
+        """Return the error of a unit whose rows changed between two connections."""
+
+
+class _Restart(Exception):
+    """The connection is to be replaced, and nothing is wrong with it."""
+
+
+@dataclass
+class Traffic:
+    """What arrived, in all.
+
+    Attributes:
+        wait_s: Seconds in which lanes waited for bytes.
+        sources: The node that each lane reads from, by its number.
+    """
+
+    wait_s: float = 0.0
+    sources: dict[int, Source] = field(default_factory=dict)
+
+
+class Flow:
+    """The connections of one plan.
+
+    Args:
+        client: The cluster.
+        name: Name of the data set, for messages.
+        landing: Where answers land.
+        units: Its units, as the core has them.
+        requests: The request of each unit.
+        keys: What `owners` knows each unit by: its partition.
+        owners: Returns the node to read from, by these; with True, what it was told before led
+            nowhere.
+        sink: What understands answers.
+        connections: Connections to each node.
+        retry_s: Seconds without progress after which a failure is raised; 0 never retries.
+
+    Attributes:
+        traffic: What arrived.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        name: str,
+        landing: Landing,
+        units: NDArray[Any],
+        requests: Requests,
+        keys: Sequence[int],
+        owners: Owners,
+        sink: Sink,
+        *,
+        connections: int = 1,
+        retry_s: float = 60.0,
+    ) -> None:
+        self._client = client
+        self._name = name
+        self._landing = landing
+        self._units = units
+        self._requests = requests
+        self._keys = np.asarray(keys, np.int64)
+        self._owners = owners
+        self._sink = sink
+        self._connections = connections
+        self._retry_s = retry_s
+        self._most_window = min(_MOST_WINDOW, client.settings.ahead_bytes)
+        self._error: BaseException | None = None
+        self._stopped = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._channels: set[Channel] = set()
+        self._lock = threading.Lock()
+        self._lanes = 0
+        self._process = os.getpid()
+        self.traffic = Traffic()
+
+    def groups(self) -> Generator[tuple[int, int, Any, tuple[Any, ...], bytes], None, None]:
+        """Yield the groups of rows in order, as `Landing.take` returns them.
+
+        Closing the generator at any point ends the threads, and closes the connections that have
+        unanswered requests or open cursors.
+
+        Raises:
+            IgniteTFError: What a connection ended with, when it cannot be retried any more; the
+                groups before it were yielded.
+            ConfigError: The process was forked since the first group.
+        """
+        try:
+            self._start(range(len(self._units)), anew=False)
+            while True:
+                taken = self._landing.take(_POLL_S)
+                if os.getpid() != self._process:
+                    raise ConfigError(
+                        f"{self._name}: the process was forked while it read, and the threads that"
+                        " receive are its parent's",
+                        hint="begin to read in the process that goes on to do so",
+                    )
+                if taken is False:
+                    self._wait_for_ends()
+                    return
+                if taken is not None:
+                    yield taken
+                elif self._error is not None:
+                    raise self._error
+        finally:
+            if os.getpid() == self._process:
+                self._close()
+
+    def _wait_for_ends(self) -> None:
+        """Wait until the nodes have said that no more rows follow; raise what they said instead."""
+        while self._error is None and (self._units["state"] != UnitState.ENDED).any():
+            for thread in list(self._threads):
+                thread.join(_POLL_S)
+        if self._error is not None:
+            raise self._error
+
+    def _close(self) -> None:
+        self._stopped.set()
+        self._landing.stop()
+        until = time.monotonic() + _CLOSING_S
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
+
+    def _start(self, units: Sequence[int], *, anew: bool) -> None:
+        """Start the threads that read these units, one for each connection."""
+        owners = self._owners(anew)
+        shares: dict[uuid.UUID | None, list[int]] = {}
+        for unit, key in zip(units, self._keys[list(units)].tolist(), strict=True):
+            shares.setdefault(owners.get(key), []).append(unit)
+        for node, own in shares.items():
+            lanes = max(1, min(self._connections, len(own)))
+            for first in range(lanes):
+                self._start_lane(node, own[first::lanes])
+
+    def _start_lane(self, node: uuid.UUID | None, units: Sequence[int]) -> None:
+        thread = threading.Thread(
+            target=self._read, args=(node, units), name=f"ignitetf-read-{self._name}", daemon=True
+        )
+        with self._lock:
+            self._threads.append(thread)
+        thread.start()
+
+    # The threads
+
+    def _read(self, node: uuid.UUID | None, units: Sequence[int]) -> None:
+        try:
+            self._read_all(node, units)
+        except BaseException as error:
+            if self._error is None and not self._stopped.is_set():
+                self._error = error
+            self._landing.wake()
+
+    def _read_all(self, node: uuid.UUID | None, units: Sequence[int]) -> None:
+        """Read units over one connection after the other, until they have ended."""
+        backoff, heap = Backoff(READ), Backoff(HEAP)
+        while not self._stopped.is_set():
+            before = self._progress(units)
+            try:
+                self._read_over(node, units)
+            except _Restart:
+                pass
+            except IgniteTFError as error:
+                if self._stopped.is_set():
+                    return
+                if self._progress(units) != before:
+                    backoff.progress()
+                self._wait_to_retry(error, units, backoff, heap)
+            units = [unit for unit in units if self._units["state"][unit] != UnitState.ENDED]
+            if not units:
+                return
+            self._reset(units)
+            owners = self._owners(True)
+            node = owners.get(int(self._keys[units[0]]))
+            others = [u for u in units if owners.get(int(self._keys[u])) != node]
+            if others:
+                units = [u for u in units if owners.get(int(self._keys[u])) == node]
+                self._start(others, anew=False)
+
+    def _progress(self, units: Sequence[int]) -> tuple[int, int]:
+        own = self._units[list(units)]
+        new = np.maximum(own["done"], own["replay"])
+        return int(new.sum()), int((own["state"] == UnitState.ENDED).sum())
+
+    def _wait_to_retry(
+        self, error: IgniteTFError, units: Sequence[int], backoff: Backoff, heap: Backoff
+    ) -> None:
+        """Wait before the next try; raise the error if there is none."""
+        if is_asked_too_much(error):
+            self._most_window = max(1, self._most_window // 2)
+            wait = heap.wait_s(error, self._retry_s)
+        else:
+            wait = backoff.wait_s(error, self._retry_s)
+        if wait is None:
+            raise error
+        log.warning("%s: %s; reading again in %.1f s", self._name, error, wait)
+        self._stopped.wait(wait)
+
+    def _reset(self, units: Sequence[int]) -> None:
+        """Make units, which no lane has, as they were before their first request."""
+        for unit in units:
+            row = self._units[unit]
+            if row["done"] > row["replay"]:
+                row["replay"], row["replay_mark"] = row["done"], row["mark"]
+            row["done"] = row["mark"] = row["cursor"] = 0
+            row["state"] = UnitState.QUEUED
+
+    def _read_over(self, node: uuid.UUID | None, units: Sequence[int]) -> None:
+        """Read units over a connection."""
+        channel = self._client.acquire(node)
+        with self._lock:
+            number, self._lanes = self._lanes, self._lanes + 1
+        self.traffic.sources[number] = self._client.source_of(channel)
+        is_clean = False
+        lane = None
+        try:
+            channel.begin_exchange()
+            lane = self._lane(channel, number, units)
+            is_clean = self._run(lane, channel)
+        finally:
+            if lane is not None:
+                self.traffic.wait_s += lane.state()[6]
+            if is_clean:
+                self._client.release(channel)
+            else:
+                self._part(channel, lane)
+
+    def _part(self, channel: Channel, lane: Lane | None) -> None:
+        """Close a connection that has unanswered requests or open cursors."""
+        if lane is not None and not channel.closed:
+            with contextlib.suppress(OSError, IgniteTFError):
+                lane.drain()
+        channel.exchanged((_FIRST_ID,), ())  # some may be unanswered
+        channel.close()
+
+    def _lane(self, channel: Channel, number: int, units: Sequence[int]) -> Lane:
+        delay = self._client.quickest_s
+        delay = 0.0 if delay == float("inf") else delay
+        least = min(_LEAST_WINDOW, self._most_window)
+        window = min(self._most_window, least + int(2 * _EXPECTED_RATE * delay))
+        return Lane(
+            self._landing,
+            number,
+            channel.socket_number,
+            channel.receive_some,
+            channel.send_bytes,
+            np.array(units, np.int64),
+            self._requests.frames,
+            self._requests.frame_at,
+            _FIRST_ID,
+            self._client.settings.request_timeout_s,
+            delay,
+            window,
+            least,
+            self._most_window,
+            _MOST_OPEN,
+        )
+
+    def _run(self, lane: Lane, channel: Channel) -> bool:
+        """Run a lane to its end; returns whether its connection can be used again."""
+        while True:
+            try:
+                event, unit, a, b, c, body = lane.run()
+            except OSError as error:
+                channel.fail(error)
+            if event == Event.DONE:
+                return True
+            if event == Event.STOPPED:
+                return False
+            if event == Event.UNKNOWN:
+                self._sink.learn(a, b, c)
+            elif event == Event.LEFT:
+                self._leave(lane)
+            else:
+                self._fail(Event(event), unit, a, body, channel)
+
+    def _leave(self, lane: Lane) -> None:
+        entries, places, unit = lane.left()
+        numbers = np.frombuffer(places, np.int64)
+        self._sink.leave(unit, entries, numbers)
+        self._landing.count(numbers)
+
+    def _fail(self, event: Event, unit: int, a: int, body: bytes, channel: Channel) -> None:
+        """Raise the error of an event."""
+        if event == Event.FAILED:
+            raise _answered(body, channel.address)
+        if event == Event.LOST:
+            channel.fail(_lost(a))
+        if event == Event.DAMAGED:
+            channel.fail(WireError(body.decode()))
+        if event == Event.COUNT:
+            raise self._sink.other_count(unit, a)
+        if event == Event.REPLAYED:
+            raise self._sink.other_keys(unit)
+        raise _Restart
+
+
+def _answered(body: bytes, address: str) -> ServerError:
+    try:
+        status, message = read_error(memoryview(body))
+    except WireError as error:
+        raise error.at(address) from error
+    return server_error(status, message, address=address)
+
+
+def _lost(number: int) -> OSError:
+    if number in (errno.EAGAIN, errno.EWOULDBLOCK):
+        return TimeoutError("timed out")
+    if not number:
+        return ConnectionResetError("the node has closed it")
+    return OSError(number, os.strerror(number))

@@ -1,0 +1,128 @@
+"""Feeds damaged pages to the lanes of the core: `core_lane.py SEED FIRST COUNT`, for a process alone.
+
+Every `WHOLE`-th page is left as it is, and its rows must be those of the general decoder. For all
+others, no memory may be touched that is not theirs, which `test_fuzz_core.py` has watched.
+"""
+
+import random
+import struct
+import sys
+
+import numpy as np
+from fuzzing import damage
+from native.cases import large_rows
+from test_fuzz_wire import REFUSED, answer_of, captured, generated, look, registry_of
+
+from ignitetf._core import UNIT, Event, Landing, Lane
+from ignitetf.errors import SchemaError
+from ignitetf.read.landing import Left, RowLayout
+from ignitetf.wire.codes import OpCode
+from ignitetf.wire.decoder import Decoder
+from ignitetf.wire.frames import Page, read_page
+from ignitetf.wire.types import UnknownType
+
+WHOLE = 16
+FIRST_ID = 1 << 40
+HEAD = struct.Struct("<iqhq")  # length, request, flags, cursor
+
+
+class Answer:
+    """What a node sends: some bytes at a time."""
+
+    def __init__(self, rng, data):
+        self.rng, self.data, self.at = rng, data, 0
+
+    def receive(self, view):
+        size = self.rng.choice((1, 7, 100, 4096, 1 << 20))
+        piece = self.data[self.at : self.at + min(size, len(view))]
+        view[: len(piece)] = piece
+        self.at += len(piece)
+        return len(piece)
+
+
+def landing_of(rng, layout, rows):
+    units = np.zeros(1, UNIT)
+    known = rng.random() < 0.5
+    units["rows"], units["lane"] = rows if known else -1, -1
+    units["expected"] = 1000
+    places = np.random.default_rng(rng.getrandbits(32)).permutation(rows) if known else None
+    return Landing(
+        layout.native, units, places, None, None, rows if known else -1, 8, 1 << 20,
+        1 << 20, 1, 0, OpCode.QUERY_SCAN_PAGE,
+    ), places  # fmt: skip
+
+
+def read(rng, schema, registry, answer, layout):
+    """The batches that a lane lands, and the places of their rows; None if it says no."""
+    rows = struct.unpack_from("<i", answer.ljust(4, b"\0"))[0]
+    landing, places = landing_of(rng, layout, rows if 0 < rows < 4096 else 1)
+    body = HEAD.pack(len(answer) + 18, FIRST_ID, 0, 5) + answer
+    peer = Answer(rng, body)
+    lane = Lane(
+        landing, 0, -1, peer.receive, lambda _: None, np.zeros(1, np.int64), b"x" * 20,
+        np.array([0, 20]), FIRST_ID, 60.0, 0.0, 1 << 20, 1 << 20, 1 << 20, 120,
+    )  # fmt: skip
+    left = Left(layout.rows)
+    while True:
+        event, _, a, b, c, _ = lane.run()
+        if event == Event.UNKNOWN:
+            try:
+                layout.learn(a, b, c)
+            except (UnknownType, SchemaError):
+                layout.native.add_form(a, b, c, None, None)
+        elif event == Event.LEFT:
+            entries, at, _ = lane.left()
+            at = np.frombuffer(at, np.int64)
+            page = Page(len(at), False, np.frombuffer(entries, np.uint8))
+            try:
+                left.add(at, Decoder(schema, registry).decode(page))
+            except REFUSED:
+                return None
+            landing.count(at)
+        else:
+            break
+    found = []
+    while taken := landing.take(0.0):
+        found.append(layout.batch(taken, left.take(taken[0] // layout.rows)))
+    return (found, places) if event == Event.DONE else None
+
+
+def compare(schema, registry, answer, found):
+    batches, places = found
+    page = read_page(memoryview(answer))
+    whole = look(Decoder(schema, registry).decode(page), page.count)
+    landed = {}
+    for batch in batches:
+        for name, values in look(batch, len(batch)).items():
+            landed.setdefault(name, []).extend(values)
+    order = range(page.count) if places is None else places.tolist()
+    for name, values in whole.items():
+        assert [landed[name][place] for place in order] == values, name
+
+
+def main(seed, first, count):
+    kept = [(*item, None) for item in captured()]
+    for number in range(first, first + count):
+        rng = random.Random(seed * 1_000_003 + number)
+        if number % 64 == 0:
+            item = generated(rng)
+            if rng.random() < 0.1:
+                schema, batch = large_rows(rng)
+                item = schema, registry_of(schema), answer_of(schema, batch)
+            kept = [*kept[-20:], (*item, None)]
+        at = rng.randrange(len(kept))
+        schema, registry, answer, layout = kept[at]
+        if layout is None or number % 256 == 0:
+            layout = RowLayout(schema, registry, rng.choice((1, 3, 64)), 100.0)
+            kept[at] = schema, registry, answer, layout
+        if number % WHOLE == 0:
+            found = read(rng, schema, registry, answer, layout)
+            assert found is not None, f"input {number}"
+            compare(schema, registry, answer, found)
+        else:
+            read(rng, schema, registry, damage(rng, answer), layout)
+    print(f"{count:,} pages, seed {seed}")
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

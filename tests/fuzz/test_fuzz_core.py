@@ -1,0 +1,72 @@
+"""The core under ASan and UBSan: damaged pages neither read nor write outside their memory.
+
+IGNITETF_FUZZ_INPUTS=10000000 is the nightly run.
+"""
+
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+from fuzzing import SEED, count
+from helpers.needs import without_native
+
+from ignitetf.native import NotBuilt, compiler
+
+FOLDER = Path(__file__).parent
+CORE = FOLDER.parents[1] / "ignitetf" / "_core"
+FLAGS = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+# Loads the core that was compiled for this, and then the program.
+PROGRAM = """
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("ignitetf._core._native", sys.argv.pop(1))
+sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+import core_lane
+core_lane.main(*map(int, sys.argv[1:]))
+"""
+
+
+def libraries(command):
+    """The sanitizers, which are to be loaded before Python, whose program lacks them."""
+    found = []
+    for name in ("libasan.so", "libubsan.so"):
+        words = [*command, f"-print-file-name={name}"]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        path = Path(done.stdout.strip())
+        if done.returncode or not path.is_absolute() or not path.exists():
+            pytest.skip("this compiler has no sanitizers that can be loaded first")
+        found.append(str(path))
+    return found
+
+
+@pytest.fixture(scope="module")
+def sanitized(tmp_path_factory):
+    """The core with sanitizers, and the environment to use it in."""
+    include = sysconfig.get_path("include")
+    if not (Path(include) / "Python.h").exists():
+        without_native("Python's headers are not here")
+    try:
+        command = compiler()
+    except NotBuilt as error:
+        without_native(str(error))
+    target = tmp_path_factory.mktemp("core") / "_native.so"
+    words = [*command, *FLAGS, "-shared", "-fPIC", f"-I{include}", "-o", target]
+    subprocess.run([*words, *sorted(CORE.glob("*.c")), "-lpthread"], check=True, timeout=300)
+    path = os.pathsep.join(map(str, (FOLDER, FOLDER.parent, CORE.parents[1])))
+    return target, {
+        **os.environ,
+        "LD_PRELOAD": " ".join(libraries(command)),
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "PYTHONPATH": path,
+    }
+
+
+def test_lanes_of_damaged_pages_stay_inside_their_memory(sanitized):
+    core, environment = sanitized
+    words = [sys.executable, "-c", PROGRAM, str(core), str(SEED), "0", str(count(1000))]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-6000:]}"
+    print(f"\n{done.stdout.strip()}")
