@@ -23,6 +23,7 @@ __all__ = ["batch_hashes", "checksum", "marks_of"]
 
 _MASK: Final = (1 << 64) - 1
 _SPREAD: Final = 0x9E3779B97F4A7C15
+_NS_PER_MS: Final = 1_000_000
 _NULL: Final = np.array([0xD6E8FEB86659FD93], np.uint64)
 
 
@@ -106,7 +107,11 @@ def _canonical(field: Field, values: NDArray[Any]) -> NDArray[Any]:
         return values.astype(f"M8[{TIME_UNIT.get(field.type, 'ms')}]").view(np.int64)
     if values.dtype.kind == "m":
         return values.astype("m8[ms]").view(np.int64)
-    if values.dtype.names is not None or field.dtype.kind == "O":
+    if values.dtype.names is not None:
+        # Of a time that nanoseconds cannot count, what is left of them: whatever batch it is in.
+        nanoseconds: NDArray[Any] = values["ms"] * _NS_PER_MS + values["ns"]
+        return nanoseconds
+    if field.dtype.kind == "O":
         return values
     if field.type in TIME_UNIT:
         return values.astype("<i8", copy=False)
