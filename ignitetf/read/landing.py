@@ -35,10 +35,12 @@ from ignitetf.wire.forms import plain_value
 from ignitetf.wire.schema import Batch, Column, Field, Schema
 from ignitetf.wire.types import TypeRegistry, UnknownType
 from ignitetf.wire.walk import extents
+from ignitetf.wire.zones import UTC
 
 __all__ = ["Left", "RowLayout"]
 
 _NUMERIC: Final = "iufb"
+_TIMES: Final = (Family.MILLISECONDS, Family.TIMESTAMP)
 _ALIGNED_ROWS: Final = 64
 # No value has this type code.
 _NO_CODE: Final = -1
@@ -69,9 +71,11 @@ class _Stored:
     scale: int = 1
 
 
-def _stored(field: Field) -> _Stored | None:
+def _stored(field: Field, registry: TypeRegistry) -> _Stored | None:
     """Return how the values of a field land; None if that takes more than copying them."""
     family = DATA_TYPES[field.type].family
+    if family in _TIMES and registry.zone is not UTC:
+        return None  # what is stored is not what the calendar shows
     if family is Family.ARRAY:
         return _array(field)
     if field.shape:
@@ -178,7 +182,7 @@ class RowLayout:
 
     def __init__(self, schema: Schema, registry: TypeRegistry, rows: int, row_bytes: float) -> None:
         fields = (schema.key, *schema.fields)
-        stored = [_stored(field) for field in fields]
+        stored = [_stored(field, registry) for field in fields]
         self.lands = all(item is not None for item in stored) and not schema.key.nullable
         if not self.lands:
             stored = [None]
