@@ -16,7 +16,9 @@ app = typer.Typer(help="Write a data set to files.")
 @connected
 def export(
     connect: Connect,
-    cache: Annotated[str, typer.Argument(metavar="NAME", help="Name of the cache or data set.")],
+    cache: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of the cache, data set or table.")
+    ],
     target: Annotated[str, typer.Argument(help="File, folder or fsspec URL (igfs://...).")],
     format: Annotated[
         str | None,
@@ -50,17 +52,17 @@ def export(
     """
     from ignitetf.export.export import export_dataset
     from ignitetf.tables.catalog import read_manifest
+    from ignitetf.tables.describe import data_name
 
     wanted = tuple(name.strip() for name in fields.split(",")) if fields else None
     with connect() as client:
-        client.require_cache(cache)
-        manifest = read_manifest(client, cache)
+        manifest = read_manifest(client, data_name(client, cache).name)
         whole = manifest is not None and where is None and split is None
         with progress(f"export {cache}", manifest.rows if manifest and whole else None) as advance:
             report = export_dataset(
-                client,
                 cache,
                 target,
+                client=client,
                 format=format,  # type: ignore[arg-type]
                 fields=wanted,
                 where=where,

@@ -56,17 +56,17 @@ def _tables(shell: Shell, pattern: str) -> None:
 
     rows = list_tables(shell.client)
     if pattern:
-        rows = [row for row in rows if fnmatch.fnmatchcase(row["table"], pattern.upper())]
+        rows = [row for row in rows if fnmatch.fnmatchcase(row["table"].upper(), pattern.upper())]
     shell.show(rows, _TABLES)
 
 
 def _describe(shell: Shell, name: str) -> None:
-    from ignitetf.tables.describe import describe, find_table
+    from ignitetf.tables.describe import describe_table
 
     if not name:
         _tables(shell, "")
         return
-    shell.show(describe(shell.client, find_table(shell.client, name)["cache"])["fields"], _FIELDS)
+    shell.show(describe_table(shell.client, name)["fields"], _FIELDS)
 
 
 def _indexes(shell: Shell, name: str) -> None:

@@ -84,11 +84,10 @@ def describe(connect: Connect, name: NameArgument, output: OutputOption = "table
 
     Example: ignitetf table describe MNIST_TRAIN
     """
-    from ignitetf.tables.describe import describe as describe_cache
-    from ignitetf.tables.describe import find_table
+    from ignitetf.tables.describe import describe_table
 
     with connect() as client:
-        found = describe_cache(client, find_table(client, name)["cache"])
+        found = describe_table(client, name)
     if output in NESTED:
         show(found, output)
     else:

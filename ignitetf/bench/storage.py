@@ -233,7 +233,7 @@ def _samples(
             return
         say("writing the same samples to TFRecord files")
         target = folder / "samples"
-        export_dataset(client, _CACHE, str(target), format="tfrecord", shards=_FILES)
+        export_dataset(_CACHE, str(target), client=client, format="tfrecord", shards=_FILES)
         yield profile, tuple(str(path) for path in sorted(target.glob("*.tfrecord")))
 
 

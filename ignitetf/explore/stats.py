@@ -4,7 +4,8 @@ cache -> reader -> **column statistics** -> report
 
 Sums for mean and deviation are taken in float64 around the first value of each column, so that a
 mean far from zero does not cancel out the deviation. Numbers are described by their values, arrays
-by all their elements, text and blobs by their lengths.
+by all their elements, text and blobs by their lengths. Decimals keep their digits as minimum and
+maximum.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
+from decimal import Decimal
 from typing import Any, Final
 
 import numpy as np
@@ -34,7 +36,7 @@ __all__ = ["ColumnStats", "DatasetStats", "batch_stats", "dataset_stats"]
 _MOST_VALUES: Final = 1000
 _SHOWN_VALUES: Final = 10
 # A number, or a time.
-Number = float | int | np.datetime64 | np.timedelta64
+Number = float | int | Decimal | np.datetime64 | np.timedelta64
 _FLOAT_KINDS: Final = "f"
 _MOST_APART: Final = 1 << 62
 
@@ -50,7 +52,7 @@ class ColumnStats:
         rows: Values that are not null.
         nulls: Nulls.
         minimum: Smallest number or time, or smallest length of text, blobs and lists; None if there
-            are none. Times are NumPy's `datetime64` and `timedelta64`.
+            are none. Decimals are Python's, times NumPy's `datetime64` and `timedelta64`.
         maximum: Largest, in the same sense.
         mean: Mean, in the same sense.
         std: Standard deviation of the population, in the same sense; of times a `timedelta64`.
@@ -194,12 +196,22 @@ class _Column:
         if len(column) == 0 or isinstance(column.values, dict):
             return
         self._count_values(column)
+        if self.kind.type == TypeCode.DECIMAL and column.lengths is not None:
+            self._decimals([Decimal(text.decode()) for text in column.to_bytes()])
+            return
         if column.lengths is not None and (self.kind.dtype == BYTES or self.kind.fields):
             self._numbers(column.lengths)
             return
         values = column.values if column.lengths is None else column.compact()[0]
         if isinstance(values, np.ndarray) and values.dtype.kind in "iubf":
             self._numbers(values.reshape(-1))
+
+    def _decimals(self, values: list[Decimal]) -> None:
+        low, high = min(values), max(values)
+        lowest = low if self.low is None else min(low, self.low)
+        highest = high if self.high is None else max(high, self.high)
+        self._numbers(np.array([float(value) for value in values]))
+        self.low, self.high = lowest, highest
 
     def _numbers(self, values: NDArray[Any]) -> None:
         if values.dtype.kind in _FLOAT_KINDS:

@@ -20,7 +20,7 @@ from ignitetf.export.folder import TABLE
 from ignitetf.export.rows import ExportRows
 from ignitetf.export.target import Target
 from ignitetf.load.sources.base import did_you_mean
-from ignitetf.net.client import Client
+from ignitetf.net.client import Client, connect
 from ignitetf.wire.schema import Batch
 
 __all__ = ["ExportFormat", "ExportReport", "export_dataset"]
@@ -71,10 +71,10 @@ class ExportReport:
 
 
 def export_dataset(
-    client: Client,
     cache: str,
     target: str,
     *,
+    client: Client | None = None,
     format: ExportFormat | None = None,
     fields: Sequence[str] | None = None,
     where: str | None = None,
@@ -86,9 +86,9 @@ def export_dataset(
     """Write a data set to a file or folder, which appears whole or not at all.
 
     Args:
-        client: The cluster.
-        cache: Name of the cache or data set.
+        cache: Name of the cache, data set or SQL table.
         target: Local path or fsspec URL: a file, or with `shards` and for `folder` a folder.
+        client: The connection; None connects with the current settings.
         format: `folder` (image files by class, and a CSV), `tfrecord`, `parquet` or `webdataset`;
             None goes by the suffix of the target, `folder` if it has none.
         fields: Fields to write; None for all.
@@ -108,18 +108,19 @@ def export_dataset(
         raise ConfigError(f"shards={shards}", hint="one or more")
     if shards > 1 and chosen == "folder":
         raise ConfigError("a folder of images has no shards", hint="leave --shards out")
-    rows = ExportRows(client, cache, fields=fields, where=where, split=split)
-    module, name = _FORMATS[chosen]
-    form: Format = getattr(importlib.import_module(f"ignitetf.export.{module}"), name)(rows)
-    if shards > 1 and rows.length is None:
-        raise ConfigError(
-            f"{cache}: the number of rows is not known before they are read, so they cannot be dealt"
-            " out to shards",
-            hint="leave --shards or --where out",
-        )
-    is_folder = chosen == "folder" or shards > 1
-    with Target(target, folder=is_folder, overwrite=overwrite) as place:
-        written = _write(rows, form, place, shards, on_progress or (lambda rows, size: None))
+    with contextlib.nullcontext(client) if client is not None else connect() as connected:
+        rows = ExportRows(connected, cache, fields=fields, where=where, split=split)
+        module, name = _FORMATS[chosen]
+        form: Format = getattr(importlib.import_module(f"ignitetf.export.{module}"), name)(rows)
+        if shards > 1 and rows.length is None:
+            raise ConfigError(
+                f"{cache}: the number of rows is not known before they are read, so they cannot be"
+                " dealt out to shards",
+                hint="leave --shards or --where out",
+            )
+        is_folder = chosen == "folder" or shards > 1
+        with Target(target, folder=is_folder, overwrite=overwrite) as place:
+            written = _write(rows, form, place, shards, on_progress or (lambda rows, size: None))
     return ExportReport(
         cache, target, chosen, place.files, *written,
         round(time.perf_counter() - began, 3), _load_command(cache, target, chosen, form),

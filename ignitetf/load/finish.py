@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import datetime
 import itertools
+from collections.abc import Iterable
 from dataclasses import replace
 
-from ignitetf.errors import LoadInterrupted, SourceError
+from ignitetf.errors import ConfigError, LoadInterrupted, SourceError
 from ignitetf.load.journal import Journal
 from ignitetf.load.sources.base import Source
 from ignitetf.net.client import Client
 from ignitetf.tables.catalog import Manifest
+from ignitetf.tables.names import quoted
 from ignitetf.tables.owned import index_table
 from ignitetf.tables.storage import LoadFacts
 from ignitetf.wire.codes import TypeCode
 
-__all__ = ["entries_of", "equal_keys_error", "manifest_of", "require_stored", "successor"]
+__all__ = [
+    "entries_of",
+    "equal_keys_error",
+    "manifest_of",
+    "require_seen",
+    "require_stored",
+    "successor",
+]
 
 
 def manifest_of(journal: Journal, source: Source) -> Manifest:
@@ -112,6 +121,27 @@ def equal_keys_error(equal: int, rows: int, key_name: str) -> SourceError:
         f"{equal:,} of {rows:,} records have the key of another record in {key_name}",
         hint="choose another --key, or none for a running number",
     )
+
+
+def require_seen(client: Client, name: str, tables: Iterable[str]) -> None:
+    """Check that SQL finds rows in tables whose caches have some.
+
+    Nodes whose BinaryConfiguration has another BinaryIdMapper or BinaryNameMapper derive other ids
+    from the names of types than Ignite does by default; SQL overlooks the entries then.
+
+    Raises:
+        ConfigError: It finds none.
+    """
+    for table in dict.fromkeys(tables):
+        rows = client.sql(f"SELECT 1 FROM {quoted(table)} LIMIT 1").fetchall()  # nosec B608
+        if not rows:
+            raise ConfigError(
+                f"SQL does not find the rows of {name}: the nodes derive the ids of binary types"
+                " from their names in another way than Apache Ignite does by default",
+                hint="load with --no-sql (sql=False), or leave the mappers out of the nodes'"
+                " BinaryConfiguration",
+                cache=name,
+            )
 
 
 def require_stored(

@@ -39,7 +39,7 @@ from ignitetf.load.data_set import (
 )
 from ignitetf.load.equal_keys import settle_equal_keys
 from ignitetf.load.fill import Filler, Owners, Progress, index_schema, register_entries
-from ignitetf.load.finish import manifest_of, require_stored, successor
+from ignitetf.load.finish import manifest_of, require_seen, require_stored, successor
 from ignitetf.load.journal import (
     Journal,
     Mode,
@@ -435,11 +435,14 @@ class Load:
         views = {}
         if fresh or journal.mode == "new":
             views = views_of(self.name, self.name, journal.storage, journal.schema)
+        shown = views_of(self.name, journal.cache, journal.storage, journal.schema)
+        tables = shown.values() if journal.rows else ()
         self.lease.check()
-        _, _, old, _, policy = together(
+        _, _, _, old, _, policy = together(
             self.client,
             lambda: write_journal(self.client, journal),
             lambda: require_stored(self.client, journal, manifest, self.source.key_name),
+            lambda: require_seen(self.client, self.name, tables),
             lambda: read_manifest(self.client, self.name),
             lambda: views and self.client.has_views,
             lambda: loss_policy_of(self.client, journal.cache),

@@ -12,14 +12,19 @@ from sqlalchemy import exc, text
 from sqlalchemy.engine.default import DefaultDialect
 
 from ignitetf.errors import ConnectError
+from ignitetf.post_import import when_imported
 from ignitetf.sqlalchemy.compiler import IgniteCompiler, IgnitePreparer
 from ignitetf.sqlalchemy.ddl import CONSTRUCT_ARGUMENTS, IgniteDDLCompiler, IgniteTypeCompiler
-from ignitetf.sqlalchemy.reflection import Reflection
+from ignitetf.sqlalchemy.migrations import add_implementation
+from ignitetf.sqlalchemy.reflection import IgniteInspector, Reflection
 from ignitetf.sqlalchemy.types import COLSPECS
 from ignitetf.sqlalchemy.url import arguments
 from ignitetf.sqlalchemy.versions import is_old
 
 __all__ = ["IgniteDialect"]
+
+# Alembic looks for the dialect among the classes that it knows, but for no entry point.
+when_imported("alembic.ddl.impl", lambda module: add_implementation(module))
 
 _AUTOCOMMIT: Final = "AUTOCOMMIT"
 
@@ -46,6 +51,7 @@ class IgniteDialect(Reflection, DefaultDialect):  # type: ignore[misc]
         type_compiler = IgniteTypeCompiler
     preparer = IgnitePreparer
     colspecs = COLSPECS
+    inspector = IgniteInspector
     construct_arguments = CONSTRUCT_ARGUMENTS
 
     # Off, SQLAlchemy writes foreign keys into CREATE TABLE, where they are left out.

@@ -13,17 +13,20 @@ import re
 from typing import Any, Final
 
 from sqlalchemy import exc, text
+from sqlalchemy.engine.reflection import Inspector
 
 from ignitetf.sqlalchemy.hidden import HIDDEN
 from ignitetf.sqlalchemy.types import of_java, of_result
 from ignitetf.sqlalchemy.versions import cached
 
-__all__ = ["Reflection"]
+__all__ = ["IgniteInspector", "Reflection"]
 
 # Rows of a view that are looked at for the types of its columns.
 _LOOKED_AT: Final = 64
 _KEY_INDEX: Final = "_key_PK"
 _INDEXED: Final = re.compile(r'"((?:[^"]|"")*)" (ASC|DESC)')
+# Of the name, which is called otherwise before Ignite 2.9, and more.
+_SCHEMAS: Final = "SELECT * FROM SYS.SCHEMAS"
 _COLUMNS: Final = text(
     "SELECT COLUMN_NAME, TYPE, PRECISION, SCALE, NULLABLE, DEFAULT_VALUE, PK"
     " FROM SYS.TABLE_COLUMNS WHERE SCHEMA_NAME = :s AND TABLE_NAME = :t"
@@ -52,13 +55,13 @@ class Reflection:
     @cached
     def get_schema_names(self, connection: Any, **kw: Any) -> list[str]:
         """Return the schemas."""
-        return self._names(connection, "SELECT SCHEMA_NAME FROM SYS.SCHEMAS ORDER BY 1")
+        return [self.normalize_name(name) for name in sorted(self._names(connection, _SCHEMAS))]
 
     @cached
     def get_table_names(self, connection: Any, schema: str | None = None, **kw: Any) -> list[str]:
         """Return the tables of a schema."""
         statement = "SELECT TABLE_NAME FROM SYS.TABLES WHERE SCHEMA_NAME = :s ORDER BY 1"
-        return self._names(connection, statement, s=self._schema(schema))
+        return self._normalized(connection, statement, s=self._schema(connection, schema))
 
     @cached
     def get_view_names(self, connection: Any, schema: str | None = None, **kw: Any) -> list[str]:
@@ -67,7 +70,27 @@ class Reflection:
         A view whose table was dropped stays listed by the node.
         """
         statement = "SELECT NAME FROM SYS.VIEWS WHERE SCHEMA = :s ORDER BY 1"
-        return self._names(connection, statement, s=self._schema(schema))
+        return self._normalized(connection, statement, s=self._schema(connection, schema))
+
+    @cached
+    def get_materialized_view_names(
+        self, connection: Any, schema: str | None = None, **kw: Any
+    ) -> list[str]:
+        """Return none: Ignite has no materialized views."""
+        return []
+
+    @cached
+    def get_sequence_names(
+        self, connection: Any, schema: str | None = None, **kw: Any
+    ) -> list[str]:
+        """Return none: Ignite's SQL has no sequences."""
+        return []
+
+    def has_sequence(
+        self, connection: Any, sequence_name: str, schema: str | None = None, **kw: Any
+    ) -> bool:
+        """Return False: Ignite's SQL has no sequences."""
+        return False
 
     def get_temp_table_names(self, connection: Any, **kw: Any) -> list[str]:
         """Return none: Ignite has no temporary tables."""
@@ -86,7 +109,7 @@ class Reflection:
             "SELECT 1 FROM SYS.TABLES WHERE SCHEMA_NAME = :s AND TABLE_NAME = :t"
             " UNION ALL SELECT 1 FROM SYS.VIEWS WHERE SCHEMA = :s AND NAME = :t"
         )
-        names = {"s": self._schema(schema), "t": self.denormalize_name(table_name)}
+        names = self.stored_names(connection, table_name, schema)
         return connection.execute(statement, names).first() is not None
 
     @cached
@@ -95,7 +118,7 @@ class Reflection:
     ) -> str:
         """Return the query of a view."""
         statement = text("SELECT SQL FROM SYS.VIEWS WHERE SCHEMA = :s AND NAME = :t")
-        names = {"s": self._schema(schema), "t": self.denormalize_name(view_name)}
+        names = self.stored_names(connection, view_name, schema)
         if (row := connection.execute(statement, names).first()) is None:
             raise exc.NoSuchTableError(view_name)
         found: str = row[0]
@@ -107,7 +130,7 @@ class Reflection:
     ) -> list[dict[str, Any]]:
         """Return the columns in their order; those of a view have the types of its first rows."""
         self._require(connection, table_name, schema)
-        names = {"s": self._schema(schema), "t": self.denormalize_name(table_name)}
+        names = self.stored_names(connection, table_name, schema)
         known = {row[0]: row for row in connection.execute(_COLUMNS, names)}
         if not known:
             known = {row[0]: row for row in connection.execute(_VIEW_COLUMNS, names)}
@@ -137,7 +160,7 @@ class Reflection:
             return {**column, "type": of_result(kind), "nullable": True}
         _, java, precision, scale, nullable, default, is_key = known
         found = of_java(java, precision, scale)
-        if default is not None:
+        if default not in (None, "null"):  # Ignite 2.8 writes the second for the first
             column["default"] = _literal(default, java)
         return {**column, "type": found, "nullable": bool(nullable) and not is_key}
 
@@ -147,7 +170,7 @@ class Reflection:
     ) -> dict[str, Any]:
         """Return the columns of the primary key, in its order."""
         self._require(connection, table_name, schema)
-        names = {"s": self._schema(schema), "t": self.denormalize_name(table_name)}
+        names = self.stored_names(connection, table_name, schema)
         rows = connection.execute(_COLUMNS, names)
         keys = [row[0] for row in rows if row[6] and row[0] not in HIDDEN | {"_KEY"}]
         indexes = dict(row[:2] for row in connection.execute(_INDEXES, names))
@@ -166,13 +189,15 @@ class Reflection:
         To each, Ignite appends the columns of the key; these are left out.
         """
         keys = self.get_pk_constraint(connection, table_name, schema, **kw)["constrained_columns"]
-        names = {"s": self._schema(schema), "t": self.denormalize_name(table_name)}
+        names = self.stored_names(connection, table_name, schema)
         indexes = dict(row[:2] for row in connection.execute(_INDEXES, names))
-        affinity = f"{_KEY_INDEX}_proxy", _KEY_INDEX, "AFFINITY_KEY", "_key_PK_hash", "__SCAN_"
+        affinity = f"{_KEY_INDEX}_proxy", _KEY_INDEX, "AFFINITY_KEY", "_key_PK_hash"
         return [
             self._index(name, _indexed(columns), keys)
             for name, columns in indexes.items()
-            if name not in affinity and not (name.endswith("_proxy") and name[:-6] in indexes)
+            if name not in affinity
+            and not name.endswith("__SCAN_")
+            and not (name.endswith("_proxy") and name[:-6] in indexes)
         ]
 
     def _index(self, name: str, told: list[tuple[str, str]], keys: list[str]) -> dict[str, Any]:
@@ -213,12 +238,20 @@ class Reflection:
         return []
 
     @cached
+    def get_table_comment(
+        self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
+    ) -> dict[str, Any]:
+        """Return none: Ignite keeps no comments."""
+        self._require(connection, table_name, schema)
+        return {"text": None}
+
+    @cached
     def get_table_options(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> dict[str, Any]:
         """Return how a table's cache is kept, as the options that `Table` takes."""
         self._require(connection, table_name, schema)
-        names = {"s": self._schema(schema), "t": self.denormalize_name(table_name)}
+        names = self.stored_names(connection, table_name, schema)
         if (row := connection.execute(_CACHE, names).first()) is None:
             return {}
         mode, backups, atomicity, cache, affinity = row
@@ -242,21 +275,64 @@ class Reflection:
         return super().denormalize_name(name)  # type: ignore[misc]
 
     def _names(self, connection: Any, statement: str, **values: Any) -> list[str]:
-        rows = connection.execute(text(statement), values)
-        return [self.normalize_name(row[0]) for row in rows]
+        """Return the names that a statement finds, as the cluster has them."""
+        return [row[0] for row in connection.execute(text(statement), values)]
 
-    def _schema(self, schema: str | None) -> str:
-        found: str = self.denormalize_name(schema or self.default_schema_name or "public")
-        return found
+    def _normalized(self, connection: Any, statement: str, **values: Any) -> list[str]:
+        return [self.normalize_name(name) for name in self._names(connection, statement, **values)]
+
+    def stored_names(self, connection: Any, name: str, schema: str | None) -> dict[str, str]:
+        """Return schema (`s`) and name (`t`) of a table or view as the cluster has them.
+
+        SQLAlchemy takes small letters for capitals. Where there is no such table in capitals, but
+        one in small letters, this is it, so that names from a list can be given as plain text.
+        """
+        found = self._schema(connection, schema)
+        there = (
+            "SELECT TABLE_NAME FROM SYS.TABLES WHERE SCHEMA_NAME = :s AND TABLE_NAME IN (:n, :t)"
+        )
+        names = self._spellings(name)
+        if len(names) > 1:
+            views = "SELECT NAME FROM SYS.VIEWS WHERE SCHEMA = :s AND NAME IN (:n, :t)"
+            values = {"s": found, "n": names[0], "t": names[1]}
+            known = self._names(connection, f"{there} UNION ALL {views}", **values)
+            names = [each for each in names if each in known] or names
+        return {"s": found, "t": names[0]}
+
+    def _schema(self, connection: Any, schema: str | None) -> str:
+        names = self._spellings(schema or self.default_schema_name or "public")
+        if schema is not None and len(names) > 1:
+            known = self._names(connection, _SCHEMAS)
+            names = [each for each in names if each in known] or names
+        return names[0]
+
+    def _spellings(self, name: str) -> list[str]:
+        """Return how the cluster may spell a name, as SQLAlchemy has it; the likeliest first."""
+        return list(dict.fromkeys((str(self.denormalize_name(name)), str(name))))
 
     def _require(self, connection: Any, table_name: str, schema: str | None) -> None:
         if not self.has_table(connection, table_name, schema):
             raise exc.NoSuchTableError(f"{schema}.{table_name}" if schema else table_name)
 
 
-def _indexed(told: str) -> list[tuple[str, str]]:
-    """Return the columns of an index, as `"A" ASC, "B" DESC`, with their order."""
-    return [(name.replace('""', '"'), order) for name, order in _INDEXED.findall(told)]
+class IgniteInspector(Inspector):  # type: ignore[misc]
+    """SQLAlchemy's inspector, which gives reflected tables the names that the cluster has."""
+
+    def reflect_table(self, table: Any, *args: Any, **kwargs: Any) -> None:
+        """Fill a table with the columns, keys and indexes of the one in the cluster."""
+        dialect = self.dialect
+        with self._operation_context() as connection:
+            names = dialect.stored_names(connection, table.name, table.schema)
+        # In small letters they are quoted from now on.
+        table.name = dialect.normalize_name(names["t"])
+        if table.schema is not None:
+            table.schema = dialect.normalize_name(names["s"])
+        super().reflect_table(table, *args, **kwargs)
+
+
+def _indexed(told: str | None) -> list[tuple[str, str]]:
+    """Return the columns of an index, as `"A" ASC, "B" DESC`, with their order; none if not told."""
+    return [(name.replace('""', '"'), order) for name, order in _INDEXED.findall(told or "")]
 
 
 def _literal(default: str, java: str) -> str:

@@ -11,14 +11,22 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
-from ignitetf.errors import CacheNotFound, ConfigError, SchemaError, SqlError, SqlUnavailable
-from ignitetf.net.binary_types import with_types
+from ignitetf.errors import (
+    CacheNotFound,
+    ConfigError,
+    PartitionLost,
+    SchemaError,
+    SqlError,
+    SqlUnavailable,
+)
+from ignitetf.net.binary_types import stored_type, with_types
 from ignitetf.net.client import Client, cache_id
+from ignitetf.net.sql_result import only_value
 from ignitetf.sql import statement
 from ignitetf.sql.tokens import tokens
 from ignitetf.tables.catalog import Manifest, list_manifests, read_manifest
-from ignitetf.tables.names import nearest
-from ignitetf.wire.codes import OpCode
+from ignitetf.tables.names import nearest, quoted
+from ignitetf.wire.codes import OpCode, java_hash_lower
 from ignitetf.wire.datatypes import DATA_TYPES
 from ignitetf.wire.evidence import Evidence, observe_page
 from ignitetf.wire.frames import Page, read_first_page
@@ -31,11 +39,14 @@ __all__ = [
     "DataName",
     "data_name",
     "describe",
+    "describe_table",
     "find_table",
     "list_caches",
     "list_tables",
     "manifest_of",
     "resolve",
+    "row_count",
+    "table_names",
 ]
 
 _Row = TypeVar("_Row")
@@ -81,10 +92,30 @@ def list_tables(client: Client) -> list[dict[str, Any]]:
     """Return a mapping for each SQL name that shows rows.
 
     Returns:
-        `schema`, `table` (the SQL name, which for a data set is a view), `cache`, `rows`,
+        `schema`, `table` (the SQL name, which for a data set is a view), `cache`, `rows` (of the
+        table, which may be one of several in its cache; None if the cluster cannot count them),
         `key_type`, `value_type`, `affinity_key`, and `base_table` (the table with the rows).
     """
-    return _present(_tables(client), lambda t: {**t, "rows": client.cache_size(t["cache"])})
+    return _present(_tables(client), lambda table: {**table, "rows": row_count(client, table)})
+
+
+def table_names(client: Client) -> set[tuple[str, str]]:
+    """Return schema and name of each table in `list_tables`, without counting rows."""
+    return {(table["schema"], table["table"]) for table in _tables(client)}
+
+
+def row_count(client: Client, table: Mapping[str, Any]) -> int | None:
+    """Return the rows of a table, which may share its cache; None if the cluster cannot count them.
+
+    Raises:
+        CacheNotFound: Its cache has gone.
+    """
+    base = f"{quoted(table['schema'])}.{quoted(table['base_table'])}"
+    try:
+        return int(only_value(client.sql(f"SELECT COUNT(*) FROM {base}")))  # nosec B608
+    except (SqlError, PartitionLost):
+        client.cache_size(table["cache"])
+        return None
 
 
 def _present(listed: Iterable[_Row], described: Callable[[_Row], _Found]) -> list[_Found]:
@@ -167,9 +198,29 @@ def _by_table(client: Client, name: str) -> dict[str, Any]:
     tables = _tables(client)
     if (found := _spelled(tables, name)) is not None:
         return found
+    if _is_view(client, name):
+        raise CacheNotFound(
+            f"{name!r} is a SQL view, which has no cache to read",
+            hint="'ignitetf query \"SELECT * FROM ...\" --to FILE' writes its rows to a file,"
+            " 'ignitetf load sql' makes a data set of them",
+            cache=name,
+        )
     near = nearest(name, {*client.cache_names(), *(table["table"] for table in tables)})
     hint = f"did you mean {' or '.join(near)}?" if near else "'ignitetf cache ls' lists the caches"
     raise CacheNotFound(f"no cache {name!r}", hint=hint, cache=name)
+
+
+def _is_view(client: Client, name: str) -> bool:
+    """Return whether this is the name of a view, of a user or of the system."""
+    try:
+        found = client.sql("SELECT SCHEMA, NAME FROM SYS.VIEWS").fetchall()
+    except SqlError:  # a cluster without SQL, or a version without this view
+        return False
+    views = [{"schema": s, "table": v, "base_table": v, "cache": None} for s, v in found]
+    try:
+        return _spelled(views, name) is not None
+    except ConfigError:
+        return True
 
 
 def resolve(client: Client, name: str) -> str:
@@ -195,10 +246,30 @@ def manifest_of(client: Client, cache: str) -> Manifest | None:
 def describe(client: Client, name: str) -> dict[str, Any]:
     """Describe a cache: the facts of `list_caches`, its storage, table, data set, fields, indexes.
 
+    Fields have the names by which they are read (`fields=`), and `column`, their name in SQL.
+
     Raises:
         CacheNotFound: There is no such cache or data set, or it is a system cache.
     """
     cache = resolve(client, name)
+    tables = _tables(client, cache)
+    return _described(client, cache, _spelled(tables, name) or next(iter(tables), None))
+
+
+def describe_table(client: Client, name: str) -> dict[str, Any]:
+    """Describe a SQL table, as `describe` does a cache, with the columns as fields.
+
+    Raises:
+        CacheNotFound: There is no such table.
+        ConfigError: Tables of several schemas have this name.
+    """
+    table = find_table(client, name)
+    found = _described(client, table["cache"], table)
+    found["fields"] = [{**row, "name": row["column"]} for row in found["fields"]]
+    return found
+
+
+def _described(client: Client, cache: str, table: dict[str, Any] | None) -> dict[str, Any]:
     rows = _cache_rows(client, cache)
     if not rows:
         raise CacheNotFound(f"cache {cache!r} is one of the system", cache=cache)
@@ -206,7 +277,6 @@ def describe(client: Client, name: str) -> dict[str, Any]:
     _, _, _, _, out["atomicity"], out["partition_loss"], out["data_region"] = rows[0]
     if out["partition_loss"] == "IGNORE":
         out["note"] = "partitions that are lost with a node read as if they were empty"
-    table = next(iter(_tables(client, cache)), None)
     manifest = manifest_of(client, cache)
     out["table"] = table["table"] if table else None
     if manifest is not None:
@@ -268,7 +338,7 @@ def _fields(
 ) -> list[dict[str, Any]]:
     """Merge the table's columns with the schema's fields; without a table, just the fields."""
     if schema is None:
-        return _columns(client, table["schema"], table["base_table"]) if table is not None else []
+        return _typed_columns(client, table) if table is not None else []
     keys = schema.key.fields or (schema.key,)
     rows = [_schema_row(f, key=True) for f in keys]
     rows += [_schema_row(f, key=False) for f in schema.fields]
@@ -280,7 +350,22 @@ def _fields(
     columns = _columns(client, table["schema"], table["base_table"])
     for column in columns:
         if found := known.get(column["name"]):
-            column.update(dtype=found["dtype"], shape=found["shape"])
+            name = column["name"] if column["key"] and not schema.key.fields else found["name"]
+            column.update(name=name, dtype=found["dtype"], shape=found["shape"])
+    return columns
+
+
+def _typed_columns(client: Client, table: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a table's columns under the names of the fields that its binary types have for them."""
+    columns = _columns(client, table["schema"], table["base_table"])
+    names: dict[int, str] = {}
+    for name in (table["key_type"], table["value_type"]):
+        if name is None or name.startswith("java."):
+            continue
+        if (found := stored_type(client, java_hash_lower(name))) is not None:
+            names.update((number, field) for number, (field, _) in found.fields.items())
+    for column in columns:
+        column["name"] = names.get(java_hash_lower(column["column"]), column["name"])
     return columns
 
 
@@ -300,6 +385,7 @@ def _columns(client: Client, schema: str, table: str) -> list[dict[str, Any]]:
     fields = {
         name: {
             "name": name,
+            "column": name,
             "type": _SQL_TYPE.get(java, java),
             "key": key,
             "nullable": nullable and not key,

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from ignitetf.net.client import Client
 from ignitetf.sql.references import Reference
 
-__all__ = ["SqlNames", "SqlTable", "nearest", "spelled", "sql_names"]
+__all__ = ["SqlNames", "SqlTable", "nearest", "quoted", "spelled", "sql_names"]
 
 _PLAIN: Final = re.compile(r"[A-Z_][A-Z0-9_$]*\Z")
 
@@ -62,4 +62,9 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
 
 def spelled(name: str) -> str:
     """Return a name as a statement takes it: in quotes where it is no word in capitals."""
-    return name if _PLAIN.match(name) else '"{}"'.format(name.replace('"', '""'))
+    return name if _PLAIN.match(name) else quoted(name)
+
+
+def quoted(name: str) -> str:
+    """Return a name in quotes, as a statement takes any name."""
+    return '"{}"'.format(name.replace('"', '""'))

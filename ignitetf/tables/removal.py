@@ -29,6 +29,7 @@ from ignitetf.tables.catalog import (
 )
 from ignitetf.tables.describe import find_table, resolve
 from ignitetf.tables.lease import Lease
+from ignitetf.tables.names import quoted
 from ignitetf.tables.owned import caches_of, helper_cache, index_table, is_staging, rows_table
 from ignitetf.tables.storage import Storage
 from ignitetf.tables.views import drop_views, shown_cache, taken_names
@@ -276,7 +277,7 @@ def _remove(client: Client, parts: Parts) -> None:
 def drop_sql_table(client: Client, schema: str, table: str) -> None:
     """Drop a table; raises CacheNotFound if a call cut off by Ctrl-C has dropped it already."""
     try:
-        client.sql(statement("drop_table", schema=schema, table=table)).close()
+        client.sql(f"DROP TABLE {quoted(schema)}.{quoted(table)}").close()
     except SqlError as error:
         if "Table doesn't exist" not in error.message:
             raise

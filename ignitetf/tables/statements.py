@@ -16,7 +16,7 @@ from ignitetf.net.client import Client
 from ignitetf.partitions import DEFAULT_PARTITIONS
 from ignitetf.sql import Fill, bare, fill, placeholders, split
 from ignitetf.tables.caches import creation_error, missing_template, undone_if_interrupted
-from ignitetf.tables.describe import find_table, list_tables
+from ignitetf.tables.describe import find_table, row_count, table_names
 from ignitetf.tables.removal import drop_table
 from ignitetf.tables.spec import check_partitions, copy_options
 
@@ -73,7 +73,7 @@ def _options(partitions: int | None, backups: int) -> dict[str, str | int | bool
 
 
 def _create(client: Client, text: str, partitions: int | None) -> list[dict[str, Any]]:
-    before = {(t["schema"], t["table"]) for t in list_tables(client)}
+    before = table_names(client)
     made: list[dict[str, Any]] = []
     try:
         for statement in split(text):
@@ -104,7 +104,7 @@ def _make(client: Client, statement: str, name: str, partitions: int | None) -> 
     except SqlError as error:
         raise creation_error(error, name, partitions or DEFAULT_PARTITIONS) from error
     table = find_table(client, name)
-    return {**table, "rows": client.cache_size(table["cache"])}
+    return {**table, "rows": row_count(client, table)}
 
 
 def _dropped_if_interrupted(

@@ -5,6 +5,7 @@ import io
 import json
 import subprocess
 import sys
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -168,3 +169,12 @@ def test_commands(client, address, tmp_path):
     assert (found["images"], found["undecodable"]) == (2, 1)
     assert Image.open(out).size[0] > 100
     client.destroy_cache(name)
+
+
+def test_decimals_are_described_by_their_values(client, cache_name):
+    texts = ["-7.25", "123456789012345678901234567890.5", "3", "3"]
+    load_dataset([{"D": Decimal(text)} for text in texts], cache_name, client=client)
+    (found,) = [c for c in dataset_stats(client, cache_name).columns if c.name == "D"]
+    assert (found.minimum, found.maximum) == (Decimal(texts[0]), Decimal(texts[1]))
+    assert found.mean == pytest.approx(float(sum(map(Decimal, texts))) / 4)
+    assert found.distinct == 3

@@ -66,7 +66,7 @@ def require_equal(client, name, again):
 
 def check_round_trip(client, name, target, **options):
     """Export, load as the report says, compare."""
-    report = export_dataset(client, name, str(target), **options)
+    report = export_dataset(name, str(target), client=client, **options)
     _, load, kind, place, cache, _, *words = shlex.split(report.load)
     assert (load, cache) == ("load", "--cache")
     flags = {option.flag: option for option in KINDS[kind].options}
@@ -123,7 +123,7 @@ def test_images_come_back_as_they_were(client, address, cache_name, pets, tmp_pa
     options = {}
     if kind == "tfrecord":
         with pytest.raises(SchemaError, match=r"SCORE.*64 bits|TAKEN.*tfrecord cannot hold"):
-            export_dataset(client, cache_name, str(tmp_path / "out.tfrecord"))
+            export_dataset(cache_name, str(tmp_path / "out.tfrecord"), client=client)
         assert not names_in(tmp_path)
         options = {"fields": ["IMAGE", "LABEL", "NAME", "AGE", "NOTE"]}
         load_dataset(
@@ -190,10 +190,10 @@ def test_times_decimals_and_keys_of_their_own(client, address, cache_name, tmp_p
     for kind in ("parquet", "webdataset"):
         check_round_trip(client, cache_name, tmp_path / kind, format=kind)
     with pytest.raises(SchemaError, match="tfrecord cannot hold") as caught:
-        export_dataset(client, cache_name, str(tmp_path / "x.tfrecord"))
+        export_dataset(cache_name, str(tmp_path / "x.tfrecord"), client=client)
     assert "--fields" in caught.value.hint
     with pytest.raises(SchemaError, match="no field holds images"):
-        export_dataset(client, cache_name, str(tmp_path / "x"))
+        export_dataset(cache_name, str(tmp_path / "x"), client=client)
     assert names_in(tmp_path) == ["parquet", "webdataset"]
 
 
@@ -227,10 +227,12 @@ def test_pixels_go_to_a_folder_and_rows_can_be_chosen(client, address, cache_nam
         [{**made[0], "WORD": None}, made[1]], cache_name, client=client, if_exists="replace"
     )
     with pytest.raises(SchemaError, match=r"WORD.*nulls"):
-        export_dataset(client, cache_name, str(tmp_path / "none"))
+        export_dataset(cache_name, str(tmp_path / "none"), client=client)
     assert names_in(tmp_path) == ["all"]
     load_dataset(made, cache_name, client=client, if_exists="replace")
-    report = export_dataset(client, cache_name, str(tmp_path / "one.parquet"), where="LABEL = 1")
+    report = export_dataset(
+        cache_name, str(tmp_path / "one.parquet"), client=client, where="LABEL = 1"
+    )
     assert report.rows == 17 and "--key KEY" in report.load
     from pyarrow import parquet
 
@@ -266,7 +268,7 @@ def test_every_image_of_a_folder_has_a_path_of_its_own(client, address, cache_na
     for odd in (("1", "10"), ("1", "a\nb", *classes[2:])):  # a label has no name; a name two lines
         write_manifest(client, replace(manifest, class_names=odd))
         with pytest.raises(SchemaError, match=r"LABEL.*(no class|class name)"):
-            export_dataset(client, cache_name, str(tmp_path / "odd"))
+            export_dataset(cache_name, str(tmp_path / "odd"), client=client)
     assert names_in(tmp_path) == ["out"]
 
 
@@ -284,7 +286,7 @@ def test_tables_of_sql_are_exported_with_nulls_and_keys(client, address, cache_n
     rows = {row["key"]: row for row in first_rows(client, cache_name)}
     assert list(rows["b"].values()) == ["b"] + [None] * 12
     for kind in ("parquet", "webdataset"):
-        report = export_dataset(client, cache_name, str(tmp_path / kind), format=kind)
+        report = export_dataset(cache_name, str(tmp_path / kind), client=client, format=kind)
         assert report.load.endswith("--key KEY")
         source = open_source(kind, str(tmp_path / kind), key="KEY")
         load_dataset(source, f"{cache_name}_AGAIN", client=client, if_exists="replace")
@@ -294,7 +296,7 @@ def test_tables_of_sql_are_exported_with_nulls_and_keys(client, address, cache_n
     pair = f"{cache_name}_PAIR"
     client.sql(f"CREATE TABLE {pair} (P BIGINT, Q VARCHAR, V REAL, PRIMARY KEY(P, Q))").close()
     client.sql(f"INSERT INTO {pair} VALUES (1, 'x', 0.5), (1, 'y', NULL)").close()
-    report = export_dataset(client, pair, str(tmp_path / "pair.tfrecord"))
+    report = export_dataset(pair, str(tmp_path / "pair.tfrecord"), client=client)
     *words, place, _, _, option, features = shlex.split(report.load)
     assert (words[-1], option) == ("tfrecord", "--features")
     load_dataset(open_source("tfrecord", place, features=features), f"{pair}_AGAIN", client=client)
@@ -308,10 +310,10 @@ def test_of_two_exports_to_one_target_the_first_to_end_has_it(client, address, r
         options = {"format": "parquet", "shards": shards}
 
         def other(rows_written, size, target=target, options=options):
-            export_dataset(client, rows, str(target), fields=["I16"], **options)
+            export_dataset(rows, str(target), client=client, fields=["I16"], **options)
 
         with pytest.raises(ConfigError, match="exists"):
-            export_dataset(client, rows, str(target), on_progress=other, **options)
+            export_dataset(rows, str(target), client=client, on_progress=other, **options)
         found = open_source("parquet", str(target))
         assert found.schema.names == ("I16",) and sum(map(len, found.batches())) == ROWS
     assert names_in(tmp_path) == ["out1", "out2"]
@@ -324,7 +326,7 @@ def test_a_full_disk_is_told_with_the_target_and_left_empty(client, address, row
         resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
         try:
             with pytest.raises(OSError, match=f"out.{kind}"):
-                export_dataset(client, rows, str(tmp_path / f"out.{kind}"), format=kind)
+                export_dataset(rows, str(tmp_path / f"out.{kind}"), client=client, format=kind)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         assert not names_in(tmp_path)
@@ -343,23 +345,23 @@ def test_the_target_is_whole_or_not_there(client, address, rows, tmp_path):
     require_equal(client, rows, f"{rows}_AGAIN")
     before = target.read_bytes()
     with pytest.raises(ConfigError, match="exists"):
-        export_dataset(client, rows, str(target))
+        export_dataset(rows, str(target), client=client)
 
     def fail(rows, size):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        export_dataset(client, rows, str(target), overwrite=True, on_progress=fail)
+        export_dataset(rows, str(target), client=client, overwrite=True, on_progress=fail)
     assert target.read_bytes() == before and names_in(tmp_path) == ["out.parquet"]
-    export_dataset(client, rows, str(target), overwrite=True, fields=["I16"])
+    export_dataset(rows, str(target), client=client, overwrite=True, fields=["I16"])
     assert target.read_bytes() != before
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("x")
     with pytest.raises(ConfigError, match="no export made"):
         options = {"shards": 2, "overwrite": True, "format": "tfrecord"}
-        export_dataset(client, rows, str(tmp_path / "mine"), **options)
+        export_dataset(rows, str(tmp_path / "mine"), client=client, **options)
     for _ in range(2):
-        export_dataset(client, rows, str(tmp_path / "s"), **options)
+        export_dataset(rows, str(tmp_path / "s"), client=client, **options)
     assert names_in(tmp_path) == ["mine", "out.parquet", "s"]
 
 
@@ -388,7 +390,7 @@ def test_into_igfs(client, address, rows):
     for shards in (1, 2, 2):
         target = f"{url}/{'one.parquet' if shards == 1 else 'two'}"
         options = {"format": "parquet", "shards": shards, "overwrite": True}
-        export_dataset(client, rows, target, **options)
+        export_dataset(rows, target, client=client, **options)
     assert fs.cat(f"{path}/one.parquet")[:4] == b"PAR1"
     found = {name.removeprefix(f"{path}/") for name in fs.find(path)}
     shard = "two/0000{}-of-00002.parquet"

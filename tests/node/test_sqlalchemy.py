@@ -300,3 +300,33 @@ def beginning(grain, ts):
         "P3M": day.replace(month=(day.month - 1) // 3 * 3 + 1, day=1),
         "P1Y": day.replace(month=1, day=1),
     }[grain]
+
+
+def test_alembic_migrates_up_and_down(engine, metadata):
+    pytest.importorskip("alembic", reason="Alembic is not installed")
+    from alembic.migration import MigrationContext
+    from alembic.operations import Operations
+
+    version = f"{NAME}_version"
+    with engine.connect() as connection:
+        options = {"version_table": version}
+        context = MigrationContext.configure(connection, opts=options)
+        operations = Operations(context)
+        try:
+            for before, after in (((), "one"), ("one", "two")):
+                context._ensure_version_table()
+                if before == ():
+                    connection.execute(context._version.insert().values(version_num=after))
+                else:
+                    changed = context._version.update().values(version_num=after)
+                    connection.execute(changed.where(context._version.c.version_num == before))
+                assert context.get_current_heads() == (after,)
+            key = sa.Column("id", sa.Integer, primary_key=True, autoincrement=False)
+            operations.create_table(f"{NAME}_migrated", key)
+            operations.add_column(f"{NAME}_migrated", sa.Column("more", sa.String(9)))
+            columns = sa.inspect(connection).get_columns(f"{NAME}_migrated")
+            assert [column["name"] for column in columns] == ["id", "more"]
+            operations.drop_column(f"{NAME}_migrated", "more")
+        finally:
+            for table in (f"{NAME}_migrated", version):
+                connection.execute(sa.text(f"DROP TABLE IF EXISTS {table}"))

@@ -2,6 +2,8 @@ import java.util.ArrayList;
 import java.util.List;
 import org.apache.ignite.Ignite;
 import org.apache.ignite.Ignition;
+import org.apache.ignite.binary.BinaryBasicIdMapper;
+import org.apache.ignite.configuration.BinaryConfiguration;
 import org.apache.ignite.configuration.ClientConnectorConfiguration;
 import org.apache.ignite.configuration.DataRegionConfiguration;
 import org.apache.ignite.configuration.DataStorageConfiguration;
@@ -28,7 +30,13 @@ public class PlainNode {
         TcpCommunicationSpi communication = new TcpCommunicationSpi();
         communication.setLocalPort(port + 2);
         communication.setLocalPortRange(0);
+        BinaryConfiguration binary = new BinaryConfiguration();
+        if (System.getenv("PLAIN_EXACT_NAMES") != null) {
+            // Ids of types and fields from their names as written, not in small letters.
+            binary.setIdMapper(new BinaryBasicIdMapper(false));
+        }
         Ignite ignite = Ignition.start(new IgniteConfiguration()
+            .setBinaryConfiguration(binary)
             .setLocalHost("127.0.0.1")
             .setIgniteInstanceName("plain-" + port)
             .setConsistentId("plain-" + port)
