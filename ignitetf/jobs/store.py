@@ -12,6 +12,7 @@ Its entries, by name:
 - `<job>#worker-<i>#beat`: its sign of life.
 - `<job>#stop`: somebody wants the job to end; who.
 - `<job>#end-<attempt>-<i>`: a worker has ended its script and waits for the others.
+- `<job>#exit-<attempt>-<i>`: it has run its exit functions, too.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 from ignitetf.errors import ConfigError, JobNotFound
 from ignitetf.jobs.record import ENDED, Job, WorkerStatus
@@ -39,6 +40,8 @@ JOBS_CACHE: Final = "IGNITETF_JOBS"
 BEAT_S: Final = 1.0
 ALIVE_S: Final = 10.0
 _SEPARATOR: Final = "#"
+# What a worker has ended when it waits for the others.
+Step = Literal["script", "exit"]
 
 
 def utc_now() -> str:
@@ -211,17 +214,20 @@ class JobStore:
 
     # The end of an attempt
 
-    def arrive(self, job: str, attempt: int, worker: int) -> None:
-        """Say that a worker has ended its script and waits for the others."""
-        self._texts.put(f"{_end(job, attempt)}{worker}", utc_now())
+    def arrive(self, job: str, attempt: int, worker: int, step: Step = "script") -> None:
+        """Say that a worker has ended its script, or its exit functions, and waits for the others."""
+        self._texts.put(f"{_end(job, attempt, step)}{worker}", utc_now())
 
     def leave(self, job: str, attempt: int, worker: int) -> None:
         """Take back what an earlier process of this worker said by `arrive`."""
-        self._texts.delete(f"{_end(job, attempt)}{worker}")
+        for step in get_args(Step):
+            self._texts.delete(f"{_end(job, attempt, step)}{worker}")
 
-    def arrived(self, job: str, attempt: int, workers: Iterable[int]) -> set[int]:
-        """Return which of these workers have ended their script in an attempt."""
-        start = _end(job, attempt)
+    def arrived(
+        self, job: str, attempt: int, workers: Iterable[int], step: Step = "script"
+    ) -> set[int]:
+        """Return which of these workers have ended their script, or their exit functions."""
+        start = _end(job, attempt, step)
         return {number for number in workers if self._texts.get(f"{start}{number}") is not None}
 
 
@@ -241,8 +247,8 @@ def _status(job: str, attempt: int, number: int) -> str:
     return f"{job}{_SEPARATOR}worker-{attempt}-{number}"
 
 
-def _end(job: str, attempt: int) -> str:
-    return f"{job}{_SEPARATOR}end-{attempt}-"
+def _end(job: str, attempt: int, step: Step) -> str:
+    return f"{job}{_SEPARATOR}{'end' if step == 'script' else step}-{attempt}-"
 
 
 def user_and_host() -> str:

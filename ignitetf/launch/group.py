@@ -198,9 +198,12 @@ class Group:
         chief, *others = self._trainers()
         for worker in (chief, *others):
             worker.release()
-        self._wait_for_end(others, control)
+        self._wait(lambda: all(w.left or w.code is not None for w in (chief, *others)), control)
+        for worker in (chief, *others):
+            worker.release()
+        self._wait(lambda: all(w.code is not None for w in others), control)
         chief.release()
-        self._wait_for_end([chief], control)
+        self._wait(lambda: chief.code is not None, control)
         if control.stopping:
             return _Verdict("stopped")
         if failed := [w for w in self._trainers() if w.code != 0]:
@@ -208,9 +211,9 @@ class Group:
         self._let_go_of = True
         return _Verdict("ended")
 
-    def _wait_for_end(self, workers: list[Worker], control: Control) -> None:
+    def _wait(self, is_over: Callable[[], bool], control: Control) -> None:
         begun, limit = time.monotonic(), self._spec.end_timeout_s
-        while any(worker.code is None for worker in workers) and not control.stopping:
+        while not is_over() and not control.stopping:
             self._step()
             if limit and time.monotonic() - begun > limit:
                 return

@@ -2,8 +2,8 @@
 
 - `life`: nothing is ever sent. When the launcher closes it or dies, a guard ends all processes of
   the worker.
-- `orders`: the launcher sends one byte when all have ended their scripts, and another one to the
-  first worker when the others are gone.
+- `orders`: the launcher sends one byte when all have ended their scripts, another one when all have
+  run their exit functions, and a third one to the first worker when the others are gone.
 - `reports`: the worker sends JSON objects, one in a line.
 
 The guard is a process of the worker's group but no child of the script, so it neither depends on
@@ -45,6 +45,17 @@ class WorkerLink:
         """
         self.report(arrived=True)
         self.wait()
+
+    def leave(self, *, last: bool) -> None:
+        """Tell that the exit functions have run, and wait until those of all workers have.
+
+        Args:
+            last: Whether to wait also until the other workers are gone.
+        """
+        self.report(left=True)
+        self.wait()
+        if last:
+            self.wait()
 
     def wait(self) -> None:
         """Wait for the launcher's next byte."""

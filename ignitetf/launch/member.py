@@ -33,13 +33,14 @@ class News:
 
     Attributes:
         lines: Stream and text of the lines that it wrote.
-        pid, code, arrived, started, usage, error: As of `WorkerProcess`.
+        pid, code, arrived, left, started, usage, error: As of `WorkerProcess`.
     """
 
     lines: list[tuple[str, str]] = field(default_factory=list)
     pid: int = 0
     code: int | None = None
     arrived: bool = False
+    left: bool = False
     started: bool = False
     usage: dict[str, Any] = field(default_factory=dict)
     error: str = ""
@@ -115,6 +116,7 @@ class Member:
             process.pid,
             process.code,
             process.arrived,
+            process.left,
             process.started,
             process.usage,
             process.error,

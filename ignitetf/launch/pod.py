@@ -127,6 +127,7 @@ class _Pod:
         self._beaten = 0.0
         self._all_arrived = False
         self._unrecorded = False
+        self._all_arrived = self._all_left = False
 
     def run(self, script: str, arguments: Sequence[str]) -> int:
         """Run the script; return its exit code."""
@@ -160,7 +161,7 @@ class _Pod:
             self._unrecorded = True
 
     def _watch(self, worker: WorkerProcess) -> int:
-        arrived, asked = False, 0.0
+        arrived, left, asked = False, False, 0.0
         while not worker.poll():
             self._show(worker)
             with self._recording():
@@ -170,10 +171,15 @@ class _Pod:
             elif worker.arrived and not arrived:
                 arrived = True
                 self._arrive(worker)
+            elif worker.left and not left:
+                self._leave()
+                left = True
             elif arrived and time.monotonic() - asked > BEAT_S:
                 asked = time.monotonic()
                 self._let_go(worker)
             time.sleep(_STEP_S)
+        if arrived and not left:
+            self._leave()
         return 0 if worker.code is None else worker.code
 
     def _arrive(self, worker: WorkerProcess) -> None:
@@ -186,9 +192,11 @@ class _Pod:
             worker.release()
             if self._member.role.number == 0:
                 worker.release()  # it waits a second time, until the others are gone
+    def _leave(self) -> None:
+        self._store.arrive(self._member.job, _ATTEMPT, self._member.role.number, "exit")
 
     def _let_go(self, worker: WorkerProcess) -> None:
-        """Tell the script when all have arrived; and the first member's when the others are gone."""
+        """Tell the script when all have arrived, and left; the first's when the others are gone."""
         member = self._member
         trainers = member.trainers
         if not self._all_arrived:
@@ -196,7 +204,14 @@ class _Pod:
             if len(arrived) == len(trainers):
                 self._all_arrived = True
                 worker.release()
-        if not self._all_arrived or member.role.number != 0:
+            return
+        if not self._all_left:
+            living = self._store.living_workers(member.job, set(trainers))
+            if living <= self._store.arrived(member.job, _ATTEMPT, trainers, "exit"):
+                self._all_left = True
+                worker.release()
+            return
+        if member.role.number != 0:
             return
         if not self._store.living_workers(member.job, set(trainers) - {0}):
             worker.release()

@@ -40,6 +40,7 @@ class Worker(Protocol):
     pid: int
     code: int | None
     arrived: bool
+    left: bool
     started: bool
     looked: float
     usage: dict[str, Any]
@@ -56,7 +57,7 @@ class Worker(Protocol):
         """Return whether it has ended."""
 
     def release(self) -> None:
-        """Send what it waits for: all have arrived; to the first, the others are gone."""
+        """Send what it waits for: all have arrived; all have left; to the first, others are gone."""
 
     def terminate(self) -> None:
         """Ask all its processes to end."""
@@ -85,6 +86,7 @@ class WorkerProcess:
         pid: Process id, and id of its process group.
         code: Exit code; negative for a signal; None while it runs.
         arrived: Its script has ended well, and it waits for the others.
+        left: Its exit functions have run, and it waits for the others again.
         started: It listens, is connected, or has read.
         looked: When its connections were last looked at, by the monotonic clock.
         usage: What it last reported of its reading.
@@ -95,7 +97,7 @@ class WorkerProcess:
         self.role = role
         self.host = platform.node()
         self.code: int | None = None
-        self.arrived = False
+        self.arrived = self.left = False
         self.started = False
         self.looked = 0.0
         self.usage: dict[str, Any] = {}
@@ -157,6 +159,7 @@ class WorkerProcess:
         with contextlib.suppress(ValueError):  # cut off by a kill
             report = json.loads(line)
             self.arrived = self.arrived or report.get("arrived", False)
+            self.left = self.left or report.get("left", False)
             self.error = report.get("error", self.error)
             self.usage = report.get("usage", self.usage)
             self.started = self.started or self.usage.get("rows", 0) > 0
@@ -173,7 +176,7 @@ class WorkerProcess:
         return True
 
     def release(self) -> None:
-        """Send what it waits for: all have arrived; to the first, the others are gone."""
+        """Send what it waits for: all have arrived; all have left; to the first, others are gone."""
         with contextlib.suppress(OSError):
             os.write(self._orders, b".")
 

@@ -196,7 +196,7 @@ class RemoteWorker:
         self.role, self.host = role, host
         self.pid = 0
         self.code: int | None = None
-        self.arrived = self.started = False
+        self.arrived = self.left = self.started = False
         self.looked = 0.0
         self.usage: dict[str, Any] = {}
         self.error = ""
@@ -234,10 +234,11 @@ class RemoteWorker:
         for stream, line in news.lines:
             self._show(self.role, stream, line)
         self.pid, self.code, self.usage = news.pid, news.code, news.usage
-        self.arrived, self.started, self.error = news.arrived, news.started, news.error
+        self.arrived, self.left = news.arrived, news.left
+        self.started, self.error = news.started, news.error
 
     def release(self) -> None:
-        """Send what it waits for: all have arrived; to the first, the others are gone."""
+        """Send what it waits for: all have arrived; all have left; to the first, others are gone."""
         self._actor.release.remote()
 
     def terminate(self) -> None:

@@ -3,12 +3,14 @@
 The script sees what it would see by hand: its arguments, its folder first among those of modules,
 itself as `__main__`, and in a traceback no frame but its own. When it has ended well, the process
 waits until all others have, since TensorFlow aborts those that still need one that is gone. All
-leave JAX at the same time, which waits for everyone. The first worker, whom TensorFlow's others
-need, ends last.
+leave JAX at the same time, which waits for everyone. When the exit functions have run, it waits once
+more: TensorFlow reports a worker as crashed that is gone for some seconds while another one still
+runs its own. The first worker, whom TensorFlow's others need, ends last.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 from types import CodeType, ModuleType, TracebackType
@@ -28,6 +30,9 @@ def main() -> None:
     """Run the script; never returns normally if it fails."""
     link = WorkerLink()
     start_guard(link.life)
+    ended = _End(link)
+    # Exit functions run in the reverse order of their registration, so this is the last one.
+    atexit.register(ended.leave)
     for stream in (sys.stdout, sys.stderr):
         # The launcher shows whole lines, and a killed process loses none.
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
@@ -52,12 +57,37 @@ def main() -> None:
     except BaseException as error:
         _show(error, link)
         raise SystemExit(1) from None
+    if not ended.is_mine:
+        return
     for reporter in reporters:
         reporter.report(last=True)
     link.arrive()
+    ended.well = True
     _leave_jax()
-    if os.environ["IGNITETF_WORKER"] == "0":
-        link.wait()
+
+
+class _End:
+    """What the last exit function of a worker does.
+
+    Attributes:
+        well: Whether the script has ended well, and those of all other workers.
+    """
+
+    def __init__(self, link: WorkerLink) -> None:
+        self.well = False
+        self._link = link
+        self._pid = os.getpid()
+        self._last = os.environ["IGNITETF_WORKER"] == "0"
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether this is the worker, and no process that the script has forked."""
+        return os.getpid() == self._pid
+
+    def leave(self) -> None:
+        """Wait for the other workers."""
+        if self.well and self.is_mine:
+            self._link.leave(last=self._last)
 
 
 def _leave_jax() -> None:

@@ -149,6 +149,41 @@ time.sleep(99)
 """
 
 
+EXITS = """
+import atexit
+from pathlib import Path
+server = listen()
+Path(f"pid-{number}").write_text(str(os.getpid()))
+
+def is_alive(path):
+    try:
+        os.kill(int(path.read_text()), 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+def leave():
+    time.sleep(0.8 * number)
+    print("EXIT with", sum(map(is_alive, Path().glob("pid-*"))), flush=True)
+
+while len(list(Path().glob("pid-*"))) < 3:
+    time.sleep(0.05)
+if (child := os.fork()) == 0:
+    sys.exit()  # runs exit functions as well, and waits for nobody
+os.waitpid(child, 0)
+atexit.register(leave)
+"""
+
+
+def test_no_worker_is_gone_while_another_runs_its_exit_functions(launches):
+    """TensorFlow would report it as crashed."""
+    code, out, _ = launches.run("-n", "3", launches.script(EXITS))
+    assert code == 0
+    assert sorted(line for line in out.splitlines() if "EXIT" in line) == [
+        f"[worker {number}] EXIT with 3" for number in range(3)
+    ]
+
+
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGKILL"])
 def test_a_signal_to_the_launcher_leaves_nothing(launches, name):
     number = getattr(signal, name)
