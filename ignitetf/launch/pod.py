@@ -125,7 +125,6 @@ class _Pod:
         self._store = JobStore(client)
         self._logs = LogWriter(client.settings, member.job, _ATTEMPT)
         self._beaten = 0.0
-        self._all_arrived = False
         self._unrecorded = False
         self._all_arrived = self._all_left = False
 
@@ -189,11 +188,14 @@ class _Pod:
             self._store.arrive(self._member.job, _ATTEMPT, self._member.role.number)
             arrived = True
         if not arrived:
-            worker.release()
-            if self._member.role.number == 0:
-                worker.release()  # it waits a second time, until the others are gone
+            # It waits twice for the others, and the first member until they are gone.
+            for _ in range(3 if self._member.role.number == 0 else 2):
+                worker.release()
+
     def _leave(self) -> None:
-        self._store.arrive(self._member.job, _ATTEMPT, self._member.role.number, "exit")
+        """Say that the exit functions of this member have run."""
+        with self._recording():
+            self._store.arrive(self._member.job, _ATTEMPT, self._member.role.number, "exit")
 
     def _let_go(self, worker: WorkerProcess) -> None:
         """Tell the script when all have arrived, and left; the first's when the others are gone."""

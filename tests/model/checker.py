@@ -595,8 +595,6 @@ class Run:
         return found.ok
 
     def do_drop(self, choice, name, known):
-        if known.unfinished is not None:
-            return None
         full = self.full(name)
         try:
             self.api.drop(self.client, full)

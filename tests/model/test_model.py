@@ -11,7 +11,7 @@ import itertools
 import os
 
 import pytest
-from checker import WEIGHTS, Api, Run, Violation, check
+from checker import Api, Run, Violation, check
 from killable import Loaders
 
 pytestmark = [pytest.mark.node, pytest.mark.faults, pytest.mark.timeout(300)]
@@ -19,11 +19,6 @@ pytestmark = [pytest.mark.node, pytest.mark.faults, pytest.mark.timeout(300)]
 RUNS = int(os.environ.get("IGNITETF_MODEL_RUNS", "6"))
 SEED = int(os.environ.get("IGNITETF_MODEL_SEED", "20240"))
 LONG = "IGNITETF_MODEL_RUNS" in os.environ
-HELD = {
-    name: weight
-    for name, weight in WEIGHTS.items()
-    if name not in ("insert", "delete", "update", "disturbed", "clear")
-}
 _numbers = itertools.count()
 
 
@@ -41,7 +36,7 @@ def test_random_operations(address, loaders):
     for seed in range(SEED, SEED + RUNS):
         if LONG:
             print("seed", seed, flush=True)
-        check(lambda: Run([address], loaders, prefix()), seed, 25 if LONG else 15, HELD)
+        check(lambda: Run([address], loaders, prefix()), seed, 25 if LONG else 15)
 
 
 class LosesARow(Api):
@@ -86,10 +81,10 @@ class LeavesTheIndex(Api):
 @pytest.mark.parametrize(
     ("broken", "told"),
     [
-        (LosesARow, "[1-9] lost|other rows than loaded|rows by len"),
+        (LosesARow, "[1-9] lost|other rows|[0-9] rows (of|by)"),
         (DoublesARow, "[1-9] doubled|keys are doubled|other rows than loaded"),
         (LoadsOneLess, "other rows than loaded|the load stored"),
-        (ChangesAValue, "other values|other rows than loaded"),
+        (ChangesAValue, r"other values|other rows|unknown rows|is \\("),
         (LeavesTheIndex, "left of"),
     ],
 )
@@ -101,5 +96,5 @@ def test_a_broken_client_is_found(address, loaders, broken, told):
 
     with pytest.raises(Violation, match=told) as caught:
         for seed in range(SEED, SEED + 20):
-            check(make, seed, 12, HELD, shrink=False)
+            check(make, seed, 12, shrink=False)
     assert f"seed {seed}" in str(caught.value)
