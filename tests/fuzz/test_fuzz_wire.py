@@ -92,6 +92,17 @@ def generated(rng):
     return schema, registry_of(schema), answer_of(schema, batch)
 
 
+def observed(page, registry):
+    """Evidence of a page; types that were not captured with it are those that no cluster knows."""
+    while True:
+        try:
+            key, value = Evidence(), Evidence()
+            observe_page(page, key, value, registry)
+            return key, value
+        except UnknownType as missing:
+            registry.add_missing(missing.type_id)
+
+
 def captured():
     """Pages that a node sent: (schema, registry, answer without the cursor)."""
     found = []
@@ -103,8 +114,7 @@ def captured():
             registry.add(read_binary_type(memoryview(types[4 : 4 + size])))
             types = types[4 + size :]
         _, page = read_first_page(memoryview(body))
-        key, value = Evidence(), Evidence()
-        observe_page(page, key, value, registry)
+        key, value = observed(page, registry)
         found.append((infer_schema(key, value, registry), registry, body[8:]))
     assert len(found) >= 4
     return found
