@@ -107,7 +107,7 @@ def value_at(field: Field, column: Column, index: int) -> Any:
     if field.dtype != BYTES:
         return _readable(field, run)
     blob = run.tobytes()
-    return blob if field.type == TypeCode.BYTE_ARRAY else blob.decode("utf-8", "replace")
+    return blob if field.is_blob else blob.decode("utf-8", "replace")
 
 
 def _readable(field: Field, value: Any) -> Any:

@@ -11,8 +11,10 @@ from typing import TypeVar
 
 from ignitetf.errors import SchemaError
 from ignitetf.net.client import Client
+from ignitetf.read.declared import KEY_AS_STORED
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
+from ignitetf.wire.infer import STORED_KEY
 
 __all__ = ["read_what_can_be"]
 
@@ -47,8 +49,12 @@ def read_what_can_be(
             return work(reader), left_out
         except SchemaError as error:
             name = error.fields.get("field")
-            others = [n for n in reader.schema.names if n != name]
-            if name not in reader.schema.names or not others:
+            if name == reader.schema.key.name and reader.schema.key != STORED_KEY:
+                left_out[str(name)] = error.message
+                options = replace(options, schema=KEY_AS_STORED)
+                continue
+            if name not in reader.schema.names:
                 raise
+            others = [n for n in reader.schema.names if n != name]
             left_out[str(name)] = error.message
             options = replace(options, fields=others)

@@ -27,7 +27,6 @@ from ignitetf.explore.times import as_times, iso_text, time_unit
 from ignitetf.net.client import Client
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
-from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
 
 __all__ = ["ColumnStats", "DatasetStats", "batch_stats", "dataset_stats"]
@@ -234,7 +233,7 @@ class _Column:
         if self.values is None or self.kind.shape:
             return
         if column.lengths is not None:
-            if self.kind.type == TypeCode.BYTE_ARRAY or self.kind.fields:
+            if self.kind.is_blob or self.kind.fields:
                 return
             self.values.update(t.decode("utf-8", "replace") for t in column.to_bytes())
         elif isinstance(column.values, np.ndarray) and column.values.ndim == 1:

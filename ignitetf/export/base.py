@@ -31,6 +31,7 @@ COLUMNS: Final = frozenset(
         Family.TEXT,
         Family.DECIMAL,
         Family.ARRAY,
+        Family.STORED,
     }
 )
 

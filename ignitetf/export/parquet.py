@@ -68,8 +68,8 @@ class _ParquetSink(Sink):
 
         self._form, self._file = form, file
         # Neither blobs nor arrays repeat, and image files are compressed already.
-        large = {f.name for f in form.fields if f.shape or f.type is TypeCode.BYTE_ARRAY}
-        blobs = {f.name for f in form.fields if f.type is TypeCode.BYTE_ARRAY and not f.shape}
+        large = {f.name for f in form.fields if f.shape or f.is_blob}
+        blobs = {f.name for f in form.fields if f.is_blob}
         plain = [f.name for f in form.fields if f.name not in large]
         self._writer = parquet.ParquetWriter(
             file,
@@ -120,8 +120,7 @@ def _arrow(pa: Any, field: Field, column: Column) -> Any:
         assert isinstance(texts, Column)
         return list_array(pa, bytes_array(pa, texts, pa.large_string()), offsets, column.valid)
     if field.dtype == BYTES:
-        is_blob = field.type is TypeCode.BYTE_ARRAY
-        return bytes_array(pa, column, pa.large_binary() if is_blob else pa.large_string())
+        return bytes_array(pa, column, pa.large_binary() if field.is_blob else pa.large_string())
     if field.ragged:
         numbers, offsets = column.compact()
         assert isinstance(numbers, np.ndarray)

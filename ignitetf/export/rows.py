@@ -15,10 +15,12 @@ from typing import Final
 from ignitetf.errors import ConfigError, SchemaError
 from ignitetf.net.client import Client
 from ignitetf.read.arguments import chosen_partitions, key_order_of, open_reader, order_of
+from ignitetf.read.declared import KEY_AS_STORED
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.plan import WINDOW_BYTES, Position, Shard
 from ignitetf.read.reader import CacheReader
 from ignitetf.read.rows import EpochRows
+from ignitetf.wire.datatypes import Family, family_of
 from ignitetf.wire.schema import Batch, Column, Field
 
 __all__ = ["KEY", "ExportRows"]
@@ -26,6 +28,7 @@ __all__ = ["KEY", "ExportRows"]
 # The field of the keys, where they are not the numbers that a load gives rows by itself.
 KEY: Final = "KEY"
 _ALONE: Final = Shard(0, 1)
+_NESTED: Final = (Family.OBJECT, Family.LIST, Family.MAP)
 
 
 class ExportRows:
@@ -51,6 +54,9 @@ class ExportRows:
         """Open a cache; raises what `open_rows` raises."""
         options = ReadOptions(fields=fields, where=where, split=split, raw_nulls=True)
         reader = open_reader(client, name, options, 1)
+        if any(family_of(field.type) in _NESTED for field in reader.schema.key.fields):
+            # No column holds them, and unlike a field a key cannot be left out.
+            reader = open_reader(client, name, replace(options, schema=KEY_AS_STORED), 1)
         self.name = name
         self.class_names = [] if reader.manifest is None else list(reader.manifest.class_names)
         self._rows, ordered = _in_order(reader)

@@ -28,7 +28,7 @@ from ignitetf.wire.schema import BYTES, Batch, Column, Field
 __all__ = ["TfRecordFormat"]
 
 _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 1, 2, 3
-_HELD: Final = frozenset({Family.NUMBER, Family.TEXT, Family.ARRAY})
+_HELD: Final = frozenset({Family.NUMBER, Family.TEXT, Family.ARRAY, Family.STORED})
 _HEAD: Final = struct.Struct("<Q")
 _CRC: Final = struct.Struct("<I")
 
@@ -120,10 +120,8 @@ def _is_packed(field: Field) -> bool:
 
 def _type(field: Field) -> str:
     """Return the type of a feature as `--features` takes it."""
-    if field.dtype == BYTES:
-        word = "bytes" if field.type is TypeCode.BYTE_ARRAY else "string"
-    else:
-        word = field.dtype.name
+    text = "bytes" if field.is_blob else "string"
+    word = text if field.dtype == BYTES else field.dtype.name
     shape = (None,) if field.type is TypeCode.STRING_ARRAY else field.shape
     inner = ",".join("?" if n is None else str(n) for n in shape)
     null = "?" if field.nullable and None not in shape else ""

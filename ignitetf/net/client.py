@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import re
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -36,9 +35,9 @@ from ignitetf.net.sql_result import SqlResult, execute
 from ignitetf.net.statements import statement_request
 from ignitetf.settings import Settings
 from ignitetf.sql import statement
-from ignitetf.wire.answers import damaged, read_long, read_sized
+from ignitetf.wire.answers import damaged, int_at, read_long
 from ignitetf.wire.cluster import PartitionMap, read_cache_names, read_partition_map
-from ignitetf.wire.codes import OpCode, java_hash
+from ignitetf.wire.codes import OpCode, TypeCode, java_hash
 from ignitetf.wire.frames import read_named_sql_page
 from ignitetf.wire.requests import destroy_request, partitions_request, size_request
 
@@ -48,7 +47,6 @@ log = logging.getLogger(__name__)
 # With copies, the number was complete again 0.15 s after it had fallen.
 _SETTLES_S: Final = 2.0
 _POLL_S: Final = 0.05
-_PARTS = re.compile(r"\bparts=(\d+)")
 # What stands for the list of views in a cluster that has none.
 _VIEWS: Final = "SYS.VIEWS"
 _NONE: Final = "(SELECT '' AS NAME, '' AS SCHEMA, '' AS SQL WHERE FALSE)"
@@ -265,17 +263,15 @@ class Client(Pool):
             return read_partition_map(body)
 
     def partitions_question(self, name: str) -> Question[int | None]:
-        """Ask SYS.CACHES for the number of partitions of a cache.
+        """Ask the cluster for the number of partitions of a cache, whatever assigns keys to them.
 
-        None if there is no such cache, the cluster does not answer SQL, or only the cache's own
-        affinity function knows.
+        None if there is no such cache, or the cluster does not answer SQL.
         """
-        text = "SELECT AFFINITY FROM SYS.CACHES WHERE CACHE_NAME = ?"
-        request = statement_request(self, text, (name,), "PUBLIC", 16, None)
+        request = statement_request(self, statement("partitions"), (name,), "PUBLIC", 16, None)
         return Question(OpCode.QUERY_SQL_FIELDS, request, _read_partitions, lambda _: None)
 
     def partition_count(self, name: str) -> int:
-        """Return the number of partitions, from SYS.CACHES or, without SQL, the partition map."""
+        """Return the number of partitions, from the views or, without SQL, the partition map."""
         found: int | None
         (found,) = self.ask(self.partitions_question(name))
         if found is not None:
@@ -285,7 +281,7 @@ class Client(Pool):
             return count
         raise ConfigError(
             f"cache {name!r}: the cluster does not tell the number of partitions",
-            hint="its affinity function is a custom one",
+            hint="it has no SQL engine to ask, and the cache has an affinity function of its own",
             cache=name,
         )
 
@@ -348,10 +344,10 @@ def _read_partitions(body: memoryview) -> int | None:
     _, _, page = read_named_sql_page(body)
     if not page.count:
         return None
-    with damaged("the affinity function of a cache"):
-        _, text = read_sized(page.data.data, "an affinity function")
-    found = _PARTS.search(bytes(text).decode("utf-8", "replace"))
-    return None if found is None else int(found[1])
+    with damaged("the number of partitions of a cache"):
+        if page.data[0] != TypeCode.INT:
+            raise WireError(f"the number of partitions is of type {page.data[0]}")
+        return int_at(page.data.data, 1)
 
 
 @contextlib.contextmanager

@@ -209,6 +209,12 @@ def chosen_partitions(reader: CacheReader, part: int, local: bool) -> list[int]:
         with reader.client.channel() as channel:
             here = channel.node_id
         owners = reader.client.partition_map(reader.cache)
+        if not owners.owners:
+            raise ConfigError(
+                f"{reader.name}: the cluster does not tell which partitions a node owns",
+                hint="leave local= out: only the cache's own affinity function knows them",
+                cache=reader.name,
+            )
         chosen = [p for p in chosen if owners.owner(p) == here]
     return chosen
 

@@ -3,7 +3,8 @@
 A declaration is a mapping of field names to dtypes, `(dtype, shape)` pairs, `tf.TensorSpec`s
 (anything with `dtype` and `shape`) or `Field`s; `datetime64[us]` or `[ms]` sets the unit of a
 timestamp. It can also be a whole `Schema`, or such a mapping under `val`, with the declaration of
-the key under `key`. Only the fields it names are read.
+the key under `key`, where `stored` takes the bytes that are stored, whatever they mean. Only the
+fields it names are read; with None under `val`, all are, as they are stored.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -27,10 +28,12 @@ from ignitetf.wire.datatypes import (
     types_of,
 )
 from ignitetf.wire.evidence import Evidence
+from ignitetf.wire.infer import STORED_KEY
 from ignitetf.wire.schema import BYTES, Field, Schema, Shape, field_for
 from ignitetf.wire.types import TypeRegistry
 
 __all__ = [
+    "KEY_AS_STORED",
     "Declaration",
     "check_names",
     "choose_fields",
@@ -45,15 +48,26 @@ __all__ = [
 Form = Field | tuple[np.dtype[Any], Shape]
 
 _ENUMS = types_of(Family.ENUM)
+# What is declared of a key that is read as the bytes that are stored; and that alone.
+_STORED: Final = "stored"
+KEY_AS_STORED: Final = {"key": _STORED, "val": None}
 
 
 class Declaration:
-    """A parsed `schema=`: the declared key and the declared fields by name."""
+    """A parsed `schema=`.
 
-    def __init__(self, key: Form | None, fields: Mapping[str, Form], plain: bool) -> None:
+    Attributes:
+        key: The declared key; None leaves it as it is stored.
+        fields: The declared fields by name.
+        plain: Whether values are no objects; there is one field then.
+        every: Whether nothing is declared of the values: all fields are as they are stored.
+    """
+
+    def __init__(self, key: Form | None, fields: Mapping[str, Form] | None, plain: bool) -> None:
         self.key = key
-        self.fields = dict(fields)
+        self.fields = dict(fields or {})
         self.plain = plain
+        self.every = fields is None
 
 
 def parse_declaration(schema: Any) -> Declaration:
@@ -67,8 +81,10 @@ def parse_declaration(schema: Any) -> Declaration:
         )
     key, fields = None, schema
     if "val" in schema and set(schema) <= {"key", "val"}:
-        key = _form("key", schema["key"]) if "key" in schema else None
+        key = _key_form(schema["key"]) if "key" in schema else None
         fields = schema["val"]
+        if fields is None:
+            return Declaration(key, None, plain=False)
         if not isinstance(fields, Mapping):
             return Declaration(key, {"val": _form("val", fields)}, plain=True)
     return Declaration(key, {str(n): _form(str(n), s) for n, s in fields.items()}, plain=False)
@@ -83,6 +99,9 @@ def declared_schema(declaration: Declaration) -> Schema:
 
 def merge(declaration: Declaration, found: Schema) -> Schema:
     """Return the stored fields in their declared form; raises SchemaError if these conflict."""
+    key = found.key if declaration.key is None else _key_in_form(found.key, declaration.key)
+    if declaration.every:
+        return replace(found, key=key)
     if declaration.plain != (found.type_name is None):
         stored = "plain values" if found.type_name is None else "objects"
         raise SchemaError(f"the cache holds {stored}, which schema= does not describe")
@@ -91,17 +110,25 @@ def merge(declaration: Declaration, found: Schema) -> Schema:
         _in_form(stored, form)
         for stored, form in zip(chosen, declaration.fields.values(), strict=True)
     )
-    key = found.key if declaration.key is None else _in_form(found.key, declaration.key)
     return replace(found, key=key, fields=fields)
 
 
-def check_names(names: Sequence[str], value: Evidence, registry: TypeRegistry) -> None:
-    """Raise SchemaError, with the nearest names, for a name that no type of the values has."""
+def check_names(
+    names: Sequence[str],
+    value: Evidence,
+    registry: TypeRegistry,
+    columns: Iterable[str] | None = None,
+) -> None:
+    """Raise SchemaError, with the nearest names, for a name that no type of the values has.
+
+    Where the columns of a table are given, these are all the names.
+    """
     if not value.types:
         return
-    known = set(value.inside)
-    for type_id in value.types:
-        known |= set(registry.type(type_id).ids)
+    known = set(value.inside if columns is None else columns)
+    for type_id in value.types if columns is None else ():
+        kind = registry.find(type_id)
+        known |= set() if kind is None else set(kind.ids)
     for name in names:
         if name not in known:
             raise unknown_field(name, sorted(known))
@@ -135,6 +162,12 @@ def choose_fields(schema: Schema, names: Sequence[str] | None) -> tuple[Field, .
     return tuple(_find(schema, name) for name in names)
 
 
+def _key_in_form(stored: Field, form: Form) -> Field:
+    """Return the stored key in a declared form; any key can be read as it is stored."""
+    as_it_is = isinstance(form, Field) and form.type is TypeCode.WRAPPED
+    return STORED_KEY if as_it_is else _in_form(stored, form)
+
+
 def _find(schema: Schema, name: str) -> Field:
     try:
         return schema[name]
@@ -149,6 +182,10 @@ def unknown_field(name: str, names: Iterable[str]) -> SchemaError:
     meant = [n for n in known if n.upper() in near]
     hint = f"did you mean {meant[0]!r}?" if meant else f"the fields are {', '.join(known)}"
     return SchemaError(f"no field {name!r}", hint=hint, field=name)
+
+
+def _key_form(spec: Any) -> Form:
+    return STORED_KEY if isinstance(spec, str) and spec == _STORED else _form("key", spec)
 
 
 def _form(name: str, spec: Any) -> Form:

@@ -154,8 +154,8 @@ class Lookup:
         batches = [b for received in pages for b in self._decode(None, received.page).parts]
         for received in pages:
             add_read(received.source, received.page.count, received.page.data.nbytes)
+        arrived = [self._marks(batch) for batch in batches]  # a null in a key is none of its zeros
         batches = [reader.without_nulls(batch, None) for batch in batches]
-        arrived = [self._marks(batch) for batch in batches]
         places = self._places(np.concatenate([*arrived, np.empty(0, np.uint64)]), numbers)
         if not batches:
             return

@@ -191,14 +191,11 @@ class CacheReader:
         if declared is not None:
             schema = merge(declared, schema)
         fields = choose_fields(schema, self.options.fields)
-        if not fields:
-            raise next(
-                iter(self.left_out.values()),
-                SchemaError(f"{self.name}: no field is left to read"),
-            )
         schema = replace(schema, fields=fields)
         if schema.key.has_times:
             schema = schema.in_zone(self.client.zone)
+        if not fields:  # the keys alone, whatever the values are
+            schema = replace(schema, type_name="")
         if self.options.nulls == "mask":
             check_masks(schema)
         return schema

@@ -99,12 +99,13 @@ def open_rows(
     Args:
         cache: Name of the cache or data set.
         address: Node or nodes, `HOST:PORT` each; None for the running embedded node or a setting.
-        fields: Value fields to read; None for all.
+        fields: Value fields to read; None for all, none for the keys alone.
         where: SQL condition on the rows, as written after WHERE.
         where_params: Values for the `?` in it.
         table: SQL table to read if the cache has several.
         split: Name of a split (`ignitetf split`), as `train`; `-fold0` for all rows but those.
-        schema: Declared fields, `{name: dtype | (dtype, shape)}`.
+        schema: Declared fields, `{name: dtype | (dtype, shape)}`; `{"key": "stored", "val": None}`
+            takes keys of any types as the bytes that are stored.
         nulls: `error`, `default`, `mask` or `drop`.
         order: `scan` by partitions, shuffled in windows; `keys` by ascending key, which for loaded
             data is the order of the source; `global` by key in random order (without `shuffle`, of

@@ -25,6 +25,7 @@ from ignitetf.read.options import PAGE_BYTES, ReadOptions
 from ignitetf.read.page_query import Query, RetryPolicy
 from ignitetf.read.queries import Selection, scan_query
 from ignitetf.read.scan import scan_units
+from ignitetf.read.table_fields import TableFields, table_fields
 from ignitetf.wire.evidence import Evidence, Where, observe_page
 from ignitetf.wire.frames import Page
 from ignitetf.wire.infer import infer_schema, key_column
@@ -95,19 +96,25 @@ class Sampler:
         Raises:
             SchemaError: The cache is empty or ambiguous and nothing is declared.
         """
+        if declared is not None and declared.every:
+            declared = None
         key, value = Evidence(), Evidence()
         partitions = _spread_out(partition_count, _PARTITIONS)
         query, whole = self._queries(self._options.page_size or _ENTRIES)
         self._observe(query, partitions, key, value)
         if self._rows < _ROWS // 4 and len(partitions) < partition_count:
             self._observe(whole, [-1], key, value)
+        table = table_fields(self._client, self._cache, self._selection)
         if self._rows == 0:
-            return Sample(self._empty(declared))
+            return Sample(self._empty(declared, table))
+        if table is not None:
+            table.complete(key, value)
         only: Sequence[str] | None = self._options.fields
         if declared is not None:
             only = None if declared.plain else list(declared.fields)
         if only is not None and not isinstance(only, str):
-            check_names(only, value, self._registry)
+            columns = None if table is None else table.names
+            check_names(only, value, self._registry, columns)
         if declared is not None:
             only = seen_names(declared, value)
         left_out: dict[str, SchemaError] = {}
@@ -157,7 +164,9 @@ class Sampler:
 
         return where
 
-    def _empty(self, declared: Declaration | None) -> Schema:
+    def _empty(self, declared: Declaration | None, table: TableFields | None) -> Schema:
+        if table is not None and (schema := table.schema()) is not None:
+            return schema
         if declared is None:
             raise SchemaError(
                 f"cache {self._name!r} is empty, its fields cannot be told",

@@ -98,7 +98,7 @@ def sample_of(cluster: Cluster, data: DataSet) -> Sample:
 def type_name(field: Field) -> str:
     """Return the type of a field for people: `int32`, `text`, `uint8 [28, 28, 1]`."""
     if field.dtype == BYTES:
-        name = "blob" if field.type is TypeCode.BYTE_ARRAY else "text"
+        name = "blob" if field.is_blob else "text"
     elif field.fields:
         name = "object"
     elif time_unit(field) is not None:

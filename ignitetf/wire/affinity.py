@@ -43,8 +43,8 @@ def key_hashes(schema: Schema, keys: Column) -> NDArray[np.int32] | None:
     field = schema.key
     if field.type is not TypeCode.OBJECT:
         return _scalar_hashes(field, keys, schema.zone)
-    if not isinstance(keys.values, dict):
-        return None
+    if not isinstance(keys.values, dict) or schema.key_type_name is None:
+        return None  # of a class whose objects only their writer makes as they are stored
     if schema.affinity_key is not None:
         for part in field.fields:
             if part.name.lower() == schema.affinity_key.lower():
@@ -55,6 +55,8 @@ def key_hashes(schema: Schema, keys: Column) -> NDArray[np.int32] | None:
 
 def _object_hashes(schema: Schema, keys: Column) -> NDArray[np.int32]:
     """The hash code in the header of each key object."""
+    if not len(keys):
+        return np.empty(0, np.int32)
     dummy = Field("val", TypeCode.BYTE, np.dtype("i1"))
     plain = Schema(None, schema.key, (dummy,), key_type_name=schema.key_type_name, zone=schema.zone)
     column = Column(np.zeros(len(keys), np.int8))

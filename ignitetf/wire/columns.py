@@ -14,6 +14,7 @@ zone; see zones), enum is its int32 ordinal, char is a uint16 code unit.
 
 from __future__ import annotations
 
+import struct
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
@@ -43,6 +44,8 @@ from ignitetf.wire.objects import (
     check_bounds,
     find_elements,
     gather,
+    object_end,
+    unwrap,
 )
 from ignitetf.wire.schema import BYTES, Column, Field
 from ignitetf.wire.types import TypeRegistry
@@ -89,6 +92,8 @@ def decode_column(data: Bytes, at: Positions, field: Field, registry: TypeRegist
 
 def _alike(codes: NDArray[np.uint8], field: Field) -> NDArray[np.bool_]:
     """Which type codes are acceptable for the field's type."""
+    if family_of(field.type) is Family.STORED:
+        return np.ones(len(codes), np.bool_)
     first, *others = ALIKE[field.type]
     alike: NDArray[np.bool_] = codes == first
     for other in others:
@@ -340,6 +345,17 @@ def _maps(data: Bytes, at: Positions, field: Field, registry: TypeRegistry) -> C
     return Column(columns)
 
 
+def _stored(data: Bytes, at: Positions, field: Field, registry: TypeRegistry) -> Column:
+    """Decode objects of any type as their own bytes, views of the page."""
+    at = unwrap(data, at)
+    view = memoryview(data)  # type: ignore[arg-type]
+    try:
+        ends = np.array([object_end(view, start) for start in at.tolist()], np.int64)
+    except (struct.error, IndexError, RecursionError) as error:
+        raise WireError("an object is cut") from error
+    return Column(data, at, ends - at)
+
+
 _READERS: Final = {
     Family.NUMBER: _numbers,
     Family.MILLISECONDS: _days_and_times,
@@ -352,6 +368,7 @@ _READERS: Final = {
     Family.LIST: _lists,
     Family.MAP: _maps,
     Family.OBJECT: _objects,
+    Family.STORED: _stored,
 }
 
 

@@ -68,6 +68,7 @@ class Family(enum.Enum):
     LIST = enum.auto()  # objects one after the other
     MAP = enum.auto()  # objects: keys and values alternately
     OBJECT = enum.auto()  # a binary object with fields
+    STORED = enum.auto()  # any object: its own bytes, without a wrapper
     STAND_IN = enum.auto()  # null, or something that leads to a value (see `meaning`)
 
 
@@ -224,7 +225,7 @@ _ROWS: Final = (
     ),
     DataType(TypeCode.MAP, Family.MAP, Extent(6, objects=2, count_at=1)),
     # Length, that many bytes, and the int32 offset of the object within them.
-    DataType(TypeCode.WRAPPED, Family.STAND_IN, Extent(9, unit=1, count_at=1)),
+    DataType(TypeCode.WRAPPED, Family.STORED, Extent(9, unit=1, count_at=1), value=BYTES),
     _fixed(TypeCode.ENUM, Family.ENUM, _ENUM, "<i4", read_as=TypeCode.BINARY_ENUM),
     DataType(
         TypeCode.ENUM_ARRAY,

@@ -8,6 +8,7 @@ Both paths return equal batches for every page that the first accepts; a test ve
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
@@ -23,6 +24,8 @@ from ignitetf.wire.strided import FixedStride
 from ignitetf.wire.types import TypeRegistry
 
 __all__ = ["Decoder"]
+
+_AS_STORED: Final = "schema={'key': 'stored', 'val': None} reads keys as the bytes that are stored"
 
 
 class Decoder:
@@ -81,7 +84,9 @@ class Decoder:
     def _general(self, page: Page) -> Batch:
         data = page.data
         key_at, value_at = find_rows(data, page.count)
-        key = decode_column(data, unwrap(data, key_at), self.schema.key, self._registry)
+        key = self._key(data, unwrap(data, key_at))
+        if not self.fields:
+            return Batch(key, {})
         try:
             if self.schema.type_name is None:
                 value = decode_column(data, unwrap(data, value_at), self.fields[0], self._registry)
@@ -91,6 +96,13 @@ class Decoder:
             # All keys, so that the caller can name the one of the bad record.
             error.fields["keys"] = key
             raise
+
+    def _key(self, data: Bytes, at: Positions) -> Column:
+        try:
+            return decode_column(data, at, self.schema.key, self._registry)
+        except SchemaError as error:
+            error.fields["field"] = self.schema.key.name
+            raise error.hinted(_AS_STORED) from error
 
     def _fields(self, data: Bytes, at: Positions) -> dict[str, Column]:
         codes = type_codes(data, at)

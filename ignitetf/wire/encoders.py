@@ -349,6 +349,14 @@ def _array(field: Field, column: Column) -> Part:
     return RunsPart(heads, flat, starts, lengths)
 
 
+def _as_it_is(field: Field, column: Column) -> Part:
+    """Write objects given by their own bytes."""
+    if column.starts is None or column.lengths is None or not isinstance(column.values, np.ndarray):
+        raise _misfit(field, "values are not the bytes of objects")
+    flat, starts, lengths = ordered_runs(column.values, column.starts, column.lengths)
+    return RunsPart(np.empty((len(starts), 0), np.uint8), flat, starts, lengths)
+
+
 def _elements(field: Field, column: Column) -> tuple[Positions, Bytes, Positions, Positions]:
     """The number of elements of each record, and its bytes as a run."""
     if column.starts is None:
@@ -430,4 +438,5 @@ _WRITERS: Final = {
     Family.TEXT: _array,
     Family.DECIMAL: _decimals,
     Family.ARRAY: _array,
+    Family.STORED: _as_it_is,
 }

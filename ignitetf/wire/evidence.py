@@ -16,11 +16,11 @@ import numpy as np
 
 from ignitetf.wire.codes import BinaryFlag, TypeCode
 from ignitetf.wire.datatypes import ARRAY_ELEMENT, Family, types_of
-from ignitetf.wire.fields import field_positions, headers
+from ignitetf.wire.fields import field_positions, full_fields, headers
 from ignitetf.wire.frames import Page
 from ignitetf.wire.meaning import described, is_raw, meant
 from ignitetf.wire.objects import Bytes, Positions, find_elements, find_rows, gather
-from ignitetf.wire.types import BinaryType, TypeRegistry
+from ignitetf.wire.types import BinaryType, TypeRegistry, unregistered_name
 
 __all__ = ["Evidence", "Where", "observe_objects", "observe_page"]
 
@@ -158,6 +158,10 @@ class _Look:
             elif known is not None:
                 seen.types.add(type_id)
                 names |= _field_names(known, schema_id, flags, self.registry)
+            elif not flags & BinaryFlag.COMPACT_FOOTER:
+                seen.types.add(type_id)
+                if flags & BinaryFlag.HAS_SCHEMA:
+                    names |= set(map(unregistered_name, full_fields(data, found, first)))
             elif flags & BinaryFlag.HAS_SCHEMA:
                 self._note(seen, f"an object of an unknown type ({type_id})", rows[first])
         if seen.unreadable:

@@ -22,7 +22,7 @@ from ignitetf.wire.codes import BinaryFlag, TypeCode
 from ignitetf.wire.objects import HEADER_BYTES, Bytes, Positions, bytes_at, check_bounds
 from ignitetf.wire.types import TypeRegistry
 
-__all__ = ["Headers", "compact_fields", "field_positions", "headers"]
+__all__ = ["Headers", "compact_fields", "field_positions", "full_fields", "headers"]
 
 
 @dataclass(frozen=True)
@@ -89,10 +89,19 @@ def field_positions(
 def compact_fields(
     data: Bytes, found: Headers, registry: TypeRegistry
 ) -> tuple[tuple[int, ...], Positions]:
-    """Return ids and offsets of all fields of the first object, which has a compact footer."""
+    """Return ids and offsets of all fields of the first object, whose footer is compact, if any."""
+    if not int(found.flags[0]) & BinaryFlag.HAS_SCHEMA:
+        return (), np.empty(0, np.int64)
     order = registry.schema(int(found.type_id[0]), int(found.schema_id[0]))
     part = found.start[:1], found.end[:1], found.schema_at[:1]
     return order, _compact_footer(data, part, int(found.flags[0]), len(order))[0]
+
+
+def full_fields(data: Bytes, found: Headers, row: int) -> tuple[int, ...]:
+    """Return the ids of the fields of an object with a full footer, which lists them."""
+    one = slice(row, row + 1)
+    part = found.start[one], found.end[one], found.schema_at[one]
+    return _full_footer(data, part, int(found.flags[row]))[0]
 
 
 def _groups(found: Headers) -> list[tuple[Any, int, int, int]]:

@@ -25,11 +25,15 @@ from ignitetf.wire.objects import find_rows
 from ignitetf.wire.schema import BYTES, Column, Field, Schema
 from ignitetf.wire.types import TypeRegistry
 
-__all__ = ["infer_schema", "key_column"]
+__all__ = ["STORED_KEY", "field_of", "infer_schema", "key_column"]
 
 _LISTS: Final = types_of(Family.LIST)
 _LISTS_OF_ANY: Final = _LISTS - set(LIST_ELEMENT)
 _ENUMS: Final = types_of(Family.ENUM)
+# Types that are all there is to know of a field without values.
+_TOLD: Final = {int(row.code) for row in DATA_TYPES.values() if row.value or row.element}
+# A key of any type, as the bytes that are stored.
+STORED_KEY: Final = Field("key", TypeCode.WRAPPED, BYTES)
 
 
 def infer_schema(
@@ -52,25 +56,53 @@ def infer_schema(
     Raises:
         SchemaError: Keys or values have several types, or a field is ambiguous.
     """
-    key_field = _Describer(None, registry).field(key, "key", "key")
+    key_field = _key(key, registry)
     describer = _Describer(left_out, registry)
     if value.codes <= {int(TypeCode.OBJECT)} and not value.unreadable:
         names = sorted(value.inside) if only is None else [n for n in only if n in value.inside]
         fields = describer.fields(value, names, "")
         # Several types in one cache: use the union of their fields under the first type's name.
-        types = sorted(registry.type(t).name for t in value.types)
+        types = sorted(map(registry.name, value.types))
         found = Schema(types[0] if types else "", key_field, fields)
+    elif only is not None and not list(only):
+        found = Schema("", key_field, ())
     else:
-        found = Schema(None, key_field, (describer.field(value, "val", "val"),))
+        found = _plain(key_field, value, left_out, registry)
     return _with_key_type(found, key, registry)
+
+
+def _key(seen: Evidence, registry: TypeRegistry) -> Field:
+    """Return the field of the keys: as stored, if they have no other form that all can be read in.
+
+    Nothing but the key itself depends on what it means, so that it hides no field.
+    """
+    try:
+        found = _Describer(None, registry).field(seen, "key", "key")
+    except SchemaError:
+        return STORED_KEY
+    return STORED_KEY if found.type is TypeCode.OBJECT and not found.fields else found
+
+
+def _plain(
+    key: Field, value: Evidence, left_out: dict[str, SchemaError] | None, registry: TypeRegistry
+) -> Schema:
+    """Return the schema of values that are no objects with fields; of the keys alone without it."""
+    try:
+        return Schema(None, key, (_Describer(None, registry).field(value, "val", "val"),))
+    except SchemaError as error:
+        hint = "fields=[] reads the keys alone"
+        if left_out is None:
+            raise error.hinted(hint) from error
+        left_out["val"] = error
+        return Schema("", key, ())
 
 
 def _with_key_type(schema: Schema, key: Evidence, registry: TypeRegistry) -> Schema:
     """Add what is needed to write a composite key: its type, and the stored order of its fields."""
     if schema.key.type != TypeCode.OBJECT or len(key.types) != 1:
         return schema
-    (kind,) = map(registry.type, key.types)
-    if len(kind.schemas) != 1:
+    (kind,) = map(registry.find, key.types)
+    if kind is None or len(kind.schemas) != 1:
         return schema
     (stored,) = kind.schemas.values()
     by_id = {field.field_id: field for field in schema.key.fields}
@@ -90,9 +122,8 @@ def key_column(page: Page, row: int, registry: TypeRegistry) -> Column | None:
     seen = Evidence()
     try:
         observe_objects(seen, page.data, at, registry)
-        return decode_column(
-            page.data, at, _Describer(None, registry).field(seen, "key", "key"), registry
-        )
+        field = _Describer(None, registry).field(seen, "key", "key")
+        return decode_column(page.data, at, field, registry)
     except SchemaError:
         return None
 
@@ -110,12 +141,21 @@ class _Describer:
         for name in names:
             inner = f"{path}.{name}" if path else name
             try:
-                out.append(self.field(seen.inside[name], name, inner))
+                out.append(self.field(self._told(seen, name), name, inner))
             except SchemaError as error:
                 if self._left_out is None:
                     raise
                 self._left_out[inner] = error
         return tuple(out)
+
+    def _told(self, seen: Evidence, name: str) -> Evidence:
+        """Return the evidence of an object's field, with its registered type if it has no other."""
+        found = seen.inside[name]
+        if found.codes or found.unreadable:
+            return found
+        kinds = [kind for t in sorted(seen.types) if (kind := self._registry.find(t)) is not None]
+        codes = {kind.fields[kind.ids[name]][1] for kind in kinds if name in kind.ids}
+        return replace(found, codes=codes & _TOLD)
 
     def field(self, seen: Evidence, name: str, path: str) -> Field:
         """Return the field that fits all the evidence.
@@ -172,6 +212,14 @@ class _Describer:
         if inner.codes or inner.unreadable:
             return self.field(inner, name, f"{path}.{name}")
         return Field(name, assumed, scalar_dtype(assumed, name), (), True)
+
+
+def field_of(name: str, code: TypeCode, *, nullable: bool) -> Field:
+    """Return the field of values of a type of which none was seen; its values differ in length."""
+    dtype = DATA_TYPES[code].value
+    if dtype is None:
+        raise SchemaError(f"field {name!r} of type {type_code(code)} has no one form", field=name)
+    return Field(name, code, dtype, (), nullable)
 
 
 def _unreadable(path: str, what: str, where: dict[str, Any]) -> SchemaError:

@@ -46,7 +46,8 @@ class Field:
 
     Attributes:
         name: The stored name; SQL tables have it in capitals.
-        type: Type code of the stored object.
+        type: Type code of the stored object; WRAPPED for one of any type, whose values are its own
+            bytes.
         dtype: NumPy dtype of one element; `BYTES` for strings and blobs (one `bytes` a record).
         shape: Shape of one record's value: `()` for a scalar, None in dimensions that differ.
         nullable: Whether values may be null.
@@ -72,6 +73,11 @@ class Field:
         """Whether values are or contain dates, times of day or timestamps."""
         code = LIST_ELEMENT.get(self.type, self.type)
         return bool(DATA_TYPES[code].units) or any(f.has_times for f in self.fields)
+
+    @property
+    def is_blob(self) -> bool:
+        """Whether a value is one run of bytes that are no text."""
+        return self.dtype == BYTES and self.type in (TypeCode.BYTE_ARRAY, TypeCode.WRAPPED)
 
     @property
     def ragged(self) -> bool:

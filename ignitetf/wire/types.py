@@ -11,9 +11,11 @@ Source: Apache Ignite 2.17.0, `ClientBinaryTypeGetResponse`, `PlatformUtils`/`Cl
 from __future__ import annotations
 
 import functools
+import re
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from ignitetf.errors import SchemaError, WireError
 from ignitetf.wire.codes import TypeCode, java_hash_lower
@@ -26,7 +28,16 @@ __all__ = [
     "UnknownType",
     "read_binary_type",
     "read_class_name",
+    "unregistered_name",
 ]
+
+
+# Classes of Ignite itself, whose objects name their fields by number and are registered nowhere.
+_OWN_TYPES: Final = {java_hash_lower("org.apache.ignite.cache.affinity.AffinityKey"): "AffinityKey"}
+_OWN_TYPES.update({61: "IgniteBiTuple", 62: "T2"})
+_OWN_FIELDS: Final = {java_hash_lower(name): name for name in ("key", "affKey", "val1", "val2")}
+# What a field of such an object is called where only its number is known.
+_NUMBERED: Final = re.compile(r"FIELD_([0-9A-F]{8})\Z")
 
 
 class UnknownType(Exception):
@@ -127,6 +138,11 @@ class TypeRegistry:
         found = [self._types.get(type_id) for type_id in type_ids]
         return found[0].enum if len(found) == 1 and found[0] is not None else None
 
+    def name(self, type_id: int) -> str:
+        """Return the name of a type, of one that the cluster does not have too."""
+        found = self.find(type_id)
+        return _OWN_TYPES.get(type_id, f"type {type_id}") if found is None else found.name
+
     def schema(self, type_id: int, schema_id: int) -> tuple[int, ...]:
         """Return a schema's field ids in stored order; raises UnknownType if not yet added."""
         found = self.type(type_id, schema_id).schemas.get(schema_id)
@@ -136,9 +152,9 @@ class TypeRegistry:
 
     def field_ids(self, type_id: int, names: Iterable[str]) -> list[int]:
         """Return the ids of these fields: as registered, else as Ignite derives them from names."""
-        found = self.find(type_id)
-        known = {} if found is None else found.ids
-        return [known[name] if name in known else java_hash_lower(name) for name in names]
+        if (found := self.find(type_id)) is None:
+            return [_number_in(name) for name in names]
+        return [found.ids[n] if n in found.ids else java_hash_lower(n) for n in names]
 
     def add_class(self, class_id: int, name: str | None) -> None:
         """Add the name of a Java class; None if the cluster has none."""
@@ -149,6 +165,18 @@ class TypeRegistry:
         if (found := self._classes.get(class_id)) is None:
             raise UnknownClass(class_id)
         return found
+
+
+def unregistered_name(field_id: int) -> str:
+    """Return the name of a field in objects of a type that the cluster does not have."""
+    return _OWN_FIELDS.get(field_id, f"FIELD_{field_id & 0xFFFFFFFF:08X}")
+
+
+def _number_in(name: str) -> int:
+    if (found := _NUMBERED.match(name)) is None:
+        return java_hash_lower(name)
+    (number,) = struct.unpack(">i", bytes.fromhex(found[1]))
+    return int(number)
 
 
 def read_class_name(body: memoryview) -> str | None:

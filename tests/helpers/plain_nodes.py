@@ -119,8 +119,12 @@ class PlainCluster:
 
 
 @contextlib.contextmanager
-def plain_cluster(home, folder, version=CURRENT, *, count=1, zones=("UTC",), persistent=False):
+def plain_cluster(
+    home, folder, version=CURRENT, *, count=1, zones=("UTC",), persistent=False, program=SOURCE
+):
     """Start `count` members of a version, each with its time zone; they end with the block.
+
+    Each member runs `program`, which has the arguments of `PlainNode.java`.
 
     A persistent cluster has to be activated by the test. Versions before 2.17 need a Java of 11 to
     21 on the PATH; without one the test is skipped.
@@ -128,7 +132,7 @@ def plain_cluster(home, folder, version=CURRENT, *, count=1, zones=("UTC",), per
     with pytest.MonkeyPatch.context() as patch:
         if version != CURRENT:
             patch.setenv("IGNITETF_JAVA", _older_java())
-        words = java_command(SOURCE, home, folder, version_jars(version, home, folder))
+        words = java_command(program, home, folder, version_jars(version, home, folder))
     cluster = PlainCluster(words, folder, count, zones, persistent)
     try:
         yield cluster

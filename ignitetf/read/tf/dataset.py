@@ -88,7 +88,8 @@ class IgniteDataset(OwnDataset):
         where_params: Values for the `?` in it.
         table: SQL table to read if the cache has several.
         split: Name of a split, as `train`; `-fold0` for all rows but those. See `open_rows`.
-        schema: Declared fields, `{name: dtype | (dtype, shape) | tf.TensorSpec}`.
+        schema: Declared fields, `{name: dtype | (dtype, shape) | tf.TensorSpec}`;
+            `{"key": "stored", "val": None}` takes keys of any types as the bytes that are stored.
         nulls: `error`, `default`, `mask` (adds `FIELD_valid`) or `drop`.
         as_supervised: Elements are `(features, label)`, where the label is the field LABEL.
         order: `scan` (the default), `keys` or `global`; see `open_rows`. Below, `shuffle` is told

@@ -19,6 +19,18 @@ import org.apache.ignite.spi.discovery.tcp.ipfinder.vm.TcpDiscoveryVmIpFinder;
  */
 public class PlainNode {
     public static void main(String[] args) throws Exception {
+        serve(start(args));
+    }
+
+    /** Say that the member is ready, and end it with the input. */
+    static void serve(Ignite ignite) throws Exception {
+        System.out.println("READY " + ignite.version());
+        while (System.in.read() >= 0) {
+        }
+        Ignition.stopAll(true);
+    }
+
+    static Ignite start(String[] args) {
         int port = Integer.parseInt(args[2]);
         List<String> members = new ArrayList<>();
         for (int i = 2; i < args.length; i++) {
@@ -35,7 +47,7 @@ public class PlainNode {
             // Ids of types and fields from their names as written, not in small letters.
             binary.setIdMapper(new BinaryBasicIdMapper(false));
         }
-        Ignite ignite = Ignition.start(new IgniteConfiguration()
+        return Ignition.start(new IgniteConfiguration()
             .setBinaryConfiguration(binary)
             .setLocalHost("127.0.0.1")
             .setIgniteInstanceName("plain-" + port)
@@ -50,9 +62,5 @@ public class PlainNode {
                     .setMaxSize(512L << 20)))
             .setClientConnectorConfiguration(new ClientConnectorConfiguration()
                 .setHost("127.0.0.1").setPort(port).setPortRange(0)));
-        System.out.println("READY " + ignite.version());
-        while (System.in.read() >= 0) {
-        }
-        Ignition.stopAll(true);
     }
 }
