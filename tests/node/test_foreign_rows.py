@@ -211,3 +211,20 @@ def test_a_table_without_rows_has_its_columns(table):
     assert list(open_rows("T", client=client).batches(4)) == []
     with pytest.raises(SchemaError, match="no field 'C'"):
         open_rows("T", client=client, fields=["C"])
+
+
+def test_a_key_of_another_type_far_behind_the_first_rows_hides_nothing(client, cache_name):
+    client.pyignite.create_cache(cache_name)
+    cache = client.cache(cache_name)
+    cache.put_all({number: number for number in range(9_000)})
+    cache.put("far", -1)
+    with pytest.raises(SchemaError, match="field 'key' is") as caught:
+        list(open_rows(cache_name, client=client).batches(1_000))
+    assert "schema={'key': 'stored', 'val': None}" in caught.value.hint
+    keys, values = columns(client, cache_name, schema={"key": "stored", "val": None})
+    assert len({bytes(key) for key in keys}) == 9_001
+    assert sorted(values.tolist()) == list(range(-1, 9_000))
+    reasons = {}
+    rows = first_rows(client, cache_name, 10_000, on_left_out=reasons.__setitem__)
+    assert sorted(row["val"] for row in rows) == list(range(-1, 9_000))
+    assert list(reasons) == ["key"]
