@@ -27,6 +27,7 @@ from ignitetf.explore.times import as_times, iso_text, time_unit
 from ignitetf.net.client import Client
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
+from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
 
 __all__ = ["ColumnStats", "DatasetStats", "batch_stats", "dataset_stats"]

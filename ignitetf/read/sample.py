@@ -104,14 +104,14 @@ class Sampler:
         self._observe(query, partitions, key, value)
         if self._rows < _ROWS // 4 and len(partitions) < partition_count:
             self._observe(whole, [-1], key, value)
+        only: Sequence[str] | None = self._options.fields
+        if declared is not None:
+            only = None if declared.plain else list(declared.fields)
         table = table_fields(self._client, self._cache, self._selection)
         if self._rows == 0:
             return Sample(self._empty(declared, table))
         if table is not None:
-            table.complete(key, value)
-        only: Sequence[str] | None = self._options.fields
-        if declared is not None:
-            only = None if declared.plain else list(declared.fields)
+            table.complete(key, value, only or ())
         if only is not None and not isinstance(only, str):
             columns = None if table is None else table.names
             check_names(only, value, self._registry, columns)

@@ -8,6 +8,7 @@ that was added or has been NULL so far.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -29,6 +30,8 @@ _CODES: Final[Mapping[str, TypeCode]] = {
     **{row.java: row.code for row in DATA_TYPES.values() if row.java},
     "java.sql.Date": TypeCode.DATE,
 }
+# How the name of a type ends that CREATE TABLE has made up, whose objects only SQL writes.
+_MADE_UP: Final = re.compile("(_[0-9a-f]{4,12}){5}$")
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,8 @@ class TableFields:
         is_exact: Whether CREATE TABLE made it, whose columns have the names of the fields. The
             columns of a table that a program made from its classes have these in capitals or under
             other names, and may be some of them only.
+        has_class: Whether its objects may be of a class of a program (VALUE_TYPE), with fields that
+            are no columns: these are read where they are named.
         key_is_plain: Whether the key is the value of its only column.
         value_is_plain: The same of the value.
     """
@@ -48,25 +53,28 @@ class TableFields:
     values: Mapping[str, TypeCode | None]
     keys: Mapping[str, TypeCode | None]
     is_exact: bool
+    has_class: bool
     key_is_plain: bool
     value_is_plain: bool
 
     @property
     def names(self) -> Collection[str] | None:
         """The names of all fields of the values; None if there may be others."""
-        return self.values if self.is_exact else None
+        return self.values if self.is_exact and not self.has_class else None
 
-    def complete(self, key: Evidence, seen: Evidence) -> None:
+    def complete(self, key: Evidence, seen: Evidence, named: Collection[str]) -> None:
         """Take the fields that the columns have into the evidence of objects, and no others.
 
         Args:
             key: Evidence of the keys. Before 2.17 a cluster does not tell which columns these have.
             seen: Evidence of the values.
+            named: Fields that are asked for.
         """
         if seen.unreadable or seen.codes != {int(TypeCode.OBJECT)}:
             return
         if self.is_exact:
-            for name in [name for name in seen.inside if name not in self.values]:
+            kept = {*self.values, *(named if self.has_class else ())}
+            for name in seen.inside.keys() - kept:
                 del seen.inside[name]
         spelled = {name.upper(): name for name in seen.inside}
         for column, code in self.values.items():
@@ -121,10 +129,15 @@ def table_fields(client: Client, cache: str, selection: Selection | None) -> Tab
         rows = [row for row in rows if row[:2] == (selection.table.schema, selection.table.name)]
     if len({row[:2] for row in rows}) != 1:
         return None
-    _, _, key_alias, value_alias, is_exact = rows[0][:5]
+    _, _, key_alias, value_alias, value_type, is_exact = rows[0][:6]
     found: dict[bool, dict[str, TypeCode | None]] = {True: {}, False: {}}
-    for name, java, is_key in (row[5:] for row in rows):
+    for name, java, is_key in (row[6:] for row in rows):
         found[bool(is_key)][name] = _CODES.get(java)
     return TableFields(
-        found[False], found[True], bool(is_exact), key_alias is not None, value_alias is not None
+        found[False],
+        found[True],
+        bool(is_exact),
+        _MADE_UP.search(value_type) is None,
+        key_alias is not None,
+        value_alias is not None,
     )

@@ -65,7 +65,7 @@ def test_no_kind_of_key_hides_a_row(foreign, kind, tmp_path):
     assert found["left"].maximum == ROWS - 1
     assert {"left", "right"} <= {field["name"] for field in describe(foreign, cache)["fields"]}
     names = ["left", "right"] if kind not in ("PAIR", "TWO_CLASSES") else []  # the key's own
-    report = export_dataset(foreign, cache, str(tmp_path / "rows.parquet"), fields=names)
+    report = export_dataset(cache, str(tmp_path / "rows.parquet"), client=foreign, fields=names)
     assert report.rows == ROWS
 
 
@@ -179,6 +179,19 @@ def test_a_dropped_column_is_gone(table):
     for options in ({"fields": ["OLD"]}, {"schema": {"OLD": str}}):
         with pytest.raises(SchemaError, match="no field 'OLD'"):
             columns(client, "T", **options)
+
+
+def test_fields_of_a_class_that_are_no_columns_are_read_by_name(table):
+    client = table(
+        "ID BIGINT PRIMARY KEY, A INT, OTHER INT",
+        ["(ID, A, OTHER) VALUES (1, 5, 6)"],
+        'WITH "VALUE_TYPE=OfAProgram"',
+    )
+    client.sql("ALTER TABLE T DROP COLUMN OTHER")  # leaves a field that is no column
+    assert sorted(columns(client, "T")[1]) == ["A"]
+    assert columns(client, "T", fields=["OTHER"])[1]["OTHER"].tolist() == [6]
+    with pytest.raises(SchemaError, match="no field 'ANOTHER'"):
+        columns(client, "T", fields=["ANOTHER"])
 
 
 def test_a_column_without_a_value_is_a_field(table):

@@ -182,8 +182,9 @@ def test_objects_in_sql_are_those_of_the_data_set(java, address, client, cache_n
     client.sql(f'CREATE TABLE "{cache_name}" ({columns}) WITH "{options}"')
     java(address, cache_name, ROWS, NULL_EVERY, environment=secured(client.settings, tmp_path))
     statement = f'SELECT _KEY, _VAL FROM "{cache_name}"'
-    shown = {row.pop("key"): row for row in first_rows(client, cache_name, ROWS)}
     rows = client.sql(statement).fetchall()
+    names = tuple(rows[0][1])  # they are no columns, so they have to be named
+    shown = {row.pop("key"): row for row in first_rows(client, cache_name, ROWS, fields=names)}
     assert {key for key, _ in rows} == set(range(ROWS))
     for key, found in rows:
         colour = None if key % NULL_EVERY == 0 else ("RED", "GREEN", "BLUE")[key % COLOURS]
