@@ -72,7 +72,7 @@ def test_a_replicated_table_that_is_replaced_is_on_all_nodes(cluster):
         made = "CREATE TABLE EVERYWHERE (ID BIGINT PRIMARY KEY, LABEL INT)"
         client.sql(f'{made} WITH "TEMPLATE=REPLICATED, CACHE_NAME=EVERYWHERE"')
         rows = {"LABEL": np.arange(10, dtype=np.int32)}
-        load_dataset(rows, "EVERYWHERE", client=client, if_exists="replace")
+        load_dataset(rows, "EVERYWHERE", client=client, if_exists="replace-foreign")
         (cache,) = (c for c in list_caches(client) if c["name"] == "EVERYWHERE")
         assert (cache["backups"], cache["entries"]) == (len(client.nodes()) - 1, 10)
         assert cache["backups"] > 0
