@@ -77,7 +77,8 @@ def make_splits(
         kept = tuple(each for each in manifest.splits if each not in taken)
         return *kept, _made(client, manifest, new)
 
-    return _rows_of(_changed(client, name, change))
+    _change(client, name, change)
+    return list_splits(client, name)
 
 
 def count_splits(client: Client, name: str) -> list[dict[str, Any]]:
@@ -89,7 +90,8 @@ def count_splits(client: Client, name: str) -> list[dict[str, Any]]:
     def change(manifest: Manifest) -> tuple[Division, ...]:
         return tuple(_counted(client, manifest, each) for each in manifest.splits)
 
-    return _rows_of(_changed(client, name, change))
+    _change(client, name, change)
+    return list_splits(client, name)
 
 
 def remove_split(client: Client, name: str, split: str) -> list[dict[str, Any]]:
@@ -107,7 +109,8 @@ def remove_split(client: Client, name: str, split: str) -> list[dict[str, Any]]:
         gone = find_split(name, manifest, split).division
         return tuple(each for each in manifest.splits if each is not gone)
 
-    return _rows_of(_changed(client, name, change))
+    _change(client, name, change)
+    return list_splits(client, name)
 
 
 def list_splits(client: Client, name: str) -> list[dict[str, Any]]:
@@ -132,17 +135,14 @@ def list_splits(client: Client, name: str) -> list[dict[str, Any]]:
     return _rows_of(replace(manifest, splits=tuple(splits)))
 
 
-def _changed(
-    client: Client, name: str, change: Callable[[Manifest], tuple[Division, ...]]
-) -> Manifest:
-    """Give a data set other splits, and return its manifest."""
+def _change(client: Client, name: str, change: Callable[[Manifest], tuple[Division, ...]]) -> None:
+    """Give a data set other splits."""
     _manifest(client, name)
     with Lease(client, name, "split") as lease:
         manifest = _manifest(client, name)
         manifest = replace(manifest, splits=change(manifest))
         lease.check()
         write_manifest(client, manifest)
-    return manifest
 
 
 def _manifest(client: Client, name: str) -> Manifest:
