@@ -84,7 +84,7 @@ class LeavesTheIndex(Api):
         (LosesARow, "[1-9] lost|other rows|[0-9] rows (of|by)"),
         (DoublesARow, "[1-9] doubled|keys are doubled|other rows than loaded"),
         (LoadsOneLess, "other rows than loaded|the load stored"),
-        (ChangesAValue, r"other values|other rows|unknown rows|is \\("),
+        (ChangesAValue, r"other values|other rows|unknown rows|is \("),
         (LeavesTheIndex, "left of"),
     ],
 )
