@@ -89,10 +89,19 @@ def successor(client: Client, old: Manifest | None, new: Manifest, mode: str) ->
         class_names=new.class_names or old.class_names,
     )
     stored = _stored_rows(client, joined)
-    if stored != joined.rows:
-        # Some rows replaced others with the same key, whose hashes are not known.
+    if stored != joined.rows or _has_other_keys(joined, stored):
+        # Some rows replaced others with the same key, or others have written: their hashes, and
+        # which partitions they are in, are not known.
         joined = replace(joined, rows=stored, checksum="", partition_rows=_partition_rows(joined))
     return joined
+
+
+def _has_other_keys(manifest: Manifest, stored: int) -> bool:
+    """Return whether running keys show that others have added or removed rows."""
+    following = manifest.options.next_key
+    if manifest.layout != "rows" or following is None:
+        return False
+    return following != stored + manifest.skipped
 
 
 def _stored_rows(client: Client, manifest: Manifest) -> int:

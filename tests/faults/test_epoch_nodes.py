@@ -16,9 +16,9 @@ import numpy as np
 import psutil
 import pytest
 from helpers.ports import lasting_port
+from helpers.settled import settle
 from pyignite.datatypes import prop_codes
 from pyignite.datatypes.cache_config import PartitionLossPolicy
-from settled import settle
 
 from ignitetf import open_rows
 from ignitetf.errors import DataChanged, PartitionLost

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from helpers.ports import lasting_port
-from settled import settle
+from helpers.settled import settle
 
 from ignitetf.fs.check import check
 from ignitetf.fs.filesystem import IgniteFileSystem

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from helpers.ports import lasting_port
-from settled import settle
+from helpers.settled import settle
 
 from ignitetf.net.client import connect
 

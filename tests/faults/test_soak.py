@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 from helpers.ports import lasting_port
-from settled import settle
+from helpers.settled import settle
 
 from ignitetf.fs.check import check
 from ignitetf.net.client import connect

@@ -1,18 +1,26 @@
 """Random operations against a model: no row is lost, doubled or overlooked; nothing is left.
 
-A few runs in the suite. More:
+A few runs in the suite. More, also on three nodes of which one is killed now and then:
 
     IGNITETF_MODEL_RUNS=2000 IGNITETF_MODEL_SEED=1 pytest -s --timeout=0 tests/model
 
 `python tests/model/checker.py ADDRESS` runs it on any cluster.
 """
 
+import contextlib
+import functools
 import itertools
 import os
+import signal
+import threading
 
 import pytest
 from checker import Api, Run, Violation, check
+from helpers.ports import lasting_port
+from helpers.settled import settle
 from killable import Loaders
+
+from ignitetf.net.client import connect
 
 pytestmark = [pytest.mark.node, pytest.mark.faults, pytest.mark.timeout(300)]
 
@@ -37,6 +45,43 @@ def test_random_operations(address, loaders):
         if LONG:
             print("seed", seed, flush=True)
         check(lambda: Run([address], loaders, prefix()), seed, 25 if LONG else 15)
+
+
+class Cluster:
+    """Three nodes, of which one is killed at some moment of a block, and back at its end."""
+
+    def __init__(self):
+        from ignitetf.node import Node
+
+        self.node = Node.start("model", port=lasting_port(3), nodes=3, memory="400m")
+
+    @contextlib.contextmanager
+    def one_killed(self, choice):
+        pid = choice.choice(self.node.pids)
+        kill = threading.Timer(choice.uniform(0.0, 0.5), os.kill, (pid, signal.SIGKILL))
+        kill.start()
+        try:
+            yield
+        finally:
+            kill.join()
+            self.node = type(self.node).start("model")
+            with connect(self.node.addresses) as client:
+                settle(client)
+
+
+@pytest.mark.skipif(not LONG, reason="a node that is killed takes half a minute to come back")
+def test_random_operations_while_nodes_are_killed(node_home, loaders):
+    cluster = Cluster()
+    try:
+        for seed in range(SEED, SEED + RUNS):
+            print("seed", seed, flush=True)
+            name = prefix()
+            make = functools.partial(
+                Run, cluster.node.addresses, loaders, name, backups=1, nodes=cluster
+            )
+            check(make, seed, shrink=False)
+    finally:
+        cluster.node.stop()
 
 
 class LosesARow(Api):

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ignitetf import open_rows
 from ignitetf.errors import CacheExists, ConfigError, LoadInterrupted, SchemaError, ServerOverloaded
 from ignitetf.load import blocks, fill
 from ignitetf.load.journal import read_journal
@@ -144,6 +145,19 @@ def test_append_adds_rows_behind_those_that_are_there(client, cache_name, layout
     assert found == {k: k if k < 2000 else 7000 + k for k in range(2500)}
     assert manifest.checksum == checksum_of(client, cache_name)
     assert sum(manifest.partition_rows) == 2500
+
+
+def test_append_to_rows_of_which_sql_has_exchanged_one_is_read_at_once(client, cache_name):
+    """The number of rows is that of the load, but not their partitions."""
+    rows = {"N": np.arange(400)}
+    load_dataset(rows, cache_name, client=client, partitions=4)
+    client.sql(f"DELETE FROM {cache_name} WHERE ID = 7").close()
+    client.sql(f"INSERT INTO {cache_name} (ID, N) VALUES (401, 7)").close()
+    load_dataset(rows, cache_name, client=client, if_exists="append")
+    for order in ("scan", "global"):
+        opened = open_rows(cache_name, client=client, order=order, shard=(0, 1))
+        found = [n for batch in opened.batches(64) for n in batch["val"]["N"].tolist()]
+        assert sorted(found) == sorted([*range(400), *range(400)])
 
 
 def test_appended_records_must_be_alike(client, cache_name):
