@@ -33,7 +33,7 @@ from ignitetf.net.round_trips import FAR_S, RoundTrips
 from ignitetf.net.zones import cluster_zone
 from ignitetf.settings import DEFAULT_ADDRESS, Settings, is_loopback
 from ignitetf.threads import start
-from ignitetf.wire.answers import damaged
+from ignitetf.wire.answers import damaged, read_long
 from ignitetf.wire.cluster import NodeEndpoint, read_endpoints
 from ignitetf.wire.codes import Feature, OpCode, Status
 from ignitetf.wire.requests import nodes_request
@@ -85,6 +85,7 @@ class Pool:
         settings: The settings.
         round_trips: The times of the quickest requests over all connections.
         at_hand: Answers of the cluster, and when they came; see the module `at_hand`.
+        topology: Version of the topology that `nodes` found last; None before.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -92,6 +93,7 @@ class Pool:
         self.settings = settings
         self.round_trips = RoundTrips()
         self.at_hand: dict[Hashable, tuple[float, Any]] = {}
+        self.topology: int | None = None
         self._lock = threading.Lock()
         self._idle: dict[str, list[Channel]] = {}
         self._address_of: dict[uuid.UUID, str] = {}
@@ -329,6 +331,7 @@ class Pool:
     def _read_nodes(self, body: memoryview) -> list[NodeEndpoint]:
         with damaged("the list of nodes"):
             found = read_endpoints(body)
+            self.topology = read_long(body, "the version of the topology")
         seeds = set(self.settings.addresses)
         for node in found:
             ordered = sorted(node.addresses, key=lambda a: a not in seeds)

@@ -117,10 +117,12 @@ def look_up(client: Client, name: str) -> Opened:
     if manifest is None and count is None:
         return Opened(None, _partitions(client, name), nodes, size, None)
     while manifest is not None and (not count or manifest.cache != name):
-        if count := _partitions(client, manifest.cache):
-            (size,) = client.ask(client.size_question(manifest.cache))
+        count = _partitions(client, manifest.cache)
+        (size,) = client.ask(client.size_question(manifest.cache))
+        if count and size is not None:
             break
         # A replacement that ended in between has moved on.
+        count = None
         before, manifest = manifest, read_manifest(client, name)
         if manifest == before:
             break
@@ -222,8 +224,15 @@ def count_keys(reader: CacheReader) -> list[int] | None:
 
 
 def has_moved(client: Client, manifest: Manifest) -> bool:
-    """Whether a node has come or left since the load, so that rows may be lost."""
-    return client.partition_map(manifest.cache).version[0] != manifest.options.topology
+    """Whether a node has come or left since the load, so that rows may be lost.
+
+    The list of nodes tells it at once; the map of partitions some time after a node was lost.
+    """
+    client.nodes()
+    version = client.topology
+    if version is None:  # a cluster that is too old to list its nodes
+        version = client.partition_map(manifest.cache).version[0]
+    return version != manifest.options.topology
 
 
 def find_lost(reader: CacheReader) -> list[int]:
