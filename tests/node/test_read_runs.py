@@ -12,7 +12,7 @@ from ignitetf.load.loader import load_dataset
 from ignitetf.net.channel import Channel
 from ignitetf.net.client import connect
 from ignitetf.net.round_trips import RoundTrips
-from ignitetf.read.changes import Changes
+from ignitetf.read.changes import Changes, KeyMark
 from ignitetf.read.collector import UnitsRecord
 from ignitetf.read.divide import make_splits
 from ignitetf.read.options import PAGE_BYTES, ReadOptions
@@ -117,7 +117,10 @@ def test_marks_of_keys_are_those_of_single_pages(client, names, built, readers, 
             for item in pages:
                 if item.page is not None:
                     one = decoder.one(item.unit, item.page)
-                    found.append((item.unit, *one.counts, *one.marks))
+                    mark = KeyMark()
+                    for key in one.keys[0]:
+                        mark.add(key)
+                    found.append((item.unit, *one.counts, mark.value))
         portions = list(collected(client, reader, query, order, readers))
         assert [record for portion in portions for record in records(portion)] == found
         assert len(portions) < PARTITIONS // 4

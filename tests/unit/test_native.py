@@ -37,7 +37,8 @@ def files_of_the_packages():
 
 
 def test_every_c_file_is_a_part():
-    assert sorted((ROOT / "ignitetf").rglob("*.c")) == sorted(SOURCES)
+    core = (ROOT / "ignitetf" / "_core").glob("*.c")
+    assert sorted((ROOT / "ignitetf").rglob("*.c")) == sorted([*SOURCES, *core])
 
 
 def test_a_wheel_has_every_file_and_the_parts_of_its_machine(tmp_path):
@@ -53,7 +54,8 @@ def test_a_wheel_has_every_file_and_the_parts_of_its_machine(tmp_path):
     # pip wants compiled files where `platlib` goes, and auditwheel refuses them elsewhere.
     assert "Root-Is-Purelib: false" in facts
     parts = {Path("ignitetf", part).with_suffix(".so").as_posix() for part in native.PARTS}
-    assert names == files_of_the_packages() | parts
+    core = {n for n in names if n.startswith("ignitetf/_core/_native.") and n.endswith(".so")}
+    assert len(core) == 1 and names == files_of_the_packages() | parts | core
     done = subprocess.run(
         [sys.executable, str(ROOT / "tests" / "helpers" / "installed_parts.py")],
         cwd=tmp_path,

@@ -57,6 +57,13 @@ columns = st.sampled_from([numbers, integers, st.booleans(), st.text(max_size=3)
 EPOCH = dt.datetime(1970, 1, 1)
 
 
+def nanoseconds(found):
+    """A time since 1970, which a column has as milliseconds and the rest if some are far."""
+    if isinstance(found, np.void):
+        return int(found["ms"]) * 10**6 + int(found["ns"])
+    return int(found)
+
+
 def kept(value, found):
     """Whether a value of a column is the one that was given."""
     if value is None:
@@ -70,7 +77,8 @@ def kept(value, found):
     if isinstance(value, decimal.Decimal):
         return decimal.Decimal(found.decode()) == value
     if isinstance(value, dt.datetime):
-        return EPOCH + dt.timedelta(microseconds=int(found) // 1000) == value and found % 1000 == 0
+        microseconds, rest = divmod(nanoseconds(found), 1000)
+        return EPOCH + dt.timedelta(microseconds=microseconds) == value and rest == 0
     if isinstance(value, dt.date):
         return dt.date.fromordinal(719_163 + int(found) // 86_400_000) == value
     if isinstance(value, dt.time):
@@ -277,7 +285,8 @@ def means(text, field, found):
         return str(dt.date.fromordinal(719_163 + int(found) // 86_400_000)) == word
     if field.type == TypeCode.TIME:
         return str((dt.datetime.min + dt.timedelta(milliseconds=int(found))).time())[:5] == word[:5]
-    return str(EPOCH + dt.timedelta(microseconds=int(found) // 1000)) == word.replace("T", " ")
+    moment = EPOCH + dt.timedelta(microseconds=nanoseconds(found) // 1000)
+    return str(moment) == word.replace("T", " ")
 
 
 @slow
