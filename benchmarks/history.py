@@ -52,7 +52,7 @@ def surroundings(ignite: str) -> dict[str, Any]:
         ignite: Version of the cluster.
     """
     return {
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "commit": _commit(),
         "machine": _machine(),
         "versions": {"ignite": ignite, "python": platform.python_version()} | _installed(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -44,8 +44,8 @@ _STORAGE: Final = (
 app = typer.Typer(help="Measure rates beside the limit of the machine.", no_args_is_help=True)
 
 
-class ReadProfile(str, Enum):
-    """Rows to read; an Enum, because Typer does not accept a list of literals."""
+class ReadProfile(StrEnum):
+    """Rows to read; an enumeration, because Typer does not accept a list of literals."""
 
     MNIST = "mnist"
     B100 = "100b"
@@ -58,7 +58,7 @@ class ReadProfile(str, Enum):
     PARTITIONS = "partitions"
 
 
-class WriteProfile(str, Enum):
+class WriteProfile(StrEnum):
     """Rows to write."""
 
     MNIST = "mnist"
@@ -66,7 +66,7 @@ class WriteProfile(str, Enum):
     PNG = "png"
 
 
-class StorageWorkload(str, Enum):
+class StorageWorkload(StrEnum):
     """Trainings of MLPerf Storage."""
 
     RESNET50 = "resnet50"

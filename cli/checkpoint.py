@@ -100,7 +100,7 @@ def list_(
     store, path = _at(connect, remote, fs_name)
     rows = []
     for one in checkpoints(store, path):
-        time = datetime.datetime.fromtimestamp(one.mtime_ns / 1e9, tz=datetime.timezone.utc)
+        time = datetime.datetime.fromtimestamp(one.mtime_ns / 1e9, tz=datetime.UTC)
         rows.append(
             {
                 "name": one.name,

@@ -318,7 +318,7 @@ def _store(connect: Connect, name: str) -> Iterator[Store]:
 def _row(info: dict[str, Any]) -> dict[str, Any]:
     import datetime
 
-    time = datetime.datetime.fromtimestamp(info["mtime"], tz=datetime.timezone.utc)
+    time = datetime.datetime.fromtimestamp(info["mtime"], tz=datetime.UTC)
     known = info["mtime"] > 0
     return {
         "name": info["name"],

@@ -32,12 +32,10 @@ of the exception (PEP 678), so that tracebacks show it.
 
 from __future__ import annotations
 
-import sys
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 __all__ = [
     "AuthenticationError",
@@ -130,19 +128,6 @@ class IgniteTFError(Exception):
 
 def _rebuild(cls: type[E], message: str, hint: str | None, fields: dict[str, Any]) -> E:
     return cls(message, hint=hint, **fields)
-
-
-def _with_notes(
-    kind: type[BaseException], error: BaseException, trace: TracebackType | None
-) -> None:
-    """Report an error as Python does, plus its notes, which Python 3.10 does not print."""
-    sys.__excepthook__(kind, error, trace)
-    for note in getattr(error, "__notes__", ()):
-        print(note, file=sys.stderr)
-
-
-if sys.version_info < (3, 11) and sys.excepthook is sys.__excepthook__:
-    sys.excepthook = _with_notes
 
 
 class ConfigError(IgniteTFError, ValueError):

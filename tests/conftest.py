@@ -8,7 +8,7 @@ import shutil
 import sys
 
 import pytest
-from helpers.needs import missing
+from helpers.needs import compiling, missing
 from helpers.nodes import QUICK, compiled_twice, without_recording
 from helpers.paths import SHARED_DATA
 from helpers.ports import free_port
@@ -72,6 +72,8 @@ def node_home(tmp_path_factory):
 
 
 def pytest_configure(config):
+    if not hasattr(config, "workerinput"):
+        compiling().refresh()  # before any module loads the core
     if not {"bench", "soak"} & set(config.option.markexpr.split()):
         os.environ.setdefault("IGNITETF_JVM_OPTIONS", QUICK)
 

@@ -9,13 +9,24 @@ batches of the groups.
 from __future__ import annotations
 
 import enum
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from ignitetf._core._native import Landing, Lane, Layout
+try:
+    from ignitetf._core._native import Landing, Lane, Layout
+    from ignitetf._core._native import __file__ as _file
+except ModuleNotFoundError as error:
+    raise ImportError(
+        "the native core of ignitetf is not compiled; hint: in a checkout, run "
+        "'python _build/compiling.py' or 'pip install -e .'"
+    ) from error
 
-__all__ = ["UNIT", "Event", "Kind", "Landing", "Lane", "Layout", "UnitState"]
+__all__ = ["LIBRARY", "UNIT", "Event", "Kind", "Landing", "Lane", "Layout", "UnitState"]
+
+# The file of the core: TensorFlow loads its plugin from there.
+LIBRARY: Final = Path(_file)
 
 # A unit of a plan; the struct `Unit` of core.h.
 UNIT: Final[np.dtype[Any]] = np.dtype(

@@ -10,8 +10,8 @@
 #define IGNITETF_CORE_H
 
 #define _GNU_SOURCE
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "abi3.h"
+
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>

@@ -102,5 +102,5 @@ def TimeFromTicks(ticks: float) -> datetime.time:  # noqa: N802
 
 def TimestampFromTicks(ticks: float) -> datetime.datetime:  # noqa: N802
     """Return a time in seconds since 1970 as a datetime in UTC, without a zone."""
-    found = datetime.datetime.fromtimestamp(ticks, datetime.timezone.utc)
+    found = datetime.datetime.fromtimestamp(ticks, datetime.UTC)
     return found.replace(tzinfo=None)

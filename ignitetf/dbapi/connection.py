@@ -15,7 +15,7 @@ from ignitetf.net.client import Client
 from ignitetf.net.client import connect as connect_client
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 __all__ = ["Connection", "connect"]
 

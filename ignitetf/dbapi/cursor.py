@@ -22,7 +22,7 @@ from ignitetf.wire.sql_arrays import joined_arrow, joined_numpy
 from ignitetf.wire.sql_values import Kind, Values
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
     from ignitetf.dbapi.connection import Connection
     from ignitetf.net.client import Client

@@ -67,7 +67,7 @@ class Error(Exception):
     def __init__(self, message: str = "", *, hint: str | None = None) -> None:
         super().__init__(message)
         self.hint = hint
-        if hint and hasattr(self, "add_note"):
+        if hint:
             self.add_note(f"hint: {hint}")
 
 

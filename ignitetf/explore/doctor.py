@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 
 import ignitetf
 from ignitetf.errors import IgniteTFError
 from ignitetf.explore.versions import installed
-from ignitetf.native import PARTS, NotBuilt, compiler
 from ignitetf.net.client import Client
 from ignitetf.net.sql_result import only_value
 from ignitetf.node.java import find_java
@@ -51,7 +49,6 @@ def versions(connect: Callable[[], Client]) -> list[dict[str, Any]]:
         _row("Python", platform.python_version(), platform.platform()),
         *(_package(name, names, extra) for name, names, extra in _PACKAGES),
         _java(),
-        _compiler(),
         _node(connect),
     ]
     return rows
@@ -111,18 +108,6 @@ def _java() -> dict[str, Any]:
     except IgniteTFError as error:
         return _row("Java", None, str(error), error.hint or "")
     return _row("Java", str(found.major), found.origin)
-
-
-def _compiler() -> dict[str, Any]:
-    """Return whether the parts in C came with the installation, or what would build them."""
-    folder = Path(ignitetf.__file__).parent
-    parts = [folder / part for part in PARTS]
-    if all(part.with_suffix(".so").exists() for part in parts):
-        return _row("parts in C", ignitetf.__version__, "built with the installation")
-    try:
-        return _row("parts in C", ignitetf.__version__, f"built by {' '.join(compiler())}")
-    except NotBuilt as error:
-        return _row("parts in C", None, str(error), error.hint or "")
 
 
 def _node(connect: Callable[[], Client]) -> dict[str, Any]:

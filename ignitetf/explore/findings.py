@@ -164,7 +164,7 @@ def _nodes() -> Iterator[dict[str, Any]]:
 
 def _certificates(settings: Settings) -> Iterator[dict[str, Any]]:
     """Yield how long the certificates of a connection are valid."""
-    now = datetime.datetime.now(datetime.timezone.utc)
+    now = datetime.datetime.now(datetime.UTC)
     for option, path in (("--ca", settings.ca), ("--cert", settings.cert)):
         if path is None:
             continue
@@ -195,7 +195,7 @@ def _validity(path: Path) -> tuple[datetime.datetime | None, datetime.datetime |
 
 def _clock(client: Client) -> dict[str, Any]:
     """Compare the clocks; a difference of whole time zones cannot be told from one."""
-    here = datetime.datetime.now(datetime.timezone.utc)
+    here = datetime.datetime.now(datetime.UTC)
     there = only_value(client.sql(_CLOCK))
     ours = here.hour * 3600 + here.minute * 60 + here.second + here.microsecond / 1e6
     skew = (float(there) - ours + _ZONE_S / 2) % _ZONE_S - _ZONE_S / 2

@@ -161,7 +161,7 @@ class IgniteFileSystem(Walking):
     def modified(self, path: str) -> datetime.datetime:
         """Return the time of the last change, in UTC."""
         mtime = self.info(path)["mtime"]
-        return datetime.datetime.fromtimestamp(mtime, tz=datetime.timezone.utc)
+        return datetime.datetime.fromtimestamp(mtime, tz=datetime.UTC)
 
     def checksum(self, path: str) -> int:
         """Return a number that changes when the content does."""

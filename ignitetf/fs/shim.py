@@ -1,6 +1,6 @@
-"""Locate the native part of the TensorFlow plugin; see `native`.
+"""Locate TensorFlow's plugin, which is in the native core.
 
-Without it `NativeIOUnavailable` is raised; fsspec and `ignitetf checkpoint push` do not need it.
+Where it cannot be used `NativeIOUnavailable` is raised; fsspec and `ignitetf checkpoint push` do not need it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from ignitetf.fs.oserrors import NativeIOUnavailable
-from ignitetf.native import NotBuilt, shared_object
+from ignitetf.native import shared_object
 
 __all__ = ["SOURCE", "shim_path"]
 
@@ -20,19 +20,13 @@ _HINT: Final = "use fsspec (igfs:// URLs), or 'ignitetf checkpoint push' and 'pu
 
 
 def shim_path() -> Path:
-    """Return the path of the shared object for this machine, building it if necessary.
+    """Return the path of the shared object with the plugin.
 
     Raises:
-        NativeIOUnavailable: It can be neither found nor built.
+        NativeIOUnavailable: This is not Linux.
     """
     if sys.platform != "linux":
         raise NativeIOUnavailable(
             f"igfs:// inside TensorFlow needs Linux, this is {platform.system()}", hint=_HINT
         )
-    try:
-        return shared_object(SOURCE)
-    except NotBuilt as error:
-        raise NativeIOUnavailable(
-            f"igfs:// inside TensorFlow needs a small native part: {error}",
-            hint=f"{error.hint}, or {_HINT}" if error.hint else _HINT,
-        ) from error
+    return shared_object(SOURCE)

@@ -46,7 +46,7 @@ Step = Literal["script", "exit"]
 
 def utc_now() -> str:
     """Return the time as ISO 8601 in UTC, to the second."""
-    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def new_id(script: str) -> str:

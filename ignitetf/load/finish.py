@@ -50,7 +50,7 @@ def manifest_of(journal: Journal, source: Source) -> Manifest:
         class_names=tuple(source.class_names or ()),
         checksum=f"{journal.checksum:016x}",
         source=journal.source,
-        created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         skipped=journal.skipped,
         nbytes=journal.nbytes,
         index=index_table(journal.cache) if journal.storage.has_slim_table else None,

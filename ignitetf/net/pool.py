@@ -40,7 +40,7 @@ from ignitetf.wire.requests import nodes_request
 from ignitetf.wire.zones import Zone, zone_of
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 __all__ = ["Pool"]
 

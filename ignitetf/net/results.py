@@ -48,7 +48,7 @@ from ignitetf.wire.sql_values import Unreadable, Values, decode_values
 from ignitetf.wire.types import TypeRegistry
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 __all__ = ["Result"]
 

@@ -98,7 +98,7 @@ def expired(path: str) -> bool:
         ends = x509.load_pem_x509_certificate(Path(path).read_bytes()).not_valid_after_utc
     except (ImportError, OSError, ValueError):
         return False
-    return ends < datetime.datetime.now(datetime.timezone.utc)
+    return ends < datetime.datetime.now(datetime.UTC)
 
 
 def _said(error: Exception) -> str:

@@ -136,7 +136,7 @@ def expires_soon(files: CertificateFiles) -> bool:
         ends = x509.load_pem_x509_certificate(files.client_cert.read_bytes()).not_valid_after_utc
     except (OSError, ValueError):
         return True
-    now = datetime.datetime.now(datetime.timezone.utc)
+    now = datetime.datetime.now(datetime.UTC)
     return ends - now < datetime.timedelta(days=_RENEW_DAYS)
 
 
@@ -155,7 +155,7 @@ def _certificate(
     def named(text: str) -> x509.Name:
         return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
-    now = datetime.datetime.now(datetime.timezone.utc)
+    now = datetime.datetime.now(datetime.UTC)
     is_ca = role == "ca"
     builder = (
         x509.CertificateBuilder()

@@ -19,7 +19,7 @@ from ignitetf.wire.concat import concat
 from ignitetf.wire.schema import Batch
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 __all__ = ["Batches", "Epochs", "Readable", "pages"]
 

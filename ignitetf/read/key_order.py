@@ -29,7 +29,7 @@ from ignitetf.read.permutation import Permutation
 from ignitetf.read.plan import Even, OrderName, Position, Shard
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 __all__ = ["KeyOrder", "Places", "Slices", "StepOrder", "Turns"]
 

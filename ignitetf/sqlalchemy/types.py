@@ -19,7 +19,7 @@ from ignitetf.sqlalchemy import versions
 
 __all__ = ["COLSPECS", "TINYINT", "of_java", "of_result"]
 
-_UTC: Final = datetime.timezone.utc
+_UTC: Final = datetime.UTC
 Process = Callable[[Any], Any]
 
 

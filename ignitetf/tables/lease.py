@@ -96,7 +96,7 @@ class Holder:
             machine=machine(),
             pid=os.getpid(),
             started=started(),
-            since=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            since=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         )
 
     @classmethod

@@ -81,8 +81,8 @@ def ago(when: str) -> str:
     except ValueError:
         return when or "–"
     if then.tzinfo is None:
-        then = then.replace(tzinfo=datetime.timezone.utc)
-    seconds = (datetime.datetime.now(datetime.timezone.utc) - then).total_seconds()
+        then = then.replace(tzinfo=datetime.UTC)
+    seconds = (datetime.datetime.now(datetime.UTC) - then).total_seconds()
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= length:
             return f"{seconds // length:.0f} {unit} ago"

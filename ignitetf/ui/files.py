@@ -96,5 +96,5 @@ def _line(base: str, name: str, entry: Entry) -> Line:
 
 def time_of(nanoseconds: int) -> str:
     """Return a time in nanoseconds since 1970 as ISO 8601 in UTC."""
-    moment = datetime.datetime.fromtimestamp(nanoseconds / 1e9, datetime.timezone.utc)
+    moment = datetime.datetime.fromtimestamp(nanoseconds / 1e9, datetime.UTC)
     return moment.isoformat(timespec="seconds")

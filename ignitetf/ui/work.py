@@ -52,7 +52,7 @@ class Workers:
             ) from None
         try:
             return await asyncio.wait_for(asyncio.wrap_future(future), self._limit_s)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             raise RequestTimeout(
                 f"the cluster took longer than {self._limit_s:g} s for this page",
                 hint="it may be busy with a load or a large query; try again in a moment",

@@ -37,7 +37,7 @@ __all__ = [
     "sized_head",
 ]
 
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
 _DAY: Final = dt.timedelta(days=1)
 _LONGEST: Final = 1 << 63
@@ -150,7 +150,7 @@ def _moment(value: Any, zone: Callable[[], Zone] | None) -> bytes:
     if isinstance(value, dt.datetime):
         if value != value:
             raise _refused(value, "it is no moment", "pass None for NULL")
-        moment = value if value.tzinfo is not None else value.replace(tzinfo=dt.timezone.utc)
+        moment = value if value.tzinfo is not None else value.replace(tzinfo=dt.UTC)
         # Those of pandas have nanoseconds, too.
         nanos = getattr(value, "nanosecond", 0)
         return _timestamp((moment - _EPOCH) // _MICROSECOND * 1000 + nanos, value, zone)

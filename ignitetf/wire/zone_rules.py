@@ -35,7 +35,7 @@ _2100_S: Final = 4_102_444_800
 # The calendar repeats after 400 years, and so do the rules.
 _CYCLE_S: Final = 146_097 * _DAY_S
 _CYCLE: Final = _CYCLE_S * 1000
-_UTC: Final = datetime.timezone.utc
+_UTC: Final = datetime.UTC
 _NAME: Final = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*\Z")
 _OFFSET: Final = re.compile(r"GMT([+-])(\d{1,2})(?::?(\d{2}))?\Z")
 _OTHER_NAMES: Final = {

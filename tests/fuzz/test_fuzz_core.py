@@ -6,17 +6,14 @@ IGNITETF_FUZZ_INPUTS=10000000 is the nightly run.
 import os
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
 from fuzzing import SEED, count
-from helpers.needs import without_native
-
-from ignitetf.native import NotBuilt, compiler
+from helpers.needs import compiling, needs_compiler
+from helpers.paths import ROOT
 
 FOLDER = Path(__file__).parent
-CORE = FOLDER.parents[1] / "ignitetf" / "_core"
 FLAGS = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 # Loads the core that was compiled for this, and then the program.
 PROGRAM = """
@@ -45,20 +42,14 @@ def libraries(command):
 @pytest.fixture(scope="module")
 def sanitized(tmp_path_factory):
     """The core with sanitizers, and the environment to use it in."""
-    include = sysconfig.get_path("include")
-    if not (Path(include) / "Python.h").exists():
-        without_native("Python's headers are not here")
-    try:
-        command = compiler()
-    except NotBuilt as error:
-        without_native(str(error))
+    needs_compiler()
     target = tmp_path_factory.mktemp("core") / "_native.so"
-    words = [*command, *FLAGS, "-shared", "-fPIC", f"-I{include}", "-o", target]
-    subprocess.run([*words, *sorted(CORE.glob("*.c")), "-lpthread"], check=True, timeout=300)
-    path = os.pathsep.join(map(str, (FOLDER, FOLDER.parent, CORE.parents[1])))
+    files = [ROOT / source for source in compiling().sources()]
+    subprocess.run(compiling().command(*FLAGS, "-o", target, *files), check=True, timeout=300)
+    path = os.pathsep.join(map(str, (FOLDER, FOLDER.parent, ROOT)))
     return target, {
         **os.environ,
-        "LD_PRELOAD": " ".join(libraries(command)),
+        "LD_PRELOAD": " ".join(libraries(compiling().compiler())),
         "ASAN_OPTIONS": "detect_leaks=0",
         "PYTHONPATH": path,
     }

@@ -10,13 +10,11 @@ from pathlib import Path
 
 import pytest
 from fuzzing import SEED, count
-from helpers.needs import without_native
+from helpers.needs import compiling, needs_compiler
 from test_fuzz_wire import answer_of, captured, generated, registry_of
 
 sys.path.insert(0, str(Path(__file__).with_name("native")))
 from cases import write_cases
-
-from ignitetf.native import NotBuilt, compiler
 
 HERE = Path(__file__).with_name("native")
 PACKAGE = Path(__file__).resolve().parents[2] / "ignitetf"
@@ -26,10 +24,8 @@ CHECKED = {"ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0:handle_abort=1"}
 
 def built(folder, name, *sources):
     """Compile a program with the sanitizers, or skip where the compiler has none."""
-    try:
-        command = [*compiler(), *FLAGS, "-I", str(PACKAGE / "wire"), "-I", str(PACKAGE / "read/tf")]
-    except NotBuilt as error:
-        without_native(str(error))
+    needs_compiler()
+    command = [*compiling().compiler(), *FLAGS, "-I", str(PACKAGE / "wire")]
     empty = folder / "empty.c"
     empty.write_text("int main(void) { return 0; }\n")
     probe = subprocess.run(

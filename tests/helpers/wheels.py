@@ -6,7 +6,10 @@ import sys
 
 from helpers.paths import ROOT
 
-FILES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "ignitetf", "cli", "sql")
+FILES = (
+    "pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE",
+    "_build", "ignitetf", "cli", "sql",
+)  # fmt: skip
 GENERATED = {".pyc", ".so"}
 
 
@@ -27,13 +30,19 @@ def built(what, folder, **environment):
 
 
 def build(what, project, folder, **environment):
-    program = f"from setuptools import build_meta; print(build_meta.build_{what}({str(folder)!r}))"
-    done = subprocess.run(
+    """Build a wheel, an sdist or an editable installation; the path of the file."""
+    done = call(f"backend.build_{what}({str(folder)!r})", project, **environment)
+    return folder / done.splitlines()[-1]
+
+
+def call(expression, project, **environment):
+    """What is printed where a project's backend does something."""
+    program = f"import sys; sys.path.insert(0, '_build'); import backend; print({expression})"
+    return subprocess.run(
         [sys.executable, "-c", program],
         cwd=project,
         env={**os.environ, **environment},
-        capture_output=True,
+        stdout=subprocess.PIPE,
         text=True,
         check=True,
-    )
-    return folder / done.stdout.splitlines()[-1]
+    ).stdout

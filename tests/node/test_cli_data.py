@@ -362,7 +362,7 @@ def test_doctor_finds_what_is_wrong(tmp_path, monkeypatch) -> None:
     def unreachable():
         raise ConnectError("nobody there")
 
-    now = datetime.datetime.now(datetime.timezone.utc)
+    now = datetime.datetime.now(datetime.UTC)
     ended = trustme.CA().issue_cert("here", not_after=now - datetime.timedelta(days=1))
     ended.cert_chain_pems[0].write_to_path(tmp_path / "ended.pem")
     (tmp_path / "no.pem").write_text("no certificate")

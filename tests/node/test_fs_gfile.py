@@ -2,9 +2,6 @@
 
 import itertools
 import os
-import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -355,29 +352,3 @@ def test_at_exit_one_file_that_fails_keeps_no_other_from_being_shown(address):
     with pytest.raises(FileNotFoundError):
         handles.close(lost)
     handles.rmtree(base)
-
-
-def test_without_a_compiler_the_error_says_what_to_do(tmp_path):
-    """A process of its own, whose search path has no compiler and whose cache is empty."""
-    program = (
-        "import sys; sys.modules['ziglang'] = None\n"
-        "from ignitetf.fs.oserrors import NativeIOUnavailable\n"
-        "try:\n    import ignitetf.fs.gfile\n"
-        "except NativeIOUnavailable as error:\n    print(error.message, '|', error.hint)\n"
-        "import fsspec; print(fsspec.get_filesystem_class('igfs').__name__)\n"
-    )
-    environment = {**os.environ, "PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
-    environment.pop("CC", None)
-    result = subprocess.run(
-        [sys.executable, "-c", program],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=ROOT,
-    )
-    assert "no C compiler" in result.stdout
-    assert "checkpoint push" in result.stdout
-    assert "ignitetf[native]" in result.stdout
-    assert "IgniteFileSystem" in result.stdout
-    assert shutil.which("cc", path=str(tmp_path)) is None

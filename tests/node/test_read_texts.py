@@ -4,7 +4,6 @@ import os
 
 import numpy as np
 import pytest
-from helpers.needs import without_native
 
 from ignitetf.load.loader import load_dataset
 
@@ -47,8 +46,6 @@ def build(request, address, table, monkeypatch):
 
     if request.param == "no op":
         monkeypatch.setattr(form, "substr_op", lambda: None)
-    elif form.substr_op() is None:
-        without_native("no C compiler to build the op")
     return lambda **options: IgniteDataset(table[0], addresses=[address], **options)
 
 

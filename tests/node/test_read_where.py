@@ -194,7 +194,7 @@ def test_values_of_every_kind_that_a_column_can_have(client, cache_name):
         assert rows == [(shown,)], column
         found = keys_of(client, cache_name, f"{name} = ?", (value,), fields=["L"])
         assert found == [0], column
-    zoned = moment.replace(tzinfo=datetime.timezone.utc)
+    zoned = moment.replace(tzinfo=datetime.UTC)
     east = datetime.timezone(datetime.timedelta(hours=3))
     for same in (zoned, zoned.astimezone(east), np.datetime64(moment)):
         assert keys_of(client, cache_name, "T = ?", (same,), fields=["L"]) == [0]

@@ -72,7 +72,7 @@ def record(number):
         "day": moment.date(),
         "clock": datetime.time(1, 2, 3, 4000),
         "moment": moment,
-        "aware": moment.replace(tzinfo=datetime.timezone.utc),
+        "aware": moment.replace(tzinfo=datetime.UTC),
         "data": bytes([0, number % 256]),
         "Mixed Case": {"a": [number, None, "x"]},
     }

@@ -74,7 +74,7 @@ def recorder():
 
 @pytest.mark.parametrize("case", ["wrong CA", "expired", "wrong name"])
 def test_nothing_is_sent_to_a_server_that_is_not_verified(recorder, tmp_path, case):
-    yesterday = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(days=1)
+    yesterday = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
     ca, pem = certificates(
         tmp_path,
         name="127.0.0.9" if case == "wrong name" else "127.0.0.1",

@@ -7,13 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers.needs import without_native
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ignitetf.errors import IgniteTFError
 from ignitetf.wire.buffers import ALIGNMENT, BufferPool
-from ignitetf.wire.builder import BatchBuilder, rows_library
+from ignitetf.wire.builder import BatchBuilder
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.concat import concat, merged
 from ignitetf.wire.decoder import Decoder
@@ -24,13 +23,6 @@ from ignitetf.wire.objects import object_end
 from ignitetf.wire.rowends import RowsEnd
 from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema, field_for
 from ignitetf.wire.types import BinaryType, TypeRegistry, UnknownType
-
-
-@pytest.fixture(scope="module", autouse=True)
-def native():
-    if rows_library() is None:
-        without_native("no C compiler to build the builder")
-
 
 LONG_KEY = Field("key", TypeCode.LONG, np.dtype("<i8"))
 TEXT_KEY = Field("key", TypeCode.STRING, BYTES)

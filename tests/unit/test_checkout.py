@@ -15,6 +15,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from helpers.needs import needs_compiler
 from helpers.paths import ROOT
 from helpers.wheels import build, copied
 
@@ -67,7 +68,12 @@ class Python:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
-    return copied(tmp_path_factory.mktemp("checkout") / "project")
+    """A checkout in which the core was compiled."""
+    project = copied(tmp_path_factory.mktemp("checkout") / "project")
+    needs_compiler()
+    compile_core = [sys.executable, project / "_build" / "compiling.py"]
+    subprocess.run(compile_core, check=True)
+    return project
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +87,7 @@ def installation(request, checkout, tmp_path_factory):
     """A Python in which the project is installed, and the folder where `ignitetf` is then."""
     folder = tmp_path_factory.mktemp(request.param)
     python = Python(folder / "venv")
-    python.install(build(request.param, checkout, folder, CC="no-such-compiler"))
+    python.install(build(request.param, checkout, folder))
     return python, python.site if request.param == "wheel" else checkout
 
 
@@ -102,6 +108,12 @@ def test_a_checkout_works_from_its_root(bare_python, checkout):
 
 def test_a_checkout_works_from_elsewhere(bare_python, checkout, tmp_path):
     check_whole(bare_python, checkout, cwd=tmp_path, path=checkout)
+
+
+def test_a_checkout_without_the_core_says_how_to_compile_it(bare_python, tmp_path):
+    project = copied(tmp_path / "project")
+    complaint = bare_python.run("-c", "import ignitetf.wire.schema", cwd=project, fails=True)
+    assert "not compiled; hint: " in complaint and "python _build/compiling.py" in complaint
 
 
 def test_an_installation_works_from_the_root_of_the_checkout(installation, checkout):

@@ -4,7 +4,6 @@ import itertools
 
 import numpy as np
 import pytest
-from helpers.needs import without_native
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_builder import LONG_KEY, entries_of, page_of, registry_of, same, schema_of
@@ -12,7 +11,7 @@ from test_builder import LONG_KEY, entries_of, page_of, registry_of, same, schem
 from ignitetf.read.collector import Collector, PagePlace
 from ignitetf.read.page_decoder import PageDecoder
 from ignitetf.read.page_query import Ends
-from ignitetf.wire.builder import BatchBuilder, rows_library
+from ignitetf.wire.builder import BatchBuilder
 from ignitetf.wire.concat import concat
 from ignitetf.wire.decoder import Decoder
 from ignitetf.wire.frames import Page
@@ -68,12 +67,6 @@ def collect(collector, number, part, *, early):
         collector.taker(place)(part.count)(Arrival(part.data), nbytes)
         part = Page(part.count, False, part.data[:0])
     collector.add(place, part, nbytes, last=True)
-
-
-@pytest.fixture(autouse=True)
-def native():
-    if rows_library() is None:
-        without_native("no C compiler to build the builder")
 
 
 @settings(deadline=None, max_examples=60, print_blob=True)

@@ -1,10 +1,7 @@
 """What an error says: its hint in tracebacks, its place once, nothing of Java's classes."""
 
 import copy
-import importlib
-import io
 import pickle
-import sys
 import traceback
 
 import pytest
@@ -23,7 +20,6 @@ def shown(error):
     return "".join(traceback.format_exception(error))
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="tracebacks have no notes")
 @pytest.mark.parametrize("kind", CLASSES)
 def test_a_traceback_shows_the_hint_once(kind):
     assert shown(kind("what", hint=HINT)).count(HINT) == 1
@@ -36,22 +32,6 @@ def test_a_traceback_shows_the_hint_once(kind):
             raise error.at("T, partition 3") from error
     except IgniteTFError as error:
         assert shown(error).count(HINT) == 1
-
-
-def test_python_3_10_shows_the_hint_as_well(monkeypatch):
-    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
-    with monkeypatch.context() as patch:
-        patch.setattr(sys, "version_info", (3, 10, 12, "final", 0))
-        spec = importlib.util.find_spec("ignitetf.errors")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    out = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", out)
-    monkeypatch.setattr(sys, "__excepthook__", lambda kind, error, trace: None)
-    error = module.ConfigError("what", hint=HINT)
-    sys.excepthook(type(error), error, None)
-    sys.excepthook(ValueError, ValueError("what"), None)
-    assert out.getvalue() == f"hint: {HINT}\n"
 
 
 @pytest.mark.parametrize("kind", CLASSES)

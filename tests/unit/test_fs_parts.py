@@ -8,7 +8,6 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from helpers.needs import needs_native_io
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -210,29 +209,6 @@ def test_the_state_file_is_read_and_rewritten():
     text = r'model_checkpoint_path: "\305\274 \"1\""'
     assert state_names(text) == ('ż "1"', ['ż "1"'])
     assert state_of(text, "", {'ż "1"'}) == text + "\n"
-
-
-def test_the_native_part_is_built_once_and_whole(tmp_path, monkeypatch):
-    if sys.platform != "linux":
-        pytest.skip("the native part is for Linux")
-    from ignitetf.fs import shim
-    from ignitetf.fs.oserrors import NativeIOUnavailable
-
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("CC", "/no/such/compiler")
-    with pytest.raises(NativeIOUnavailable, match="compiler failed"):
-        shim.shim_path()
-    assert list((tmp_path / "ignitetf").iterdir()) == []
-    monkeypatch.setenv("CC", "false")
-    with pytest.raises(NativeIOUnavailable):
-        shim.shim_path()
-    monkeypatch.delenv("CC")
-    needs_native_io()
-    path = shim.shim_path()
-    built = path.stat().st_mtime_ns
-    assert shim.shim_path() == path
-    assert path.stat().st_mtime_ns == built
-    assert [p.name for p in path.parent.glob("*.so*")] == [path.name]
 
 
 def test_importing_the_file_system_takes_no_tensorflow():

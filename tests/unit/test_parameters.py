@@ -16,7 +16,7 @@ from pyignite.stream import BinaryStream
 from ignitetf.errors import ConfigError
 from ignitetf.wire.parameters import encode_parameter, encode_string, parameter_list
 
-ZONE = dt.timezone.utc
+ZONE = dt.UTC
 
 
 def pyignite(kind, value):

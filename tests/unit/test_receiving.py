@@ -8,7 +8,6 @@ import zlib
 
 import numpy as np
 import pytest
-from helpers.needs import without_native
 from test_builder import (
     FIELDS,
     LONG_KEY,
@@ -26,7 +25,6 @@ from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.concat import concat
 from ignitetf.wire.decoder import Decoder
 from ignitetf.wire.page_reader import PageReader
-from ignitetf.wire.receiving import native
 from ignitetf.wire.rowends import RowsEnd
 from ignitetf.wire.schema import Batch, Column, Schema, field_for
 from ignitetf.wire.units import Depth, UnitAnswers, UnitReader
@@ -34,12 +32,6 @@ from ignitetf.wire.units import Depth, UnitAnswers, UnitReader
 NAMES = ["IMAGE", "LABEL", "NAME", "WEIGHT"]
 FIXED = ["IMAGE", "LABEL", "WEIGHT"]  # of one length
 SMALL = 1 << 16
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled():
-    if native() is None:
-        without_native("no C compiler to build what receives")
 
 
 @pytest.fixture

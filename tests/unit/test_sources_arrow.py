@@ -16,7 +16,7 @@ from ignitetf.wire.schema import Column
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
-DAY = dt.datetime(2024, 5, 1, 12, 30, tzinfo=dt.timezone.utc)
+DAY = dt.datetime(2024, 5, 1, 12, 30, tzinfo=dt.UTC)
 FAR = [dt.datetime(9999, 12, 31, 23, 59, 59), None, dt.datetime(1, 1, 1), DAY.replace(tzinfo=None)]
 IDS = [uuid.UUID(int=5).bytes, None, uuid.UUID(int=2**127 + 1).bytes]
 EPOCH = dt.datetime(1970, 1, 1)
@@ -108,7 +108,7 @@ def told(value):
     if isinstance(value, dict):
         return {name: told(one) for name, one in value.items()}
     if isinstance(value, dt.datetime):
-        return value.astimezone(dt.timezone.utc).replace(tzinfo=None) if value.tzinfo else value
+        return value.astimezone(dt.UTC).replace(tzinfo=None) if value.tzinfo else value
     return str(value) if isinstance(value, uuid.UUID) else value
 
 

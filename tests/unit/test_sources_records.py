@@ -26,7 +26,7 @@ ROWS = [
         "words": [f"w{k}" for k in range(i % 3)],
         "boxes": np.zeros((i % 3, 4), np.float32) + i,
         "maybe": None if i % 2 else i,
-        "when": dt.datetime(2024, 1, 1, tzinfo=dt.timezone.utc) + dt.timedelta(seconds=i),
+        "when": dt.datetime(2024, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=i),
         "day": dt.date(1970, 1, 1 + i),
         "price": decimal.Decimal("1.50") * i,
     }

@@ -1,15 +1,10 @@
 """A file that another user could have changed is neither run nor believed."""
 
 import os
-import subprocess
-import sys
 
 import pytest
-from helpers.needs import without_native
-from helpers.paths import ROOT
 
 from ignitetf.errors import ConfigError
-from ignitetf.native import NotBuilt, compiler
 from ignitetf.profiles import read_profile, write_profile
 from ignitetf.trust import check_trust, distrust
 
@@ -88,44 +83,3 @@ def test_a_profile_that_others_may_write_is_refused(tmp_path, monkeypatch):
     path.chmod(0o666)
     with pytest.raises(ConfigError, match="another user could change it"):
         read_profile("p")
-
-
-LOADS = "from ignitetf.wire.builder import rows_library; print('loaded', bool(rows_library()))"
-
-
-def test_a_part_that_others_may_replace_is_not_loaded(tmp_path):
-    """The planted part says so when it is loaded, by Python or by a program that Python starts."""
-    try:
-        command = compiler()
-    except NotBuilt as error:
-        without_native(str(error))
-    cache, said = tmp_path / "cache", tmp_path / "said"
-
-    def run():
-        done = subprocess.run(
-            [sys.executable, "-c", LOADS],
-            env={**os.environ, "XDG_CACHE_HOME": str(cache), "TMPDIR": str(tmp_path)},
-            cwd=ROOT, capture_output=True, text=True, timeout=100, check=True,
-        )  # fmt: skip
-        assert done.stdout.strip() == "loaded True"
-        return done.stderr
-
-    assert not run()
-    (part,) = (cache / "ignitetf").glob("rows-*.so")
-    source = tmp_path / "planted.c"
-    source.write_text(
-        "#include <stdio.h>\n__attribute__((constructor)) static void say(void) {"
-        f' FILE *f = fopen("{said}", "w"); if (f) fclose(f); }}\nint walk(void) {{ return 1; }}\n'
-        "int build(void) { return 1; }\n"
-    )
-    subprocess.run([*command, "-shared", "-fPIC", "-o", str(part), str(source)], check=True)
-    run()
-    assert said.exists()  # what this test would see
-    said.unlink()
-    (cache / "ignitetf").chmod(0o777)
-    assert "another user could change them" in run()
-    (cache / "ignitetf").chmod(0o700)
-    part.chmod(0o666)
-    run()
-    assert not said.exists()
-    assert not list(tmp_path.glob("ignitetf-*"))  # private folders go with their process

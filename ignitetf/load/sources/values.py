@@ -37,7 +37,7 @@ __all__ = ["UNFIT", "column_of", "field_of", "names_of", "strings_column"]
 # What conversions raise for values that do not fit.
 UNFIT = (SchemaError, ValueError, TypeError, OverflowError, ArithmeticError)
 
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)
 _DAY_MS = 86_400_000
 # More digits are damage or an attack: `1E+999999999` has a gigabyte of them.
@@ -285,7 +285,7 @@ def _timestamp(value: Any) -> int:
     # pandas keeps nanoseconds apart from the microseconds.
     nanoseconds = int(getattr(value, "nanosecond", 0))
     whole = value if not nanoseconds else value.replace(nanosecond=0)  # type: ignore[call-arg]
-    moment = whole if whole.tzinfo is not None else whole.replace(tzinfo=dt.timezone.utc)
+    moment = whole if whole.tzinfo is not None else whole.replace(tzinfo=dt.UTC)
     return (moment - _EPOCH) // _MICROSECOND * 1000 + nanoseconds
 
 
