@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from ignitetf.bench.rows import Profile, make_rows, sized
-from ignitetf.bench.ways import reduced_rows
-from ignitetf.wire.schema import Batch, Column
+from ignitetf.bench.read import reduced_rows
+from ignitetf.bench.rows import Columns, Profile, make_rows, sized
 
 # Files and arrays have no more than this; their rate does not depend on it.
 _MOST_BYTES = 256 << 20
@@ -53,44 +52,43 @@ def _in_memory(profile: Profile) -> tf.data.Dataset:
 
 def columns_of(profile: Profile) -> dict[str, Any]:
     """All rows of a profile as arrays, in the structure of an element of `IgniteDataset`."""
-    parts = list(make_rows(profile))
-    columns = {
-        name: np.concatenate([_array(part.columns[name]) for part in parts])
-        for name in parts[0].columns
-    }
-    return {"key": np.concatenate([part.key.values for part in parts]), "val": columns}
+    (columns,) = make_rows(profile, profile.rows * profile.row_bytes)
+    return {"key": np.arange(profile.rows), "val": {n: _plain(v) for n, v in columns.items()}}
 
 
-def _array(column: Column) -> Any:
-    if column.lengths is None:
-        return column.values
-    return column.to_objects()
+def _plain(values: Any) -> Any:
+    """Texts as bytes, which is how they are stored; other arrays as they are."""
+    return (
+        np.array([t.encode() for t in values.tolist()], object)
+        if values.dtype.kind == "U"
+        else values
+    )
 
 
 def _records(profile: Profile, path: Path) -> tf.data.Dataset:
     """The rows as a file, parsed by the batch."""
     with tf.io.TFRecordWriter(str(path)) as writer:
-        for batch in make_rows(profile):
-            for example in _examples(batch):
-                writer.write(example)
-    parse = _parser(next(make_rows(sized(profile, 1))))
+        for example in _examples(columns_of(profile)):
+            writer.write(example)
+    (first,) = make_rows(sized(profile, 1))
     records = tf.data.TFRecordDataset(str(path)).batch(profile.batch)
-    return records.map(parse, num_parallel_calls=2)
+    return records.map(_parser(first), num_parallel_calls=2)
 
 
-def _parser(first: Batch) -> Callable[[Any], Any]:
+def _parser(first: Columns) -> Callable[[Any], Any]:
     """A function that parses a batch of serialized examples into columns like these."""
     features = {"key": tf.io.FixedLenFeature([], tf.int64)}
     dense, narrow = [], {}
-    for name, column in first.columns.items():
-        kind = tf.string if column.lengths is not None or column.values.ndim > 1 else tf.int64
-        if column.values.dtype.kind == "f":
+    for name, values in first.items():
+        is_text = values.dtype.kind in "OU"
+        kind = tf.string if is_text or values.ndim > 1 else tf.int64
+        if values.dtype.kind == "f":
             kind = tf.float32
         features[name] = tf.io.FixedLenFeature([], kind)
-        if column.values.ndim > 1:
+        if values.ndim > 1:
             dense.append(name)
-        elif column.lengths is None:
-            narrow[name] = column.values.dtype
+        elif not is_text:
+            narrow[name] = values.dtype
 
     def parse(texts: Any) -> Any:
         found = tf.io.parse_example(texts, features)
@@ -103,11 +101,10 @@ def _parser(first: Batch) -> Callable[[Any], Any]:
     return parse
 
 
-def _examples(batch: Batch) -> Iterator[bytes]:
-    columns = {name: _array(column) for name, column in batch.columns.items()}
-    columns["key"] = batch.key.values
-    for i in range(len(batch)):
-        features = {name: _feature(values[i]) for name, values in columns.items()}
+def _examples(columns: dict[str, Any]) -> Iterator[bytes]:
+    for i, key in enumerate(columns["key"]):
+        features = {name: _feature(values[i]) for name, values in columns["val"].items()}
+        features["key"] = _feature(key)
         yield tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
 
 

@@ -9,10 +9,9 @@ from typing import Any, Final
 
 from history import Figure
 
-from ignitetf import open_rows
+from ignitetf import Client, connect, open_rows
 from ignitetf.bench.rows import PROFILES, drop_rows, fill_cache, sized
 from ignitetf.bench.turns import in_turn, median_ratio, rows_a_second
-from ignitetf.net.client import Client, connect
 from ignitetf.read.devices import Framework
 from ignitetf.read.plan import OrderName
 from ignitetf.read.rows import EpochRows

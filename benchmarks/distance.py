@@ -21,32 +21,18 @@ from typing import Any, Final
 
 import pyarrow as pa
 from history import Figure
+from pyignite.utils import cache_id
 
-from ignitetf import open_rows
-from ignitetf.bench.bare import Scans
-from ignitetf.bench.in_flight import send_ahead
-from ignitetf.bench.rows import (
-    PROFILES,
-    Profile,
-    drop_rows,
-    fill_cache,
-    make_rows,
-    schema_of,
-    sized,
-    source_of,
-)
-from ignitetf.bench.sent import rows_to_send
+from ignitetf import Client, connect, load_dataset, open_rows
+from ignitetf.bench.bare import Scans, call, send_ahead, sockets
+from ignitetf.bench.rows import PROFILES, Profile, drop_rows, fill_cache, make_rows, sized
 from ignitetf.bench.turns import in_turn, median_ratio, rows_a_second
 from ignitetf.errors import IgniteTFError
-from ignitetf.fs.chunks import CHUNK_BYTES
 from ignitetf.fs.store import Store
-from ignitetf.load.loader import load_dataset
-from ignitetf.net.client import Client, cache_id, connect
-from ignitetf.net.statements import statement_request
 from ignitetf.settings import Settings
 from ignitetf.wire.codes import OpCode, TypeCode
 from ignitetf.wire.frames import read_named_sql_page, read_page
-from ignitetf.wire.requests import batch_head, cache_request, cursor_request
+from ignitetf.wire.requests import batch_head, cache_request, cursor_request, sql_request
 
 DELAYS_MS: Final = (10, 50)
 _HELPERS: Final = Path(__file__).parents[1] / "tests"
@@ -99,7 +85,8 @@ def _all_ways(settings: Settings, delay: int) -> Iterator[tuple[str, Ways]]:
         for name, count, partitions in _READ:
             profile = sized(PROFILES[name], count)
             with _rows(near, profile, partitions):
-                yield f"read, {name}, {count:,} rows, {partitions} partitions", _reads(far, profile)
+                ways = _reads(near, far, profile)
+                yield f"read, {name}, {count:,} rows, {partitions} partitions", ways
         for name, count in _LOADED:
             profile = sized(PROFILES[name], count)
             with _rows(near, profile, 8):
@@ -141,7 +128,7 @@ def _rate(way: Callable[[], int | tuple[int, float]], row_bytes: float) -> Calla
     return lambda: rows() * row_bytes / 1e6
 
 
-def _reads(far: Client, profile: Profile) -> Ways:
+def _reads(near: Client, far: Client, profile: Profile) -> Ways:
     def read() -> int:
         # Opened each time: how far the node is, connections have to find out.
         with connect(settings=far.settings) as client:
@@ -153,7 +140,7 @@ def _reads(far: Client, profile: Profile) -> Ways:
     def again() -> int:
         return sum(len(batch["key"]) for batch in opened.batches())
 
-    drained = Scans(opened.reader).drain
+    drained = Scans(far, profile.cache, profile.row_bytes).drain
     return {
         "bare": _rate(functools.partial(drained, ahead=_AHEAD), profile.row_bytes),
         "an epoch": _rate(again, profile.row_bytes),
@@ -162,25 +149,21 @@ def _reads(far: Client, profile: Profile) -> Ways:
 
 
 def _loads(near: Client, far: Client, profile: Profile) -> Ways:
-    batches = list(make_rows(profile))
-    sent = rows_to_send(near, profile.cache, schema_of(profile), batches)
-    requests = [request for _, line in sent.lines for request in line]
-    head = functools.partial(batch_head, sent.number)
+    (columns,) = make_rows(profile, profile.rows * profile.row_bytes)
+    pages = Scans(near, profile.cache, profile.row_bytes).by_owner().values()
+    head = functools.partial(batch_head, cache_id(profile.cache))
+    bodies = [(head(count), entries) for node in pages for count, entries in node]
 
     def bare() -> int:
-        bodies = [(head(count), entries) for count, entries in requests]
         _spread(far, OpCode.CACHE_PUT_ALL, bodies)
         return profile.rows
 
-    source = source_of(profile, lambda: batches)
-
     def load(count: int, *, anew: bool = True) -> tuple[int, float]:
-        few = source_of(sized(profile, count), lambda: [batches[0][:count]])
         if anew:
             drop_rows(near, profile.cache)
         begin = time.perf_counter()
         load_dataset(
-            source if count == profile.rows else few,
+            {name: values[:count] for name, values in columns.items()},
             profile.cache,
             client=far,
             partitions=8,
@@ -211,12 +194,12 @@ def _loads(near: Client, far: Client, profile: Profile) -> Ways:
 
 def _spread(client: Client, op: OpCode, bodies: Sequence[tuple[Any, ...]]) -> None:
     """Send requests over several connections, many at a time over each."""
+    addresses = client.settings.addresses[:1] * _CONNECTIONS
+    with sockets(client, addresses) as lines, ThreadPoolExecutor(_CONNECTIONS) as pool:
 
-    def send(line: int) -> None:
-        with client.channel() as channel:
-            send_ahead(channel, op, bodies[line::_CONNECTIONS], _UNANSWERED)
+        def send(number: int) -> None:
+            send_ahead(lines[number], op, bodies[number::_CONNECTIONS], _UNANSWERED)
 
-    with ThreadPoolExecutor(_CONNECTIONS) as pool:
         list(pool.map(send, range(_CONNECTIONS)))
 
 
@@ -226,11 +209,12 @@ def _files(near: Client, far: Client, nbytes: int) -> Iterator[tuple[Ways, Ways]
     try:
         with contextlib.closing(Store(far, _FS)) as store:
             cache = cache_request(cache_id(store.chunks.name))
-            head = struct.pack("<bi4x", TypeCode.BYTE_ARRAY, CHUNK_BYTES + 4)
-            data = block[:CHUNK_BYTES]
+            chunk = store.chunk_bytes
+            head = struct.pack("<bi4x", TypeCode.BYTE_ARRAY, chunk + 4)
+            data = block[:chunk]
             keys = [
                 cache + struct.pack("<bQQ", TypeCode.UUID, 1, number)
-                for number in range(nbytes // CHUNK_BYTES)
+                for number in range(nbytes // chunk)
             ]
 
             def put() -> int:
@@ -272,13 +256,14 @@ def _queries(far: Client, profile: Profile) -> Ways:
     statement = f"SELECT AGE, BALANCE, CITY, NAME, VISITS FROM {profile.cache}"
 
     def bare(page_rows: int) -> int:
-        request = statement_request(far, statement, (), "PUBLIC", page_rows, None)
-        with far.channel() as channel:
-            cursor, _, page = read_named_sql_page(channel.call(OpCode.QUERY_SQL_FIELDS, request))
+        request = sql_request("PUBLIC", statement, (), page_rows, names=True)
+        with sockets(far, far.settings.addresses[:1]) as (sock,):
+            answer = memoryview(call(sock, OpCode.QUERY_SQL_FIELDS, request))
+            cursor, _, page = read_named_sql_page(answer)
             rows = page.count
             while page.more:
-                body = channel.call(OpCode.QUERY_SQL_FIELDS_PAGE, cursor_request(cursor))
-                page = read_page(body)
+                body = call(sock, OpCode.QUERY_SQL_FIELDS_PAGE, cursor_request(cursor))
+                page = read_page(memoryview(body))
                 rows += page.count
         return rows
 

@@ -16,15 +16,11 @@ import tensorflow as tf
 from beside import columns_of
 from history import Figure
 
-from ignitetf import IgniteDataset
+from ignitetf import Client, IgniteDataset, connect
 from ignitetf.bench.bare import Scans
+from ignitetf.bench.read import reduced_rows
 from ignitetf.bench.rows import PROFILES, Profile, drop_rows, fill_cache, sized
 from ignitetf.bench.turns import in_turn, median_ratio, rows_a_second
-from ignitetf.bench.ways import reduced_rows
-from ignitetf.net.client import Client, connect
-from ignitetf.read.options import ReadOptions
-from ignitetf.read.reader import CacheReader
-from ignitetf.read.tf.tensors import page_options, rebatched
 from ignitetf.settings import Settings
 
 _BATCH = 128
@@ -86,17 +82,17 @@ def _ways(client: Client, profile: Profile) -> dict[str, Run]:
 
 
 def _drained(client: Client, profile: Profile, columns: dict[str, Any]) -> tf.data.Dataset:
-    scans = Scans(CacheReader(client, profile.cache, ReadOptions()))
+    scans = Scans(client, profile.cache, profile.row_bytes)
 
     def pages() -> Iterator[Any]:
-        for count in scans.pages():
+        for count in scans.counts(scans.ahead):
             yield _first(columns, count)
 
     spec = tf.nest.map_structure(
         lambda column: tf.TensorSpec([None, *column.shape[1:]], column.dtype), columns
     )
     dataset = tf.data.Dataset.from_generator(pages, output_signature=spec)
-    batches = rebatched(dataset, _BATCH, False).with_options(page_options(sharded=False))
+    batches = dataset.rebatch(_BATCH)
     count = -(-profile.rows // _BATCH)
     return batches.apply(tf.data.experimental.assert_cardinality(count))
 

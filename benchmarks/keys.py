@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import statistics
+import struct
 from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
 from history import Figure
 from numpy.typing import NDArray
+from pyignite.utils import cache_id
 
-from ignitetf import IgniteDataset, open_rows
+from ignitetf import Client, IgniteDataset, connect, open_rows
+from ignitetf.bench.bare import send_ahead, sockets
+from ignitetf.bench.read import reduced_rows
 from ignitetf.bench.rows import PROFILES, Profile, drop_rows, fill_cache, sized
 from ignitetf.bench.turns import in_turn, median_ratio, rows_a_second
-from ignitetf.bench.ways import reduced_rows
-from ignitetf.net.channel import Channel
-from ignitetf.net.client import Client, cache_id, connect
-from ignitetf.read.keys import IntegerKeys
 from ignitetf.read.rows import EpochRows
 from ignitetf.settings import Settings
-from ignitetf.wire.codes import OpCode
-from ignitetf.wire.requests import batch_head
 
 # Keys of a request, and requests in flight; the best of them is the limit.
 _FORMS: Final = {"mnist": ((128, 8), (128, 16), (256, 8)), "1mb": ((1, 8), (1, 16), (2, 8))}
 _SEED: Final = 7
+_GET_ALL: Final = 1003
+_KEY: Final = np.dtype([("type", "u1"), ("key", "<i8")])  # a long is of type 4
 # Rows that a call of `rows[...]` asks for.
 _CALLS: Final = (128, 512, 4096)
 
@@ -69,12 +68,11 @@ def _ways(
     build = functools.partial(open_rows, profile.cache, client=client, shard=(0, 1))
     shuffled = build(order="global", shuffle=_SEED)
     dataset = IgniteDataset.from_rows(shuffled).batch(profile.batch)
-    cache = cache_id(shuffled.reader.cache)
+    cache = cache_id(profile.cache)
     numbers = np.random.default_rng(_SEED).permutation(profile.rows)
-    keys = IntegerKeys(shuffled.reader.schema, profile.rows)
     ways: dict[str, Callable[[], int]] = {
         f"bare GET_ALL, {size} x {depth}": functools.partial(
-            _bare, client, cache, keys, numbers, size, depth
+            _bare, client, cache, numbers, size, depth
         )
         for size, depth in forms
     }
@@ -102,27 +100,16 @@ def _taken(rows: EpochRows, numbers: NDArray[np.int64], size: int) -> int:
     return len(numbers)
 
 
-def _bare(
-    client: Client, cache: int, keys: IntegerKeys, numbers: NDArray[np.int64], size: int, depth: int
-) -> int:
-    """Ask for the keys and receive every answer into the same memory, without a look at it."""
-    memory = memoryview(bytearray(64 << 20))
-    with Channel(client.settings.addresses[0], client.settings) as channel:
-        waiting = 0
-        for body in _bodies(cache, keys, numbers, size):
-            channel.send(OpCode.CACHE_GET_ALL, body)
-            waiting += 1
-            if waiting >= depth:
-                channel.next_answer(lambda number, count, nbytes: memory[:nbytes])
-                waiting -= 1
-        for _ in itertools.repeat(None, waiting):
-            channel.next_answer(lambda number, count, nbytes: memory[:nbytes])
+def _bare(client: Client, cache: int, numbers: NDArray[np.int64], size: int, depth: int) -> int:
+    """Request the keys over one socket and receive every answer without a look at it."""
+    with sockets(client, client.settings.addresses[:1]) as (sock,):
+        send_ahead(sock, _GET_ALL, _bodies(cache, numbers, size), depth)
     return len(numbers)
 
 
-def _bodies(
-    cache: int, keys: IntegerKeys, numbers: NDArray[np.int64], size: int
-) -> Iterator[bytes]:
-    for start in range(0, len(numbers), size):
-        part = numbers[start : start + size]
-        yield batch_head(cache, len(part)) + keys.objects(part)
+def _bodies(cache: int, numbers: NDArray[np.int64], size: int) -> Iterator[tuple[bytes, ...]]:
+    keys = np.empty(len(numbers), _KEY)
+    keys["type"], keys["key"] = 4, numbers
+    for start in range(0, len(keys), size):
+        part = keys[start : start + size]
+        yield struct.pack("<ibi", cache, 0, len(part)), part.tobytes()

@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator
 import psutil
 from history import Figure
 
-from ignitetf import IgniteDataset, open_rows
+from ignitetf import Client, IgniteDataset, connect, open_rows
+from ignitetf.bench.read import reduced_rows
 from ignitetf.bench.rows import PROFILES, drop_rows, fill_cache, sized
 from ignitetf.bench.turns import in_turn, median_ratio, rows_a_second
-from ignitetf.bench.ways import reduced_rows
-from ignitetf.net.client import Client, connect
 from ignitetf.settings import Settings
 
 _BATCH = 128
@@ -94,7 +93,7 @@ def _window_memory(client: Client, cache: str) -> Iterator[tuple[str, float]]:
         )
         before = most = process.memory_info().rss
         for _ in range(3):
-            for _ in rows.column_batches():
+            for _ in rows.batches():
                 most = max(most, process.memory_info().rss)
             rows = rows.next_epoch()
         yield f"memory, shuffle, windows of {window_mb} MB", round((most - before) / 1e6)

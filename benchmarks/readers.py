@@ -1,5 +1,7 @@
 """What a thousand readers take in one process: threads, memory, connections, and what they leave.
 
+`python benchmarks/readers.py --readers 1000 --nodes 100`
+
 One embedded node is filled and recorded, then stopped; `owner` gives its answers again, as many
 nodes, from a process of its own. Each reader has a client and a thread of its own and reads its
 shard. All begin at once, and all have their first batch before any has its second.
@@ -7,6 +9,7 @@ shard. All begin at once, and all have their first batch before any has its seco
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import ctypes
 import gc
@@ -23,11 +26,10 @@ import psutil
 from numpy.typing import NDArray
 from owner import Answers, Recording, allow_files, serve
 
+from ignitetf import Client, Node, connect, open_rows
 from ignitetf.bench.rows import Profile, drop_rows, fill_cache
-from ignitetf.cli.output import note
-from ignitetf.net.client import Client, connect
-from ignitetf.node import Node
-from ignitetf.read.rows import EpochRows, open_rows
+from ignitetf.cli.output import note, show
+from ignitetf.read.rows import EpochRows
 
 _PARTITIONS = 1024
 _NODE = "readers"
@@ -80,12 +82,12 @@ def _read(
     together = threading.Barrier(count + 1, timeout=_STARTING_S)
 
     def read(rows: EpochRows) -> NDArray[np.int64]:
-        batches = rows.column_batches()
+        batches = rows.batches()
         together.wait()
-        keys = [next(batches).key.values.copy()]
+        keys = [next(batches)["key"].copy()]
         together.wait()  # all have a batch; here the state is noted
         together.wait()
-        keys += [batch.key.values.copy() for batch in batches]
+        keys += [batch["key"].copy() for batch in batches]
         return np.concatenate(keys)
 
     with ThreadPoolExecutor(count) as threads, states.peaks():
@@ -117,7 +119,7 @@ def _recorded(profile: Profile, page: int, port: int, memory: str) -> Answers:
         try:
             with connect(recording.address) as through:
                 rows = open_rows(profile.cache, client=through, shard=(0, 1), page_size=page)
-                read = sum(len(batch) for batch in rows.column_batches())
+                read = sum(len(batch["key"]) for batch in rows.batches())
         finally:
             recording.close()
             drop_rows(client, profile.cache)
@@ -209,3 +211,25 @@ class _States:
             }
         )
         note(str(self.rows[-1]))
+
+
+def main() -> None:
+    """Measure, and print a line for each state."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    option = parser.add_argument
+    option("--readers", type=int, default=1000)
+    option("--nodes", type=int, default=100)
+    option("--partitions-each", type=int, default=1, choices=[1, 2, 4, 8, 16])
+    option("--rows", type=int, default=60_000)
+    option("--row-bytes", type=int, default=784)
+    option("--epochs", type=int, default=2)
+    option("--rotate", action="store_true", help="each begins at another address")
+    option("--memory", default="512m", help="of the node that is recorded")
+    option("--port", type=int, default=10800)
+    option("--output", default="table", choices=["table", "json", "csv"])
+    args = parser.parse_args()
+    show(readers(args), args.output)
+
+
+if __name__ == "__main__":
+    main()

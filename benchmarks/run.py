@@ -17,19 +17,20 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow reads it when i
 # The benches are imported where they are run: some need TensorFlow or pyarrow, others do without.
 from history import HISTORY, Figure, append, peak_mib, surroundings
 
+from ignitetf import connect
 from ignitetf.bench.fs import bench_fs
-from ignitetf.bench.read import Rate, bench_read
+from ignitetf.bench.read import BARE_AHEAD, Rate, bench_read
 from ignitetf.bench.rows import PROFILES, Profile, sized
 from ignitetf.bench.sweep import PARTITIONS, SWEEP, bench_partitions
-from ignitetf.bench.ways import BARE_AHEAD, Way
 from ignitetf.bench.write import PNG, bench_write
 from ignitetf.bench.write import PROFILES as WRITE_PROFILES
 from ignitetf.cli.output import note, show
 from ignitetf.errors import IgniteTFError
-from ignitetf.net.client import connect
 from ignitetf.node.jars import IGNITE_VERSION
 from ignitetf.settings import Settings
 
+# Ways of ours, whose ratio to the bare socket that asks ahead is kept as well.
+_OURS = ("numpy()", "batch(")
 _READ = ("mnist", "1mb", "blobs", "sql")
 _MIB = 1 << 20
 
@@ -55,7 +56,7 @@ def read(args: argparse.Namespace) -> list[Figure]:
     return [figure for rate in rates for figure in _read_figures(rate, args.rounds)]
 
 
-def _ways_beside(profile: Profile, folder: Path) -> dict[str, Way]:
+def _ways_beside(profile: Profile, folder: Path) -> dict[str, Any]:
     """The same rows without Ignite; no ways where TensorFlow is not installed."""
     if importlib.util.find_spec("tensorflow") is None:
         return {}
@@ -68,7 +69,7 @@ def _read_figures(rate: Rate, rounds: int) -> list[Figure]:
     """The rate with its ratio to the bare socket; for our own ways also to the one that asks ahead."""
     profile, rows_per_s = _profile(rate), rate.rows_per_s
     found = [Figure("read", profile, rate.way, rows_per_s, "rows/s", rate.ratio, rounds)]
-    if rate.ratio_ahead is not None and rate.wait is not None:
+    if rate.ratio_ahead is not None and rate.way.startswith(_OURS):
         way = f"{rate.way}, to {BARE_AHEAD}"
         found.append(Figure("read", profile, way, rows_per_s, "rows/s", rate.ratio_ahead, rounds))
     return found

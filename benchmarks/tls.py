@@ -13,21 +13,11 @@ from collections.abc import Callable, Iterator, Mapping
 
 from history import Figure
 
-from ignitetf.bench.rows import (
-    PROFILES,
-    Profile,
-    drop_rows,
-    fill_cache,
-    make_rows,
-    sized,
-    source_of,
-)
+from ignitetf import Client, Node, connect, load_dataset
+from ignitetf.bench.read import BARE, BARE_AHEAD, Setup, make_ways
+from ignitetf.bench.rows import PROFILES, Profile, drop_rows, fill_cache, make_rows, sized
 from ignitetf.bench.turns import in_turn, median_ratio, rows_a_second
-from ignitetf.bench.ways import BARE, BARE_AHEAD, Setup, make_ways
-from ignitetf.load.loader import load_dataset
 from ignitetf.local.state import node_directory
-from ignitetf.net.client import Client, connect
-from ignitetf.node import Node
 from ignitetf.node.embedded import DEFAULT_PORT
 from ignitetf.node.ports import free_ports
 
@@ -98,13 +88,12 @@ def _client(options: dict[str, bool]) -> Iterator[Client]:
 
 
 def _loads(clients: Mapping[str, Client], profile: Profile) -> Runs:
-    batches = list(make_rows(profile))
+    (columns,) = make_rows(profile, profile.rows * profile.row_bytes)
 
     def load(client: Client, layout: str) -> float:
         drop_rows(client, profile.cache)
-        source = source_of(profile, lambda: batches)
         report = load_dataset(
-            source, profile.cache, client=client, partitions=_PARTITIONS, layout=layout
+            columns, profile.cache, client=client, partitions=_PARTITIONS, layout=layout
         )
         return report.rows_per_s
 
@@ -120,7 +109,7 @@ def _reads(clients: Mapping[str, Client], profile: Profile) -> Runs:
     runs = {}
     for kind, client in clients.items():
         fill_cache(client, profile, _PARTITIONS)
-        made = make_ways(Setup(client, profile.cache, profile, _PARTITIONS))
+        made = make_ways(Setup(client, profile.cache, profile))
         for way in (BARE, BARE_AHEAD, "numpy()", f"batch({profile.batch}), reduce"):
-            runs[kind, way] = rows_a_second(made[way].run)
+            runs[kind, way] = rows_a_second(made[way])
     return runs

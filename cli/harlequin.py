@@ -14,9 +14,8 @@ from harlequin.catalog import Catalog, CatalogItem
 from harlequin.exception import HarlequinConnectionError, HarlequinQueryError
 from harlequin.options import FlagOption, PathOption, TextOption
 
-from ignitetf import dbapi
+from ignitetf import Client, connect, dbapi
 from ignitetf.errors import IgniteTFError
-from ignitetf.net.client import Client, connect
 from ignitetf.tables.names import SqlNames, spelled, sql_names
 
 __all__ = ["IgniteAdapter"]

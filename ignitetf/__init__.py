@@ -21,6 +21,7 @@ __all__ = [
     "IgniteTFError",
     "Node",
     "connect",
+    "drop_dataset",
     "load_dataset",
     "mix_rows",
     "open_rows",
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from ignitetf.read.rows import open_rows
     from ignitetf.read.tf.causes import own_errors
     from ignitetf.read.tf.dataset import IgniteDataset
+    from ignitetf.tables.removal import drop_dataset
 
 _HOME = {
     "Client": "ignitetf.net.client",
@@ -44,6 +46,7 @@ _HOME = {
     "IgniteTFError": "ignitetf.errors",
     "Node": "ignitetf.node",
     "connect": "ignitetf.net.client",
+    "drop_dataset": "ignitetf.tables.removal",
     "load_dataset": "ignitetf.load.loader",
     "mix_rows": "ignitetf.read.mixture",
     "open_rows": "ignitetf.read.rows",

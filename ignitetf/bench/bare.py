@@ -1,8 +1,13 @@
-"""The baseline of reads: a bare socket that drains the same scans.
+"""Bare sockets: they speak the thin client protocol, parse nothing, and show what a cluster can do.
 
-It parses only the entry counts of the pages and receives every page into the same buffer, which a
-`Channel` cannot do. Its time begins once it is connected: a login takes a node 0.1 s, and readers
-keep their connections.
+client -> **requests over sockets** -> rows and seconds
+
+Every page is received into the same buffer, and only its head is looked at. A pass that asks ahead
+requests the next page of a scan as soon as the head of a page is here, since an earlier pass has
+counted the rows. The clock starts once a socket is connected: a login takes a node 0.1 s, and
+readers keep their connections.
+
+Source: Apache Ignite 2.17.0, binary client protocol.
 """
 
 from __future__ import annotations
@@ -11,74 +16,270 @@ import contextlib
 import socket
 import ssl
 import struct
-import sys
 import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from typing import Final
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
+from pyignite.utils import cache_id
 
+from ignitetf import Client
 from ignitetf.errors import ConnectError, RequestTimeout, WireError
-from ignitetf.net.client import Client, cache_id
-from ignitetf.net.handshake import open_connection
-from ignitetf.read.reader import CacheReader
-from ignitetf.settings import Settings
-from ignitetf.wire.answers import read_long
-from ignitetf.wire.codes import OpCode
-from ignitetf.wire.frames import (
-    LENGTH_BYTES,
-    count_in_head,
-    read_answer_head,
-    read_answer_length,
-    request_head,
-)
-from ignitetf.wire.requests import cursor_request, scan_request
 
-__all__ = ["Scans", "drain", "new_buffer", "owners_of"]
+__all__ = ["PAGE_BYTES", "Entries", "Scans", "call", "send_ahead", "sockets"]
 
+PAGE_BYTES: Final = 4 << 20
+# Requested and not yet received by a pass that asks ahead, and the most scans for it.
+_AHEAD_BYTES: Final = 8 << 20
+_MOST_AHEAD: Final = 100
 _BUFFER_BYTES: Final = 64 << 20
+# Of an entry besides its values: key, type, field offsets.
+_ENTRY_BYTES: Final = 60
+# Of one request with entries; as many connections to a node, and requests on each.
+_REQUEST_BYTES: Final = 4 << 20
+_REQUEST_ENTRIES: Final = 8192
+_CONNECTIONS: Final = 2
+_UNANSWERED: Final = 3
+
+_REQUEST: Final = struct.Struct("<ihq")  # length, operation, request id
+_ANSWER: Final = struct.Struct("<iqh")  # length, request id, flags
+_FAILED, _TOPOLOGY, _TOPOLOGY_BYTES = 1, 2, 12
+_COUNT: Final = struct.Struct("<i")
+_NULL: Final = 101
+_KEEP_BINARY: Final = 1
+_PUT_ALL, _SCAN, _SCAN_PAGE, _STREAM_START, _STREAM_DATA = 1004, 2000, 2001, 8000, 8001
+_STREAM_KEEP_BINARY, _STREAM_END = 0x04, 0x18  # flush and close
+_STREAM_ENTRIES: Final = 4096
+
+
+@contextlib.contextmanager
+def sockets(client: Client, addresses: Iterable[str]) -> Generator[list[socket.socket], None, None]:
+    """Open a socket to each address; a time limit of theirs becomes RequestTimeout."""
+    with contextlib.ExitStack() as stack:
+        found = [stack.enter_context(client.open_socket(address)) for address in addresses]
+        try:
+            yield found
+        except (BlockingIOError, TimeoutError) as error:
+            limit_s = client.settings.request_timeout_s
+            raise RequestTimeout(f"a node did not answer within {limit_s:g} s") from error
+
+
+def call(sock: socket.socket, op: int, body: bytes) -> bytes:
+    """Send one request and return the body of its answer."""
+    _ask(sock, op, 0, body)
+    _, left = _head(sock, memoryview(bytearray(_ANSWER.size)))
+    found = bytearray(left)
+    _fill(sock, memoryview(found))
+    return bytes(found)
+
+
+def send_ahead(
+    sock: socket.socket, op: int, requests: Iterable[Sequence[Any]], unanswered: int
+) -> None:
+    """Send requests, each given as buffers of its body, and drop their answers.
+
+    Args:
+        sock: The connection; idle before and after.
+        op: The operation.
+        requests: The bodies.
+        unanswered: Most requests without an answer.
+    """
+    waiting, scratch = 0, memoryview(bytearray(1 << 20))
+    for number, buffers in enumerate(requests):
+        _ask(sock, op, number, *buffers)
+        waiting += 1
+        if waiting >= unanswered:
+            _skip(sock, scratch)
+            waiting -= 1
+    for _ in range(waiting):
+        _skip(sock, scratch)
 
 
 class Scans:
-    """The scans of a data set, to be drained as often as wanted.
-
-    All of them share one buffer, because allocating one each time would cost as much as a small
-    scan.
+    """The scans of a cache, to be drained as often as wanted.
 
     Args:
-        reader: Reads the data set: which partitions have rows, and how large its pages are.
+        client: The cluster.
+        cache: Name of the cache, which does not change meanwhile.
+        row_bytes: Bytes of a row's values, the mean if rows differ.
+        page_bytes: Bytes of a page, at least a row.
 
     Attributes:
-        depth: Partitions that the reader of the data set would ask for ahead.
+        page_rows: Rows of a page.
+        rows: Rows of the cache.
+        pages: Pages of a pass.
+        nbytes: Bytes of all pages.
+        ahead: Scans that a pass has open besides the one it receives, so that enough is requested.
     """
 
-    def __init__(self, reader: CacheReader) -> None:
-        every = list(range(reader.partition_count))
-        counts = reader.partition_counts(every)
-        # Skip partitions that the manifest lists as empty, as the data set does.
-        partitions = [p for p, count in zip(every, counts, strict=True) if count]
-        client, page_size = reader.client, reader.page_size()
-        self.depth = reader.scan_query(page_size).pipelined
-        owners = owners_of(client, reader.cache, partitions)
-        self._given = client.settings, owners, reader.cache, page_size, new_buffer()
+    def __init__(
+        self, client: Client, cache: str, row_bytes: int, page_bytes: int = PAGE_BYTES
+    ) -> None:
+        self._client = client
+        self._cache = cache_id(cache)
+        self._owners = _owners(client, cache)
+        self._counts: dict[int, int] = {}
+        # The system provides its memory only as it is written to.
+        self._buffer = memoryview(np.empty(max(_BUFFER_BYTES, 4 * page_bytes), np.uint8).data)
+        self.page_rows = max(1, page_bytes // (row_bytes + _ENTRY_BYTES))
+        self.rows = self.pages = self.nbytes = 0
+        for partition, count, entries in self._drained(0):
+            self._counts[partition] = self._counts.get(partition, 0) + count
+            self.rows += count
+            self.pages += 1
+            self.nbytes += len(entries)
+        # Empty partitions are skipped, as a reader that has counts skips them.
+        self._owners = {
+            address: [p for p in partitions if self._counts.get(p)]
+            for address, partitions in self._owners.items()
+        }
+        used = sum(map(len, self._owners.values()))
+        each = min(self.nbytes / self.pages, self.nbytes / used) if self.nbytes else 1.0
+        self.ahead = int(min(_MOST_AHEAD, max(1, _AHEAD_BYTES // max(1.0, each))))
 
     def drain(self, ahead: int = 0) -> tuple[int, float]:
-        """Drain the scans; see the function `drain`."""
-        return drain(*self._given, ahead)
+        """Receive all pages, one node after the other.
 
-    def pages(self) -> Generator[int, None, None]:
-        """Yield the number of entries of each page, asking ahead as the data set does."""
-        settings, owners, cache, page_size, buffer = self._given
-        for address, partitions in owners.items():
-            with _opened(address, settings) as sock:
-                drained = _Drain(sock, buffer, cache_id(cache), page_size)
-                yield from drained.pages(partitions, self.depth)
+        Args:
+            ahead: Further scans that are open at a time; 0 requests page by page.
+
+        Returns:
+            The number of rows, and the seconds that it took.
+        """
+        rows, took_s = 0, 0.0
+        for address, partitions in self._owners.items():
+            with sockets(self._client, [address]) as (sock,):
+                begin = time.perf_counter()
+                for _, count, _ in self._scanned(sock, partitions, ahead):
+                    rows += count
+                took_s += time.perf_counter() - begin
+        return rows, took_s
+
+    def counts(self, ahead: int = 0) -> Generator[int, None, None]:
+        """Yield the number of rows of each page as it has arrived."""
+        for _, count, _ in self._drained(ahead):
+            yield count
+
+    def by_owner(self) -> dict[str, list[tuple[int, bytes]]]:
+        """Return the entries of all pages, with their number, by the address of their node."""
+        found: dict[str, list[tuple[int, bytes]]] = {}
+        for address, partitions in self._owners.items():
+            with sockets(self._client, [address]) as (sock,):
+                pages = self._scanned(sock, partitions, self.ahead)
+                found[address] = [(count, bytes(entries)) for _, count, entries in pages]
+        return found
+
+    def _drained(self, ahead: int) -> Iterator[tuple[int, int, memoryview]]:
+        for address, partitions in self._owners.items():
+            with sockets(self._client, [address]) as (sock,):
+                yield from self._scanned(sock, partitions, ahead)
+
+    def _scanned(
+        self, sock: socket.socket, partitions: Sequence[int], ahead: int
+    ) -> Iterator[tuple[int, int, memoryview]]:
+        """Yield partition, number of entries and entries of each page; a page ends the one before."""
+        waiting, scans = deque(partitions), dict[int, _Scan]()
+        while waiting or scans:
+            while waiting and len(scans) <= ahead:
+                scan = _Scan(waiting.popleft())
+                scans[scan.partition] = scan
+                _ask(sock, _SCAN, scan.partition, self._scan_body(scan.partition))
+            number, left = _head(sock, self._buffer)
+            scan = scans[number]
+            if not scan.cursor:
+                _fill(sock, self._buffer[:8])
+                scan.cursor, left = bytes(self._buffer[:8]), left - 8
+            _fill(sock, self._buffer[: _COUNT.size])
+            (count,) = _COUNT.unpack_from(self._buffer)
+            left -= _COUNT.size
+            scan.rows += count
+            known = self._counts.get(scan.partition) if self.rows and ahead else None
+            if known is not None and scan.rows < known:
+                _ask(sock, _SCAN_PAGE, number, scan.cursor)
+            if left > len(self._buffer):
+                raise WireError(f"a page of {left} bytes is larger than the buffer")
+            page = self._buffer[:left]
+            _fill(sock, page)
+            if not page[-1]:
+                del scans[number]
+            elif known is None or scan.rows >= known:
+                _ask(sock, _SCAN_PAGE, number, scan.cursor)
+            yield scan.partition, count, page[:-1]
+
+    def _scan_body(self, partition: int) -> bytes:
+        local = False
+        return struct.pack(
+            "<ibbii?", self._cache, _KEEP_BINARY, _NULL, self.page_rows, partition, local
+        )
 
 
-def owners_of(client: Client, cache: str, partitions: Sequence[int]) -> dict[str, list[int]]:
+@dataclass
+class _Scan:
+    partition: int
+    cursor: bytes = b""
+    rows: int = 0
+
+
+class Entries:
+    """Entries of a cache as the nodes sent them, to be stored again: nothing is computed for it.
+
+    Args:
+        client: The cluster.
+        cache: Cache that they are read from and stored into; its partitions have their owners now.
+        row_bytes: Bytes of a row's values.
+    """
+
+    def __init__(self, client: Client, cache: str, row_bytes: int) -> None:
+        page_bytes = min(_REQUEST_BYTES, _REQUEST_ENTRIES * (row_bytes + _ENTRY_BYTES))
+        self._client = client
+        self._cache = cache_id(cache)
+        self._lines = [
+            (address, pages[first::_CONNECTIONS])
+            for address, pages in Scans(client, cache, row_bytes, page_bytes).by_owner().items()
+            for first in range(_CONNECTIONS)
+        ]
+
+    def put_all(self) -> float:
+        """Send them with PUT_ALL to the nodes that own them, and return the seconds."""
+
+        def send(sock: socket.socket, pages: Sequence[tuple[int, bytes]]) -> None:
+            head = struct.Struct("<ibi")
+            bodies = ((head.pack(self._cache, 0, count), entries) for count, entries in pages)
+            send_ahead(sock, _PUT_ALL, bodies, _UNANSWERED)
+
+        return self._everywhere(send)
+
+    def stream(self) -> float:
+        """Send them through a data streamer for each connection, and return the seconds."""
+        flags, buffered = _STREAM_KEEP_BINARY, _STREAM_ENTRIES
+        start = struct.pack("<ibiibi", self._cache, flags, buffered, buffered, _NULL, 0)
+        head = struct.Struct("<8sbi")
+
+        def send(sock: socket.socket, pages: Sequence[tuple[int, bytes]]) -> None:
+            stream = call(sock, _STREAM_START, start)
+            bodies = ((head.pack(stream, flags, count), entries) for count, entries in pages)
+            send_ahead(sock, _STREAM_DATA, bodies, _UNANSWERED)
+            call(sock, _STREAM_DATA, head.pack(stream, flags | _STREAM_END, 0))
+
+        return self._everywhere(send)
+
+    def _everywhere(self, send: Any) -> float:
+        addresses = [address for address, _ in self._lines]
+        with (
+            sockets(self._client, addresses) as found,
+            ThreadPoolExecutor(len(found)) as pool,
+        ):
+            begin = time.perf_counter()
+            list(pool.map(send, found, [pages for _, pages in self._lines]))
+            return time.perf_counter() - begin
+
+
+def _owners(client: Client, cache: str) -> dict[str, list[int]]:
     """Return the partitions by the address of the node that owns them."""
-    seeds = client.settings.addresses
+    seeds, partitions = client.settings.addresses, range(client.partition_count(cache))
     nodes = client.nodes()
     if len(nodes) < 2:
         return {seeds[0]: list(partitions)}
@@ -92,121 +293,41 @@ def owners_of(client: Client, cache: str, partitions: Sequence[int]) -> dict[str
     return found
 
 
-def new_buffer() -> memoryview:
-    """Return a buffer for any page; the system provides its memory only as it is written to."""
-    return np.empty(_BUFFER_BYTES, np.uint8).data
+def _ask(sock: socket.socket, op: int, number: int, *buffers: Any) -> None:
+    body = sum(map(len, buffers))
+    head = _REQUEST.pack(_REQUEST.size - 4 + body, op, number)
+    if body < PAGE_BYTES >> 6:
+        sock.sendall(b"".join((head, *buffers)))
+        return
+    for buffer in (head, *buffers):
+        sock.sendall(buffer)
 
 
-def drain(
-    settings: Settings,
-    owners: dict[str, list[int]],
-    cache: str,
-    page_size: int,
-    buffer: memoryview,
-    ahead: int = 0,
-) -> tuple[int, float]:
-    """Scan the partitions over one bare socket to each node, one node after the other.
-
-    Args:
-        settings: Its time limits.
-        owners: Partitions by address.
-        cache: Name of the cache.
-        page_size: Entries in a page.
-        buffer: From `new_buffer`; all pages are received into it.
-        ahead: Partitions whose first page is requested while another one is being received. With 0,
-            each page is requested after the previous one has arrived.
-
-    Returns:
-        The number of entries, and the seconds that it took.
-    """
-    rows, took_s = 0, 0.0
-    for address, partitions in owners.items():
-        with _opened(address, settings) as sock:
-            begin = time.perf_counter()
-            drained = _Drain(sock, buffer, cache_id(cache), page_size)
-            rows += sum(drained.pages(partitions, ahead))
-            took_s += time.perf_counter() - begin
-    return rows, took_s
+def _head(sock: socket.socket, buffer: memoryview) -> tuple[int, int]:
+    """Receive the head of an answer; return the request's id and the bytes that follow."""
+    _fill(sock, buffer[: _ANSWER.size])
+    length, number, flags = _ANSWER.unpack_from(buffer)
+    left = length - (_ANSWER.size - 4)
+    if flags & _TOPOLOGY:
+        _fill(sock, buffer[:_TOPOLOGY_BYTES])
+        left -= _TOPOLOGY_BYTES
+    if flags & _FAILED:
+        raise WireError("a node answered a bare request with an error")
+    return number, left
 
 
-@contextlib.contextmanager
-def _opened(address: str, settings: Settings) -> Generator[socket.socket, None, None]:
-    sock, _ = open_connection(address, settings)
-    with sock:
-        _limit(sock, settings.request_timeout_s)
-        try:
-            yield sock
-        except (BlockingIOError, TimeoutError) as error:
-            raise RequestTimeout(
-                f"{address}: no answer within {settings.request_timeout_s:g} s"
-            ) from error
-
-
-def _limit(sock: socket.socket, seconds: float) -> None:
-    """Limit the time of each receive.
-
-    The kernel does it if it can, so that a single call can wait for a whole page.
-    """
-    if sys.platform in ("linux", "darwin") and not isinstance(sock, ssl.SSLSocket):
-        sock.settimeout(None)
-        whole = int(seconds)
-        packed = struct.pack("@ll", whole, int((seconds - whole) * 1e6))
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, packed)
-    else:
-        sock.settimeout(seconds)
-
-
-class _Drain:
-    """Scans over one connection. Answers arrive in any order and are counted as they come."""
-
-    def __init__(self, sock: socket.socket, buffer: memoryview, cache: int, page_size: int) -> None:
-        self._sock = sock
-        self._buffer = buffer
-        self._cache = cache
-        self._page_size = page_size
-        self._request = 0
-        self._cursors: dict[int, int | None] = {}  # of each unanswered request; None: a new scan
-
-    def pages(self, partitions: Iterable[int], ahead: int) -> Iterator[int]:
-        """Yield the number of entries of each page of the partitions."""
-        waiting = deque(partitions)
-        while waiting or self._cursors:
-            while waiting and len(self._cursors) <= ahead:
-                body = scan_request(self._cache, self._page_size, waiting.popleft())
-                self._ask(OpCode.QUERY_SCAN, body, None)
-            yield self._answer()
-
-    def _ask(self, op: OpCode, body: bytes, cursor: int | None) -> None:
-        self._request += 1
-        self._cursors[self._request] = cursor
-        self._sock.sendall(request_head(len(body), op, self._request) + body)
-
-    def _answer(self) -> int:
-        size = _receive(self._sock, self._buffer)
-        head = read_answer_head(self._buffer)
-        if head.failed:
-            raise WireError("the node answered a scan with an error")
-        cursor, body = self._cursors.pop(head.request_id), self._buffer[head.begin : size]
-        if cursor is None:
-            cursor, body = read_long(body, "a scan"), body[8:]
-        if body[-1]:
-            self._ask(OpCode.QUERY_SCAN_PAGE, cursor_request(cursor), cursor)
-        return count_in_head(body, 0)
-
-
-def _receive(sock: socket.socket, buffer: memoryview) -> int:
-    """Receive a frame into the buffer and return its length."""
-    _fill(sock, buffer[:LENGTH_BYTES])
-    size = read_answer_length(buffer)
-    if size > len(buffer):
-        raise WireError(f"a page of {size} bytes is larger than the buffer")
-    _fill(sock, buffer[:size])
-    return size
+def _skip(sock: socket.socket, scratch: memoryview) -> None:
+    """Receive an answer and drop it."""
+    _, left = _head(sock, scratch)
+    while left:
+        part = min(left, len(scratch))
+        _fill(sock, scratch[:part])
+        left -= part
 
 
 def _fill(sock: socket.socket, view: memoryview) -> None:
     # Each call over TLS returns a record of at most 16 KB.
-    flags = 0 if isinstance(sock, ssl.SSLSocket) else socket.MSG_WAITALL
+    flags = 0 if isinstance(sock, ssl.SSLSocket) else getattr(socket, "MSG_WAITALL", 0)
     at = 0
     while at < len(view):
         count = sock.recv_into(view[at:], len(view) - at, flags)

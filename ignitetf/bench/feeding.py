@@ -215,43 +215,41 @@ def _read(given: bytes) -> Feed:
 
 
 def _from_cache(feed: Feed, stack: contextlib.ExitStack) -> tuple[Batches, str]:
-    """Read pages of columns, and cut them into batches without a copy."""
-    from ignitetf.net.client import connect
-    from ignitetf.read.rows import open_rows
+    """Read batches of NumPy columns, one epoch after the other."""
+    from ignitetf import connect, open_rows
 
     client = stack.enter_context(connect(settings=feed.settings))
     opened = open_rows(feed.cache, client=client, shard=(0, 1))
 
     def batches() -> Generator[Any, None, None]:
-        for epoch in itertools.count():
-            rows = opened.at(type(opened.position)(epoch))
-            with contextlib.closing(rows.batch_parts(feed.batch_rows, True)) as parts:
-                yield from parts
+        rows = opened
+        while True:
+            with rows.batches(feed.batch_rows, drop_remainder=True) as found:
+                yield from found
+            rows = rows.next_epoch()
 
-    return batches, "one reader, pages of columns"
+    return batches, "batches of NumPy columns"
 
 
 def _from_socket(feed: Feed, stack: contextlib.ExitStack) -> tuple[Batches, str]:
     """Receive the same pages and count their entries, which is the most that a node can feed."""
+    from ignitetf import connect
     from ignitetf.bench.bare import Scans
-    from ignitetf.net.client import connect
-    from ignitetf.read.options import ReadOptions
-    from ignitetf.read.reader import CacheReader
 
     client = stack.enter_context(connect(settings=feed.settings))
-    scans = Scans(CacheReader(client, feed.cache, ReadOptions()))
+    scans = Scans(client, feed.cache, feed.batch_bytes // feed.batch_rows)
 
     def batches() -> Generator[None, None, None]:
         rows = 0
         while True:
-            with contextlib.closing(scans.pages()) as pages:
+            with contextlib.closing(scans.counts(scans.ahead)) as pages:
                 for count in pages:
                     rows += count
                     for _ in range(rows // feed.batch_rows):
                         yield None
                     rows %= feed.batch_rows
 
-    return batches, f"the same scans, {scans.depth} asked for ahead, into one buffer"
+    return batches, f"the same scans, {scans.ahead} asked for ahead, into one buffer"
 
 
 def _from_files(feed: Feed) -> tuple[Batches, str]:

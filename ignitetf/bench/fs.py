@@ -9,41 +9,39 @@ median of its rounds.
 from __future__ import annotations
 
 import contextlib
-import functools
 import secrets
 import statistics
 import struct
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from ignitetf.bench.in_flight import send_ahead
+from pyignite.utils import cache_id
+
+from ignitetf import Client
+from ignitetf.bench.bare import call, send_ahead, sockets
 from ignitetf.errors import IgniteTFError
-from ignitetf.fs.chunks import CHUNK_BYTES
-from ignitetf.fs.records import Entry
 from ignitetf.fs.store import Store
-from ignitetf.net.client import Client, cache_id
 from ignitetf.settings import Settings
-from ignitetf.wire.answers import read_long
-from ignitetf.wire.codes import OpCode, StreamerFlag, TypeCode
-from ignitetf.wire.requests import (
-    batch_head,
-    cache_request,
-    streamer_head,
-    streamer_start_request,
-)
 
 __all__ = ["bench_fs"]
 
 _NAME: Final = "IGFS_BENCH"
+_BARE: Final = f"{_NAME}_BARE"  # for the bare requests
 _WINDOW: Final = 4
 _STREAM_WINDOW: Final = 3
 _IO_BYTES: Final = 8 << 20  # the size of TensorFlow's own writes of large tensors
 # In blocks above 1 MiB TensorFlow itself reads at no more than 400-600 MB/s, even from memory.
 _GFILE_BYTES: Final = 1 << 20
 _PER_REQUEST: Final = 4
+_WRITERS: Final = 16
+# Keys and values in the bytes of the protocol: UUID (type 10), array of bytes (12).
 _KEY: Final = struct.Struct("<bQQ")
-_FLAGS: Final = StreamerFlag.ALLOW_OVERWRITE | StreamerFlag.KEEP_BINARY
+_VALUE: Final = struct.Struct("<bi")
+_UUID, _BYTE_ARRAY, _NULL = 10, 12, 101
+_GET, _PUT, _PUT_ALL, _STREAM_START, _STREAM_DATA = 1000, 1001, 1004, 8000, 8001
+_OVERWRITE, _END = 0x01 | 0x04, 0x18  # keeping binary objects; flush and close
 
 
 def bench_fs(
@@ -84,7 +82,7 @@ def bench_fs(
 
 
 def _drop(client: Client) -> None:
-    for name in (f"{_NAME}_META", f"{_NAME}_DATA"):
+    for name in (f"{_NAME}_META", f"{_NAME}_DATA", _BARE):
         with contextlib.suppress(IgniteTFError):
             client.destroy_cache(name)
 
@@ -95,10 +93,15 @@ class _Bench:
     def __init__(self, client: Client, store: Store, settings: Settings, size_bytes: int) -> None:
         self._client = client
         self._store = store
-        self._chunks = size_bytes // CHUNK_BYTES
-        self._size = self._chunks * CHUNK_BYTES
+        self._chunk = store.chunk_bytes
+        self._chunks = size_bytes // self._chunk
+        self._size = self._chunks * self._chunk
         self._block = memoryview(secrets.token_bytes(_IO_BYTES))
-        self._cache = cache_id(store.chunks.name)
+        # With SQL, as pyignite cannot say that a cache has the partitions of any other.
+        columns = "ID UUID PRIMARY KEY, CHUNK VARBINARY"
+        options = f"CACHE_NAME={_BARE}, WRAP_VALUE=false"
+        client.sql(f'CREATE TABLE {_BARE} ({columns}) WITH "{options}"').close()
+        self._cache = cache_id(_BARE)
         self._seconds: dict[str, list[float]] = {}
         self._gfile = _gfile(settings)
 
@@ -107,20 +110,17 @@ class _Bench:
         content = secrets.randbits(63)
         self._time("bare_put", lambda: self._puts(content))
         self._time("bare_get", lambda: self._gets(content))
-        self._remove(content)
+        self._client.cache(_BARE).clear()
         self._time("write", self._write)
         self._time("read", self._read)
-        self._store.remove("/file")
-        self._store.reclaimer.run(0)
+        self._remove()
         for name, bare in (("bare_streamer", self._stream), ("bare_put_all", self._put_alls)):
-            content = secrets.randbits(63)
-            self._time(name, functools.partial(bare, content))
-            self._remove(content)
+            self._time(name, bare)
+            self._client.cache(_BARE).clear()
         if self._gfile is not None:
             self._time("gfile_write", self._gfile_write)
             self._time("gfile_read", self._gfile_read)
-            self._store.remove("/file")
-            self._store.reclaimer.run(0)
+            self._remove()
 
     def figures(self) -> dict[str, Any]:
         """Return medians and ratios."""
@@ -155,48 +155,51 @@ class _Bench:
         work()
         self._seconds.setdefault(name, []).append(time.perf_counter() - begin)
 
+    def _remove(self) -> None:
+        """Remove the file, and its chunks at once."""
+        self._store.remove("/file")
+        self._store.reclaimer.run(0)
+
     def _entry(self, content: int, number: int) -> tuple[bytes, memoryview]:
-        at = number * CHUNK_BYTES % _IO_BYTES
-        key = _KEY.pack(TypeCode.UUID, content, number)
-        head = struct.pack("<bi4x", TypeCode.BYTE_ARRAY, CHUNK_BYTES + 4)
-        return key + head, self._block[at : at + CHUNK_BYTES]
+        at = number * self._chunk % _IO_BYTES
+        key = _KEY.pack(_UUID, content, number)
+        return key + _VALUE.pack(_BYTE_ARRAY, self._chunk), self._block[at : at + self._chunk]
+
+    def _send(
+        self, op: int, requests: Iterator[tuple[Any, ...]], unanswered: int = _WINDOW
+    ) -> None:
+        with sockets(self._client, self._client.settings.addresses[:1]) as (sock,):
+            send_ahead(sock, op, requests, unanswered)
 
     def _puts(self, content: int) -> None:
-        head = cache_request(self._cache)
+        head = struct.pack("<ib", self._cache, 0)
         entries = (self._entry(content, number) for number in range(self._chunks))
-        with self._client.channel() as channel:
-            requests = ((head + key, data) for key, data in entries)
-            send_ahead(channel, OpCode.CACHE_PUT, requests, _WINDOW)
+        self._send(_PUT, ((head + key, data) for key, data in entries))
 
-    def _put_alls(self, content: int) -> None:
-        head = functools.partial(batch_head, self._cache)
-        with self._client.channel() as channel:
-            send_ahead(channel, OpCode.CACHE_PUT_ALL, self._several(head, content), _WINDOW)
+    def _gets(self, content: int) -> None:
+        head = struct.pack("<ib", self._cache, 0)
+        keys = (_KEY.pack(_UUID, content, number) for number in range(self._chunks))
+        self._send(_GET, ((head + key,) for key in keys))
 
-    def _stream(self, content: int) -> None:
-        start = streamer_start_request(self._cache, _FLAGS, _PER_REQUEST, 4 * _PER_REQUEST)
-        with self._client.channel() as channel:
-            streamer = read_long(channel.call(OpCode.DATA_STREAMER_START, start), "a streamer")
-            requests = self._several(functools.partial(streamer_head, streamer, _FLAGS), content)
-            send_ahead(channel, OpCode.DATA_STREAMER_ADD_DATA, requests, _STREAM_WINDOW)
-            flags = _FLAGS | StreamerFlag.FLUSH | StreamerFlag.CLOSE
-            channel.call(OpCode.DATA_STREAMER_ADD_DATA, streamer_head(streamer, flags, 0))
+    def _put_alls(self) -> None:
+        self._send(_PUT_ALL, self._several(lambda n: struct.pack("<ibi", self._cache, 0, n)))
 
-    def _several(self, head: Callable[[int], bytes], content: int) -> Iterator[tuple[Any, ...]]:
+    def _stream(self) -> None:
+        entries = (_PER_REQUEST, 4 * _PER_REQUEST)  # kept for each node, and for each thread
+        start = struct.pack("<ibiibi", self._cache, _OVERWRITE, *entries, _NULL, 0)
+        with sockets(self._client, self._client.settings.addresses[:1]) as (sock,):
+            stream = call(sock, _STREAM_START, start)
+            requests = self._several(lambda n: struct.pack("<8sbi", stream, _OVERWRITE, n))
+            send_ahead(sock, _STREAM_DATA, requests, _STREAM_WINDOW)
+            call(sock, _STREAM_DATA, struct.pack("<8sbi", stream, _OVERWRITE | _END, 0))
+
+    def _several(self, head: Callable[[int], bytes]) -> Iterator[tuple[Any, ...]]:
         """Yield the chunks of a file in requests of several."""
+        content = secrets.randbits(63)
         for first in range(0, self._chunks, _PER_REQUEST):
             numbers = range(first, min(first + _PER_REQUEST, self._chunks))
             parts = [part for n in numbers for part in self._entry(content, n)]
             yield (head(len(numbers)), *parts)
-
-    def _gets(self, content: int) -> None:
-        head = cache_request(self._cache)
-        keys = (_KEY.pack(TypeCode.UUID, content, number) for number in range(self._chunks))
-        with self._client.channel() as channel:
-            send_ahead(channel, OpCode.CACHE_GET, ((head + key,) for key in keys), _WINDOW)
-
-    def _remove(self, content: int) -> None:
-        self._store.chunks.remove(f"{content:016x}", range(self._chunks))
 
     def _write(self) -> None:
         with self._store.writing("/file") as file:
@@ -223,22 +226,25 @@ class _Bench:
 def _gfile(settings: Settings) -> Any:
     """Return TensorFlow's gfile on the benchmark's file system; None if not available."""
     try:
+        import tensorflow as tf
+
         from ignitetf.fs import gfile
     except ImportError:
         return None
     gfile.configure(settings, _NAME)
-    import tensorflow as tf
 
     return tf.io.gfile
 
 
 def _metadata(client: Client, store: Store, files: int) -> dict[str, Any]:
     store.make_directory("/many")
-    directory = store.stat("/many").directory_id
-    entry = Entry(None, time.time_ns()).to_bytes()
-    for first in range(0, files, 1000):
-        numbers = range(first, min(first + 1000, files))
-        store.meta.put_all({f"{directory}/file-{n:06}": entry for n in numbers})
+
+    def make(number: int) -> None:
+        with store.writing(f"/many/file-{number:06}"):
+            pass
+
+    with ThreadPoolExecutor(_WRITERS) as pool:
+        list(pool.map(make, range(files)))
     seconds = []
     for _ in range(5):
         begin = time.perf_counter()
@@ -250,10 +256,10 @@ def _metadata(client: Client, store: Store, files: int) -> dict[str, Any]:
     other = Store(client, store.name)
     trips, times = [], []
     for _ in range(20):
-        before, begin = other.meta.round_trips, time.perf_counter()
+        before, begin = other.round_trips, time.perf_counter()
         other.stat(path)
         times.append(time.perf_counter() - begin)
-        trips.append(other.meta.round_trips - before)
+        trips.append(other.round_trips - before)
     other.close()
     return {
         "ls_files": found,

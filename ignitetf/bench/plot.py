@@ -21,6 +21,7 @@ __all__ = ["check_plot", "plot_rates"]
 _OURS: Final = "#1f6fb4"
 _LIMIT: Final = "#7a7a7a"
 _OTHERS: Final = "#d98b2b"
+_OUR_WAYS: Final = ("numpy()", "batch(", "single elements")
 _WIDTH_INCHES: Final = 8.0
 _BAR_INCHES: Final = 0.27
 _LINES_INCHES: Final = 4.8
@@ -99,7 +100,7 @@ def _label(rate: Rate) -> str:
 def _colour(rate: Rate) -> str:
     if rate.way.startswith("bare socket"):
         return _LIMIT
-    return _OURS if rate.hand_over is not None or rate.way.startswith("single") else _OTHERS
+    return _OURS if rate.way.startswith(_OUR_WAYS) else _OTHERS
 
 
 def _lines(axis: Any, panel: Sequence[Rate]) -> None:

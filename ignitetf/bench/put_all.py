@@ -19,14 +19,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-import numpy as np
-
-from ignitetf.bench.rows import Profile, make_rows
+from ignitetf import connect
+from ignitetf.bench.rows import Columns, Profile, make_rows
 from ignitetf.errors import IgniteTFError, RequestTimeout
-from ignitetf.net.client import connect
 from ignitetf.settings import Settings
-from ignitetf.wire.concat import concat
-from ignitetf.wire.schema import Batch
 
 __all__ = ["PutAll", "put_all_seconds"]
 
@@ -55,8 +51,12 @@ class PutAll:
     profile: Profile
 
 
-def put_all_seconds(work: PutAll) -> float:
+def put_all_seconds(work: PutAll, limit_s: float = _LIMIT_S) -> float:
     """Return the seconds that the rows take, without process start and a first batch.
+
+    Args:
+        work: What is written.
+        limit_s: Seconds after which the process is killed.
 
     Raises:
         IgniteTFError: The process failed; the message is the last line of its error.
@@ -67,12 +67,12 @@ def put_all_seconds(work: PutAll) -> float:
             [sys.executable, "-m", __name__],
             input=json.dumps(asdict(work)).encode(),
             capture_output=True,
-            timeout=_LIMIT_S,
+            timeout=limit_s,
             check=False,
             env=os.environ | _ENVIRONMENT,
         )
     except subprocess.TimeoutExpired as error:
-        raise RequestTimeout(f"pyignite took more than {_LIMIT_S:g} s") from error
+        raise RequestTimeout(f"pyignite took more than {limit_s:g} s") from error
     if ended.returncode:
         told = ended.stderr.decode(errors="replace").strip().splitlines()
         # Notes of the error, such as its hint, follow its message.
@@ -92,7 +92,8 @@ def _read(given: bytes) -> PutAll:
 
 def _write(work: PutAll) -> float:
     with connect(settings=work.settings) as client:
-        cache, rows = client.cache(work.cache), concat(list(make_rows(work.profile)))
+        cache = client.cache(work.cache)
+        (rows,) = make_rows(work.profile, work.profile.rows * work.profile.row_bytes)
         # The warm-up uses keys beyond those that are measured.
         cache.put_all(next(_objects(work, rows, work.profile.rows)))
         begin = time.perf_counter()
@@ -101,18 +102,18 @@ def _write(work: PutAll) -> float:
         return time.perf_counter() - begin
 
 
-def _objects(work: PutAll, rows: Batch, first_key: int) -> Iterator[dict[Any, Any]]:
+def _objects(work: PutAll, rows: Columns, first_key: int) -> Iterator[dict[Any, Any]]:
     """Yield rows the way a user of pyignite has them: objects by key."""
     from pyignite import GenericObjectMeta
     from pyignite.datatypes import ByteArrayObject, IntObject, LongObject
 
     fields = OrderedDict(IMAGE=ByteArrayObject, LABEL=IntObject)
     row: Any = GenericObjectMeta(work.cache, (), {}, type_name=work.cache, schema=fields)
-    images, labels = (np.asarray(rows.columns[name].values) for name in fields)
-    for start in range(0, len(rows), work.profile.batch):
+    images, labels = rows["IMAGE"], rows["LABEL"]
+    for start in range(0, len(labels), work.profile.batch):
         yield {
             (first_key + i, LongObject): row(IMAGE=images[i].tobytes(), LABEL=int(labels[i]))
-            for i in range(start, min(start + work.profile.batch, len(rows)))
+            for i in range(start, min(start + work.profile.batch, len(labels)))
         }
 
 

@@ -1,32 +1,40 @@
-"""`ignitetf bench read`: rates of the read path beside the machine's limit and other ways to read.
+"""`ignitetf bench read`: rates of the read path beside the machine's limit and pyignite.
 
 Every way reads the same rows of the same cache, in turn, several times, in both orders. The report
 has the median of each way and its ratio to two bare sockets that drain the same scans: one requests
 page by page, the other ahead of need. They parse nothing, so they show what the node and the
-loopback can deliver. For ignitetf's own ways it also shows where the time went; these shares
-overlap, because pages are received while others are decoded and used.
+loopback can deliver.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import statistics
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
 
-from ignitetf.bench.rows import PROFILES, drop_rows, fill_cache, sized
+from ignitetf import Client, connect, open_rows
+from ignitetf.bench.bare import PAGE_BYTES, Scans
+from ignitetf.bench.rows import PROFILES, Profile, drop_rows, fill_cache, sized
 from ignitetf.bench.turns import in_turn, median_ratio
-from ignitetf.bench.ways import BARE, BARE_AHEAD, Setup, Way, make_ways
 from ignitetf.errors import ConfigError
-from ignitetf.net.client import connect
-from ignitetf.read.cursor import Times
 from ignitetf.settings import Settings
 
-__all__ = ["Rate", "bench_read"]
+__all__ = ["BARE", "BARE_AHEAD", "Rate", "Setup", "Way", "bench_read", "make_ways", "reduced_rows"]
 
+BARE: Final = "bare socket"
+BARE_AHEAD: Final = "bare socket, asks ahead"
 _KEY_BYTES: Final = 8
+# Pyignite is slow: this many rows are enough for its rate.
+_PYIGNITE_ROWS: Final = 3_000
+_PYIGNITE_PAGE: Final = 500
+_FEW_BYTES: Final = 256 << 20
+
+# Reads once and returns the number of rows, with the seconds if the way has its own clock.
+Way = Callable[[], "int | tuple[int, float]"]
 
 
 @dataclass(frozen=True)
@@ -40,15 +48,7 @@ class Rate:
         mb_per_s: Megabytes (10^6) of keys and values per second.
         ratio: Rate relative to the bare socket that requests page by page, median of the rounds.
         ratio_ahead: Rate relative to the bare socket that requests ahead.
-        wait: Share of the time in which nothing of an answer had arrived, over all readers.
-        receive: Share in which answers were arriving.
-        decode: Share in which pages were decoded, by readers or by a consumer that would wait; of
-            rows that are taken apart in C as they arrive this is part of `receive`.
-        hand_over: Share in which the consumer was not waiting for a page, from the start of the
-            scan: copies into tensors, TensorFlow's own work, and decoding that the reader left to
-            it.
-        start_ms: Milliseconds until the scan began: TensorFlow's cost to start an epoch, however
-            many rows it has.
+        cpu: Seconds of this process's processors, in all threads, per second.
         row_bytes: Bytes of a row's values.
         rows: Rows in the cache.
         partitions: Partitions of the cache.
@@ -61,15 +61,32 @@ class Rate:
     mb_per_s: float
     ratio: float | None
     ratio_ahead: float | None
-    wait: float | None
-    receive: float | None
-    decode: float | None
-    hand_over: float | None
-    start_ms: float | None
+    cpu: float
     row_bytes: int
     rows: int
     partitions: int
     nodes: int
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What is read.
+
+    Attributes:
+        client: The cluster.
+        cache: The cache with the rows.
+        profile: The rows.
+        more: Further ways by name; each is called with the name of the cache.
+    """
+
+    client: Client
+    cache: str
+    profile: Profile
+    more: dict[str, Callable[[str], tuple[int, float]]] = field(default_factory=dict)
+
+    def at_most(self, rows: int) -> int:
+        """Return `rows`, or fewer if the cache has fewer or they are large."""
+        return max(1, min(rows, self.profile.rows, _FEW_BYTES // self.profile.row_bytes))
 
 
 def bench_read(
@@ -102,7 +119,7 @@ def bench_read(
     with connect(settings=settings) as client:
         try:
             fill_cache(client, chosen, partitions)
-            setup = Setup(client, chosen.cache, chosen, partitions, more or {})
+            setup = Setup(client, chosen.cache, chosen, more or {})
             timed = {
                 name: functools.partial(_timed, way) for name, way in _chosen(setup, ways).items()
             }
@@ -110,7 +127,7 @@ def bench_read(
             nodes = max(1, len(client.nodes()))
         finally:
             drop_rows(client, chosen.cache)
-    return [_rate(profile, setup, nodes, name, runs) for name in runs]
+    return [_rate(profile, chosen, partitions, nodes, name, runs) for name in runs]
 
 
 def _chosen(setup: Setup, ways: Collection[str] | None) -> dict[str, Way]:
@@ -124,57 +141,111 @@ def _chosen(setup: Setup, ways: Collection[str] | None) -> dict[str, Way]:
     return {name: way for name, way in every.items() if name in {*ways, BARE, BARE_AHEAD}}
 
 
-@dataclass(frozen=True)
-class _Run:
-    """One run of one way: rows per second, seconds in all, seconds before the scan, the scan's."""
-
-    rate: float
-    seconds: float
-    start: float = 0.0
-    times: Times | None = None
-
-
-def _timed(way: Way) -> _Run:
-    before = replace(way.times or Times())
-    begin = time.monotonic()
-    done = way.run()
-    seconds = time.monotonic() - begin
-    if isinstance(done, tuple):
-        done, seconds = done
-    if way.times is None:
-        return _Run(done / seconds, seconds)
-    spent = way.times.since(before)
-    return _Run(done / seconds, seconds, spent.began - begin, spent)
+def _timed(way: Way) -> tuple[float, float]:
+    """Return rows per second, and seconds of the processors per second."""
+    begin, spent = time.perf_counter(), time.process_time()
+    done = way()
+    whole_s, cpu_s = time.perf_counter() - begin, time.process_time() - spent
+    rows, seconds = done if isinstance(done, tuple) else (done, whole_s)
+    return rows / seconds, cpu_s / whole_s
 
 
-def _rate(profile: str, setup: Setup, nodes: int, name: str, runs: dict[str, list[_Run]]) -> Rate:
-    mine, rows = runs[name], setup.profile
-    rates = {way: [run.rate for run in runs[way]] for way in runs}
-    rate = statistics.median(rates[name])
+def _rate(
+    name: str,
+    profile: Profile,
+    partitions: int,
+    nodes: int,
+    way: str,
+    runs: dict[str, list[tuple[float, float]]],
+) -> Rate:
+    rates = {each: [rate for rate, _ in found] for each, found in runs.items()}
+    rate = statistics.median(rates[way])
     return Rate(
-        profile=profile,
-        way=name,
+        profile=name,
+        way=way,
         rows_per_s=round(rate, 1),
-        mb_per_s=round(rate * (rows.row_bytes + _KEY_BYTES) / 1e6, 1),
-        ratio=median_ratio(rates[name], rates.get(BARE)),
-        ratio_ahead=median_ratio(rates[name], rates.get(BARE_AHEAD)),
-        wait=_share(mine, lambda run, times: times.wait),
-        receive=_share(mine, lambda run, times: times.receive),
-        decode=_share(mine, lambda run, times: times.decode),
-        hand_over=_share(mine, lambda run, times: run.seconds - run.start - times.starved),
-        start_ms=_start_ms(mine),
-        row_bytes=rows.row_bytes,
-        rows=rows.rows,
-        partitions=setup.partitions,
+        mb_per_s=round(rate * (profile.row_bytes + _KEY_BYTES) / 1e6, 1),
+        ratio=median_ratio(rates[way], rates.get(BARE)),
+        ratio_ahead=median_ratio(rates[way], rates.get(BARE_AHEAD)),
+        cpu=round(statistics.median(cpu for _, cpu in runs[way]), 3),
+        row_bytes=profile.row_bytes,
+        rows=profile.rows,
+        partitions=partitions,
         nodes=nodes,
     )
 
 
-def _share(mine: list[_Run], seconds: Callable[[_Run, Times], float]) -> float | None:
-    shares = [seconds(run, run.times) / run.seconds for run in mine if run.times is not None]
-    return round(statistics.median(shares), 3) if shares else None
+def make_ways(setup: Setup) -> dict[str, Way]:
+    """Return all ways that can run here, the bare sockets first."""
+    profile = setup.profile
+    page_bytes = (profile.page_rows or 0) * profile.row_bytes or PAGE_BYTES
+    scans = Scans(setup.client, setup.cache, profile.row_bytes, page_bytes)
+    ways: dict[str, Way] = {
+        BARE: scans.drain,
+        BARE_AHEAD: functools.partial(scans.drain, scans.ahead),
+        "numpy()": _numpy(setup),
+    }
+    with contextlib.suppress(ImportError):
+        import tensorflow
+
+        ways |= _tensorflow(setup, tensorflow)
+    ways["pyignite scan"] = functools.partial(_pyignite, setup, scans.page_rows)
+    for name, run in setup.more.items():
+        ways[name] = functools.partial(run, setup.cache)
+    return ways
 
 
-def _start_ms(mine: list[_Run]) -> float | None:
-    starts = [run.start for run in mine if run.times is not None]
-    return round(1e3 * statistics.median(starts), 1) if starts else None
+def _numpy(setup: Setup) -> Way:
+    """Read the columns of `open_rows(...).batches()`; works without TensorFlow."""
+    rows = open_rows(
+        setup.cache, client=setup.client, page_size=setup.profile.page_rows, shard=(0, 1)
+    )
+    return lambda: sum(len(batch["key"]) for batch in rows.batches())
+
+
+def _tensorflow(setup: Setup, tf: Any) -> dict[str, Way]:
+    from ignitetf import IgniteDataset
+
+    size = setup.profile.batch
+    dataset = IgniteDataset(
+        setup.cache, settings=setup.client.settings, page_size=setup.profile.page_rows, shard=(0, 1)
+    )
+    batches = dataset.batch(size)
+    zero = tf.constant(0, tf.int64)
+
+    @tf.function(reduce_retracing=True)  # type: ignore[untyped-decorator]
+    def loop(items: Any) -> Any:
+        rows = zero
+        for item in items:
+            rows = _count(rows, item)
+        return rows
+
+    return {
+        f"batch({size}), reduce": lambda: reduced_rows(batches),
+        f"batch({size}), tf.function": lambda: int(loop(batches)),
+        f"batch({size}), eager loop": lambda: sum(int(item["key"].shape[0]) for item in batches),
+        "single elements, reduce": lambda: int(dataset.reduce(zero, lambda rows, _: rows + 1)),
+    }
+
+
+def reduced_rows(batches: Any) -> int:
+    """Return the number of rows in batches of a `tf.data.Dataset`, counted within TensorFlow."""
+    import tensorflow as tf
+
+    return int(batches.reduce(tf.constant(0, tf.int64), _count))
+
+
+def _count(rows: Any, item: Any) -> Any:
+    import tensorflow as tf
+
+    return rows + tf.shape(item["key"], tf.int64)[0]
+
+
+def _pyignite(setup: Setup, page_rows: int) -> int:
+    rows, most = 0, setup.at_most(_PYIGNITE_ROWS)
+    with setup.client.cache(setup.cache).scan(page_size=min(page_rows, _PYIGNITE_PAGE)) as cursor:
+        for _ in cursor:
+            rows += 1
+            if rows >= most:
+                break
+    return rows

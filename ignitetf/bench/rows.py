@@ -1,44 +1,27 @@
-"""The rows that `ignitetf bench read` reads, generated from a fixed seed.
+"""The rows that `ignitetf bench` reads and writes, generated from a fixed seed.
 
-profile -> **batches of columns** -> a cache, a TFRecord file, arrays in memory
+profile -> **columns** -> a data set
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ignitetf.errors import CacheNotFound
-from ignitetf.load.journal import drop_journal
-from ignitetf.load.loader import load_dataset
-from ignitetf.load.sources import open_source
-from ignitetf.load.sources.base import Source
-from ignitetf.net.client import Client
-from ignitetf.tables.catalog import drop_manifest
-from ignitetf.tables.removal import remove_cache
-from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
+from ignitetf import Client, drop_dataset, load_dataset
 
-__all__ = [
-    "PROFILES",
-    "Profile",
-    "drop_rows",
-    "fill_cache",
-    "make_rows",
-    "schema_of",
-    "sized",
-    "source_of",
-]
+__all__ = ["PROFILES", "Columns", "Profile", "drop_rows", "fill_cache", "make_rows", "sized"]
+
+Columns = dict[str, NDArray[Any]]
 
 _SEED: Final = 20
-_BATCH_BYTES: Final = 16 << 20
-_LABEL: Final = Field("LABEL", TypeCode.INT, np.dtype("<i4"))
-_CITIES: Final = (b"Oslo", b"Lima", b"Ulan Bator", b"Addis Ababa", b"Rio de Janeiro")
+# Rows that are made and loaded at a time.
+_PART_BYTES: Final = 256 << 20
+_CITIES: Final = ("Oslo", "Lima", "Ulan Bator", "Addis Ababa", "Rio de Janeiro")
 
 
 @dataclass(frozen=True)
@@ -49,8 +32,8 @@ class Profile:
         rows: Number of rows.
         row_bytes: Bytes of the values of a row; the mean if rows differ.
         batch: Rows of a batch.
-        kind: `dense`: an array of bytes and a label; `blobs`: a `tf.string` of half to one and a
-            half times `row_bytes`, and a label; `columns`: three numbers and two short texts.
+        kind: `dense`: an array of bytes and a label; `blobs`: bytes of half to one and a half times
+            `row_bytes`, and a label; `columns`: three numbers and two short texts.
         page_rows: Rows of a page; None leaves that to the reader.
     """
 
@@ -86,90 +69,59 @@ def sized(profile: Profile, rows: int | None) -> Profile:
     return profile if rows is None else replace(profile, rows=rows)
 
 
-def schema_of(profile: Profile) -> Schema:
-    """Return the schema of the rows."""
-    if profile.kind == "columns":
-        fields: tuple[Field, ...] = (
-            Field("AGE", TypeCode.INT, np.dtype("<i4")),
-            Field("BALANCE", TypeCode.DOUBLE, np.dtype("<f8")),
-            Field("CITY", TypeCode.STRING, BYTES),
-            Field("NAME", TypeCode.STRING, BYTES),
-            Field("VISITS", TypeCode.LONG, np.dtype("<i8")),
-        )
-    elif profile.kind == "blobs":
-        fields = (Field("IMAGE", TypeCode.BYTE_ARRAY, BYTES), _LABEL)
-    else:
-        shape = (profile.row_bytes,)
-        fields = (Field("IMAGE", TypeCode.BYTE_ARRAY, np.dtype("u1"), shape), _LABEL)
-    return Schema("BenchRow", Field("key", TypeCode.LONG, np.dtype("<i8")), fields)
+def make_rows(profile: Profile, part_bytes: int = _PART_BYTES) -> Iterator[Columns]:
+    """Yield the rows as columns, in parts; every call yields the same ones.
 
-
-def make_rows(profile: Profile) -> Iterator[Batch]:
-    """Yield the rows in batches of about 16 MB; every call yields the same ones."""
+    The key of a row is its number, which the load gives it.
+    """
     rng = np.random.default_rng(_SEED)
-    step = max(1, _BATCH_BYTES // profile.row_bytes)
+    step = max(1, part_bytes // profile.row_bytes)
     make = {"dense": _dense, "blobs": _blobs, "columns": _columns}[profile.kind]
     for start in range(0, profile.rows, step):
-        keys = np.arange(start, min(start + step, profile.rows), dtype=np.int64)
-        yield Batch(Column(keys), make(rng, profile, keys))
+        yield make(rng, profile, np.arange(start, min(start + step, profile.rows)))
 
 
-def _dense(rng: Any, profile: Profile, keys: NDArray[np.int64]) -> dict[str, Column]:
+def _dense(rng: np.random.Generator, profile: Profile, keys: NDArray[np.int64]) -> Columns:
     pixels = rng.integers(0, 256, (len(keys), profile.row_bytes), dtype=np.uint8)
-    return {"IMAGE": Column(pixels), "LABEL": Column((keys % 10).astype(np.int32))}
+    return {"IMAGE": pixels, "LABEL": (keys % 10).astype(np.int32)}
 
 
-def _blobs(rng: Any, profile: Profile, keys: NDArray[np.int64]) -> dict[str, Column]:
+def _blobs(rng: np.random.Generator, profile: Profile, keys: NDArray[np.int64]) -> Columns:
     half = profile.row_bytes // 2
-    lengths = rng.integers(half, 3 * half, len(keys), endpoint=True)
-    values = rng.integers(0, 256, int(lengths.sum()), dtype=np.uint8)
-    return {"IMAGE": _texts(values, lengths), "LABEL": Column((keys % 10).astype(np.int32))}
+    images = np.empty(len(keys), object)
+    images[:] = [rng.bytes(n) for n in rng.integers(half, 3 * half, len(keys), endpoint=True)]
+    return {"IMAGE": images, "LABEL": (keys % 10).astype(np.int32)}
 
 
-def _columns(rng: Any, profile: Profile, keys: NDArray[np.int64]) -> dict[str, Column]:
-    cities = [_CITIES[key % len(_CITIES)] for key in keys.tolist()]
-    names = [b"Customer %d" % key for key in keys.tolist()]
+def _columns(rng: np.random.Generator, profile: Profile, keys: NDArray[np.int64]) -> Columns:
     return {
-        "AGE": Column(rng.integers(0, 100, len(keys), dtype=np.int32)),
-        "BALANCE": Column(rng.random(len(keys))),
-        "CITY": _joined(cities),
-        "NAME": _joined(names),
-        "VISITS": Column(rng.integers(0, 1 << 40, len(keys), dtype=np.int64)),
+        "AGE": rng.integers(0, 100, len(keys), dtype=np.int32),
+        "BALANCE": rng.random(len(keys)),
+        "CITY": np.array(_CITIES)[keys % len(_CITIES)],
+        "NAME": np.array([f"Customer {key}" for key in keys.tolist()]),
+        "VISITS": rng.integers(0, 1 << 40, len(keys), dtype=np.int64),
     }
 
 
-def _joined(items: list[bytes]) -> Column:
-    lengths = np.fromiter(map(len, items), np.int64, len(items))
-    return _texts(np.frombuffer(b"".join(items), np.uint8), lengths)
-
-
-def _texts(values: NDArray[np.uint8], lengths: NDArray[np.int64]) -> Column:
-    ends = np.cumsum(lengths, dtype=np.int64)
-    return Column(values, ends - lengths, lengths)
-
-
-def source_of(profile: Profile, batches: Callable[[], Iterable[Batch]]) -> Source:
-    """Return a profile's rows as a source, with a fixed fingerprint: hashing all rows takes time.
+def fill_cache(
+    client: Client, profile: Profile, partitions: int | None = None, cache: str | None = None
+) -> None:
+    """Load the rows into a cache, replacing what an interrupted run left of it.
 
     Args:
+        client: The cluster.
         profile: The rows.
-        batches: Yields them anew on each call.
+        partitions: Partitions of the cache; None leaves that to the load.
+        cache: Its name; None for the profile's own.
     """
-    return open_source(
-        "records", batches, schema=schema_of(profile), rows=profile.rows, fingerprint="bench"
-    )
-
-
-def fill_cache(client: Client, profile: Profile, partitions: int) -> None:
-    """Load the rows into their cache, replacing what an interrupted run left of it."""
-    drop_rows(client, profile.cache)
-    source = source_of(profile, lambda: make_rows(profile))
-    load_dataset(source, profile.cache, client=client, partitions=partitions)
+    name = profile.cache if cache is None else cache
+    drop_rows(client, name)
+    for number, part in enumerate(make_rows(profile)):
+        mode: Literal["error", "append"] = "append" if number else "error"
+        given = None if number else partitions
+        load_dataset(part, name, client=client, partitions=given, if_exists=mode)
 
 
 def drop_rows(client: Client, cache: str) -> None:
-    """Remove a cache of rows, its manifest, and the journal of an interrupted load."""
-    with contextlib.suppress(CacheNotFound):
-        remove_cache(client, cache)
-    drop_manifest(client, cache)
-    drop_journal(client, cache)
+    """Remove a cache of rows, and what an interrupted load left of it."""
+    drop_dataset(cache, client=client, missing_ok=True)

@@ -19,16 +19,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from ignitetf import Client, connect
 from ignitetf.bench.feeding import Fed, Feed, FeedProcess
-from ignitetf.bench.rows import Profile, drop_rows, make_rows, source_of
-from ignitetf.bench.ways import BARE_AHEAD
+from ignitetf.bench.read import BARE_AHEAD
+from ignitetf.bench.rows import Profile, drop_rows, fill_cache
 from ignitetf.bench.workloads import Workload
 from ignitetf.errors import ConfigError, ServerOverloaded
+from ignitetf.explore.cluster import data_regions
 from ignitetf.export.export import export_dataset
-from ignitetf.load.loader import load_dataset
-from ignitetf.net.client import Client, connect
 from ignitetf.settings import Settings
-from ignitetf.tables.room import data_regions
 
 __all__ = ["Search", "Supported", "bench_storage"]
 
@@ -227,7 +226,7 @@ def _samples(
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ignitetf-bench-")))
         profile = _sized(client, workload, most_bytes, folder if files else None, say)
         stack.callback(drop_rows, client, _CACHE)
-        load_dataset(source_of(profile, lambda: make_rows(profile)), _CACHE, client=client)
+        fill_cache(client, profile, cache=_CACHE)
         if not files:
             yield profile, ()
             return

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
+from ignitetf import Node
 from ignitetf.bench.read import Rate, bench_read
 from ignitetf.bench.rows import PROFILES
-from ignitetf.errors import ConfigError
+from ignitetf.errors import ConfigError, NodeError
 from ignitetf.settings import Settings
 
 __all__ = ["PARTITIONS", "SWEEP", "bench_partitions"]
@@ -21,6 +22,7 @@ SWEEP: Final = "partitions"
 PARTITIONS: Final = tuple(1 << power for power in range(12))
 _PROFILE: Final = PROFILES[SWEEP]
 _NODE_NAME: Final = "bench-read"
+_FIRST_PORT, _LAST_PORT = 10800, 10900
 _NODE_MEMORY: Final = 3 << 30
 _WAYS: Final = ("numpy()", f"batch({_PROFILE.batch}), reduce")
 
@@ -75,20 +77,21 @@ def _clusters(
 
 @contextmanager
 def _embedded(count: int, data_bytes: int, note: Note) -> Iterator[Settings]:
-    """Start embedded nodes on free ports, and remove them afterwards."""
-    from ignitetf.node import Node
-    from ignitetf.node.embedded import DEFAULT_PORT
-    from ignitetf.node.ports import free_ports, is_free
-
-    # The default port of a node, or the next ones if a node runs there.
-    ports = (p for p in free_ports(DEFAULT_PORT, ()) if all(map(is_free, range(p, p + count))))
-    node = Node.start(
-        _NODE_NAME,
-        port=next(ports),
-        nodes=count,
-        memory=max(_NODE_MEMORY // count, 2 * data_bytes // count),
-        template_partitions=(PARTITIONS[-1],),
-        note=note,
-    )
-    with node:
-        yield node.settings
+    """Start embedded nodes on the first free ports, and remove them afterwards."""
+    for port in range(_FIRST_PORT, _LAST_PORT):
+        try:
+            node = Node.start(
+                _NODE_NAME,
+                port=port,
+                nodes=count,
+                memory=max(_NODE_MEMORY // count, 2 * data_bytes // count),
+                template_partitions=(PARTITIONS[-1],),
+                note=note,
+            )
+        except NodeError as error:
+            if "port" not in error.fields or port == _LAST_PORT - 1:
+                raise
+            continue
+        with node:
+            yield node.settings
+        return

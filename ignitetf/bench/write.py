@@ -1,47 +1,39 @@
 """`ignitetf bench write`: rates of the load beside the machine's limit and pyignite.
 
-Every way writes the same rows into a fresh cache, in turn, several times, in both orders; the
-report has the median of each. The limit is how fast the cluster takes requests that were encoded
-before the clock started, over as many connections as the writer has. Only for `load_dataset` does
-the time include creating the cache. Afterwards the rows and the blocks are read.
+Every way writes the same rows, in turn, several times, in both orders; the report has the median of
+each. The limit is how fast the cluster stores entries that it sent before, so that nothing is
+computed while they are sent. Only for `load_dataset` does the time include creating the cache.
+Afterwards the rows and the blocks are read.
 """
 
 from __future__ import annotations
 
 import functools
+import io
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, Literal
 
 import numpy as np
 
+from ignitetf import Client, connect, load_dataset
+from ignitetf.bench.bare import Entries
 from ignitetf.bench.put_all import PutAll, put_all_seconds
-from ignitetf.bench.rows import Profile, drop_rows, make_rows, schema_of
-from ignitetf.bench.sent import Sent, blocks_to_send, rows_to_send
+from ignitetf.bench.read import BARE, Setup, Way, make_ways
+from ignitetf.bench.rows import Profile, drop_rows, make_rows
 from ignitetf.bench.turns import in_turn, median_ratio, rows_a_second
-from ignitetf.bench.ways import BARE, Setup, Way, make_ways
-from ignitetf.load.blocks import Blocks
-from ignitetf.load.loader import load_dataset
 from ignitetf.load.sources import open_source
-from ignitetf.load.sources.base import batch_bytes, rows_per_batch
-from ignitetf.load.writer import Writer, register_types
-from ignitetf.net.client import Client, connect
 from ignitetf.settings import Settings
-from ignitetf.tables.caches import create_cache, create_table
-from ignitetf.tables.spec import CacheSpec
-from ignitetf.wire.block_keys import BlockKeys
-from ignitetf.wire.blocks import block_schema
-from ignitetf.wire.concat import concat
-from ignitetf.wire.schema import Batch
 
 __all__ = ["PNG", "PROFILES", "WriteRate", "bench_write"]
 
 _CACHE: Final = "IGNITETF_BENCH_WRITE"
-_BLOCKS: Final = f"{_CACHE}_BLOCKS"
+# Data sets whose entries are sent again, and which are read, by layout.
+_KEPT: Final = {"rows": f"{_CACHE}_ROWS", "blocks": f"{_CACHE}_BLOCKS"}
 _SEED: Final = 20
 # Most that pyignite writes: more takes longer, at the same rate.
 _PYIGNITE_BYTES: Final = 100 << 20
@@ -52,11 +44,13 @@ _BLOCK_LIMIT: Final = "encoded blocks, put_all"
 _PYIGNITE: Final = "pyignite put_all"
 # Larger rows are not put into blocks.
 _BLOCK_ROW_BYTES: Final = 64 << 10
+_BLOCK_BYTES: Final = 1 << 20
 _READ_BATCH: Final = 128
 PNG: Final = "png"
 _PNG_FILES: Final = 70_000
 _PNG_SIDE: Final = 28
 
+Layout = Literal["rows", "blocks"]
 
 # Enough rows for a load of about half a second, because starting and ending one takes some 17 ms.
 # The batches are pyignite's; it is no faster with larger ones.
@@ -72,11 +66,10 @@ class WriteRate:
         way: How they were written or read.
         rows_per_s: Rows per second.
         mb_per_s: Megabytes (10^6) of values per second.
-        to_limit: Rate relative to the limit: for rows and blocks, requests encoded beforehand and
-            sent with `put_all`; for reads, a bare socket; for image files, only reading them.
-            Ratios are medians of the rounds, None if there is nothing to compare with.
-        to_streamer: Rate relative to requests encoded beforehand and sent through the data
-            streamer.
+        to_limit: Rate relative to the limit: for rows and blocks, encoded requests sent with
+            `put_all`; for reads, a bare socket; for image files, only reading them. Ratios are
+            medians of the rounds, None if there is nothing to compare with.
+        to_streamer: Rate relative to encoded requests sent through the data streamer.
         to_pyignite: Rate relative to pyignite's `put_all`.
         to_rows: For reads from blocks, rate relative to the same read from rows.
     """
@@ -97,6 +90,7 @@ def bench_write(
     *,
     rounds: int = 5,
     partitions: int = 8,
+    rows: int | None = None,
     files: int = _PNG_FILES,
     more: dict[str, Callable[[str, int], tuple[int, float]]] | None = None,
 ) -> list[WriteRate]:
@@ -107,6 +101,7 @@ def bench_write(
         profile: A name in `PROFILES`, or `png`: image files in a folder.
         rounds: Times each way is run, after one that is not counted.
         partitions: Partitions of the caches.
+        rows: Number of rows; None for the profile's own.
         files: Number of image files.
         more: Further ways by name: called with an empty cache and the bytes of a row, each returns
             rows and seconds.
@@ -114,7 +109,8 @@ def bench_write(
     with connect(settings=settings) as client:
         if profile == PNG:
             return _bench_files(client, rounds, partitions, files)
-        bench = _Bench(client, PROFILES[profile], partitions, more or {})
+        chosen = PROFILES[profile]
+        bench = _Bench(client, replace(chosen, rows=rows or chosen.rows), partitions, more or {})
         try:
             found = in_turn(bench.ways(), rounds)
             rates = [_rate(profile, bench.profile, name, found) for name in found]
@@ -137,12 +133,9 @@ def _rates(found: list[float], row_bytes: float) -> tuple[float, float]:
 
 def _reads(bench: _Bench, profile: str, rounds: int) -> list[WriteRate]:
     """Return rates of reading the rows and the blocks, needed to choose between the layouts."""
-    if bench.profile.row_bytes > _BLOCK_ROW_BYTES:
+    if len(bench.layouts) < 2:
         return []
-    bench.load("rows")
-    bench.load("blocks", _BLOCKS)
-    ways = bench.read_ways("rows", _CACHE) | bench.read_ways("blocks", _BLOCKS)
-    found = in_turn(ways, rounds)
+    found = in_turn(bench.read_ways("rows") | bench.read_ways("blocks"), rounds)
     rates = []
     for name, mine in found.items():
         way, _, layout = name.rpartition(", ")
@@ -179,8 +172,6 @@ def _bench_files(client: Client, rounds: int, partitions: int, files: int) -> li
 
 def _write_files(folder: Path, files: int) -> int:
     """Write small PNG files into ten folders, and return their total bytes."""
-    import io
-
     from PIL import Image
 
     rng, size = np.random.default_rng(_SEED), 0
@@ -205,139 +196,84 @@ class _Bench:
         more: dict[str, Callable[[str, int], tuple[int, float]]],
     ) -> None:
         self.client, self.profile, self.partitions, self.more = client, profile, partitions, more
-        self.schema = replace(schema_of(profile), type_name=_CACHE)
-        self.step = rows_per_batch(profile.row_bytes, batch_bytes(self.schema))
+        small = profile.row_bytes <= _BLOCK_ROW_BYTES
+        self.layouts: tuple[Layout, ...] = ("rows", "blocks") if small else ("rows",)
+        (self.rows,) = make_rows(profile, profile.rows * profile.row_bytes)
 
     def ways(self) -> dict[str, Callable[[], float]]:
-        """Return by name the functions that write into a fresh cache and return rows per second."""
+        """Return by name the functions that write all rows and return rows per second."""
+        rows, *blocks = [self._kept(layout) for layout in self.layouts]
         ways: dict[str, Callable[[], float]] = {
-            _LIMIT: lambda: self._timed(lambda: self.requests.put_all()),
-            _STREAMER: lambda: self._timed(lambda: self.requests.stream()),
-            "writer, rows": lambda: self._timed(lambda: self._write_rows(streamer=False)),
-            "writer, rows by streamer": lambda: self._timed(
-                lambda: self._write_rows(streamer=True)
-            ),
+            _LIMIT: lambda: self._stored(_KEPT["rows"], rows.put_all),
+            _STREAMER: lambda: self._stored(_KEPT["rows"], rows.stream),
             "load_dataset, rows": lambda: self.load("rows"),
         }
-        if self.profile.row_bytes <= _BLOCK_ROW_BYTES:
-            ways |= {
-                _BLOCK_LIMIT: lambda: self._timed(lambda: self.blocks.put_all(), blocks=True),
-                "writer, blocks": lambda: self._timed(self._write_blocks, blocks=True),
-                "load_dataset, blocks": lambda: self.load("blocks"),
-            }
+        for entries in blocks:
+            ways[_BLOCK_LIMIT] = functools.partial(self._stored, _KEPT["blocks"], entries.put_all)
+            ways["load_dataset, blocks"] = lambda: self.load("blocks")
         ways |= {name: functools.partial(self._further, run) for name, run in self.more.items()}
         ways[_PYIGNITE] = self._pyignite
         return ways
 
-    def read_ways(self, layout: str, cache: str) -> dict[str, Callable[[], float]]:
+    def read_ways(self, layout: Layout) -> dict[str, Callable[[], float]]:
         """Return by name the functions that read a whole cache and return rows per second."""
+        profile = replace(self.profile, batch=_READ_BATCH)
+        every = make_ways(Setup(self.client, _KEPT[layout], profile))
         names = {
             BARE: BARE,
             "numpy()": "numpy()",
             f"batch({_READ_BATCH}), reduce": f"batches of {_READ_BATCH}",
         }
-        profile = replace(self.profile, batch=_READ_BATCH)
-        every = make_ways(Setup(self.client, cache, profile, self.partitions))
         return {
             f"read, {name}, {layout}": functools.partial(self._read, every[way])
             for way, name in names.items()
             if way in every
         }
 
-    def _read(self, way: Way) -> float:
-        begin = time.perf_counter()
-        done = way.run()
-        took_s = done[1] if isinstance(done, tuple) else time.perf_counter() - begin
-        return self.profile.rows / took_s  # a bare socket counts blocks
-
-    @functools.cached_property
-    def rows(self) -> Batch:
-        """The rows, made once the node has answered: they take a while."""
-        return concat(list(make_rows(self.profile)))
-
-    @functools.cached_property
-    def requests(self) -> Sent:
-        """The encoded rows, made during the warm-up round."""
-        return rows_to_send(self.client, _CACHE, self.schema, self.rows.slices(self.step))
-
-    @functools.cached_property
-    def blocks(self) -> Sent:
-        """The encoded blocks."""
-        parts = self.rows.slices(self.step)
-        return blocks_to_send(self.client, _CACHE, self.schema, parts, self.partitions)
+    def load(self, layout: Layout, cache: str = _CACHE) -> float:
+        """Load the rows into a new cache."""
+        drop_rows(self.client, cache)
+        return load_dataset(
+            self.rows, cache, client=self.client, partitions=self.partitions, layout=layout
+        ).rows_per_s
 
     def drop(self) -> None:
         """Remove the caches and their manifests."""
-        for cache in (_CACHE, _BLOCKS):
+        for cache in (_CACHE, *_KEPT.values()):
             drop_rows(self.client, cache)
 
+    def _kept(self, layout: Layout) -> Entries:
+        """Load the rows, and return the entries that they became."""
+        self.load(layout, _KEPT[layout])
+        size = self.profile.row_bytes if layout == "rows" else _BLOCK_BYTES
+        return Entries(self.client, _KEPT[layout], size)
+
+    def _stored(self, cache: str, send: Callable[[], float]) -> float:
+        """Empty a cache, store its entries again, and return rows per second."""
+        self.client.cache(cache).clear()
+        return self.profile.rows / send()
+
+    def _read(self, way: Way) -> float:
+        begin = time.perf_counter()
+        done = way()
+        took_s = done[1] if isinstance(done, tuple) else time.perf_counter() - begin
+        return self.profile.rows / took_s  # a bare socket counts blocks
+
     def _further(self, run: Callable[[str, int], tuple[int, float]]) -> float:
-        drop_rows(self.client, _CACHE)
-        create_cache(self.client, CacheSpec(_CACHE, partitions=self.partitions))
+        self._make_table()
         rows, seconds = run(_CACHE, self.profile.row_bytes)
         return rows / seconds
-
-    def _timed(self, write: Callable[[], None], *, blocks: bool = False) -> float:
-        drop_rows(self.client, _CACHE)
-        spec = CacheSpec(_CACHE, partitions=self.partitions)
-        if blocks:
-            create_cache(self.client, spec)
-            register_types(self.client, block_schema(self.schema))
-        else:
-            create_table(self.client, self.schema, _CACHE, spec)
-            register_types(self.client, self.schema)
-        begin = time.perf_counter()
-        write()
-        seconds = time.perf_counter() - begin
-        return len(self.rows) / seconds
-
-    def _write_rows(self, *, streamer: bool) -> None:
-        with self._writer(streamer=streamer) as writer:
-            for part in self.rows.slices(self.step):
-                writer.write(part)
-
-    def _write_blocks(self) -> None:
-        with self._writer(entry_schema=block_schema(self.schema)) as writer:
-            blocks = Blocks(writer, BlockKeys(self.partitions))
-            for part in self.rows.slices(self.step):
-                blocks.add(part)
-            blocks.write()
-
-    def _writer(self, **options: Any) -> Writer:
-        return Writer(
-            self.client,
-            _CACHE,
-            self.schema,
-            partitions=self.partitions,
-            overwrite=False,
-            **options,
-        )
-
-    def load(self, layout: Any, cache: str = _CACHE) -> float:
-        """Load the rows into a cache."""
-        drop_rows(self.client, cache)
-        # A fixed fingerprint avoids hashing the whole array, which would count in the figures.
-        source = open_source(
-            "records",
-            lambda: iter(self.rows.slices(self.step)),
-            schema=replace(self.schema, type_name="Row"),
-            rows=len(self.rows),
-            fingerprint="bench",
-        )
-        report = load_dataset(
-            source, cache, client=self.client, partitions=self.partitions, layout=layout
-        )
-        return report.rows_per_s
 
     def _pyignite(self) -> float:
         most = max(1, min(_PYIGNITE_ROWS, _PYIGNITE_BYTES // self.profile.row_bytes))
         rows = min(most, self.profile.rows)
+        self._make_table()
         work = PutAll(self.client.settings, _CACHE, replace(self.profile, rows=rows))
-        seconds = 1.0
+        return rows / put_all_seconds(work)
 
-        def write() -> None:
-            nonlocal seconds
-            seconds = put_all_seconds(work)
-
-        self._timed(write)
-        return rows / seconds
+    def _make_table(self) -> None:
+        """Make an empty table, whose cache and binary type have the name of the table."""
+        drop_rows(self.client, _CACHE)
+        template = f"TEMPLATE=p{self.partitions}, CACHE_NAME={_CACHE}, VALUE_TYPE={_CACHE}"
+        columns = "ID BIGINT PRIMARY KEY, IMAGE VARBINARY, LABEL INT"
+        self.client.sql(f'CREATE TABLE {_CACHE} ({columns}) WITH "{template}"').close()

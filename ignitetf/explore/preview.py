@@ -27,7 +27,7 @@ from ignitetf.net.client import Client
 from ignitetf.tables.catalog import read_manifest
 from ignitetf.tables.describe import data_name
 
-__all__ = ["Sheet", "Tile", "contact_sheet", "half_blocks", "picture_of"]
+__all__ = ["Sheet", "Tile", "check_picture", "contact_sheet", "half_blocks", "picture_of"]
 
 _LETTERS: Final = 11  # pixels
 _MAX_PIXELS: Final = 150_000_000  # of an image to show
@@ -241,6 +241,21 @@ def _image_field(cache: str, row: dict[str, Any], wanted: str | None) -> str:
         hint="images are encoded files (JPEG, PNG, ...) or uint8 arrays [height, width, channels],"
         " or uint16 ones [height, width, 1]",
     )
+
+
+def check_picture(value: Any, most_pixels: int) -> None:
+    """Refuse an encoded image before it is decoded if that would take much memory.
+
+    Raises:
+        SchemaError: It is not an image, or has more pixels.
+    """
+    if not isinstance(value, bytes):
+        return
+    try:
+        with open_picture(value, most_pixels):
+            pass
+    except PictureError as error:
+        raise SchemaError(f"this value is not shown as an image: {error}") from error
 
 
 def picture_of(value: Any) -> Image.Image | None:

@@ -14,7 +14,7 @@ from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.datatypes import DATA_TYPES
 from ignitetf.wire.schema import Field
 
-__all__ = ["as_times", "iso_text", "span_text", "time_unit"]
+__all__ = ["as_times", "iso_text", "span_text", "time_text", "time_unit"]
 
 # What the integers of a time are.
 _ONE: Final = {
@@ -63,3 +63,8 @@ def span_text(value: datetime.timedelta) -> str:
     """Return a time of day in ISO 8601; anything else in days and hours."""
     is_clock = datetime.timedelta(0) <= value < datetime.timedelta(days=1)
     return (datetime.datetime.min + value).time().isoformat() if is_clock else str(value)
+
+
+def time_text(value: np.datetime64 | np.timedelta64) -> str:
+    """Return a time with a space between date and clock, midnights without a clock."""
+    return (iso_text(value) or "").replace("T", " ").removesuffix(" 00:00:00")

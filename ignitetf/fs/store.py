@@ -196,6 +196,11 @@ class Store:
         if self.reclaimer.run():
             self.leases.garbage_made()
 
+    @property
+    def round_trips(self) -> int:
+        """Requests for metadata so far, each of which waits for its answer."""
+        return self.meta.round_trips
+
     def close(self) -> None:
         """Stop the thread that renews leases; the client stays open."""
         self.leases.close()

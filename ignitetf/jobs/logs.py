@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -172,7 +172,8 @@ class LogReader:
         Args:
             rest: Also a last line that has no end yet.
         """
-        for attempt, worker, path, size in self._files():
+        attempts = self.attempts() if self._attempt is None else [self._attempt]
+        for attempt, worker, path, size in self._files(attempts):
             begin = self._read.get(path, 0)
             if size <= begin:
                 continue
@@ -185,8 +186,22 @@ class LogReader:
         found = (_ATTEMPT.fullmatch(name) for name, entry in self._list(self._folder))
         return sorted(int(match[1]) for match in found if match)
 
-    def _files(self) -> Iterator[tuple[int, str, str, int]]:
-        for attempt in self.attempts() if self._attempt is None else [self._attempt]:
+    def tails(self, nbytes: int, lines: int) -> list[tuple[str, list[str]]]:
+        """Return each worker of the latest attempt with the last lines of its output.
+
+        Args:
+            nbytes: Bytes that are read of each worker's output.
+            lines: Most lines of each worker.
+        """
+        found = []
+        for _, worker, path, size in self._files(self.attempts()[-1:]):
+            with contextlib.closing(self._store.open_read(path)) as reader:
+                data = reader.read(max(0, size - nbytes), nbytes)
+            found.append((worker, data.decode("utf-8", "replace").splitlines()[-lines:]))
+        return found
+
+    def _files(self, attempts: Sequence[int]) -> Iterator[tuple[int, str, str, int]]:
+        for attempt in attempts:
             folder = f"{self._folder}/attempt-{attempt}"
             for name, entry in sorted(self._list(folder), key=lambda found: _sorted_name(found[0])):
                 worker = _worker_name(name)

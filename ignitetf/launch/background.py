@@ -10,23 +10,22 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Final
 
+from ignitetf import Client, connect
 from ignitetf.errors import ConfigError, IgniteTFError, JobNotFound
-from ignitetf.home import ignitetf_home
 from ignitetf.jobs.record import Job
 from ignitetf.jobs.store import JobStore
 from ignitetf.launch.environment import launcher_environment
 from ignitetf.launch.job import run_job
 from ignitetf.launch.roles import Role
 from ignitetf.launch.spec import LaunchSpec
-from ignitetf.local.process import launch, private_directory
-from ignitetf.net.client import Client, connect
 
 __all__ = ["main", "run_in_background"]
 
@@ -48,23 +47,25 @@ def run_in_background(spec: LaunchSpec, job: Job, client: Client) -> Job:
             return _record(job.id, client, told_by_ray)
         except ConfigError as error:
             raise error.at(line) if (line := told_by_ray()) else error from None
-    log = private_directory(ignitetf_home() / "jobs") / f"{job.id}.log"
     argument = json.dumps({"spec": asdict(spec), "job": job.to_json()})
-    process = launch(
-        [sys.executable, "-m", "ignitetf.launch.background", argument],
-        directory=Path.cwd(),
-        log=log,
-        environment=launcher_environment(client.settings),
-    )
-    try:
-        return _record(job.id, client, process.poll)
-    except ConfigError as error:
-        process.kill()
-        process.wait()
-        told = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        raise error.at(told[-1]) if told else error from None
-    finally:
-        log.unlink()
+    # Only this process reads the output, and only if the launcher does not begin.
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ignitetf.launch.background", argument],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=launcher_environment(client.settings),
+            start_new_session=True,
+        )
+        try:
+            return _record(job.id, client, process.poll)
+        except ConfigError as error:
+            process.kill()
+            process.wait()
+            log.seek(0)
+            told = log.read().decode("utf-8", "replace").strip().splitlines()
+            raise error.at(told[-1]) if told else error from None
 
 
 def _record(job: str, client: Client, poll: Callable[[], object | None]) -> Job:

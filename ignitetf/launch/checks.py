@@ -10,11 +10,10 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from ignitetf import Client
 from ignitetf.errors import ConfigError
+from ignitetf.explore.cluster import find_data_set
 from ignitetf.launch.spec import LaunchSpec
-from ignitetf.net.client import Client
-from ignitetf.tables.catalog import read_manifest
-from ignitetf.tables.describe import data_name
 
 __all__ = ["check_data", "check_spec"]
 
@@ -44,10 +43,9 @@ def check_data(spec: LaunchSpec, client: Client) -> None:
     """Raise an error unless the data set exists and has a row for each worker."""
     if spec.data is None:
         return
-    name = data_name(client, spec.data).name
-    manifest = read_manifest(client, name)
+    cache, manifest = find_data_set(client, spec.data)
     is_blocks = manifest is not None and manifest.layout == "blocks"
-    rows = manifest.rows if manifest is not None and is_blocks else client.cache_size(name)
+    rows = manifest.rows if manifest is not None and is_blocks else client.cache_size(cache)
     if rows < spec.workers:
         raise ConfigError(
             f"{spec.data} has {rows} rows for {spec.workers} workers",

@@ -11,6 +11,7 @@ import platform
 from collections.abc import Callable
 from typing import Final
 
+from ignitetf import Client
 from ignitetf.errors import ConfigError
 from ignitetf.jobs.record import Job
 from ignitetf.jobs.store import JobStore, new_id, utc_now
@@ -22,7 +23,6 @@ from ignitetf.launch.recorder import Recorder
 from ignitetf.launch.signals import Requests
 from ignitetf.launch.spec import LaunchSpec
 from ignitetf.launch.supervisor import Supervisor
-from ignitetf.net.client import Client
 from ignitetf.settings import Settings
 
 __all__ = ["ENGINES", "check_launch", "job_of", "place_of", "run_job"]

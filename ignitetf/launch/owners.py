@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ignitetf.net.client import Client
+from ignitetf import Client
+from ignitetf.explore.cluster import find_data_set
 from ignitetf.settings import Settings
-from ignitetf.tables.catalog import read_manifest
-from ignitetf.tables.describe import data_name
 
 __all__ = ["owners_of"]
 
@@ -28,9 +27,8 @@ def owners_of(settings: Settings, data: str | None, workers: int) -> list[str | 
     if data is None:
         return [None] * workers
     with Client(settings) as client:
-        name = data_name(client, data).name
-        manifest = read_manifest(client, name)
-        owners = client.partition_map(manifest.cache if manifest is not None else name).owners
+        cache, _ = find_data_set(client, data)
+        owners = client.partition_map(cache).owners
         addresses = {node.node_id: node.addresses for node in client.nodes()}
     # The largest remainder: each worker goes where most partitions are left for one.
     partitions = Counter(owners.values())

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from ignitetf import Client, connect
 from ignitetf.errors import ClusterReadOnly, ConfigError, ConnectError, IgniteTFError
 from ignitetf.jobs.logs import LogWriter
 from ignitetf.jobs.record import Job, WorkerStatus
@@ -26,7 +27,6 @@ from ignitetf.jobs.store import BEAT_S, JobStore, utc_now
 from ignitetf.launch.process import WorkerProcess, worker_command
 from ignitetf.launch.roles import Role, cluster_environment, roles_of
 from ignitetf.launch.signals import Requests
-from ignitetf.net.client import Client, connect
 
 __all__ = ["main"]
 

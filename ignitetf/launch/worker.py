@@ -40,7 +40,7 @@ def main() -> None:
     when_imported("ignitetf.read.usage", lambda module: reporters.append(_reporter(link)))
     watch_optimizers()
     if os.environ.get("IGNITETF_KERAS") == "repair" and "TF_CONFIG" in os.environ:
-        from ignitetf.train.keras_repair import repair_keras
+        from ignitetf.train import repair_keras
 
         repair_keras()
     script = sys.argv[1]

@@ -13,6 +13,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import socket
+import ssl
+import struct
+import sys
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -27,6 +31,7 @@ from ignitetf.errors import (
     WireError,
 )
 from ignitetf.net.channel import Channel
+from ignitetf.net.handshake import open_connection
 from ignitetf.net.places import DATA_CENTER, Place, Source, place_of
 from ignitetf.net.pool import Pool
 from ignitetf.net.question import Question
@@ -178,6 +183,24 @@ class Client(Pool):
     def _sql(self, statement: str, params: Sequence[Any], **options: Any) -> SqlResult:
         """Run one SQL statement unchanged."""
         return execute(self, statement, params, **options)
+
+    # The protocol
+
+    def open_socket(self, address: str | None = None) -> socket.socket:
+        """Return a new socket after TLS, handshake and login, for a program's own requests.
+
+        The node expects requests of Ignite's thin client protocol on it. A receive or send that
+        makes no progress for `request_timeout_s` raises TimeoutError or BlockingIOError.
+
+        Args:
+            address: `HOST:PORT` of a node; None for the first one of the settings.
+
+        Raises:
+            ConnectError: The node does not answer, or refuses the connection.
+        """
+        sock, _ = open_connection(address or self.settings.addresses[0], self.settings)
+        _limit(sock, self.settings.request_timeout_s)
+        return sock
 
     # Caches
 
@@ -338,6 +361,21 @@ class Client(Pool):
             SqlError: The cluster does not answer SQL, or not this user.
         """
         return self.sql(statement("copies"), (name,), page_size=_MANY).fetchall()
+
+
+def _limit(sock: socket.socket, seconds: float) -> None:
+    """Limit the time of each call.
+
+    The kernel does it if it can, so that a single receive can wait for many bytes.
+    """
+    if sys.platform in ("linux", "darwin") and not isinstance(sock, ssl.SSLSocket):
+        sock.settimeout(None)
+        whole = int(seconds)
+        packed = struct.pack("@ll", whole, int((seconds - whole) * 1e6))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, packed)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, packed)
+    else:
+        sock.settimeout(seconds)
 
 
 def _read_partitions(body: memoryview) -> int | None:

@@ -1,4 +1,4 @@
-"""How large a cluster a training needs, and how it would go on one that is not there.
+"""How large a cluster a training needs.
 
-workload, service times -> `sizing` -> nodes, partitions, workers;  plan -> `simulation` -> an epoch
+workload, service times -> `sizing` -> nodes, partitions, workers
 """

@@ -6,16 +6,14 @@ a cache for a moment -> **service times** -> sizing, simulation
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
-from ignitetf.bench.rows import Profile, drop_rows, make_rows, source_of
+from ignitetf import Client, open_rows
+from ignitetf.bench.bare import Scans
+from ignitetf.bench.rows import Profile, drop_rows, fill_cache
 from ignitetf.bench.workloads import Workload
-from ignitetf.load.loader import load_dataset
-from ignitetf.net.client import Client
-from ignitetf.read.options import page_bytes_for
-from ignitetf.read.rows import EpochRows, open_rows
-from ignitetf.tables.room import data_regions
+from ignitetf.explore.cluster import data_regions
 
 __all__ = ["ServiceTimes", "assumed_times", "measure_times", "page_bytes_of"]
 
@@ -24,6 +22,9 @@ _MEASURED_BYTES: Final = 160 << 20
 _PARTITIONS: Final = 8
 _ROUNDS: Final = 5
 _CALLS: Final = 30
+# Of a page: small rows take a node longer than their bytes do.
+_PAGE_BYTES, _LARGE_PAGE_BYTES = 4 << 20, 16 << 20
+_LARGE_ROW_BYTES: Final = 8 << 10
 # Where nothing can be measured: about what one connection has on a machine of 2 cores.
 _NODE_BYTES_PER_S: Final = 2e9
 _DECODE_BYTES_PER_S: Final = 8e9
@@ -61,7 +62,8 @@ class ServiceTimes:
 
 def page_bytes_of(row_bytes: int) -> int:
     """Return about how many bytes a page of such rows has at least: whole rows, one or more."""
-    return max(1, page_bytes_for(row_bytes, 0.0) // row_bytes) * row_bytes
+    wanted = _PAGE_BYTES if row_bytes < _LARGE_ROW_BYTES else _LARGE_PAGE_BYTES
+    return max(1, wanted // row_bytes) * row_bytes
 
 
 def assumed_times(row_bytes: int) -> ServiceTimes:
@@ -75,8 +77,8 @@ def assumed_times(row_bytes: int) -> ServiceTimes:
 def measure_times(client: Client, workload: Workload) -> ServiceTimes | None:
     """Measure with rows of the workload, in a cache that is removed again.
 
-    One connection reads them, so that the times are those of a node that serves one page after the
-    other, and of a client on the same machine or link.
+    A bare socket receives them page by page, so that the times are those of a node that serves one
+    page after the other; what a reader takes beyond that is the time of making columns.
 
     Returns:
         None if the node has no room for some pages.
@@ -88,34 +90,25 @@ def measure_times(client: Client, workload: Workload) -> ServiceTimes | None:
         return None
     rows = max(2, nbytes // workload.row_bytes)
     profile = Profile(rows, workload.row_bytes, rows)
-    drop_rows(client, _CACHE)  # of an interrupted run
     try:
-        source = source_of(profile, lambda: make_rows(profile))
-        load_dataset(source, _CACHE, client=client, partitions=_PARTITIONS)
-        opened = open_rows(_CACHE, client=client, shard=(0, 1), readers=1)
-        return ServiceTimes(*_page_times(opened, page), _round_trip_s(client), measured=True)
+        fill_cache(client, profile, _PARTITIONS, _CACHE)
+        scans = Scans(client, _CACHE, workload.row_bytes, page)
+        opened = open_rows(_CACHE, client=client, shard=(0, 1))
+        bare_s, whole_s = [], []
+        for _ in range(_ROUNDS):
+            bare_s.append(scans.drain()[1])
+            begin = time.perf_counter()
+            with opened.batches() as batches:
+                for _batch in batches:
+                    pass
+            whole_s.append(time.perf_counter() - begin)
+        # The shortest: what others do on the machine can only make it longer.
+        page_s = min(bare_s) / scans.pages
+        decode_s = max(0.0, min(whole_s) / scans.pages - page_s)
+        nbytes = scans.nbytes // scans.pages
+        return ServiceTimes(nbytes, page_s, decode_s, _round_trip_s(client), measured=True)
     finally:
         drop_rows(client, _CACHE)
-
-
-def _page_times(opened: EpochRows, page_bytes: int) -> tuple[int, float, float]:
-    """Return the bytes of a page, the seconds until it is here, and those of decoding it."""
-    reader = opened.reader
-    size = reader.page_size()
-    pages = sum(-(-count // size) for count in reader.partition_counts(range(_PARTITIONS)))
-    seconds, decode = [], []
-    for number in range(_ROUNDS + 1):
-        before = replace(reader.times)
-        begin = time.perf_counter()
-        rows = sum(len(batch) for batch in opened.column_batches())
-        took, spent = time.perf_counter() - begin, reader.times.since(before)
-        if number:  # the first round warms up
-            seconds.append(took / pages)
-            decode.append(min(spent.decode, took / 2) / pages)
-    # The shortest: what others do on the machine can only make it longer.
-    page, columns = min(seconds), min(decode)
-    nbytes = int(rows * reader.entry_bytes / pages)
-    return nbytes or page_bytes, page - columns, columns
 
 
 def _round_trip_s(client: Client) -> float:

@@ -14,10 +14,7 @@ from typing import Any, Final
 
 from ignitetf.bench.workloads import Workload
 from ignitetf.errors import ConfigError
-from ignitetf.net.heap import LEAF_ROWS, OPEN_SCANS, scan_bytes
-from ignitetf.partitions import MAX_PARTITIONS
 from ignitetf.plan.service import ServiceTimes
-from ignitetf.read.options import page_bytes_for
 from ignitetf.settings import Settings
 
 __all__ = ["ClusterPlan", "Demand", "make_plan"]
@@ -26,10 +23,11 @@ __all__ = ["ClusterPlan", "Demand", "make_plan"]
 _LINK_SHARE: Final = 0.9
 # Of a node's memory, what data may take; and what rows and partitions take beside their bytes.
 _MEMORY_SHARE, _STORED = 0.8, 1.05
+_MOST_PARTITIONS: Final = 65_000  # Ignite's own limit
 _PARTITIONS_A_WORKER: Final = 8
 _PARTITIONS_A_NODE: Final = 64
 # Pages are consumed in order, and a connection that is ahead holds a few. So where one connection
-# is not enough, a partition must not have many (see `simulation`).
+# is not enough, a partition must not have many.
 _PARTITION_PAGES: Final = 2
 _LEAST_PARTITIONS: Final = 16
 # Rows of a partition, or as many as have so many bytes.
@@ -37,6 +35,8 @@ _LEAST_ROWS: Final = 16
 _LEAST_BYTES: Final = 16 << 20
 _LEAST_HEAP: Final = 512 << 20
 _UNANSWERED, _PAGE_COPIES = 3, 2  # requests of a connection; bytes of a page that is made
+# A node takes the rows of a leaf of its index into the heap; a connection has two scans open.
+_LEAF_ROWS, _OPEN_SCANS = 336, 2
 _AHEAD: Final = 2  # batches for each accelerator
 _PAGES_A_READER: Final = 3  # being received, waiting, in use
 
@@ -220,11 +220,11 @@ def _partitions(
         )
     partitions = 1 << (wanted - 1).bit_length()
     least = max(1, min(_LEAST_ROWS, _LEAST_BYTES // demand.workload.row_bytes))
-    most = min(max(1, demand.rows // least), MAX_PARTITIONS)
+    most = min(max(1, demand.rows // least), _MOST_PARTITIONS)
     if partitions > most:
         partitions = 1 << (most.bit_length() - 1)
         rows = f"{least} rows" if least > 1 else "a row"
-        rules["partitions"] += f"; at most one for {rows}, and {MAX_PARTITIONS:,}"
+        rules["partitions"] += f"; at most one for {rows}, and {_MOST_PARTITIONS:,}"
     if partitions < workers:
         raise ConfigError(
             f"{demand.rows:,} rows are too few to divide among {workers:,} workers",
@@ -259,14 +259,14 @@ def _memory(
     )
     here = math.ceil(connections / nodes)
     row_bytes, partition_rows = demand.workload.row_bytes, math.ceil(demand.rows / partitions)
-    scan = scan_bytes(row_bytes, partition_rows)
-    page = min(times.page_bytes, page_bytes_for(row_bytes, partition_rows * row_bytes, here))
-    each = _PAGE_COPIES * _UNANSWERED * page + OPEN_SCANS * scan
+    scan = row_bytes * min(_LEAF_ROWS, partition_rows)
+    page = min(times.page_bytes, partition_rows * row_bytes)
+    each = _PAGE_COPIES * _UNANSWERED * page + _OPEN_SCANS * scan
     heap = max(_LEAST_HEAP, here * each)
     rules["node heap"] = (
         f"{here:,} connections, {_UNANSWERED} requests of each unanswered, for pages of"
         f" {page / 1e6:.1f} MB that take {_PAGE_COPIES} times as much while they grow,"
-        f" and {OPEN_SCANS} scans of up to {LEAF_ROWS} rows, {scan / 1e6:.1f} MB;"
+        f" and {_OPEN_SCANS} scans of up to {_LEAF_ROWS} rows, {scan / 1e6:.1f} MB;"
         f" at least {_LEAST_HEAP >> 20} MiB"
     )
     return int(data / _MEMORY_SHARE), int(heap)

@@ -12,11 +12,12 @@ stand in backquotes, texts in `$$`).
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from typing import Final, Literal, NamedTuple
 
-__all__ = ["Token", "count_parameters", "first_word", "is_query", "tokens"]
+__all__ = ["Token", "count_parameters", "first_word", "is_query", "reads_only", "tokens"]
 
 Kind = Literal[
     "space", "comment", "text", "dollar", "name", "word", "number", "param", "mark", "open"
@@ -95,3 +96,15 @@ def first_word(text: str) -> str:
 def is_query(statement: str) -> bool:
     """Return whether a statement only queries rows and changes nothing."""
     return first_word(statement) in _QUERIES
+
+
+def reads_only(text: str) -> bool:
+    """Return whether a text is one SELECT or EXPLAIN SELECT that locks nothing."""
+    found = [t for t in tokens(text) if t.kind not in ("space", "comment")]
+    if any(t.kind in ("open", "param") or t.text == ";" for t in found):
+        return False
+    words = [t.text.upper() if t.kind == "word" else t.text for t in found]
+    if words[:1] == ["EXPLAIN"]:
+        words = words[3:] if words[1:3] == ["PLAN", "FOR"] else words[1:]
+    locks = any(pair == ("FOR", "UPDATE") for pair in itertools.pairwise(words))
+    return words[:1] == ["SELECT"] and not locks

@@ -14,8 +14,8 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import types
 from superset.db_engine_specs.base import BaseEngineSpec
 
+from ignitetf import Client
 from ignitetf.errors import IgniteTFError
-from ignitetf.net.client import Client
 from ignitetf.sqlalchemy.dialect import IgniteDialect
 from ignitetf.sqlalchemy.grains import TIME_GRAINS
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ignitetf.errors import CacheNotFound, ConfigError, SchemaError, SqlError
-from ignitetf.net.client import Client, cache_id
+from ignitetf.net.client import Client, cache_id, connect
 from ignitetf.net.together import together
 from ignitetf.sql import statement
 from ignitetf.tables.catalog import (
@@ -42,6 +42,7 @@ __all__ = [
     "count_removable",
     "drop_cache",
     "drop_caches",
+    "drop_dataset",
     "drop_found",
     "drop_sql_table",
     "drop_table",
@@ -155,6 +156,26 @@ def drop_cache(client: Client, name: str) -> None:
             drop_caches(client, [cache])
         else:
             _drop_all(client, data_set, cache)
+
+
+def drop_dataset(name: str, *, client: Client | None = None, missing_ok: bool = False) -> None:
+    """Remove a data set or another cache, with its tables, views and unfinished loads.
+
+    Args:
+        name: Name of the data set or cache.
+        client: The connection; None connects with the current settings.
+        missing_ok: Whether it may be missing.
+
+    Raises:
+        CacheNotFound: There is nothing of this name.
+        DataSetBusy: It is being loaded.
+    """
+    with contextlib.nullcontext(client) if client is not None else connect() as connected:
+        try:
+            drop_cache(connected, name)
+        except CacheNotFound:
+            if not missing_ok:
+                raise
 
 
 def drop_table(client: Client, name: str) -> None:

@@ -1,6 +1,6 @@
-"""What goes on in the cluster: loads that are not finished, training jobs, and what they read.
+"""What goes on in the cluster: training jobs, their output, and what they read.
 
-catalog, job records -> **activity** -> page
+job records -> **activity** -> page
 """
 
 from __future__ import annotations
@@ -9,34 +9,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ignitetf import Client
 from ignitetf.errors import IgniteTFError
-from ignitetf.fs.path import path_of_url
 from ignitetf.jobs.logs import LogReader
-from ignitetf.jobs.record import ENDED, Job, WorkerStatus, log_folder
+from ignitetf.jobs.record import ENDED, Job, WorkerStatus
 from ignitetf.jobs.store import JobStore
-from ignitetf.load.journal import Journal, read_journal
-from ignitetf.net.client import Client
-from ignitetf.tables.catalog import SEPARATOR, catalog
 from ignitetf.ui.files import open_files
 
-__all__ = ["Epoch", "JobView", "LoadView", "job_view", "loads", "recent_jobs", "tail_of_log"]
+__all__ = ["Epoch", "JobView", "job_view", "recent_jobs", "tail_of_log"]
 
 _RECENT: Final = 20
 _LOG_BYTES: Final = 32 << 10
 _LOG_LINES: Final = 200
-
-
-@dataclass(frozen=True)
-class LoadView:
-    """A load that has begun and not ended.
-
-    Attributes:
-        journal: What is stored so far.
-        held: Whether a process holds its lease; if none does, it waits to be resumed.
-    """
-
-    journal: Journal
-    held: bool
 
 
 @dataclass(frozen=True)
@@ -72,17 +56,6 @@ class JobView:
         return sum(w.rows_per_s for w, alive in self.workers if alive)
 
 
-def loads(client: Client) -> list[LoadView]:
-    """Return the loads that have not ended, by name."""
-    every = catalog(client).all()
-    found = []
-    for entry in sorted(every):
-        name, _, kind = entry.partition(SEPARATOR)
-        if kind == "journal" and (journal := read_journal(client, name)) is not None:
-            found.append(LoadView(journal, f"{name}{SEPARATOR}lease" in every))
-    return found
-
-
 def recent_jobs(client: Client) -> list[JobView]:
     """Return the jobs that run and the latest others, the newest first."""
     store = JobStore(client)
@@ -103,20 +76,7 @@ def tail_of_log(client: Client, job: str) -> list[tuple[str, list[str]]]:
     if store is None:
         return []
     try:
-        attempts = LogReader(store, job).attempts()
-        if not attempts:
-            return []
-        folder = f"{path_of_url(log_folder(job))}/attempt-{attempts[-1]}"
-        found = []
-        for name, entry in store.list(folder):
-            reader = store.open_read(f"{folder}/{name}")
-            try:
-                data = reader.read(max(0, entry.size - _LOG_BYTES), _LOG_BYTES)
-            finally:
-                reader.close()
-            lines = data.decode("utf-8", "replace").splitlines()[-_LOG_LINES:]
-            found.append((name.removesuffix(".log"), lines))
-        return found
+        return LogReader(store, job).tails(_LOG_BYTES, _LOG_LINES)
     except (OSError, IgniteTFError):
         return []
     finally:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ignitetf.explore.times import iso_text
+from ignitetf.explore.times import time_text
 
 __all__ = ["Cell", "ago", "bytes_text", "cell", "count_text", "full_text"]
 
@@ -90,10 +90,7 @@ def ago(when: str) -> str:
 
 
 def _text(value: Any) -> str:
-    """Return a value as text, a time with a space between date and clock, midnights without."""
-    if not isinstance(value, (np.datetime64, np.timedelta64)):
-        return str(value)
-    return (iso_text(value) or "").replace("T", " ").removesuffix(" 00:00:00")
+    return time_text(value) if isinstance(value, (np.datetime64, np.timedelta64)) else str(value)
 
 
 def _array(value: np.ndarray[Any, Any]) -> str:

@@ -14,8 +14,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any, Final
 
+from ignitetf import Client
 from ignitetf.errors import ConnectError, RequestTimeout, ServerOverloaded, WireError
-from ignitetf.net.client import Client
 from ignitetf.settings import Settings
 from ignitetf.ui.memo import Memo
 

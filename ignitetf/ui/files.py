@@ -9,12 +9,10 @@ import datetime
 from dataclasses import dataclass, field
 from typing import Final
 
+from ignitetf import Client
 from ignitetf.errors import CacheNotFound
 from ignitetf.fs.checkpoints import Checkpoint, checkpoints
-from ignitetf.fs.path import join, parts
-from ignitetf.fs.records import Entry
 from ignitetf.fs.store import DEFAULT_NAME, Store
-from ignitetf.net.client import Client
 
 __all__ = ["Folder", "Line", "folder_of", "open_files"]
 
@@ -69,29 +67,26 @@ def folder_of(client: Client, path: str) -> Folder | None:
     Raises:
         OSError: ENOENT, ENOTDIR.
     """
-    names = parts(path)
+    names = [name for name in path.split("/") if name]
+    whole = f"/{'/'.join(names)}"
     store = open_files(client)
     if store is None:
         return None
     try:
-        entries = store.list(join(names))
+        entries = store.list(whole)
         found: list[Checkpoint] = []
         if any(name == _STATE_FILE or name.endswith(".index") for name, _ in entries):
-            found = checkpoints(store, join(names))[::-1]
+            found = checkpoints(store, whole)[::-1]
     finally:
         store.close()
     entries.sort(key=lambda one: (not one[1].is_directory, one[0]))
-    base = join(names).rstrip("/")
-    lines = tuple(_line(base, name, entry) for name, entry in entries[:_MOST_LINES])
-    above = tuple((name, join(names[: i + 1])) for i, name in enumerate(names))
-    return Folder(join(names), above, lines, len(entries), tuple(found))
-
-
-def _line(base: str, name: str, entry: Entry) -> Line:
-    return Line(
-        name, f"{base}/{name}", entry.is_directory, entry.size, time_of(entry.mtime_ns),
-        entry.attributes,
-    )  # fmt: skip
+    base = whole.rstrip("/")
+    lines = tuple(
+        Line(name, f"{base}/{name}", e.is_directory, e.size, time_of(e.mtime_ns), e.attributes)
+        for name, e in entries[:_MOST_LINES]
+    )
+    above = tuple((name, f"/{'/'.join(names[: i + 1])}") for i, name in enumerate(names))
+    return Folder(whole, above, lines, len(entries), tuple(found))
 
 
 def time_of(nanoseconds: int) -> str:

@@ -10,10 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ignitetf.errors import IgniteTFError
-from ignitetf.net.client import Client
-from ignitetf.sql import statement
-from ignitetf.tables.room import data_regions
+from ignitetf import Client
+from ignitetf.explore.cluster import regions_of
 
 __all__ = ["NodeView", "Region", "node_views"]
 
@@ -68,32 +66,17 @@ class NodeView:
 def node_views(client: Client) -> list[NodeView]:
     """Return the server nodes, the oldest first."""
     places = {node.node_id: node.addresses for node in client.nodes()}
-    measured = {
-        row[0]: row for row in client.sql(statement("node_metrics"), only_query=True).fetchall()
-    }
-    found = []
-    for node, name, _, version, _ in client.sql(statement("nodes"), only_query=True).fetchall():
-        addresses = places.get(node, ())
-        regions = _regions(client, node, addresses, alone=len(places) == 1)
-        found.append(_view(name, addresses, version, regions, measured.get(node)))
-    return found
+    measured = {row[0]: row for row in client.about("node_metrics")}
+    return [
+        _view(name, places.get(node, ()), version, _regions(client, node), measured.get(node))
+        for node, name, _, version, _ in client.about("nodes")
+    ]
 
 
-def _regions(
-    client: Client, node: uuid.UUID, addresses: Sequence[str], *, alone: bool
-) -> list[Region] | None:
-    """Return the data regions of a node, which only it can tell."""
-    if alone:
-        sizes = data_regions(client)
-    elif not addresses:
+def _regions(client: Client, node: uuid.UUID) -> list[Region] | None:
+    sizes = regions_of(client, node)
+    if sizes is None:
         return None
-    else:
-        settings = client.settings.replace(addresses=tuple(addresses))
-        try:
-            with Client(settings) as own:
-                sizes = data_regions(own)
-        except IgniteTFError:
-            return None
     return [
         Region(name, used, most)
         for name, (used, most) in sorted(sizes.items())

@@ -15,9 +15,8 @@ from typing import Any, Final
 import numpy as np
 
 from ignitetf.errors import SchemaError
-from ignitetf.explore.preview import picture_of
-from ignitetf.load.sources.pictures import PictureError, open_picture
-from ignitetf.ui.data_set import DataSet
+from ignitetf.explore.browse import View
+from ignitetf.explore.preview import check_picture, picture_of
 
 __all__ = ["Box", "Frame", "encoded_picture", "frame_of"]
 
@@ -54,7 +53,7 @@ def encoded_picture(value: Any, size: int) -> tuple[bytes, str]:
     Raises:
         SchemaError: The value is no image, or a very large one.
     """
-    _check_size(value)
+    check_picture(value, _MOST_PIXELS)
     image = picture_of(value)
     if image is None:
         raise SchemaError("this value is no image that can be decoded")
@@ -67,7 +66,7 @@ def encoded_picture(value: Any, size: int) -> tuple[bytes, str]:
     return out.getvalue(), "image/jpeg"
 
 
-def frame_of(data: DataSet, values: dict[str, Any]) -> Frame | None:
+def frame_of(data: View, values: dict[str, Any]) -> Frame | None:
     """Return the boxes of a row; None if it has none."""
     if not data.has_boxes or not isinstance(values["BOXES"], np.ndarray):
         return None
@@ -83,14 +82,3 @@ def frame_of(data: DataSet, values: dict[str, Any]) -> Frame | None:
         number = label if isinstance(label, int) else 0
         boxes.append(Box(left, top, right - left, bottom - top, shown, number))
     return Frame(int(width), int(height), tuple(boxes))
-
-
-def _check_size(value: Any) -> None:
-    """Refuse an image before it is decoded if that would take much memory."""
-    if not isinstance(value, bytes):
-        return
-    try:
-        with open_picture(value, _MOST_PIXELS):
-            pass
-    except PictureError as error:
-        raise SchemaError(f"this value is not shown as an image: {error}") from error

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ignitetf.net.client import Client
-from ignitetf.sql import statement
-from ignitetf.ui.data_set import DataSet
+from ignitetf import Client
+from ignitetf.explore.browse import View
 
 __all__ = ["Owner", "Part", "Spread", "spread_of"]
 
@@ -59,14 +58,14 @@ class Spread:
     skew: float | None = None
 
 
-def spread_of(client: Client, data: DataSet) -> Spread:
+def spread_of(client: Client, data: View) -> Spread:
     """Return where the rows of a data set are now."""
-    cache, count = data.reader.cache, data.reader.partition_count
+    cache, count = data.cache, data.partition_count
     rows: tuple[int, ...] = () if data.manifest is None else data.manifest.partition_rows
     counted = len(rows) == count
     primary = client.partition_map(cache).owners
     copies = Counter(node for _, node in client.copies(cache))
-    names = {row[0]: row for row in client.sql(statement("nodes"), only_query=True).fetchall()}
+    names = {row[0]: row for row in client.about("nodes")}
     nodes = sorted({*primary.values(), *copies}, key=lambda node: _name(names, node))
     place = {node: number for number, node in enumerate(nodes)}
     owned_by = {partition: place[node] for partition, node in primary.items()}

@@ -7,20 +7,17 @@ Without `--write` a statement must be a query by its text, and the node is told 
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
+from ignitetf import Client
 from ignitetf.errors import ConfigError
-from ignitetf.net.client import Client
 from ignitetf.sql import split
-from ignitetf.sql.tokens import tokens
+from ignitetf.sql.tokens import reads_only
 from ignitetf.ui.cells import Cell, cell
-from ignitetf.wire.sql_values import Values
 
-__all__ = ["Answer", "only_statement", "reads_only", "run_statement"]
+__all__ = ["Answer", "only_statement", "run_statement"]
 
 LIMIT_S: Final = 15.0
 _MOST_ROWS: Final = 500
@@ -64,18 +61,6 @@ def only_statement(text: str) -> str:
     return found[0]
 
 
-def reads_only(text: str) -> bool:
-    """Whether a text is one SELECT or EXPLAIN SELECT, which locks nothing."""
-    found = [t for t in tokens(text) if t.kind not in ("space", "comment")]
-    if any(t.kind in ("open", "param") or t.text == ";" for t in found):
-        return False
-    words = [t.text.upper() if t.kind == "word" else t.text for t in found]
-    if words[:1] == ["EXPLAIN"]:
-        words = words[3:] if words[1:3] == ["PLAN", "FOR"] else words[1:]
-    locks = any(pair == ("FOR", "UPDATE") for pair in itertools.pairwise(words))
-    return words[:1] == ["SELECT"] and not locks
-
-
 def run_statement(client: Client, text: str, *, write: bool) -> Answer:
     """Run one statement and return its first rows.
 
@@ -91,15 +76,10 @@ def run_statement(client: Client, text: str, *, write: bool) -> Answer:
     with client.sql(statement, page_size=_PAGE_ROWS, timeout_s=LIMIT_S, only_query=query) as result:
         answer = Answer(result.columns, changed=result.update_count)
         if answer.changed is None:
-            rows = (row for page in result.pages() for row in _rows_of(page))
-            for row in rows:
+            for row in result:
                 if len(answer.rows) == _MOST_ROWS:
                     answer.more = True
                     break
                 answer.rows.append([cell(value) for value in row])
     answer.seconds = time.monotonic() - begin
     return answer
-
-
-def _rows_of(page: Sequence[Values]) -> Iterator[tuple[Any, ...]]:
-    return zip(*(values.to_python() for values in page), strict=True)

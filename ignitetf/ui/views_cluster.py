@@ -9,14 +9,16 @@ import platform
 from starlette.responses import RedirectResponse, Response
 
 from ignitetf.errors import ConfigError, IgniteTFError
+from ignitetf.explore.cluster import unfinished_loads
 from ignitetf.jobs.record import ENDED
 from ignitetf.jobs.store import JobStore
-from ignitetf.ui.activity import job_view, loads, recent_jobs, tail_of_log
+from ignitetf.sql.tokens import reads_only
+from ignitetf.ui.activity import job_view, recent_jobs, tail_of_log
 from ignitetf.ui.asked import Asked
 from ignitetf.ui.files import folder_of
 from ignitetf.ui.nodes import node_views
 from ignitetf.ui.rendering import href
-from ignitetf.ui.statements import LIMIT_S, only_statement, reads_only, run_statement
+from ignitetf.ui.statements import LIMIT_S, only_statement, run_statement
 
 __all__ = [
     "activity",
@@ -36,7 +38,9 @@ __all__ = [
 def _activity(asked: Asked, template: str) -> Response:
     """Loads and jobs, as a page or the part of it that changes."""
     with asked.cluster.client() as client:
-        found = asked.cluster.figures.get("activity", lambda: (loads(client), recent_jobs(client)))
+        found = asked.cluster.figures.get(
+            "activity", lambda: (unfinished_loads(client), recent_jobs(client))
+        )
     return asked.pages.page(template, section="activity", loads=found[0], jobs=found[1])
 
 

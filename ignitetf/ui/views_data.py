@@ -7,16 +7,14 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from ignitetf.errors import ConfigError, KeyNotFound
-from ignitetf.tables.catalog import Manifest, list_manifests
-from ignitetf.tables.describe import list_caches
+from ignitetf.explore.browse import View
+from ignitetf.explore.cluster import Manifest, list_caches, list_manifests
+from ignitetf.explore.filters import Filter
+from ignitetf.explore.histograms import Bar, type_name
 from ignitetf.ui.asked import Asked
-from ignitetf.ui.data_set import DataSet, open_data_set
-from ignitetf.ui.filters import Filter, parse_filters
-from ignitetf.ui.paging import one_row, page_rows, read_page
+from ignitetf.ui.data_set import open_data_set, open_sample
 from ignitetf.ui.pictures import encoded_picture, frame_of
-from ignitetf.ui.sample import Bar, sample_of, type_name
 from ignitetf.ui.spread import Part, Spread, spread_of
-from ignitetf.wire.datatypes import INTEGERS
 
 __all__ = ["about", "data_sets", "image", "images", "partitions", "row", "rows"]
 
@@ -49,24 +47,23 @@ def data_sets(asked: Asked) -> Response:
 def rows(asked: Asked) -> Response:
     """A page of rows with a histogram over each column."""
     data, filters = _data_set(asked)
-    after, count = asked.optional("after"), page_rows(data)
+    after, count = asked.optional("after"), data.page_rows()
     with asked.cluster.client() as client:
-        page = read_page(client, data, after, filters, count)
-    dense = data.reader.own_keys is not None and data.table is not None
+        page = data.page(client, after, filters, count)
     before = None
-    if dense and after is not None and not filters:
+    if data.numbered and data.by_number and after is not None and not filters:
         # Keys are 0, 1, 2 ..., so the page before is known; -1 stands for the beginning.
         before = str(max(-1, data.parse_key(after) - count))  # type: ignore[operator]
     return asked.pages.page(
         "rows.html",
         **_common(data, "rows"),
-        sample=sample_of(asked.cluster, data),
+        sample=open_sample(asked.cluster, data),
         filters=filters,
         texts=[one.text for one in filters],
         page=page,
         after=after,
         before=before,
-        can_go=data.table is not None and data.reader.schema.key.type in INTEGERS,
+        can_go=data.by_number,
     )
 
 
@@ -74,10 +71,10 @@ def row(asked: Asked) -> Response:
     """One row with all its values."""
     data, _ = _data_set(asked)
     ref = ("at", asked.text("at")) if asked.optional("at") else ("key", asked.text("key"))
-    found = one_row(data, ref)
+    found = data.row(ref)
     if found is None:
         raise KeyNotFound(f"{data.name}: there is no row {ref[1][:80]!r}", hint="it may be gone")
-    fields = [(f, type_name(f), found.values[f.name]) for f in data.reader.schema.fields]
+    fields = [(f, type_name(f), found.values[f.name]) for f in data.fields]
     return asked.pages.page(
         "row.html",
         **_common(data, "rows"),
@@ -94,14 +91,14 @@ def images(asked: Asked) -> Response:
     if data.picture is None:
         raise ConfigError(f"{data.name}: no field holds images")
     with asked.cluster.client() as client:
-        page = read_page(client, data, asked.optional("after"), filters, page_rows(data, _IMAGES))
+        page = data.page(client, asked.optional("after"), filters, data.page_rows(_IMAGES))
     tiles = [
         (one, _caption(data, one.values), frame_of(data, one.values))
         for one in page.rows
         if one.values[data.picture] is not None
     ]
     labels: tuple[Bar, ...] = ()
-    if data.label is not None and (head := sample_of(asked.cluster, data).heads.get(data.label)):
+    if data.label is not None and (head := open_sample(asked.cluster, data).heads.get(data.label)):
         labels = tuple(bar for bar in head.bars if bar.filters)
     return asked.pages.page(
         "images.html",
@@ -122,7 +119,7 @@ def image(asked: Asked) -> Response:
         raise ConfigError(f"{data.name}: no field holds images")
     size = _SIZES.get(asked.optional("size") or "small", _SIZES["small"])
     ref = ("at", asked.text("at")) if asked.optional("at") else ("key", asked.text("key"))
-    found = one_row(data, ref)
+    found = data.row(ref)
     if found is None:
         raise KeyNotFound(f"{data.name}: there is no row {ref[1][:80]!r}")
     content, kind = encoded_picture(found.values[data.picture], size)
@@ -152,41 +149,39 @@ def partitions(asked: Asked) -> Response:
 def about(asked: Asked) -> Response:
     """Fields, splits, and what is recorded of the load."""
     data, _ = _data_set(asked)
-    schema = data.reader.schema
-    keys = schema.key.fields or (schema.key,)
     return asked.pages.page(
         "about.html",
         **_common(data, "about"),
-        keys=[(field, type_name(field)) for field in keys],
-        fields=[(field, type_name(field)) for field in schema.fields],
-        left_out={name: error.message for name, error in data.reader.left_out.items()},
+        keys=[(field, type_name(field)) for field in data.key_fields],
+        fields=[(field, type_name(field)) for field in data.fields],
+        left_out=data.left_out,
         splits=[] if data.manifest is None else _splits(data.manifest),
         backups=None if data.manifest is None else data.manifest.options.backups,
     )
 
 
-def _data_set(asked: Asked) -> tuple[DataSet, tuple[Filter, ...]]:
+def _data_set(asked: Asked) -> tuple[View, tuple[Filter, ...]]:
     data = open_data_set(asked.cluster, asked.text("data"))
-    return data, parse_filters(data.reader.schema, asked.many("f"))
+    return data, data.filters(asked.many("f"))
 
 
-def _common(data: DataSet, tab: str) -> dict[str, Any]:
+def _common(data: View, tab: str) -> dict[str, Any]:
     return {"section": "data", "tab": tab, "data": data, "manifest": data.manifest}
 
 
-def _caption(data: DataSet, values: dict[str, Any]) -> str:
+def _caption(data: View, values: dict[str, Any]) -> str:
     if data.label is None or values.get(data.label) is None:
         return ""
     return data.class_name(values[data.label])
 
 
-def _beside(data: DataSet, key: Any) -> list[tuple[str, int]]:
+def _beside(data: View, key: Any) -> list[tuple[str, int]]:
     """Return name and key of the rows before and after one, where keys are 0, 1, 2 ..."""
-    dense = data.reader.own_keys
-    if dense is None or data.access is None or not isinstance(key, int):
+    count = data.numbered
+    if count is None or not isinstance(key, int):
         return []
     near = (("Previous", key - 1), ("Next", key + 1))
-    return [(name, other) for name, other in near if 0 <= other < dense]
+    return [(name, other) for name, other in near if 0 <= other < count]
 
 
 def _cell(parts: tuple[Part, ...], most: int | None) -> dict[str, Any]:

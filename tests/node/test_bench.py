@@ -1,7 +1,6 @@
 """`bench`: every way reads or writes the rows that were made, and what is told of it is whole."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,23 +9,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ignitetf.bench import put_all
-from ignitetf.bench.bare import drain, new_buffer, owners_of
+from ignitetf import open_rows
+from ignitetf.bench.bare import Entries, Scans
 from ignitetf.bench.put_all import PutAll, put_all_seconds
-from ignitetf.bench.read import bench_read
-from ignitetf.bench.rows import (
-    PROFILES,
-    Profile,
-    drop_rows,
-    fill_cache,
-    make_rows,
-    sized,
-)
+from ignitetf.bench.read import Setup, bench_read, make_ways
+from ignitetf.bench.rows import PROFILES, Profile, drop_rows, fill_cache, make_rows, sized
 from ignitetf.bench.sweep import bench_partitions
-from ignitetf.bench.ways import Setup, make_ways
+from ignitetf.bench.write import bench_write
 from ignitetf.errors import ConfigError, IgniteTFError, RequestTimeout
-from ignitetf.read.options import ReadOptions
-from ignitetf.read.reader import CacheReader
 from ignitetf.tables.caches import create_cache
 from ignitetf.tables.spec import CacheSpec
 
@@ -39,18 +29,14 @@ ROWS = 700
 BARE = {"bare socket", "bare socket, asks ahead"}
 
 
-def values_of(column):
-    return column.to_bytes() if column.lengths is not None else column.values.tolist()
-
-
 @pytest.mark.parametrize("name", ["100b", "blobs", "sql"])
 def test_every_way_reads_all_rows(client, name):
     profile = sized(PROFILES[name], ROWS)
     try:
         fill_cache(client, profile, 4)
-        ways = make_ways(Setup(client, profile.cache, profile, 4))
+        ways = make_ways(Setup(client, profile.cache, profile))
         assert {"numpy()", "pyignite scan", *BARE} <= set(ways)
-        done = {way: run.run() for way, run in ways.items()}
+        done = {way: run() for way, run in ways.items()}
         # Those with their own clock say their seconds, too.
         rows = {way: found[0] if isinstance(found, tuple) else found for way, found in done.items()}
         assert rows == dict.fromkeys(ways, ROWS)
@@ -62,60 +48,77 @@ def test_every_way_reads_all_rows(client, name):
 @pytest.mark.parametrize("name", ["100b", "blobs", "sql"])
 def test_the_rows_are_the_same_each_time_and_in_the_cache(client, name):
     profile = sized(PROFILES[name], ROWS)
-    made = {}
-    for batch in make_rows(profile):
-        columns = {n: values_of(c) for n, c in batch.columns.items()}
-        for i, key in enumerate(batch.key.values.tolist()):
-            made[key] = {n: values[i] for n, values in columns.items()}
+    (made,), parts = make_rows(profile), make_rows(profile, 20 * profile.row_bytes)
+    joined = [np.concatenate(each) for each in zip(*(p.values() for p in parts), strict=True)]
     try:
         fill_cache(client, profile, 4)
-        reader, found = CacheReader(client, profile.cache, ReadOptions()), {}
-        for item in reader.batches(range(4)):
-            if item.batch is None:
-                continue
-            columns = {n: values_of(c) for n, c in item.batch.columns.items()}
-            for i, key in enumerate(item.batch.key.values.tolist()):
-                found[key] = {n: values[i] for n, values in columns.items()}
+        found = open_rows(profile.cache, client=client)[:]
     finally:
         drop_rows(client, profile.cache)
-    assert found == made and len(made) == ROWS
+    assert found["key"].tolist() == list(range(ROWS))
+    for (field, values), again in zip(made.items(), joined, strict=True):
+        texts = values.dtype.kind == "U"
+        expected = [text.encode() for text in values.tolist()] if texts else values.tolist()
+        assert found["val"][field].tolist() == expected
+        if name == "100b" or field == "LABEL":  # lengths are drawn before bytes
+            assert np.array_equal(values, again)
 
 
 def test_the_bare_socket_counts_all_entries_however_far_it_asks_ahead(client):
     profile = sized(PROFILES["100b"], ROWS)
     try:
         fill_cache(client, profile, 16)
-        owners = owners_of(client, profile.cache, range(16))
-        assert sorted(p for parts in owners.values() for p in parts) == list(range(16))
-        for page in (1, 7, 1000):
-            for ahead in (0, 1, 30):
-                assert (
-                    drain(client.settings, owners, profile.cache, page, new_buffer(), ahead)[0]
-                    == ROWS
-                )
+        for page_bytes in (1, 1_200, 200_000):
+            scans = Scans(client, profile.cache, profile.row_bytes, page_bytes)
+            assert scans.rows == ROWS and scans.pages >= ROWS / scans.page_rows
+            for ahead in (0, 1, 30, scans.ahead):
+                assert scans.drain(ahead)[0] == ROWS
+                assert sum(scans.counts(ahead)) == ROWS
     finally:
         drop_rows(client, profile.cache)
 
 
-def test_shares_of_the_time_are_shares(client, monkeypatch):
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)  # more cores, more readers
+def test_entries_that_were_read_are_stored_again_as_they_were(client):
+    profile = sized(PROFILES["sql"], ROWS)
+    try:
+        fill_cache(client, profile, 8)
+        rows = open_rows(profile.cache, client=client, on_change="ignore")
+        before, entries = rows[:], Entries(client, profile.cache, profile.row_bytes)
+        for store in (entries.put_all, entries.stream):
+            client.cache(profile.cache).clear()
+            assert client.cache_size(profile.cache) == 0
+            assert store() > 0
+            assert client.cache_size(profile.cache) == ROWS
+            again = rows[:]
+            assert all(map(np.array_equal, before["val"].values(), again["val"].values()))
+    finally:
+        drop_rows(client, profile.cache)
+
+
+def test_rates_are_relative_to_both_bare_sockets(client):
     ways = {"numpy()", "batch(128), reduce"}
-    # Partitions of more than half a megabyte: rows of smaller ones are taken apart as they arrive.
     rates = bench_read(client.settings, "1kb", rows=9_000, rounds=2, ways=ways)
     found = {rate.way: rate for rate in rates}
     assert set(found) == ways | BARE
-    for way in ways:
-        rate = found[way]
-        assert 0 <= rate.hand_over <= 1 and 0 < rate.decode <= 1 and rate.start_ms >= 0
-        # Two readers, and the consumer, which takes pages apart itself when it would wait: what
-        # each of them does, it does one after the other. Two rounds: sums are exact.
-        readers = 2
-        assert rate.wait + rate.receive <= 1.01 * readers
-        assert rate.wait + rate.receive + rate.decode <= 1.01 * readers + rate.hand_over
+    for rate in rates:
+        assert rate.ratio > 0 and rate.ratio_ahead > 0 and 0 <= rate.cpu < 64
         assert np.isclose(rate.mb_per_s, rate.rows_per_s * 1008 / 1e6, atol=0.1)
-        assert rate.ratio is not None
-    for way in BARE:
-        assert found[way].decode is None and found[way].start_ms is None
+    assert found["bare socket"].ratio == found["bare socket, asks ahead"].ratio_ahead == 1
+
+
+def test_every_way_to_write_has_a_rate_and_leaves_nothing(client):
+    before = client.cache_names()
+    rates = {r.way: r for r in bench_write(client.settings, "mnist", rows=ROWS, rounds=1)}
+    assert rates["encoded requests, put_all"].to_limit == 1
+    assert rates["encoded requests, streamer"].to_streamer == 1
+    assert rates["encoded blocks, put_all"].to_limit == 1
+    assert rates["pyignite put_all"].to_pyignite == 1
+    assert rates["read, numpy(), blocks"].to_rows > 0
+    assert {"load_dataset, rows", "load_dataset, blocks"} <= set(rates)
+    assert all(rate.rows_per_s > 0 for rate in rates.values())
+    assert [
+        name for name in client.cache_names() if name not in (*before, "IGNITETF_CATALOG")
+    ] == []
 
 
 def test_an_unknown_way_is_refused_and_leaves_nothing(client):
@@ -156,7 +159,7 @@ def test_pyignite_writes_the_same_rows_in_a_process_of_its_own(client, cache_nam
     profile = Profile(50, 100, 20)
     assert put_all_seconds(PutAll(client.settings, cache_name, profile)) > 0
     (made,) = make_rows(profile)
-    images, labels = (made.columns[name].values for name in ("IMAGE", "LABEL"))
+    images, labels = made["IMAGE"], made["LABEL"]
     # The first batch once more, under keys behind the others: it warms up.
     rows = {i: (images[i % 50].tobytes(), int(labels[i % 50])) for i in range(70)}
     found = {key: (row.IMAGE, row.LABEL) for key, row in client.cache(cache_name).scan()}
@@ -169,10 +172,9 @@ def test_what_stops_pyignites_process_is_told(client, cache_name):
         put_all_seconds(PutAll(nowhere, cache_name, Profile(1, 1, 1)))
 
 
-def test_pyignites_process_has_a_time_limit(client, cache_name, monkeypatch):
-    monkeypatch.setattr(put_all, "_LIMIT_S", 0.01)
+def test_pyignites_process_has_a_time_limit(client, cache_name):
     with pytest.raises(RequestTimeout, match=r"more than 0\.01 s"):
-        put_all_seconds(PutAll(client.settings, cache_name, Profile(1, 1, 1)))
+        put_all_seconds(PutAll(client.settings, cache_name, Profile(1, 1, 1)), limit_s=0.01)
 
 
 @pytest.mark.parametrize(
@@ -182,6 +184,10 @@ def test_pyignites_process_has_a_time_limit(client, cache_name, monkeypatch):
         (["order", "--count", "300"], {"reduce, shuffle, whole set", "eager loop"}),
         (["epochs", "--count", "1000"], {"fit: ignitetf", "reduce: bare socket"}),
         (["fs", "--size", "8"], {"bare_put", "write", "read"}),
+        (
+            ["keys", "--count", "300", "--rows", "mnist", "--partitions", "8"],
+            {"bare GET_ALL, 128 x 8", "numpy(), global"},
+        ),
     ],
     ids=lambda given: given[0] if isinstance(given, list) else "",
 )

@@ -2,8 +2,8 @@
 
 import pytest
 
+from ignitetf.bench.read import BARE_AHEAD
 from ignitetf.bench.storage import bench_storage
-from ignitetf.bench.ways import BARE_AHEAD
 from ignitetf.bench.workloads import Workload
 from ignitetf.errors import ServerOverloaded
 from ignitetf.plan.service import measure_times

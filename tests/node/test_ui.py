@@ -21,8 +21,8 @@ from ignitetf.jobs.logs import LogWriter
 from ignitetf.jobs.record import Job, WorkerStatus
 from ignitetf.jobs.store import JobStore, utc_now
 from ignitetf.load.loader import load_dataset
+from ignitetf.sql.tokens import reads_only
 from ignitetf.tables.catalog import drop_manifest
-from ignitetf.ui.statements import reads_only
 
 pytestmark = pytest.mark.node
 TOKEN = "a token for tests only"

@@ -1,6 +1,6 @@
 """Histograms of the columns, over a sample whose size does not depend on the data set's.
 
-data set -> some rows -> **bars** -> heads of the columns
+view -> some rows -> **bars** -> heads of the columns
 
 Rows with keys 0, 1, 2 ... are drawn at random by key. Of others the first rows of partitions spread
 over the cache are taken; which partition a row is in depends on the hash of its key.
@@ -17,18 +17,16 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ignitetf.explore.browse import View
+from ignitetf.explore.filters import Filter, can_filter
 from ignitetf.explore.stats import ColumnStats, batch_stats
-from ignitetf.explore.times import as_times, time_unit
+from ignitetf.explore.times import as_times, time_text, time_unit
 from ignitetf.read.permutation import Permutation
-from ignitetf.ui.cells import cell
-from ignitetf.ui.cluster import Cluster
-from ignitetf.ui.data_set import DataSet
-from ignitetf.ui.filters import Filter, can_filter
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.concat import concat
 from ignitetf.wire.schema import BYTES, Batch, Column, Field
 
-__all__ = ["Bar", "Head", "Sample", "sample_of"]
+__all__ = ["Bar", "Head", "Sample", "sample_of", "type_name"]
 
 _ROWS: Final = 4096
 _BYTES: Final = 8 << 20
@@ -46,7 +44,7 @@ class Bar:
         shown: What it stands for.
         count: Rows of the sample.
         height: Share of the highest bar, 0 to 1.
-        filters: What selects its rows, as texts of an address; empty if nothing can.
+        filters: What selects its rows, as texts of filters; empty if nothing can.
     """
 
     shown: str
@@ -89,10 +87,19 @@ class Sample:
     heads: dict[str, Head]
 
 
-def sample_of(cluster: Cluster, data: DataSet) -> Sample:
-    """Return the histograms of a version of a data set; made once."""
-    found: Sample = cluster.samples.get(data.version, lambda: _sample(data))
-    return found
+def sample_of(data: View) -> Sample:
+    """Return the histograms of a sample of the rows."""
+    batches = list(_batches(data))
+    if not batches:
+        return Sample(0, True, {})
+    batch = concat(batches)
+    schema = data.reader.schema
+    stats = batch_stats(schema, [batch])
+    heads = {
+        f.name: _head(data, f, batch.columns[f.name], stats[f.name], len(batch))
+        for f in schema.fields
+    }
+    return Sample(len(batch), len(batch) >= data.rows, heads)
 
 
 def type_name(field: Field) -> str:
@@ -109,24 +116,10 @@ def type_name(field: Field) -> str:
     return f"{name} [{shape}]" if field.shape else name
 
 
-def _sample(data: DataSet) -> Sample:
-    batches = list(_batches(data))
-    if not batches:
-        return Sample(0, True, {})
-    batch = concat(batches)
-    schema = data.reader.schema
-    stats = batch_stats(schema, [batch])
-    heads = {
-        f.name: _head(data, f, batch.columns[f.name], stats[f.name], len(batch))
-        for f in schema.fields
-    }
-    return Sample(len(batch), len(batch) >= data.rows, heads)
-
-
-def _batches(data: DataSet) -> Iterator[Batch]:
+def _batches(data: View) -> Iterator[Batch]:
     count = int(max(_FEWEST_ROWS, min(_ROWS, _BYTES / data.row_bytes)))
-    dense = data.reader.own_keys
-    if dense and data.access is not None:
+    dense = data.numbered
+    if dense:
         numbers = np.arange(min(count, dense), dtype=np.int64)
         keys = numbers if dense <= count else Permutation(dense, 0, 0)(numbers)
         yield data.by_key(keys.tolist())
@@ -140,7 +133,7 @@ def _batches(data: DataSet) -> Iterator[Batch]:
         yield from _first(data, [partition], math.ceil(count / len(chosen)))
 
 
-def _first(data: DataSet, partitions: list[int], count: int) -> Iterator[Batch]:
+def _first(data: View, partitions: list[int], count: int) -> Iterator[Batch]:
     """Yield the first rows of some partitions."""
     pages = data.reader.batches(partitions)
     with contextlib.closing(pages):
@@ -155,7 +148,7 @@ def _first(data: DataSet, partitions: list[int], count: int) -> Iterator[Batch]:
                 break
 
 
-def _head(data: DataSet, field: Field, column: Column, stats: ColumnStats, rows: int) -> Head:
+def _head(data: View, field: Field, column: Column, stats: ColumnStats, rows: int) -> Head:
     nulls = stats.nulls / rows if rows else 0.0
     bars: Sequence[Bar] = ()
     caption = ""
@@ -178,7 +171,7 @@ def _head(data: DataSet, field: Field, column: Column, stats: ColumnStats, rows:
     return Head(field.name, type_name(field), caption, nulls, tuple(bars))
 
 
-def _value_bars(data: DataSet, field: Field, column: Column) -> list[Bar]:
+def _value_bars(data: View, field: Field, column: Column) -> list[Bar]:
     column = column if column.valid is None else column[column.valid]
     if field.type is TypeCode.STRING:
         texts = [t.decode("utf-8", "replace") for t in column.to_bytes()]
@@ -238,5 +231,5 @@ def _range(low: Any, high: Any) -> str:
 
 def _short(value: Any) -> str:
     if isinstance(value, (np.datetime64, np.timedelta64)):
-        return cell(value).text
+        return time_text(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"

@@ -1,6 +1,6 @@
-"""Conditions on single columns, as they stand in an address: `LABEL:eq:3`, `SCORE:ge:0.5`.
+"""Conditions on single columns, written as texts: `LABEL:eq:3`, `SCORE:ge:0.5`.
 
-address -> **filters** -> paging (as SQL with parameters, or on columns)
+text -> **filters** -> browse (as SQL with parameters, or on columns)
 
 A value never becomes part of a statement's text, and a name only if the schema has it.
 """
@@ -51,7 +51,7 @@ class Filter:
 
     @property
     def text(self) -> str:
-        """The condition as it stands in an address."""
+        """The condition as a text that `parse_filters` takes."""
         return f"{self.field.name}:{self.op}:{_text(self.value)}"
 
     @property
@@ -95,7 +95,7 @@ def can_filter(field: Field) -> bool:
 
 
 def parse_filters(schema: Schema, texts: Sequence[str]) -> tuple[Filter, ...]:
-    """Return the conditions of an address.
+    """Return the conditions in texts.
 
     Raises:
         ConfigError: One is not usable for this schema.
@@ -136,7 +136,7 @@ def _value(field: Field, op: str, given: str) -> Any:
             return real
     except (KeyError, ValueError):
         pass
-    raise ConfigError(f"{field.name}: {given[:40]!r} is no value to compare with")
+    raise ConfigError(f"{field.name}: {given[:40]!r} is not a value to compare with")
 
 
 def _text(value: Any) -> str:
