@@ -208,3 +208,24 @@ def test_a_run_from_the_checkout_adds_its_figures_to_the_history(client, tmp_pat
     assert {line["bench"] for line in found} == {words[0]}
     assert all(line["commit"] and line["rounds"] == 1 and line["peak_mib"] > 10 for line in found)
     assert all(line["way"] in done.stdout for line in found)
+
+
+def test_first_epochs_of_two_ways_beside_the_bare_socket(client, tmp_path):
+    if client.settings.tls:
+        pytest.skip("this program takes the address alone")
+    root, lines = Path(__file__).resolve().parents[2], tmp_path / "epochs.jsonl"
+    words = ["--address", client.settings.addresses[0], "--profile", "blobs", "--rounds", "1"]
+    words += ["--later", "1", "--json", lines, "--ways", "now", "--ways", "other:SOME=1"]
+    done = subprocess.run(
+        [sys.executable, root / "benchmarks" / "first_epochs.py", *words],
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in lines.read_text().splitlines()]
+    for way in ("now", "other"):
+        epochs = [line["what"] for line in found if line["way"] == way]
+        assert [what for what in epochs if "MB" not in what] == ["open", "first", "later"]
+    assert all(line["wall"] > 0 and line["peak_mib"] > 10 for line in found)
+    assert "ratio" in done.stdout and "later" in done.stdout
