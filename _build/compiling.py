@@ -47,10 +47,6 @@ ZIG: Final = "ziglang>=0.13"
 _OLD_PARTS: Final = (
     "ignitetf/wire/_rows.c",
     "ignitetf/wire/_receive.c",
-    "ignitetf/wire/_hash.c",
-    "ignitetf/wire/_bytes.c",
-    "ignitetf/read/tf/_substr.c",
-    "ignitetf/fs/_gfile.c",
 )
 _FLAGS: Final = (
     "-std=gnu11", "-fPIC", "-fvisibility=hidden", "-Werror=implicit-function-declaration",
@@ -119,7 +115,7 @@ def command(*words: str | Path) -> list[str]:
     if sys.platform == "darwin":  # Python's functions are those of the process
         ours += ["-undefined", "dynamic_lookup", *shlex.split(os.environ.get("ARCHFLAGS", ""))]
     given = [word for name in ("CFLAGS", "LDFLAGS") for word in os.environ.get(name, "").split()]
-    return [*ours, *given, *map(str, words), "-lpthread"]
+    return [*ours, *given, *map(str, words), "-lpthread", "-ldl"]
 
 
 def build(target: Path) -> None:

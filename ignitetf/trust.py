@@ -1,6 +1,6 @@
 """Whether another user could have changed a file that this process runs or believes.
 
-path -> **the reason not to trust it** -> native, node, profiles, state
+path -> **the reason not to trust it** -> node, profiles, state
 
 A file is trusted if it, each folder on its path and each symbolic link there belong to this user or
 to root, and no other user may write to them.

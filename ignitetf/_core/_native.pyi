@@ -1,9 +1,37 @@
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from numpy.typing import NDArray
 from typing_extensions import Buffer
 
+_Array: TypeAlias = NDArray[Any]
+
+# bytes.c
+def bytes_of(page: _Array, starts: _Array, lengths: _Array, out: _Array, /) -> None: ...
+
+# hash.c
+def hash_runs(page: _Array, starts: _Array, lengths: _Array, out: _Array, /) -> None: ...
+def hash_rows(rows: _Array, out: _Array, /) -> None: ...
+def row_hash_runs(page: _Array, starts: _Array, lengths: _Array, out: _Array, /) -> None: ...
+def row_hash_rows(rows: _Array, out: _Array, /) -> None: ...
+def both_hashes(rows: _Array, codes: _Array, hashes: _Array, /) -> None: ...
+def mix(values: _Array, salt: int, out: _Array, /) -> None: ...
+def hash_as(kind: int, /) -> int: ...
+
+# igfs.c
+def connect_igfs(
+    handles: object,
+    told: Callable[[BaseException], tuple[int, bytes]],
+    scheme: str,
+    library: str,
+    /,
+) -> None: ...
+def shut_igfs(wait_ms: int, /) -> int: ...
+
+# strings.c
+def register_strings(library: str, /) -> int: ...
+
+# layout.c, landing.c, lane.c
 class Layout:
     def __init__(
         self,

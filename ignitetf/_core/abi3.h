@@ -32,6 +32,8 @@ typedef struct {
   void *internal;
 } Py_buffer;
 
+typedef enum { PyGILState_LOCKED, PyGILState_UNLOCKED } PyGILState_STATE;
+
 typedef PyObject *(*PyCFunction)(PyObject *, PyObject *);
 typedef void (*freefunc)(void *);
 
@@ -86,6 +88,9 @@ typedef struct PyModuleDef {
 #define METH_O 8
 #define PyBUF_SIMPLE 0
 #define PyBUF_WRITABLE 1
+#define PyBUF_FORMAT 4
+#define PyBUF_ND 8
+#define PyBUF_STRIDES 0x18
 #define PyBUF_READ 0x100
 #define PyBUF_WRITE 0x200
 #define Py_TPFLAGS_DEFAULT 0
@@ -128,20 +133,24 @@ void Py_IncRef(PyObject *);
 void Py_DecRef(PyObject *);
 PyThreadState *PyEval_SaveThread(void);
 void PyEval_RestoreThread(PyThreadState *);
+PyGILState_STATE PyGILState_Ensure(void);
+void PyGILState_Release(PyGILState_STATE);
+PyThreadState *PyGILState_GetThisThreadState(void);
 
 int _PyArg_ParseTuple_SizeT(PyObject *, const char *, ...);
 PyObject *_Py_BuildValue_SizeT(const char *, ...);
 PyObject *_PyObject_CallFunction_SizeT(PyObject *, const char *, ...);
 PyObject *_PyObject_CallMethod_SizeT(PyObject *, const char *, const char *, ...);
 PyObject *PyObject_CallFunctionObjArgs(PyObject *, ...);
-PyObject *PyObject_GetAttrString(PyObject *, const char *);
-int PyObject_SetAttrString(PyObject *, const char *, PyObject *);
 
 PyObject *PyErr_NoMemory(void);
 PyObject *PyErr_Occurred(void);
 PyObject *PyErr_Format(PyObject *, const char *, ...);
 void PyErr_SetString(PyObject *, const char *);
 void PyErr_Clear(void);
+void PyErr_Fetch(PyObject **, PyObject **, PyObject **);
+void PyErr_Restore(PyObject *, PyObject *, PyObject *);
+void PyErr_NormalizeException(PyObject **, PyObject **, PyObject **);
 
 PyObject *PyBool_FromLong(long);
 PyObject *PyBytes_FromStringAndSize(const char *, Py_ssize_t);
@@ -151,6 +160,10 @@ PyObject *PyLong_FromUnsignedLongLong(unsigned long long);
 long long PyLong_AsLongLong(PyObject *);
 PyObject *PyList_New(Py_ssize_t);
 int PyList_SetItem(PyObject *, Py_ssize_t, PyObject *);
+Py_ssize_t PyList_Size(PyObject *);
+PyObject *PyList_GetItem(PyObject *, Py_ssize_t);
+PyObject *PyUnicode_DecodeFSDefault(const char *);
+PyObject *PyUnicode_EncodeFSDefault(PyObject *);
 PyObject *PyTuple_New(Py_ssize_t);
 int PyTuple_SetItem(PyObject *, Py_ssize_t, PyObject *);
 
@@ -164,7 +177,7 @@ void *PyType_GetSlot(PyTypeObject *, int);
 PyObject *PyType_GenericNew(PyTypeObject *, PyObject *, PyObject *);
 PyObject *_PyObject_New(PyTypeObject *);
 int PyModule_AddObjectRef(PyObject *, const char *, PyObject *);
-int PyModule_AddIntConstant(PyObject *, const char *, long);
+int PyModule_AddFunctions(PyObject *, PyMethodDef *);
 PyObject *PyModuleDef_Init(PyModuleDef *);
 
 #endif

@@ -1,7 +1,12 @@
 /* The native part of the engine, as a Python module. */
 #include "core.h"
+#include "functions.h"
 
 static int module_exec(PyObject *module) {
+  PyMethodDef *const functions[] = {bytes_methods, hash_methods, igfs_methods, strings_methods};
+  begin_hash();
+  for (size_t i = 0; i < sizeof functions / sizeof *functions; i++)
+    if (PyModule_AddFunctions(module, functions[i])) return -1;
   return add_layout(module) || add_landing(module) || add_lane(module) ? -1 : 0;
 }
 

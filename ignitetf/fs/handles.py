@@ -1,6 +1,6 @@
 """TensorFlow's file operations on top of the store: handles, URIs, error codes.
 
-gfile -> **handles** -> store
+TensorFlow -> igfs.c -> **handles** -> store
 
 This module does not import TensorFlow. Calls come from any thread, several at once. Nothing is
 kept per thread, because TensorFlow's threads lose their Python state between calls.
@@ -22,7 +22,7 @@ from ignitetf.fs.records import Entry
 from ignitetf.fs.store import DEFAULT_NAME, FileReader, Store, open_store
 from ignitetf.settings import Settings
 
-__all__ = ["Code", "Handles", "code_of"]
+__all__ = ["Code", "Handles", "code_of", "told"]
 
 
 class Code:
@@ -78,6 +78,13 @@ def code_of(error: BaseException) -> int:
     if isinstance(error, ValueError):
         return Code.INVALID_ARGUMENT
     return Code.UNKNOWN
+
+
+def told(error: BaseException) -> tuple[int, bytes]:
+    """Return what TensorFlow is told of an exception: its status code, and a message."""
+    code = code_of(error)
+    message = "igfs: interrupted" if code == Code.CANCELLED else str(error) or type(error).__name__
+    return code, message.replace("\0", " ").encode("utf-8", "replace")
 
 
 class _Handle:

@@ -10,12 +10,11 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from ignitetf._core import LIBRARY
 from ignitetf.fs.oserrors import NativeIOUnavailable
-from ignitetf.native import shared_object
 
-__all__ = ["SOURCE", "shim_path"]
+__all__ = ["shim_path"]
 
-SOURCE: Final = Path(__file__).with_name("_gfile.c")
 _HINT: Final = "use fsspec (igfs:// URLs), or 'ignitetf checkpoint push' and 'pull'"
 
 
@@ -29,4 +28,4 @@ def shim_path() -> Path:
         raise NativeIOUnavailable(
             f"igfs:// inside TensorFlow needs Linux, this is {platform.system()}", hint=_HINT
         )
-    return shared_object(SOURCE)
+    return LIBRARY

@@ -53,7 +53,7 @@ class TextStore:
         self._windows: dict[int, _Window] = {}
 
     def add(self, column: Column) -> NDArray[np.int64]:
-        """Return where each value starts in `joined`, and in `halves` laid end to end, as [n]."""
+        """Return where each value starts in `halves`, laid end to end, as [n]."""
         values, starts, lengths = column.values, column.starts, column.lengths
         assert isinstance(values, np.ndarray) and starts is not None and lengths is not None
         if len(starts) == 0:
@@ -79,10 +79,6 @@ class TextStore:
         if len(others) <= 1:
             return first, others[0] if others else _NOTHING
         return first, np.concatenate(others, out=pool.take(self._size - len(first)))
-
-    def joined(self) -> bytes:
-        """Return a copy of all bytes."""
-        return b"".join(part.data for part in self._parts)
 
     def _append(self, part: NDArray[np.uint8]) -> None:
         self._parts.append(part)

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from ignitetf.net.places import Place, Source
 from ignitetf.wire.checksum import marks_of
-from ignitetf.wire.fasthash import mix
+from ignitetf.wire.hashing import mix
 from ignitetf.wire.schema import Batch, Schema
 
 __all__ = [

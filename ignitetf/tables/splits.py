@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from ignitetf.errors import ConfigError
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.datatypes import INTEGERS
-from ignitetf.wire.fasthash import mix
+from ignitetf.wire.hashing import mix
 from ignitetf.wire.schema import Column, Field
 
 __all__ = ["ALL_BUT", "Division", "balanced", "can_balance", "divided", "fold_fractions"]

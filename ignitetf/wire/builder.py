@@ -6,8 +6,6 @@ Bytes that were just received are still in the processor's cache. So a row is ta
 then, piece by piece of a page, and each value goes straight to its place in a column, in memory
 that TensorFlow can take over without a copy. The pages themselves are never stored. Columns go on
 across pages and partitions: they end where their memory does, or where the caller wants it.
-
-Without a compiler there is no builder, and `decoder` takes whole pages apart.
 """
 
 from __future__ import annotations
@@ -22,8 +20,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ignitetf._core import LIBRARY
 from ignitetf.errors import SchemaError
-from ignitetf.native import native_library
 from ignitetf.wire.buffers import ALIGNED_ROWS, ALIGNMENT, BufferPool, address_of
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.columns import calendar, decode_column
@@ -33,7 +31,7 @@ from ignitetf.wire.objects import Bytes
 from ignitetf.wire.rowends import RowsEnd
 from ignitetf.wire.schema import Batch, Column, Field, Schema
 from ignitetf.wire.types import TypeRegistry
-from ignitetf.wire.walk import SOURCE, extents
+from ignitetf.wire.walk import extents
 
 __all__ = ["BatchBuilder", "Position", "RowMemory", "rows_library"]
 
@@ -311,7 +309,7 @@ class BatchBuilder:
 
     @staticmethod
     def can_build(schema: Schema) -> bool:
-        """Whether there is a builder for these rows, and a compiler for it."""
+        """Whether there is a builder for these rows."""
         fields = (schema.key, *schema.fields)
         if schema.key.nullable or any(place_of(field) is None for field in fields):
             return False
@@ -531,9 +529,8 @@ class BatchBuilder:
 
 @functools.cache
 def rows_library() -> Any:
-    """Return the functions of _rows.c; None without a compiler."""
-    if (library := native_library(SOURCE)) is None:
-        return None
+    """Return the functions of _rows.c."""
+    library = ctypes.CDLL(str(LIBRARY))
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     library.build.argtypes = [pointer, pointer, number, number, pointer, pointer]
     return library

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ignitetf.wire.codes import TypeCode, java_hash_lower
 from ignitetf.wire.datatypes import INTEGERS, TIME_UNIT
 from ignitetf.wire.encoders import as_bytes, ordered_runs
-from ignitetf.wire.fasthash import RowHashes, mix, row_hash_rows, row_hash_runs
+from ignitetf.wire.hashing import RowHashes, mix, row_hash_rows, row_hash_runs
 from ignitetf.wire.schema import Batch, Column, Field, Schema
 
 __all__ = ["batch_hashes", "checksum", "marks_of"]

@@ -38,7 +38,7 @@ from ignitetf.wire.encoders import (
     stored_times,
     value_part,
 )
-from ignitetf.wire.fasthash import RowHashes, both_hashes, hash_joined, hash_rows, hash_runs
+from ignitetf.wire.hashing import RowHashes, both_hashes, hash_joined, hash_rows, hash_runs
 from ignitetf.wire.schema import Batch, Column, Field, Schema, schema_id
 from ignitetf.wire.zones import Zone
 

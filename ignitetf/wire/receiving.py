@@ -9,16 +9,13 @@ import ctypes
 import errno
 import functools
 import os
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
-from ignitetf.native import native_library
+from ignitetf._core import LIBRARY
 from ignitetf.wire.builder import rows_library
 from ignitetf.wire.rowends import RowsEnd
 
 __all__ = ["Native", "Source", "failure", "native"]
-
-_SOURCE: Final = Path(__file__).with_name("_receive.c")
 
 
 class Source(ctypes.Structure):
@@ -44,10 +41,8 @@ class Native(NamedTuple):
 
 @functools.cache
 def native() -> Native | None:
-    """Return the functions; None without a compiler."""
-    library, rows = native_library(_SOURCE), rows_library()
-    if library is None or rows is None:
-        return None
+    """Return the functions."""
+    library, rows = ctypes.CDLL(str(LIBRARY)), rows_library()
     for function in (library.read_page, library.read_units):
         function.argtypes = [ctypes.c_void_p]
     functions = (rows.build, rows.take_back, rows.find_gap, rows.build_around)

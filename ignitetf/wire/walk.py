@@ -3,7 +3,7 @@
 frames -> objects -> **walk** -> objects -> columns
 
 The length of each object is only found inside it, so they have to be visited one by one. Smaller
-pages, and machines without a compiler, use the loop in objects.py.
+pages use the loop in objects.py.
 """
 
 from __future__ import annotations
@@ -11,19 +11,17 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ignitetf.native import native_library
+from ignitetf._core import LIBRARY
 from ignitetf.wire.datatypes import DATA_TYPES
 
-__all__ = ["SOURCE", "extents", "object_positions"]
+__all__ = ["extents", "object_positions"]
 
-SOURCE: Final = Path(__file__).with_name("_rows.c")
-# For fewer objects, building and loading a library is not worthwhile.
+# For fewer objects, calling a library is not worthwhile.
 _WORTH_OBJECTS: Final = 256
 _CODES: Final = 256
 
@@ -37,7 +35,7 @@ def object_positions(data: NDArray[np.uint8], count: int) -> NDArray[np.int64] |
 
     Returns:
         int64 `[count]`, in bytes from the beginning of the page. None if objects.py has to do it:
-        for few objects, without a compiler, and for a damaged page, where it raises WireError.
+        for few objects, and for a damaged page, where it raises WireError.
     """
     if count < _WORTH_OBJECTS or (native := _native()) is None:
         return None
@@ -47,9 +45,7 @@ def object_positions(data: NDArray[np.uint8], count: int) -> NDArray[np.int64] |
 @functools.cache
 def _native() -> Callable[[NDArray[np.uint8], int], NDArray[np.int64] | None] | None:
     """The C function; None if it is not available."""
-    if (library := native_library(SOURCE)) is None:
-        return None
-    function = library.walk
+    function = ctypes.CDLL(str(LIBRARY)).walk
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     function.argtypes = [pointer, number, number, pointer, pointer]
     table = extents()

@@ -17,12 +17,11 @@ FOLDER = Path(__file__).parent
 FLAGS = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 # Loads the core that was compiled for this, and then the program.
 PROGRAM = """
-import importlib.util, sys
+import importlib, importlib.util, sys
 spec = importlib.util.spec_from_file_location("ignitetf._core._native", sys.argv.pop(1))
 sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
-import core_lane
-core_lane.main(*map(int, sys.argv[1:]))
+importlib.import_module(sys.argv.pop(1)).main(*map(int, sys.argv[1:]))
 """
 
 
@@ -55,9 +54,17 @@ def sanitized(tmp_path_factory):
     }
 
 
-def test_lanes_of_damaged_pages_stay_inside_their_memory(sanitized):
+def run(sanitized, name, *numbers):
     core, environment = sanitized
-    words = [sys.executable, "-c", PROGRAM, str(core), str(SEED), "0", str(count(1000))]
+    words = [sys.executable, "-c", PROGRAM, str(core), name, *map(str, numbers)]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-6000:]}"
     print(f"\n{done.stdout.strip()}")
+
+
+def test_lanes_of_damaged_pages_stay_inside_their_memory(sanitized):
+    run(sanitized, "core_lane", SEED, 0, count(1000))
+
+
+def test_runs_of_any_bounds_stay_inside_their_page(sanitized):
+    run(sanitized, "core_runs", SEED, count(3000))

@@ -107,14 +107,6 @@ def test_lists_large_rows_and_arrays_without_values(build, size):
         same(list(made), by_tensorflow(twin))
 
 
-def test_without_the_op_for_texts(build, monkeypatch):
-    wanted = by_tensorflow(build().batch(9)), by_tensorflow(build("EAGER_LISTS").batch(9))
-    monkeypatch.setattr("ignitetf.read.tf.tensors.substr_op", lambda: None)
-    for name, items in zip(("EAGER", "EAGER_LISTS"), wanted, strict=True):
-        same(list(build(name).batch(9)), items)
-        same(list(build(name)), by_tensorflow(build(name)))
-
-
 @pytest.mark.parametrize("name", ["EAGER", "EAGER_LISTS"])
 def test_tensorflow_gets_what_a_loop_has_left_at_any_place(build, name):
     dataset = build(name, page_size=50).batch(16)

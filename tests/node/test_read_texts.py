@@ -39,13 +39,10 @@ def table(client, kind, request):
         client.destroy_cache(name)
 
 
-@pytest.fixture(params=["op", "no op"])
-def build(request, address, table, monkeypatch):
+@pytest.fixture
+def build(address, table):
     from ignitetf import IgniteDataset
-    from ignitetf.read.tf import tensors as form
 
-    if request.param == "no op":
-        monkeypatch.setattr(form, "substr_op", lambda: None)
     return lambda **options: IgniteDataset(table[0], addresses=[address], **options)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import datetime
 import decimal
 import uuid
@@ -45,10 +43,10 @@ from pyignite.datatypes import (
 )
 from pyignite.stream import BinaryStream
 
+from ignitetf._core import _native
 from ignitetf.errors import SchemaError
-from ignitetf.native import native_library
 from ignitetf.wire import encoders as parts
-from ignitetf.wire import fasthash, hashing
+from ignitetf.wire import hashing
 from ignitetf.wire.checksum import checksum
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.encode import encode_entries
@@ -421,41 +419,27 @@ def plain_hash(data: bytes) -> int:
     return value
 
 
-@contextlib.contextmanager
-def hashed_by(way):
-    """All hashes by C, or none."""
-    native = fasthash._loaded() if way == "C" else None
-    with patch.object(fasthash, "_native", lambda nbytes: native):
-        yield
-
-
-@pytest.mark.parametrize("way", ["C", "NumPy"])
 @settings(max_examples=60, deadline=None, print_blob=True)
 @given(st.integers(0, 2**32), st.sampled_from([3, 60, 3000, 40_000]), st.integers(1, 30))
-def test_hash_codes_of_runs_and_rows_equal_plain_python(way, seed, longest, count):
+def test_hash_codes_of_runs_and_rows_equal_plain_python(seed, longest, count):
     flat, starts, lengths = random_runs(seed, longest, count)
     rows = [flat[p : p + k] for p, k in zip(starts, lengths, strict=True)]
     expected = [plain_hash(bytes(r)) for r in rows]
-    with hashed_by(way):
-        assert fasthash.hash_runs(flat, starts, lengths).tolist() == expected
-        assert [int(fasthash.hash_rows(r[None])[0]) for r in rows] == expected
+    assert hashing.hash_runs(flat, starts, lengths).tolist() == expected
+    assert [int(hashing.hash_rows(r[None])[0]) for r in rows] == expected
 
 
-@pytest.mark.parametrize("way", ["C", "NumPy"])
 @pytest.mark.parametrize("width", [0, 1, 1023, 1024, 1025, 4096, 150_001])
-def test_rows_of_every_width_and_stride_have_the_plain_hash(way, width):
+def test_rows_of_every_width_and_stride_have_the_plain_hash(width):
     table = np.random.default_rng(2).integers(0, 256, (5, width + 9), dtype=np.uint8)
     expected = [plain_hash(bytes(r)) for r in table[::2, 3 : 3 + width]]
-    with hashed_by(way):
-        assert fasthash.hash_rows(table[::2, 3 : 3 + width]).tolist() == expected
+    assert hashing.hash_rows(table[::2, 3 : 3 + width]).tolist() == expected
 
 
-@pytest.mark.parametrize("way", ["C", "NumPy"])
 @pytest.mark.parametrize("width", [1, 7, 1024, 4095, 4096, 4097, 5119, 8192, 150_001])
-def test_both_hashes_at_once_are_those_of_one_after_the_other(way, width):
+def test_both_hashes_at_once_are_those_of_one_after_the_other(width):
     rows = np.random.default_rng(5).integers(0, 256, (3, width), dtype=np.uint8)
-    with hashed_by(way):
-        codes, hashes = fasthash.both_hashes(rows)
+    codes, hashes = hashing.both_hashes(rows)
     assert codes.tolist() == [plain_hash(bytes(r)) for r in rows]
     assert hashes.tolist() == [plain_row_hash(bytes(r)) for r in rows]
 
@@ -482,28 +466,50 @@ def test_hashes_that_come_with_a_page_give_the_same_checksum():
 
 @pytest.mark.parametrize("longest", [2, 9, 700, 1025, 9000])
 def test_every_kind_of_processor_hashes_alike(longest):
-    native = fasthash._loaded()
-    try:
-        kind = ctypes.c_int.in_dll(native_library(fasthash._SOURCE), "processor")
-    except ValueError:
-        pytest.skip("the hashes are built for one kind of processor here")
     flat, *runs = random_runs(longest, longest, 100)
     rows = flat[: len(flat) // 3 * 3].reshape(3, -1)
     numbers = np.arange(longest, dtype=np.uint64)
-    this = kind.value
+
+    def hashes(kind):
+        _native.hash_as(kind)
+        found = (
+            *hashing.both_hashes(rows), hashing.hash_runs(flat, *runs),
+            hashing.row_hash_runs(flat, *runs), hashing.mix(numbers, 5),
+        )  # fmt: skip
+        return [each.tolist() for each in found]
+
+    this = _native.hash_as(0)
     try:
-        for kind.value in range(this + 1):
-            codes, hashes = native.both_hashes(rows)
-            assert codes.tolist() == hashing.hash_rows(rows).tolist()
-            assert hashes.tolist() == hashing.row_hash_rows(rows).tolist()
-            codes, hashes = (
-                f(flat.ctypes.data, *runs, flat.nbytes) for f in (native.java_hash, native.row_hash)
-            )
-            assert codes.tolist() == hashing.hash_runs(flat, *runs).tolist()
-            assert hashes.tolist() == hashing.row_hash_runs(flat, *runs).tolist()
-            assert native.mix(numbers, 5).tolist() == hashing.mix(numbers ^ np.uint64(5)).tolist()
+        kinds = [hashes(kind) for kind in range(this + 1)]
     finally:
-        kind.value = this
+        _native.hash_as(this)
+    assert all(each == kinds[0] for each in kinds)
+    assert kinds[0][0] == [plain_hash(bytes(row)) for row in rows]
+
+
+@pytest.mark.parametrize("run", [(-1, 2), (3, -1), (8, 3), (2**62, 2**62), (11, 0)])
+def test_runs_beyond_their_bytes_are_refused(run):
+    starts, lengths = np.array([[0, run[0]], [4, run[1]]], np.int64)
+    for function in (hashing.hash_runs, hashing.row_hash_runs):
+        with pytest.raises(ValueError, match="reaches beyond"):
+            function(np.zeros(10, np.uint8), starts, lengths)
+
+
+def test_arrays_that_do_not_fit_are_refused():
+    bytes_, runs, four = np.zeros(80, np.uint8), np.zeros(4, np.int64), np.zeros(4, np.uint32)
+    rows = np.zeros((4, 20), np.uint8)
+    for words in ((bytes_, runs, runs[:3], four), (bytes_, runs, runs, four[:3])):
+        with pytest.raises(ValueError):
+            _native.hash_runs(*words)
+    with pytest.raises(ValueError):
+        _native.hash_runs(bytes_, runs, bytes_[1:33], four)  # not where an int64 may be
+    for wrong in (rows.T, rows.view(np.uint16), bytes_):
+        with pytest.raises(ValueError):
+            _native.hash_rows(wrong, np.zeros(len(wrong), np.uint32))
+    with pytest.raises(ValueError):
+        _native.both_hashes(rows, four, runs[:3].view(np.uint64))
+    with pytest.raises(ValueError):
+        _native.mix(runs, 0, four)
 
 
 def random_runs(seed, longest, count):
@@ -520,7 +526,7 @@ def plain_row_hash(data: bytes) -> int:
     value, weight = len(data), 1
     for at in range(0, len(padded), 8):
         value += int.from_bytes(padded[at : at + 8], "little") * weight
-        weight = weight * hashing._ROW & mask
+        weight = weight * 0x9E3779B97F4A7C15 & mask
     return plain_mix(value & mask)
 
 
@@ -531,34 +537,28 @@ def plain_mix(value: int) -> int:
     return value ^ (value >> 31)
 
 
-@pytest.mark.parametrize("way", ["C", "NumPy"])
 @settings(max_examples=60, deadline=None, print_blob=True)
 @given(st.integers(0, 2**32), st.sampled_from([3, 60, 3000, 40_000]), st.integers(1, 30))
-def test_row_hashes_of_runs_and_rows_equal_plain_python(way, seed, longest, count):
+def test_row_hashes_of_runs_and_rows_equal_plain_python(seed, longest, count):
     flat, starts, lengths = random_runs(seed, longest, count)
     rows = [flat[p : p + k] for p, k in zip(starts, lengths, strict=True)]
     expected = [plain_row_hash(bytes(r)) for r in rows]
-    with hashed_by(way):
-        assert fasthash.row_hash_runs(flat, starts, lengths).tolist() == expected
-        assert [int(fasthash.row_hash_rows(r[None])[0]) for r in rows] == expected
+    assert hashing.row_hash_runs(flat, starts, lengths).tolist() == expected
+    assert [int(hashing.row_hash_rows(r[None])[0]) for r in rows] == expected
 
 
-@pytest.mark.parametrize("way", ["C", "NumPy"])
 @pytest.mark.parametrize("width", [*range(9), 784, 4095, 4096, 4097, 4104, 40_963])
-def test_rows_of_every_width_and_stride_have_the_plain_row_hash(way, width):
+def test_rows_of_every_width_and_stride_have_the_plain_row_hash(width):
     table = np.random.default_rng(4).integers(0, 256, (5, width + 9), dtype=np.uint8)
     expected = [plain_row_hash(bytes(r)) for r in table[::2, 3 : 3 + width]]
-    with hashed_by(way):
-        assert fasthash.row_hash_rows(table[::2, 3 : 3 + width]).tolist() == expected
+    assert hashing.row_hash_rows(table[::2, 3 : 3 + width]).tolist() == expected
 
 
-@pytest.mark.parametrize("way", ["C", "NumPy"])
 @settings(max_examples=60, deadline=None, print_blob=True)
 @given(st.lists(st.integers(0, 2**64 - 1), max_size=40), st.integers(0, 2**64 - 1))
-def test_mixed_numbers_equal_plain_python(way, numbers, salt):
+def test_mixed_numbers_equal_plain_python(numbers, salt):
     values = np.array([[n, 0] for n in numbers], np.uint64).reshape(-1, 2)[:, 0]
-    with hashed_by(way):
-        found = fasthash.mix(values, salt)
+    found = hashing.mix(values, salt)
     assert found.tolist() == [plain_mix(n ^ salt) for n in numbers]
 
 

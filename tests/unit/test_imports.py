@@ -24,7 +24,6 @@ LAYERS = (
             "_core",
             "crc",
             "errors",
-            "native",
             "owner",
             "partitions",
             "post_import",
@@ -134,7 +133,7 @@ def test_wire_needs_numpy_alone(name):
     outside = {found.partition(".")[0] for found in imports(TREES[name], deferred=True)}
     assert outside - set(sys.stdlib_module_names) <= {"numpy", "ignitetf"}
     groups = {target.split(".")[1] for target in imported_modules(name)}
-    assert groups <= {"errors", "native", "wire"}
+    assert groups <= {"_core", "errors", "wire"}
 
 
 @pytest.mark.parametrize("name", BELOW)

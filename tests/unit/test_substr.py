@@ -195,6 +195,15 @@ print("alive")
     assert out.stdout == "alive\n", out.stderr
 
 
-def test_a_function_that_tensorflow_lacks_is_no_crash(monkeypatch):
-    monkeypatch.setattr(substr, "_FUNCTIONS", ("TF_NoSuchFunction",))
-    assert substr._substr_op.__wrapped__() is None
+def test_a_library_without_tensorflows_functions_is_refused():
+    code = """
+from ignitetf._core._native import register_strings
+for path in ("libc.so.6", "/no/such/library"):
+    try:
+        register_strings(path)
+    except ValueError as error:
+        print(error)
+"""
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert "lacks the function TF_NewStatus" in out.stdout, out.stderr
+    assert "/no/such/library cannot be loaded" in out.stdout

@@ -2,13 +2,13 @@
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from unittest.mock import patch
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ignitetf._core import _native
 from ignitetf.errors import WireError
 from ignitetf.wire import texts
 from ignitetf.wire.schema import Column
@@ -22,21 +22,32 @@ def test_runs_are_the_slices_of_the_page(page, runs):
     starts, lengths = (np.array([run[i] for run in runs], np.int64) for i in (0, 1))
     expected = [page[a : a + n] for a, n in runs]
     assert texts.bytes_of(data, starts, lengths).tolist() == expected
-    with patch.object(texts, "_LONG_BYTES", 0):  # filled without the GIL
-        assert texts.bytes_of(data, starts, lengths).tolist() == expected
     backwards = Column(data, starts, lengths)[::-1]
     assert backwards.to_bytes() == expected[::-1]
-    with patch.object(texts, "_native", lambda: None):
-        assert texts.bytes_of(data, starts, lengths).tolist() == expected
 
 
 @pytest.mark.parametrize("run", [(-1, 2), (3, -1), (8, 3), (2**62, 2**62), (11, 0)])
 def test_runs_beyond_the_page_are_refused(run):
-    if texts._native() is None:
-        pytest.skip("Python's slices are shorter there; decoding has checked the runs")
     starts, lengths = np.array([[0, run[0]], [4, run[1]]], np.int64)
     with pytest.raises(WireError, match="beyond the end"):
         texts.bytes_of(np.zeros(10, np.uint8), starts, lengths)
+
+
+@pytest.mark.parametrize("size", [1, 1023, 1024, 5000])
+def test_runs_of_any_length_are_the_slices(size):
+    """Long ones are filled without the GIL."""
+    page = np.random.default_rng(size).integers(0, 256, 20_000, np.uint8)
+    starts = np.arange(0, len(page) - size, 777)
+    lengths = np.full(len(starts), size)
+    expected = [page[a : a + size].tobytes() for a in starts]
+    assert texts.bytes_of(page, starts, lengths).tolist() == expected
+
+
+def test_only_arrays_of_objects_take_bytes():
+    runs = np.zeros(2, np.int64)
+    for out in (np.zeros(2, np.int64), np.empty(3, object), np.empty(4, object)[::2]):
+        with pytest.raises(ValueError):
+            _native.bytes_of(np.zeros(9, np.uint8), runs, runs, out)
 
 
 def test_several_threads_make_large_ones_at_a_time():

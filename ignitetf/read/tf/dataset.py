@@ -400,7 +400,7 @@ class IgniteDataset(OwnDataset):
 
         def packed(rows: EpochRows) -> Packed:
             pool = pools.pop() if pools else BufferPool()
-            chunks = _chunks(rows, cut, form.piece_rows)
+            chunks = _chunks(rows, cut)
             try:
                 for parts in chunks:
                     yield sum(map(len, parts)), form.pack(parts, pool)
@@ -435,12 +435,10 @@ class _Cut:
     exact: bool = False
 
 
-def _chunks(
-    rows: EpochRows, cut: _Cut | None, piece_rows: int | None
-) -> Generator[list[Batch], None, None]:
+def _chunks(rows: EpochRows, cut: _Cut | None) -> Generator[list[Batch], None, None]:
     """Return what is packed at once: a batch if these are cut here, else about a page."""
     if cut is not None:
         rows = rows.in_batches(cut.slice_rows)
         if cut.exact:
             return rows.batch_parts(cut.batch_size, cut.drop_remainder)
-    return join_batches(rows.column_batches(), piece_rows, drop_remainder=False)
+    return join_batches(rows.column_batches(), None, drop_remainder=False)

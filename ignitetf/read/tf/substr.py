@@ -4,16 +4,13 @@ leaves -> **substr** -> tensors
 
 As a Python object each value costs an object, two copies and the GIL. The op copies it once or, in
 batches and if TensorFlow's strings can share their bytes (from 2.21 on), not at all, while Python
-receives the next page. It is written in C on TensorFlow's C API for kernels. Without a compiler to
-build it (`native`), `tensors` takes a slower way.
+receives the next page. It is written in C on TensorFlow's C API for kernels (strings.c).
 """
 
 from __future__ import annotations
 
-import ctypes
 import enum
 import functools
-import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -21,40 +18,13 @@ from typing import Final
 
 import tensorflow as tf
 
-from ignitetf.native import NotBuilt, native_library, tensorflow_library
+from ignitetf._core._native import register_strings
+from ignitetf._core.tensorflow import library_in
 
 __all__ = ["LONG_TEXT", "Sharing", "strings_can_share", "substr_op"]
 
-log = logging.getLogger(__name__)
-
-_SOURCE: Final = Path(__file__).with_name("_substr.c")
 _OP: Final = "IgnitetfSubstr"
-# In the order of the members of `Functions` in _substr.c.
-_FUNCTIONS: Final = (
-    "TF_NewStatus",
-    "TF_DeleteStatus",
-    "TF_SetStatus",
-    "TF_GetCode",
-    "TF_NewOpDefinitionBuilder",
-    "TF_OpDefinitionBuilderAddInput",
-    "TF_OpDefinitionBuilderAddOutput",
-    "TF_OpDefinitionBuilderSetShapeInferenceFunction",
-    "TF_RegisterOpDefinition",
-    "TF_NewShapeHandle",
-    "TF_DeleteShapeHandle",
-    "TF_ShapeInferenceContextGetInput",
-    "TF_ShapeInferenceContextSetOutput",
-    "TF_NewKernelBuilder",
-    "TF_RegisterKernelBuilder",
-    "TF_GetInput",
-    "TF_AllocateOutput",
-    "TF_OpKernelContext_Failure",
-    "TF_TensorData",
-    "TF_TensorElementCount",
-    "TF_DeleteTensor",
-)
-
-# Bytes of a text that is shared where strings can: LONG_TEXT of _substr.c.
+# Bytes of a text that is shared where strings can: LONG_TEXT of strings.c.
 LONG_TEXT: Final = 1024
 
 # Where TensorFlow versions have kept the header that defines the layout of its strings.
@@ -64,7 +34,7 @@ _lock: Final = threading.Lock()
 
 
 class Sharing(enum.IntEnum):
-    """How long texts are stored if TensorFlow's strings can share: the modes of _substr.c.
+    """How long texts are stored if TensorFlow's strings can share: the modes of strings.c.
 
     A page lives as long as any of its texts, so PAGE is for texts that stay together.
     """
@@ -74,8 +44,8 @@ class Sharing(enum.IntEnum):
     PAGE = 2
 
 
-def substr_op() -> Callable[..., tf.Tensor] | None:
-    """Return the op `substr`, for graphs and eager code; None if it is not available.
+def substr_op() -> Callable[..., tf.Tensor]:
+    """Return the op `substr`, for graphs and eager code.
 
         substr(first, second, starts, lengths, sharing=Sharing.TEXT)
 
@@ -97,18 +67,9 @@ def substr_op() -> Callable[..., tf.Tensor] | None:
 
 
 @functools.cache
-def _substr_op() -> Callable[..., tf.Tensor] | None:
-    library = native_library(_SOURCE)
-    if library is None:
-        return None
-    try:
-        addresses = _addresses(tensorflow_library(tf.sysconfig.get_lib()))
-    except (NotBuilt, OSError, AttributeError) as error:
-        log.debug("texts cross into TensorFlow without an op of our own: %s", error)
-        return None
-    if code := library.substr_register(addresses):
-        log.warning("TensorFlow %s does not take the op %s: code %s", tf.__version__, _OP, code)
-        return None
+def _substr_op() -> Callable[..., tf.Tensor]:
+    if code := register_strings(library_in(tf.sysconfig.get_lib())):
+        raise RuntimeError(f"TensorFlow {tf.__version__} does not take the op {_OP}: code {code}")
     return functools.partial(_substr, can_share=strings_can_share())
 
 
@@ -120,11 +81,6 @@ def strings_can_share() -> bool:
         if header.exists() and "owner_ref" in header.read_text():
             return True
     return False
-
-
-def _addresses(framework: ctypes.CDLL) -> ctypes.Array[ctypes.c_void_p]:
-    found = [ctypes.cast(getattr(framework, name), ctypes.c_void_p) for name in _FUNCTIONS]
-    return (ctypes.c_void_p * len(found))(*found)
 
 
 def _substr(

@@ -26,16 +26,10 @@ from ignitetf.read.leaves import (
 from ignitetf.read.rows import EpochRows
 from ignitetf.read.tf.cluster import in_cluster
 from ignitetf.read.tf.substr import LONG_TEXT, Sharing, strings_can_share, substr_op
-from ignitetf.wire.buffers import ALIGNED_ROWS, BufferPool
+from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.schema import Batch
 
 __all__ = ["Form", "counted", "page_options", "rebatched"]
-
-# Without the op, longer values save a copy if they cross as separate objects.
-_SHORT_ENTRY_BYTES = 512
-# Joining texts allocates new memory on both sides each time; pieces of this size stay in the
-# processor's cache.
-_PIECE_BYTES = 512 << 10
 
 _Substr = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
@@ -50,9 +44,8 @@ class Form:
     Attributes:
         has_runs: Whether a field is ragged.
         has_empty: Whether the arrays of a field have no values in any row.
-        splits_texts: Whether texts cross as the bytes of a page, to be split in TensorFlow.
+        has_texts: Whether a field is a text: its bytes cross as those of a page.
         assembles: Whether leaves cross flat, and `assemble` runs in TensorFlow.
-        piece_rows: Rows to pack at once if texts cross joined, None for whole pages.
         cut_bytes: About as many bytes of a row are copied where TensorFlow cuts batches.
     """
 
@@ -62,38 +55,31 @@ class Form:
         self.label = label_of(list(self.values), reader.name) if as_supervised else None
         nodes = (self.key, *self.values.values())
         self.has_runs = any(_has(n, Runs) for n in nodes)
-        has_texts = any(_has(n, Text) for n in nodes)
-        self._substr = substr_op() if has_texts else None
-        short = reader.entry_bytes < _SHORT_ENTRY_BYTES
-        self.splits_texts = has_texts and (short or self._substr is not None)
+        self.has_texts = any(_has(n, Text) for n in nodes)
         self.has_empty = any(map(_is_empty, nodes))
-        self.assembles = self.has_runs or self.has_empty or self.splits_texts
+        self.assembles = self.has_runs or self.has_empty or self.has_texts
         self.cut_bytes = self._cut_bytes(reader.entry_bytes, nodes)
-        self.piece_rows: int | None = None
-        if self.splits_texts and self._substr is None:
-            count = int(_PIECE_BYTES / max(reader.entry_bytes, 16.0))
-            self.piece_rows = max(ALIGNED_ROWS, count - count % ALIGNED_ROWS)
 
     def _cut_bytes(self, entry_bytes: float, nodes: Sequence[Node]) -> float:
         """Return `cut_bytes`: of long texts that share their page, strings refer to it."""
         leaves = [leaf for node in nodes for leaf in _leaves(node)]
         dense = sum(leaf.nbytes for leaf in leaves if isinstance(leaf, Dense))
         texts = sum(isinstance(leaf, Text) for leaf in leaves)
-        can_share = self._substr is not None and strings_can_share()
-        if can_share and entry_bytes - dense >= LONG_TEXT * texts:
+        long = texts > 0 and entry_bytes - dense >= LONG_TEXT * texts
+        if long and strings_can_share():
             return float(dense)
         return entry_bytes
 
     def pack(self, parts: list[Batch], pool: BufferPool) -> tuple[Any, ...]:
         """Return the leaves of some batches, key first."""
         leaves: list[Any] = []
-        texts = TextStore() if self.splits_texts else None
+        texts = TextStore() if self.has_texts else None
         if self.label is None:
             leaves += self.key.pack([b.key for b in parts if b.key is not None], pool, texts)
         for name, node in self.values.items():
             leaves += node.pack([b.columns[name] for b in parts], pool, texts)
         if texts is not None:
-            leaves += (texts.joined(),) if self._substr is None else texts.halves(pool)
+            leaves += texts.halves(pool)
         return tuple(leaves)
 
     def flat_spec(self, rows: int | None) -> tuple[tf.TensorSpec, ...]:
@@ -103,25 +89,20 @@ class Form:
             self.values.values() if self.label is not None else (self.key, *self.values.values())
         )
         for node in nodes:
-            _leaf_specs(node, rows, out, self.splits_texts)
-        if self.splits_texts and self._substr is None:
-            out.append(tf.TensorSpec([], tf.string))
-        elif self.splits_texts:
+            _leaf_specs(node, rows, out)
+        if self.has_texts:
             out += [tf.TensorSpec([None], tf.uint8)] * 2
         return tuple(out)
 
     def assemble(self, *leaves: tf.Tensor, sharing: Sharing = Sharing.TEXT) -> Any:
         """Assemble the structure of a batch from its leaves."""
         left = iter(leaves)
-        substr = self._substr_of(leaves, sharing) if self.splits_texts else None
+        substr: _Substr | None = None
+        if self.has_texts:
+            substr = functools.partial(substr_op(), leaves[-2], leaves[-1], sharing=sharing)
         key = None if self.label is not None else _assemble(self.key, left, substr)
         values = {name: _assemble(node, left, substr) for name, node in self.values.items()}
         return self._structure(key, values)
-
-    def _substr_of(self, leaves: tuple[tf.Tensor, ...], sharing: Sharing) -> _Substr:
-        if self._substr is None:
-            return functools.partial(tf.strings.substr, leaves[-1])
-        return functools.partial(self._substr, leaves[-2], leaves[-1], sharing=sharing)
 
     def rows_of(self, *leaves: tf.Tensor) -> tf.data.Dataset:
         """Return a dataset of the single elements of a page that `unbatch` does not take.
@@ -167,24 +148,24 @@ def _is_empty(node: Node) -> bool:
     return isinstance(node, Dense) and 0 in node.shape
 
 
-def _leaf_specs(node: Node, rows: int | None, out: list[tf.TensorSpec], split: bool) -> None:
+def _leaf_specs(node: Node, rows: int | None, out: list[tf.TensorSpec]) -> None:
     if isinstance(node, Dense):
         out.append(tf.TensorSpec([rows, *node.shape], tf.as_dtype(node.dtype)))
     elif isinstance(node, Text):
-        dtypes = (tf.int64, tf.int64) if split else (tf.string,)
-        out += [tf.TensorSpec([rows], dtype) for dtype in dtypes]
+        out += [tf.TensorSpec([rows], tf.int64)] * 2
     elif isinstance(node, Runs):
-        _leaf_specs(node.item, None, out, split)
+        _leaf_specs(node.item, None, out)
         out.append(tf.TensorSpec([rows], tf.int64))
     else:
         for _, inner in node.fields:
-            _leaf_specs(inner, rows, out, split)
+            _leaf_specs(inner, rows, out)
 
 
 def _assemble(node: Node, leaves: Iterator[tf.Tensor], substr: _Substr | None) -> Any:
-    if isinstance(node, Text) and substr is not None:
+    if isinstance(node, Text):
+        assert substr is not None
         return substr(next(leaves), next(leaves))
-    if isinstance(node, (Dense, Text)):
+    if isinstance(node, Dense):
         return next(leaves)
     if isinstance(node, Runs):
         items = _assemble(node.item, leaves, substr)

@@ -1,32 +1,28 @@
-/* TensorFlow filesystem plugin that forwards every operation to functions given at run time.
+/* TensorFlow filesystem plugin that forwards every operation to a Python object.
  *
- * TensorFlow -> this -> gfile.py (ctypes callbacks) -> handles.py -> store
+ * TensorFlow -> this -> handles.py -> store
  *
- * No Python.h, no TensorFlow header, nothing to link but libc: one build serves every CPython and
- * every TensorFlow 2 whose filesystem ABI number is 0. The structs below state that interface's
- * members and their order (filesystem_interface.h, the same from 2.12 to 2.21).
+ * No TensorFlow header: one build serves every TensorFlow 2 whose filesystem ABI number is 0. The
+ * structs below state that interface's members and their order (filesystem_interface.h, the same from
+ * 2.12 to 2.21). TensorFlow finds TF_InitPlugin in the file of this module.
  *
- * Four guards that cannot be made in Python:
- * - The verdict of a callback is an out-parameter preset to "interrupted", set by its last act. A
- *   callback that Ctrl-C leaves at its first bytecode is never taken for a success.
+ * Four guards:
+ * - What Ctrl-C leaves half done is CANCELLED, never a success.
  * - A gate: after shutdown no call reaches a finalizing interpreter. A thread of Python's that comes
  *   too late waits there for the end of the process: it would be ended while it asks for the GIL,
  *   inside TensorFlow's C++, which aborts the process.
  * - An exception that the thread has set already (StopIteration while an iterator is destroyed) is
- *   put aside around each callback.
+ *   put aside around each call.
  * - Own get_matching_paths: the default one calls back from other threads while the GIL is held.
  */
 #define _GNU_SOURCE
+#include "functions.h"
+
+#include <dlfcn.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
-
-#define EXPORT __attribute__((visibility("default")))
 
 /* ---- TensorFlow's side ---- */
 
@@ -108,106 +104,126 @@ typedef struct {
   void (*release)(void *);
 } PluginInfo;
 
-/* ---- Python's side; the same members as gfile._Callbacks ---- */
+/* ---- Python's side ---- */
 
-enum {
-  PATH_EXISTS, PATH_STAT, PATH_MKDIR, PATH_MAKEDIRS, PATH_UNLINK, PATH_RMDIR, PATH_RMTREE,
-  PATH_RENAME, PATH_COPY
-};
-enum { FILE_TELL, FILE_FLUSH, FILE_CLOSE, FILE_FREE };
-
-/* Each callback ends with *verdict = TensorFlow's code + 1; 0 means that it did not get there. */
-typedef struct {
-  void (*set_status)(TF_Status *, int code, const char *message);
-  void (*open)(const char *path, const char *mode, int64_t *handle, char *error, size_t size,
-               int *verdict);
-  void (*read)(int64_t handle, uint64_t offset, size_t n, char *buffer, int64_t *got, char *error,
-               size_t size, int *verdict);
-  void (*write)(int64_t handle, const char *buffer, size_t n, char *error, size_t size,
-                int *verdict);
-  void (*control)(int64_t handle, int what, int64_t *out, char *error, size_t size, int *verdict);
-  void (*path)(int operation, const char *a, const char *b, int64_t *out, char *error, size_t size,
-               int *verdict);
-  void (*list)(int glob, const char *path, char **block, size_t *length, char *error, size_t size,
-               int *verdict);
-  /* functions of CPython's stable ABI */
-  int (*gil_ensure)(void);
-  void (*gil_release)(int);
-  int (*gil_check)(void);
-  void *(*thread_state)(void);
-  void (*error_fetch)(void **, void **, void **);
-  void (*error_restore)(void *, void *, void *);
-} Callbacks;
-
-#define ERROR_SIZE 1024
-#define LATE_WAIT_S 8
-
-typedef struct {
-  int gil;
-  void *type, *value, *traceback;
-  int verdict;
-  char error[ERROR_SIZE];
-} Call;
-
+enum { LATE_WAIT_S = 8 };
 enum { UNCONFIGURED, LIVE, SHUT };
 
-static Callbacks python;
+static PyObject *handles; /* handles.Handles, whose methods are called */
+static PyObject *told;    /* handles.told: the code and the message of an error */
+static void (*set_status)(TF_Status *, int code, const char *message);
+static int (*gil_check)(void); /* not in the stable ABI, so it may be missing */
 static char scheme_name[64];
 static atomic_int state;
 static atomic_long in_flight;
 
-static _Thread_local bool shutting; /* the thread that called igfs_shut */
+static _Thread_local bool shutting; /* the thread that called shut_igfs */
+
+typedef struct {
+  PyGILState_STATE gil;
+  PyObject *type, *value, *traceback; /* set before */
+} Call;
 
 /* Not for TensorFlow's own threads, which it joins at exit, nor while the GIL is held; and not
  * without end, in case TensorFlow waits for a thread that runs a Python function. */
 static void wait_for_the_end(void) {
   struct timespec limit = {LATE_WAIT_S, 0};
-  if (!shutting && python.thread_state() && !python.gil_check())
+  if (!shutting && PyGILState_GetThisThreadState() && !(gil_check && gil_check()))
     while (nanosleep(&limit, &limit) != 0) {
     }
 }
 
 static bool enter(Call *call, TF_Status *status) {
-  call->verdict = 0;
-  call->error[0] = 0;
   atomic_fetch_add(&in_flight, 1);
   if (atomic_load(&state) == LIVE) {
-    call->gil = python.gil_ensure();
-    python.error_fetch(&call->type, &call->value, &call->traceback);
+    call->gil = PyGILState_Ensure();
+    PyErr_Fetch(&call->type, &call->value, &call->traceback);
     return true;
   }
   atomic_fetch_sub(&in_flight, 1);
   if (atomic_load(&state) == SHUT) wait_for_the_end();
-  if (status && python.set_status)
-    python.set_status(status, UNAVAILABLE, "igfs: the Python interpreter has shut down");
+  if (status && set_status)
+    set_status(status, UNAVAILABLE, "igfs: the Python interpreter has shut down");
   return false;
 }
 
-static int leave(Call *call, TF_Status *status) {
-  int code = call->verdict == 0 ? CANCELLED : call->verdict - 1;
-  const char *message = code == OK ? "" : call->verdict == 0 ? "igfs: interrupted" : call->error;
-  python.error_restore(call->type, call->value, call->traceback);
-  python.gil_release(call->gil);
-  if (status) python.set_status(status, code, message);
+/* Takes Python's error, and says it to TensorFlow. */
+static int fail(TF_Status *status) {
+  PyObject *type, *error, *traceback;
+  PyErr_Fetch(&type, &error, &traceback);
+  PyErr_NormalizeException(&type, &error, &traceback);
+  PyObject *answer = error ? PyObject_CallFunctionObjArgs(told, error, NULL) : NULL;
+  int code = CANCELLED;
+  const char *message = "igfs: interrupted";
+  if (!answer || !PyArg_ParseTuple(answer, "iy", &code, &message)) {
+    PyErr_Clear(); /* Ctrl-C, again */
+    code = CANCELLED;
+    message = "igfs: interrupted";
+  }
+  if (status) set_status(status, code, message);
+  Py_XDECREF(answer);
+  Py_XDECREF(type);
+  Py_XDECREF(error);
+  Py_XDECREF(traceback);
+  return code;
+}
+
+/* Ends a call that gave `result`, which is taken; NULL is an error. */
+static int leave(Call *call, PyObject *result, TF_Status *status) {
+  int code = OK;
+  if (!result)
+    code = fail(status);
+  else if (status)
+    set_status(status, OK, "");
+  Py_XDECREF(result);
+  PyErr_Restore(call->type, call->value, call->traceback);
+  PyGILState_Release(call->gil);
   atomic_fetch_sub(&in_flight, 1);
   return code;
 }
 
-static int on_path(int operation, const char *a, const char *b, int64_t *out, TF_Status *status) {
-  Call call;
-  int64_t spare[4] = {0};
-  if (!enter(&call, status)) return UNAVAILABLE;
-  python.path(operation, a, b, out ? out : spare, call.error, ERROR_SIZE, &call.verdict);
-  return leave(&call, status);
+static PyObject *path_of(const char *path) { return PyUnicode_DecodeFSDefault(path); }
+
+/* Calls a method with one path, or two. */
+static PyObject *with_paths(const char *method, const char *a, const char *b) {
+  PyObject *first = path_of(a), *second = b ? path_of(b) : NULL, *result = NULL;
+  if (first && (second || !b))
+    result = b ? PyObject_CallMethod(handles, method, "OO", first, second)
+               : PyObject_CallMethod(handles, method, "O", first);
+  Py_XDECREF(first);
+  Py_XDECREF(second);
+  return result;
 }
 
-static int on_file(const Object *file, int what, int64_t *out, TF_Status *status) {
+static int on_path(const char *method, const char *a, const char *b, TF_Status *status) {
   Call call;
-  int64_t spare = -1;
   if (!enter(&call, status)) return UNAVAILABLE;
-  python.control((int64_t)(intptr_t)file->p, what, out ? out : &spare, call.error, ERROR_SIZE,
-                 &call.verdict);
-  return leave(&call, status);
+  return leave(&call, with_paths(method, a, b), status);
+}
+
+static int on_stat(const char *path, Stats *stats, TF_Status *status) {
+  Call call;
+  long long length, mtime_ns;
+  int is_directory;
+  if (!enter(&call, status)) return UNAVAILABLE;
+  PyObject *result = with_paths("stat", path, NULL);
+  if (result && PyArg_ParseTuple(result, "LLp", &length, &mtime_ns, &is_directory))
+    *stats = (Stats){length, mtime_ns, is_directory};
+  else
+    Py_CLEAR(result);
+  return leave(&call, result, status);
+}
+
+static long long handle_of(const Object *file) { return (long long)(intptr_t)file->p; }
+
+/* Calls a method of an open file; `number` is what it gave, -1 for an error. */
+static int on_file(const Object *file, const char *method, int64_t *number, TF_Status *status) {
+  Call call;
+  if (!enter(&call, status)) return UNAVAILABLE;
+  PyObject *result = PyObject_CallMethod(handles, method, "L", handle_of(file));
+  if (result && number && (*number = PyLong_AsLongLong(result)) == -1 && PyErr_Occurred())
+    Py_CLEAR(result);
+  return leave(&call, result, status);
 }
 
 static void on_open(const char *path, const char *mode, Object *file, TF_Status *status) {
@@ -215,14 +231,30 @@ static void on_open(const char *path, const char *mode, Object *file, TF_Status 
   int64_t handle = 0;
   file->p = NULL;
   if (!enter(&call, status)) return;
-  python.open(path, mode, &handle, call.error, ERROR_SIZE, &call.verdict);
-  if (leave(&call, status) == OK) file->p = (void *)(intptr_t)handle;
+  PyObject *name = path_of(path);
+  PyObject *result = name ? PyObject_CallMethod(handles, "open", "Os", name, mode) : NULL;
+  Py_XDECREF(name);
+  if (result && (handle = PyLong_AsLongLong(result)) == -1) Py_CLEAR(result);
+  if (leave(&call, result, status) == OK) file->p = (void *)(intptr_t)handle;
+}
+
+/* Nobody sees TensorFlow's memory after the call. */
+static void release(PyObject *view) {
+  PyObject *type, *error, *traceback;
+  PyErr_Fetch(&type, &error, &traceback);
+  PyObject *done = PyObject_CallMethod(view, "release", NULL);
+  if (!done) PyErr_Clear();
+  Py_XDECREF(done);
+  Py_DECREF(view);
+  PyErr_Restore(type, error, traceback);
 }
 
 /* ---- files ---- */
 
+static char none; /* an address for no bytes */
+
 static void file_cleanup(Object *file) {
-  if (file->p) on_file(file, FILE_FREE, NULL, NULL);
+  if (file->p) on_file(file, "free", NULL, NULL);
   file->p = NULL;
 }
 
@@ -231,30 +263,42 @@ static int64_t file_read(const Object *file, uint64_t offset, size_t n, char *bu
   Call call;
   int64_t got = -1;
   if (!enter(&call, status)) return -1;
-  python.read((int64_t)(intptr_t)file->p, offset, n, buffer, &got, call.error, ERROR_SIZE,
-              &call.verdict);
-  int code = leave(&call, status);
-  return code == OK || code == OUT_OF_RANGE ? got : -1;
+  PyObject *view = PyMemoryView_FromMemory(n ? buffer : &none, (Py_ssize_t)n, PyBUF_WRITE);
+  PyObject *result = NULL;
+  if (view) {
+    result = PyObject_CallMethod(handles, "read", "LKO", handle_of(file),
+                                 (unsigned long long)offset, view);
+    release(view);
+  }
+  if (result && (got = PyLong_AsLongLong(result)) == -1) Py_CLEAR(result);
+  if (leave(&call, result, status) != OK) return -1;
+  if ((uint64_t)got < n) set_status(status, OUT_OF_RANGE, "");
+  return got;
 }
 
 static void file_append(const Object *file, const char *buffer, size_t n, TF_Status *status) {
   Call call;
   if (!enter(&call, status)) return;
-  python.write((int64_t)(intptr_t)file->p, buffer, n, call.error, ERROR_SIZE, &call.verdict);
-  leave(&call, status);
+  PyObject *view = PyMemoryView_FromMemory(n ? (char *)buffer : &none, (Py_ssize_t)n, PyBUF_READ);
+  PyObject *result = NULL;
+  if (view) {
+    result = PyObject_CallMethod(handles, "write", "LO", handle_of(file), view);
+    release(view);
+  }
+  leave(&call, result, status);
 }
 
 static int64_t file_tell(const Object *file, TF_Status *status) {
   int64_t position = -1;
-  return on_file(file, FILE_TELL, &position, status) == OK ? position : -1;
+  return on_file(file, "tell", &position, status) == OK ? position : -1;
 }
 
 static void file_flush(const Object *file, TF_Status *status) {
-  on_file(file, FILE_FLUSH, NULL, status);
+  on_file(file, "flush", NULL, status);
 }
 
 static void file_close(const Object *file, TF_Status *status) {
-  on_file(file, FILE_CLOSE, NULL, status);
+  on_file(file, "close", NULL, status);
 }
 
 /* ---- read-only memory regions: the file, read whole ---- */
@@ -274,16 +318,16 @@ static uint64_t region_length(const Object *region) { return ((Region *)region->
 
 static void fs_region(const Object *fs, const char *path, Object *region, TF_Status *status) {
   (void)fs;
-  int64_t facts[4] = {0};
+  Stats stats;
   Object file;
   region->p = NULL;
-  if (on_path(PATH_STAT, path, NULL, facts, status) != OK) return;
-  if (facts[2]) {
-    python.set_status(status, FAILED_PRECONDITION, "igfs: is a directory");
+  if (on_stat(path, &stats, status) != OK) return;
+  if (stats.is_directory) {
+    set_status(status, FAILED_PRECONDITION, "igfs: is a directory");
     return;
   }
-  if (facts[0] == 0) {
-    python.set_status(status, INVALID_ARGUMENT, "igfs: an empty file has no memory region");
+  if (stats.length <= 0) {
+    set_status(status, INVALID_ARGUMENT, "igfs: an empty file has no memory region");
     return;
   }
   on_open(path, "rb", &file, status);
@@ -291,17 +335,17 @@ static void fs_region(const Object *fs, const char *path, Object *region, TF_Sta
   Region *made = malloc(sizeof *made);
   void *data = NULL;
   /* constant tensors must begin at a multiple of 64 */
-  if (posix_memalign(&data, 64, (size_t)facts[0])) data = NULL;
+  if (posix_memalign(&data, 64, (size_t)stats.length)) data = NULL;
   if (!made || !data) {
-    python.set_status(status, RESOURCE_EXHAUSTED, "igfs: no memory for the region");
+    set_status(status, RESOURCE_EXHAUSTED, "igfs: no memory for the region");
   } else {
-    int64_t got = file_read(&file, 0, (size_t)facts[0], data, status);
-    if (got == facts[0]) {
+    int64_t got = file_read(&file, 0, (size_t)stats.length, data, status);
+    if (got == stats.length) {
       made->data = data;
       made->length = (uint64_t)got;
       region->p = made;
     } else if (got >= 0) {
-      python.set_status(status, INTERNAL, "igfs: short read");
+      set_status(status, INTERNAL, "igfs: short read");
     }
   }
   file_cleanup(&file);
@@ -315,7 +359,7 @@ static void fs_region(const Object *fs, const char *path, Object *region, TF_Sta
 
 static void fs_init(Object *fs, TF_Status *status) {
   fs->p = NULL;
-  python.set_status(status, OK, "");
+  set_status(status, OK, "");
 }
 
 static void fs_cleanup(Object *fs) { (void)fs; }
@@ -325,63 +369,58 @@ static void fs_cleanup(Object *fs) { (void)fs; }
     (void)fs;                                                                                 \
     on_open(path, mode, file, status);                                                        \
   }
-#define ONE_PATH(name, operation)                                                             \
+#define ONE_PATH(name, method)                                                                \
   static void name(const Object *fs, const char *path, TF_Status *status) {                   \
     (void)fs;                                                                                 \
-    on_path(operation, path, NULL, NULL, status);                                             \
+    on_path(method, path, NULL, status);                                             \
   }
-#define TWO_PATHS(name, operation)                                                            \
+#define TWO_PATHS(name, method)                                                               \
   static void name(const Object *fs, const char *a, const char *b, TF_Status *status) {       \
     (void)fs;                                                                                 \
-    on_path(operation, a, b, NULL, status);                                                   \
+    on_path(method, a, b, status);                                                   \
   }
 OPEN(fs_random_access, "rb")
 OPEN(fs_writable, "wb")
 OPEN(fs_appendable, "ab")
-ONE_PATH(fs_mkdir, PATH_MKDIR)
-ONE_PATH(fs_makedirs, PATH_MAKEDIRS)
-ONE_PATH(fs_unlink, PATH_UNLINK)
-ONE_PATH(fs_rmdir, PATH_RMDIR)
-ONE_PATH(fs_exists, PATH_EXISTS)
-TWO_PATHS(fs_rename, PATH_RENAME)
-TWO_PATHS(fs_copy, PATH_COPY)
+ONE_PATH(fs_mkdir, "mkdir")
+ONE_PATH(fs_makedirs, "makedirs")
+ONE_PATH(fs_unlink, "unlink")
+ONE_PATH(fs_rmdir, "rmdir")
+ONE_PATH(fs_exists, "exists")
+TWO_PATHS(fs_rename, "rename")
+TWO_PATHS(fs_copy, "copy")
 
 static void fs_rmtree(const Object *fs, const char *path, uint64_t *files, uint64_t *directories,
                       TF_Status *status) {
   (void)fs;
-  int code = on_path(PATH_RMTREE, path, NULL, NULL, status);
+  int code = on_path("rmtree", path, NULL, status);
   *files = 0;
   *directories = code == OK ? 0 : 1;
 }
 
 static void fs_stat(const Object *fs, const char *path, Stats *stats, TF_Status *status) {
   (void)fs;
-  int64_t facts[4] = {0};
-  if (on_path(PATH_STAT, path, NULL, facts, status) == OK) {
-    stats->length = facts[0];
-    stats->mtime_nsec = facts[1];
-    stats->is_directory = facts[2] != 0;
-  }
+  on_stat(path, stats, status);
 }
 
 static bool fs_is_directory(const Object *fs, const char *path, TF_Status *status) {
   (void)fs;
-  int64_t facts[4] = {0};
-  if (on_path(PATH_STAT, path, NULL, facts, status) != OK) return false;
+  Stats stats;
+  if (on_stat(path, &stats, status) != OK) return false;
   /* core looks at the status only */
-  if (!facts[2]) python.set_status(status, FAILED_PRECONDITION, "Not a directory");
-  return facts[2] != 0;
+  if (!stats.is_directory) set_status(status, FAILED_PRECONDITION, "Not a directory");
+  return stats.is_directory;
 }
 
 static int64_t fs_size(const Object *fs, const char *path, TF_Status *status) {
   (void)fs;
-  int64_t facts[4] = {0};
-  if (on_path(PATH_STAT, path, NULL, facts, status) != OK) return -1;
-  if (facts[2]) {
-    python.set_status(status, FAILED_PRECONDITION, "Is a directory");
+  Stats stats;
+  if (on_stat(path, &stats, status) != OK) return -1;
+  if (stats.is_directory) {
+    set_status(status, FAILED_PRECONDITION, "Is a directory");
     return -1;
   }
-  return facts[0];
+  return stats.length;
 }
 
 /* scheme://authority/a//b/./../c -> scheme://authority/a/c; core's own drops the authority */
@@ -422,36 +461,49 @@ static char *fs_translate(const Object *fs, const char *uri) {
   return out;
 }
 
-static int on_list(int glob, const char *path, char ***entries, TF_Status *status) {
+static void free_names(char **names, Py_ssize_t count) {
+  for (Py_ssize_t i = 0; names && i < count; i++) free(names[i]);
+  free(names);
+}
+
+/* Copies a list of paths; NULL with an error. */
+static char **names_of(PyObject *list, Py_ssize_t count) {
+  char **names = calloc((size_t)(count ? count : 1), sizeof *names);
+  if (!names) return (void)PyErr_NoMemory(), NULL;
+  for (Py_ssize_t i = 0; i < count; i++) {
+    PyObject *path = PyList_GetItem(list, i), *bytes = path ? PyUnicode_EncodeFSDefault(path) : NULL;
+    const char *text = bytes ? PyBytes_AsString(bytes) : NULL;
+    if (text && !(names[i] = strdup(text))) PyErr_NoMemory();
+    Py_XDECREF(bytes);
+    if (!names[i]) {
+      free_names(names, i);
+      return NULL;
+    }
+  }
+  return names;
+}
+
+static int on_list(const char *method, const char *path, char ***entries, TF_Status *status) {
   Call call;
-  char *block = NULL;
-  size_t length = 0;
-  int count = 0, done = 0;
   *entries = NULL;
   if (!enter(&call, status)) return -1;
-  python.list(glob, path, &block, &length, call.error, ERROR_SIZE, &call.verdict);
-  if (leave(&call, status) != OK) {
-    free(block);
-    return -1;
-  }
-  for (size_t i = 0; i < length; i++) count += block[i] == 0;
-  char **names = malloc(sizeof *names * (size_t)(count ? count : 1));
-  for (const char *name = block; names && done < count; name += strlen(name) + 1)
-    if (!(names[done++] = strdup(name))) abort();
-  free(block);
-  if (!names) abort();
+  PyObject *result = with_paths(method, path, NULL);
+  Py_ssize_t count = result ? PyList_Size(result) : -1;
+  char **names = count >= 0 && count <= INT32_MAX ? names_of(result, count) : NULL;
+  if (!names) Py_CLEAR(result);
+  if (leave(&call, result, status) != OK) return -1;
   *entries = names;
-  return count;
+  return (int)count;
 }
 
 static int fs_children(const Object *fs, const char *path, char ***entries, TF_Status *status) {
   (void)fs;
-  return on_list(0, path, entries, status);
+  return on_list("children", path, entries, status);
 }
 
 static int fs_matching(const Object *fs, const char *pattern, char ***entries, TF_Status *status) {
   char *translated = fs_translate(fs, pattern); /* core passes the pattern as it was given */
-  int count = on_list(1, translated, entries, status);
+  int count = on_list("glob", translated, entries, status);
   free(translated);
   return count;
 }
@@ -460,26 +512,7 @@ static void fs_flush_caches(const Object *fs) { (void)fs; } /* nothing is cached
 
 /* ---- exported ---- */
 
-EXPORT void *igfs_allocate(size_t n) { return malloc(n); }
-
-EXPORT int igfs_configure(const Callbacks *callbacks, const char *scheme) {
-  if (atomic_load(&state) != UNCONFIGURED) return -1;
-  python = *callbacks;
-  snprintf(scheme_name, sizeof scheme_name, "%s", scheme);
-  atomic_store(&state, LIVE);
-  return 0;
-}
-
-/* At exit, without the GIL: refuse new calls and wait for those under way; gives how many remain. */
-EXPORT long igfs_shut(int wait_ms) {
-  struct timespec pause = {0, 1000000};
-  shutting = true;
-  atomic_store(&state, SHUT);
-  while (wait_ms-- > 0 && atomic_load(&in_flight) > 0) nanosleep(&pause, NULL);
-  return atomic_load(&in_flight);
-}
-
-EXPORT void TF_InitPlugin(PluginInfo *info) {
+__attribute__((visibility("default"))) void TF_InitPlugin(PluginInfo *info) {
   info->allocate = malloc;
   info->release = free;
   info->schemes = 0;
@@ -540,3 +573,49 @@ EXPORT void TF_InitPlugin(PluginInfo *info) {
   info->schemes = 1;
   info->ops = ops;
 }
+
+/* ---- functions of the module ---- */
+
+/* connect_igfs(handles, told, scheme, path of TensorFlow's library), once; then TensorFlow may load
+ * the plugin. */
+static PyObject *connect_igfs(PyObject *self, PyObject *args) {
+  PyObject *object, *teller;
+  const char *scheme, *path;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "OOss", &object, &teller, &scheme, &path)) return NULL;
+  if (atomic_load(&state) != UNCONFIGURED || strlen(scheme) >= sizeof scheme_name) {
+    PyErr_SetString(PyExc_ValueError, "igfs was set up before in this process");
+    return NULL;
+  }
+  void *library = library_of(path);
+  void *function = library ? function_of(library, "TF_SetStatus") : NULL;
+  if (!function) return NULL;
+  memcpy(&set_status, &function, sizeof set_status);
+  function = dlsym(RTLD_DEFAULT, "PyGILState_Check");
+  memcpy(&gil_check, &function, sizeof gil_check);
+  strcpy(scheme_name, scheme);
+  Py_INCREF(object);
+  Py_INCREF(teller);
+  handles = object;
+  told = teller;
+  atomic_store(&state, LIVE);
+  Py_RETURN_NONE;
+}
+
+/* shut_igfs(wait_ms), at exit: refuse new calls and wait for those under way; gives how many remain. */
+static PyObject *shut_igfs(PyObject *self, PyObject *args) {
+  struct timespec pause = {0, 1000000};
+  int wait_ms;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "i", &wait_ms)) return NULL;
+  shutting = true;
+  atomic_store(&state, SHUT);
+  PyThreadState *saved = PyEval_SaveThread();
+  while (wait_ms-- > 0 && atomic_load(&in_flight) > 0) nanosleep(&pause, NULL);
+  PyEval_RestoreThread(saved);
+  return PyLong_FromLongLong(atomic_load(&in_flight));
+}
+
+PyMethodDef igfs_methods[] = {{"connect_igfs", connect_igfs, METH_VARARGS, NULL},
+                              {"shut_igfs", shut_igfs, METH_VARARGS, NULL},
+                              {NULL, NULL, 0, NULL}};

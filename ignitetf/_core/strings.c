@@ -10,17 +10,14 @@
  * - SHARE_TEXT: one copy for all copies of the string;
  * - SHARE_PAGE: views of the bytes, which live as long as one of their texts.
  *
- * Built on TensorFlow's C API for kernels, whose functions are given at run time: no header, and
- * nothing to link but libc. A string of TensorFlow is one of three: up to 22 bytes in itself, bytes
+ * Built on TensorFlow's C API for kernels, whose functions are looked up in its library: no header,
+ * and nothing to link. A string of TensorFlow is one of three: up to 22 bytes in itself, bytes
  * in memory of malloc, which TensorFlow frees, or a view with an owner.
  */
+#include "functions.h"
+
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#define EXPORT __attribute__((visibility("default")))
 
 typedef struct TF_Status TF_Status;
 typedef struct TF_Tensor TF_Tensor;
@@ -33,7 +30,7 @@ typedef struct TF_ShapeHandle ShapeHandle;
 enum { OK = 0, INVALID_ARGUMENT = 3, RESOURCE_EXHAUSTED = 8 };
 enum { TYPE_STRING = 7 };
 
-/* In the order of substr._FUNCTIONS. */
+/* In the order of `names`. */
 typedef struct {
   TF_Status *(*new_status)(void);
   void (*delete_status)(TF_Status *);
@@ -211,14 +208,34 @@ static void shapes(ShapeContext *context, TF_Status *status) {
   tf.delete_shape(shape);
 }
 
-/* Registers the op and its kernel, once: TensorFlow aborts the process at a second time. Not for
- * two threads at once. TensorFlow's code of an error, or 0; again the same when called again. */
-EXPORT int substr_register(const Functions *functions) {
-  static int code = -1;
+static const char *const names[] = {"TF_NewStatus",
+                                    "TF_DeleteStatus",
+                                    "TF_SetStatus",
+                                    "TF_GetCode",
+                                    "TF_NewOpDefinitionBuilder",
+                                    "TF_OpDefinitionBuilderAddInput",
+                                    "TF_OpDefinitionBuilderAddOutput",
+                                    "TF_OpDefinitionBuilderSetShapeInferenceFunction",
+                                    "TF_RegisterOpDefinition",
+                                    "TF_NewShapeHandle",
+                                    "TF_DeleteShapeHandle",
+                                    "TF_ShapeInferenceContextGetInput",
+                                    "TF_ShapeInferenceContextSetOutput",
+                                    "TF_NewKernelBuilder",
+                                    "TF_RegisterKernelBuilder",
+                                    "TF_GetInput",
+                                    "TF_AllocateOutput",
+                                    "TF_OpKernelContext_Failure",
+                                    "TF_TensorData",
+                                    "TF_TensorElementCount",
+                                    "TF_DeleteTensor"};
+enum { NAMES = sizeof names / sizeof *names };
+_Static_assert(sizeof(Functions) == NAMES * sizeof(void *), "each function has a name");
+
+/* Returns TensorFlow's code of an error, or 0. */
+static int register_op(void) {
   static const char *const inputs[INPUTS] = {
       "first: uint8", "second: uint8", "starts: int64", "lengths: int64", "mode: int64"};
-  if (code >= 0) return code;
-  tf = *functions;
   TF_Status *status = tf.new_status();
   OpBuilder *op = tf.new_op("IgnitetfSubstr");
   for (int i = 0; i < INPUTS; i++) tf.add_input(op, inputs[i]);
@@ -228,7 +245,30 @@ EXPORT int substr_register(const Functions *functions) {
   if (tf.get_code(status) == OK)
     tf.register_kernel("IgnitetfSubstr", tf.new_kernel("IgnitetfSubstr", "CPU", NULL, compute, NULL),
                        status);
-  code = tf.get_code(status);
+  int code = tf.get_code(status);
   tf.delete_status(status);
   return code;
 }
+
+/* register_strings(path): give the op to TensorFlow, whose library is at the path.
+ *
+ * Once: TensorFlow aborts the process at a second time. Returns its code of an error, or 0, and the
+ * same when called again. The GIL lets no two threads in at once. */
+static PyObject *register_strings(PyObject *self, PyObject *args) {
+  static int code = -1;
+  const char *path;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "s", &path)) return NULL;
+  if (code < 0) {
+    void *library = library_of(path), *found[NAMES];
+    for (int i = 0; library && i < NAMES; i++)
+      if (!(found[i] = function_of(library, names[i]))) library = NULL;
+    if (!library) return NULL;
+    memcpy(&tf, found, sizeof tf);
+    code = register_op();
+  }
+  return PyLong_FromLongLong(code);
+}
+
+PyMethodDef strings_methods[] = {{"register_strings", register_strings, METH_VARARGS, NULL},
+                                 {NULL, NULL, 0, NULL}};

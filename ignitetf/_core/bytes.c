@@ -1,0 +1,68 @@
+/* Python's `bytes` out of a page, without a step of Python for each.
+ *
+ * texts.py -> this
+ */
+#include "functions.h"
+
+/* Of this many bytes and more each, objects are filled without the GIL, which the threads that
+ * receive need several times a page. Shorter ones take as long to create as to fill. */
+enum { LONG_BYTES = 1 << 10 };
+
+/* Puts the runs as objects into an array; where each is still to be filled goes to `places`, if that
+ * is given. Returns 0, or -1 with an error. */
+static int make_bytes(const Runs *runs, PyObject **out, char **places) {
+  for (int64_t i = 0; i < runs->count; i++) {
+    const char *bytes = places ? NULL : (const char *)run_at(runs, i);
+    PyObject *made = PyBytes_FromStringAndSize(bytes, (Py_ssize_t)run_length(runs, i));
+    if (!made) return -1;
+    if (places) places[i] = PyBytes_AsString(made);
+    PyObject *before = out[i];
+    out[i] = made;
+    Py_XDECREF(before);
+  }
+  return 0;
+}
+
+static int make_long_bytes(const Runs *runs, PyObject **out) {
+  char **places = malloc(sizeof *places * (size_t)runs->count);
+  if (!places) {
+    PyErr_NoMemory();
+    return -1;
+  }
+  int failed = make_bytes(runs, out, places);
+  if (!failed) {
+    PyThreadState *state = PyEval_SaveThread();
+    for (int64_t i = 0; i < runs->count; i++)
+      memcpy(places[i], run_at(runs, i), (size_t)run_length(runs, i));
+    PyEval_RestoreThread(state);
+  }
+  free(places);
+  return failed;
+}
+
+static int takes_objects(const Py_buffer *out, int64_t count) {
+  if (out->itemsize == sizeof(PyObject *) && out->format && !strcmp(out->format, "O"))
+    return holds(out, count, sizeof(PyObject *));
+  PyErr_SetString(PyExc_ValueError, "bytes are put into an array of objects");
+  return -1;
+}
+
+/* bytes_of(page, starts, lengths, out): `out` is an array of objects that nobody else has. */
+static PyObject *bytes_of(PyObject *self, PyObject *args) {
+  PyObject *array;
+  Py_buffer views[4] = {0};
+  Runs runs;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "y*y*y*O", views, views + 1, views + 2, &array)) return NULL;
+  int failed = find_runs(&runs, views, views + 1, views + 2) ||
+               PyObject_GetBuffer(array, views + 3, PyBUF_FORMAT | PyBUF_ND | PyBUF_WRITABLE) ||
+               takes_objects(views + 3, runs.count);
+  if (!failed && runs.count)
+    failed = runs.nbytes / runs.count >= LONG_BYTES ? make_long_bytes(&runs, views[3].buf)
+                                                    : make_bytes(&runs, views[3].buf, NULL);
+  release_all(views, 4);
+  if (failed) return NULL;
+  Py_RETURN_NONE;
+}
+
+PyMethodDef bytes_methods[] = {{"bytes_of", bytes_of, METH_VARARGS, NULL}, {NULL, NULL, 0, NULL}};
