@@ -7,22 +7,23 @@ hint), 2 wrong usage, 130 interrupted (Ctrl-C).
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import importlib
+import io
 import os
 import re
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import IO, Any, ClassVar, Final, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from ignitetf.cli.encoding import rules_in_any_encoding
 from ignitetf.errors import IgniteTFError, MissingExtra
 
 __all__ = ["Command", "LazyGroup", "UsageError", "prepare"]
@@ -293,3 +294,29 @@ def _bare_password(args: Sequence[str]) -> list[str]:
         bare = arg in ("--password", "--key-password") and following.startswith("-")
         out.append(f"{arg}=" if bare else arg)
     return out
+
+
+# Tables in every encoding: where an output has no `─`, its rules are of `-`. Any other character that
+# the encoding lacks is a value, and reported as an error.
+
+_RULE: Final = "─"
+_HANDLER: Final = "ignitetf.rules"
+
+
+def rules_in_any_encoding(out: IO[str]) -> None:
+    """Have the rules of tables written as `-` where the encoding of an output has no `─`."""
+    if not isinstance(out, io.TextIOWrapper) or out.errors != "strict":
+        return
+    try:
+        _RULE.encode(out.encoding)
+    except UnicodeEncodeError:
+        codecs.register_error(_HANDLER, _plain_rule)
+        out.reconfigure(errors=_HANDLER)
+
+
+def _plain_rule(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    rest = error.object[error.start :]
+    if not (count := len(rest) - len(rest.lstrip(_RULE))):
+        raise error
+    return "-" * count, error.start + count

@@ -88,7 +88,7 @@ def launch(
 
     Example: ignitetf launch -n 2 --restarts 2 train.py --epochs 10
     """
-    from ignitetf.launch.checks import check_spec
+    from ignitetf.launch.job import check_spec
     from ignitetf.launch.spec import LaunchSpec, elastic_range
 
     spec = LaunchSpec(

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ignitetf.explore.head import batches_of, record_at, value_at
-from ignitetf.explore.readable import read_what_can_be
+from ignitetf.explore.head import batches_of, read_what_can_be, record_at, value_at
 from ignitetf.net.client import Client
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader

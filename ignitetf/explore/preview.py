@@ -6,28 +6,38 @@ cache -> records of every class -> **pictures with their labels** -> PNG or term
 from __future__ import annotations
 
 import functools
+import importlib.util
 import itertools
 import math
 import os
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw, ImageOps
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from ignitetf.errors import SchemaError
 from ignitetf.explore.balanced import LABEL, balanced_rows
-from ignitetf.explore.fonts import font_for, in_letters
 from ignitetf.explore.head import class_of
 from ignitetf.load.sources.pictures import PictureError, in_colours, open_picture
 from ignitetf.net.client import Client
 from ignitetf.tables.catalog import read_manifest
 from ignitetf.tables.describe import data_name
 
-__all__ = ["Sheet", "Tile", "check_picture", "contact_sheet", "half_blocks", "picture_of"]
+__all__ = [
+    "Sheet",
+    "Tile",
+    "check_picture",
+    "contact_sheet",
+    "font_for",
+    "half_blocks",
+    "in_letters",
+    "picture_of",
+]
 
 _LETTERS: Final = 11  # pixels
 _MAX_PIXELS: Final = 150_000_000  # of an image to show
@@ -305,3 +315,68 @@ def _caption(row: dict[str, Any], classes: Sequence[str]) -> str:
     label = row.get(LABEL)
     text = str(row.get("key", "") if label is None else class_of(label, classes) or label)
     return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+# A font that has the letters of a text. Pillow's own has those of ASCII. For others a font of the
+# system is taken, or the one that comes with matplotlib; letters that none has are written as their
+# base (`é` as `e`) or code.
+
+Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
+
+# Looked for in the folders of the system's fonts; the first has Latin, Greek, Cyrillic and more.
+_FILES: Final = (
+    "DejaVuSans.ttf", "NotoSans-Regular.ttf", "LiberationSans-Regular.ttf", "Arial Unicode.ttf",
+    "NotoSansCJK-Regular.ttc", "msyh.ttc", "PingFang.ttc", "arial.ttf",
+)  # fmt: skip
+_NO_LETTER: Final = "\U0010ffff"
+
+
+def font_for(texts: Iterable[str], size: int) -> Font:
+    """Return a font that has as many letters of these texts as any that is there."""
+    letters = {letter for text in texts for letter in text if not letter.isspace()}
+    best: Font = ImageFont.load_default(size)
+    if all(letter.isascii() for letter in letters):
+        return best
+    most = _known(best, letters)
+    for font in _fonts(size):
+        if (known := _known(font, letters)) > most:
+            best, most = font, known
+        if most == len(letters):
+            break
+    return best
+
+
+def in_letters(text: str, font: Font) -> str:
+    """Return a text with each letter that the font lacks as its base letter, or as its code."""
+    return "".join(letter if _has(font, letter) else _plain(letter) for letter in text)
+
+
+def _plain(letter: str) -> str:
+    base = "".join(c for c in unicodedata.normalize("NFKD", letter) if c.isascii())
+    return base or letter.encode("ascii", "backslashreplace").decode()
+
+
+def _known(font: Font, letters: Iterable[str]) -> int:
+    return sum(_has(font, letter) for letter in letters)
+
+
+def _has(font: Font, letter: str) -> bool:
+    """Whether the font draws something else for a letter than for one that does not exist."""
+    if letter.isascii():
+        return True
+    if not isinstance(font, ImageFont.FreeTypeFont):
+        return False
+    return bytes(font.getmask(letter)) != bytes(font.getmask(_NO_LETTER))
+
+
+def _fonts(size: int) -> Iterator[ImageFont.FreeTypeFont]:
+    matplotlib = importlib.util.find_spec("matplotlib")
+    places = [*_FILES]
+    if matplotlib is not None and matplotlib.origin is not None:
+        folder = Path(matplotlib.origin).parent / "mpl-data" / "fonts" / "ttf"
+        places.append(str(folder / "DejaVuSans.ttf"))
+    for place in places:
+        try:
+            yield ImageFont.truetype(place, size)
+        except OSError:
+            continue

@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ignitetf.explore.readable import read_what_can_be
+from ignitetf.explore.head import read_what_can_be
 from ignitetf.explore.times import as_times, iso_text, time_unit
 from ignitetf.net.client import Client
 from ignitetf.read.options import ReadOptions

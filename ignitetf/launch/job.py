@@ -8,14 +8,16 @@ from __future__ import annotations
 import getpass
 import os
 import platform
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from ignitetf import Client
 from ignitetf.errors import ConfigError
+from ignitetf.explore.cluster import find_data_set
 from ignitetf.jobs.record import Job
 from ignitetf.jobs.store import JobStore, new_id, utc_now
-from ignitetf.launch.checks import check_data, check_spec
 from ignitetf.launch.engine import Engine, Place, Show
 from ignitetf.launch.local import LocalEngine
 from ignitetf.launch.ray_engine import RayEngine
@@ -25,7 +27,14 @@ from ignitetf.launch.spec import LaunchSpec
 from ignitetf.launch.supervisor import Supervisor
 from ignitetf.settings import Settings
 
-__all__ = ["ENGINES", "check_launch", "job_of", "place_of", "run_job"]
+__all__ = [
+    "ENGINES",
+    "check_launch",
+    "check_spec",
+    "job_of",
+    "place_of",
+    "run_job",
+]
 
 # What starts the processes, by the name of the option.
 ENGINES: Final[dict[str, Callable[[Settings], Engine]]] = {
@@ -140,3 +149,41 @@ def _group(spec: LaunchSpec) -> str:
     workers = f"{spec.workers} worker{'s' if spec.workers > 1 else ''}"
     servers = spec.parameter_servers
     return workers if not servers else f"{workers}, a chief, parameter servers: {servers}"
+
+
+# What is refused before anything starts
+
+_MOST: Final = 1024
+
+
+def check_spec(spec: LaunchSpec) -> None:
+    """Raise ConfigError for a script or a group that cannot be run."""
+    if sys.platform == "win32":
+        raise ConfigError("ignitetf launch needs process groups, which Windows does not have")
+    path = Path(spec.script)
+    if not path.exists():
+        raise ConfigError(f"no script {spec.script!r}", hint=f"the folder is {Path.cwd()}")
+    if not path.is_file() or not os.access(path, os.R_OK):
+        raise ConfigError(f"{spec.script!r} is no file that can be read")
+    if not 1 <= spec.workers <= _MOST or not 0 <= spec.parameter_servers <= _MOST:
+        raise ConfigError(f"1 to {_MOST} workers, 0 to {_MOST} parameter servers")
+    if spec.elastic is not None and not spec.elastic[0] <= spec.workers <= spec.elastic[1]:
+        least, largest = spec.elastic
+        raise ConfigError(
+            f"{spec.workers} workers are outside --elastic {least}:{largest}",
+            hint="-n is the number to begin with",
+        )
+
+
+def check_data(spec: LaunchSpec, client: Client) -> None:
+    """Raise an error unless the data set exists and has a row for each worker."""
+    if spec.data is None:
+        return
+    cache, manifest = find_data_set(client, spec.data)
+    is_blocks = manifest is not None and manifest.layout == "blocks"
+    rows = manifest.rows if manifest is not None and is_blocks else client.cache_size(cache)
+    if rows < spec.workers:
+        raise ConfigError(
+            f"{spec.data} has {rows} rows for {spec.workers} workers",
+            hint="start fewer workers, or load more rows",
+        )

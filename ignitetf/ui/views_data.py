@@ -7,16 +7,24 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from ignitetf.errors import ConfigError, KeyNotFound
-from ignitetf.explore.browse import View
+from ignitetf.explore.browse import View, open_view, version_of
 from ignitetf.explore.cluster import Manifest, list_caches, list_manifests
 from ignitetf.explore.filters import Filter
-from ignitetf.explore.histograms import Bar, type_name
+from ignitetf.explore.histograms import Bar, Sample, sample_of, type_name
 from ignitetf.ui.asked import Asked
-from ignitetf.ui.data_set import open_data_set, open_sample
+from ignitetf.ui.cluster import Cluster
 from ignitetf.ui.pictures import encoded_picture, frame_of
 from ignitetf.ui.spread import Part, Spread, spread_of
 
-__all__ = ["about", "data_sets", "image", "images", "partitions", "row", "rows"]
+__all__ = [
+    "about",
+    "data_sets",
+    "image",
+    "images",
+    "partitions",
+    "row",
+    "rows",
+]
 
 _IMAGES: Final = 48
 _SIZES: Final = {"small": 256, "large": 1600}
@@ -206,4 +214,21 @@ def _splits(manifest: Manifest) -> list[dict[str, Any]]:
             rows = None if counts is None else sum(counts[i])
             share = float(division.fractions[i])
             found.append({"name": name, "share": share, "rows": rows, "by": division.by})
+    return found
+
+
+# Open data sets, each opened once while it does not change
+
+
+def open_data_set(cluster: Cluster, name: str) -> View:
+    """Return a data set, opened before if it has not changed since; raises as `open_view`."""
+    with cluster.client() as client:
+        version = version_of(client, name)
+    found: View = cluster.opened.get(version, lambda: open_view(cluster.reading, version[0]))
+    return found
+
+
+def open_sample(cluster: Cluster, data: View) -> Sample:
+    """Return the histograms of a version of a data set; made once."""
+    found: Sample = cluster.samples.get(data.version, lambda: sample_of(data))
     return found

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ignitetf.explore.fonts import font_for, in_letters
-from ignitetf.explore.preview import Sheet, Tile
+from ignitetf.explore.preview import Sheet, Tile, font_for, in_letters
 
 BACKGROUND = (250, 250, 250)
 CAPTIONS = [
