@@ -3,7 +3,7 @@
 
 PyTypeObject *LayoutType;
 
-enum { MOST_IDLE_BYTES = 64 << 20 };
+enum { MOST_IDLE_BYTES = 320 << 20 }; /* a shuffled window, and what is under way */
 
 /* Returns the form of rows; NULL if it is not known. `last` is tried first. */
 const Form *find_form(Layout *layout, const Form *last, int32_t type_id, int32_t schema_id,

@@ -154,7 +154,13 @@ def _windowed(
     last_unit = (np.cumsum([len(w.partitions) for w in windows]) - 1).tolist()
     # If the number of rows is certain, each row goes to its place as soon as it arrives.
     certain = order.known and reader.options.on_change == "error" and not reader.options.raw_nulls
-    if certain and uses_core(reader) and reader.split is None and reader.counts_are_exact:
+    if (
+        certain
+        and uses_core(reader)
+        and not reader.is_blocks
+        and reader.split is None
+        and reader.counts_are_exact
+    ):
         yield from _landed(reader, order, windows, epoch)
         return
     pools = reader.window_pools

@@ -78,7 +78,7 @@ _MAX_PAGE_ENTRIES: Final = 65_536
 
 def uses_core(reader: CacheReader) -> bool:
     """Whether rows are read through the core, which is being built."""
-    return _CORE and not reader.is_blocks
+    return _CORE
 
 
 class CacheReader:
@@ -130,7 +130,7 @@ class CacheReader:
         # Memory of shuffled windows and of joined pages, kept between epochs.
         self.window_pools: list[BufferPool] = []
         self.page_pools: list[BufferPool] = []
-        self._layouts: dict[tuple[tuple[str, ...], int], RowLayout] = {}
+        self._layouts: dict[tuple[str | None, tuple[str, ...], int], RowLayout] = {}
         self._forms: list[Form] = []  # of the rows, learned in one epoch for the next ones
         self.selection = self._find_selection()
         self.schema = self._open_schema()
@@ -297,6 +297,10 @@ class CacheReader:
 
     def _scanned_counts(self, partitions: Sequence[int]) -> list[int]:
         """Return the entries per partition, by a scan without decoding."""
+        if uses_core(self):
+            from ignitetf.read.reading import count_entries
+
+            return count_entries(self, partitions)
         counts = [0] * len(partitions)
         query = self.scan_query(self.page_size())
         with contextlib.closing(
@@ -380,8 +384,7 @@ class CacheReader:
         ends = range(len(partitions)) if ends is None else ends
         self._correct_distance()
         with self.explained():
-            filters = self.selection is not None and not self.selection.condition.by_row
-            if uses_core(self) and not filters and len(partitions):
+            if uses_core(self) and len(partitions):
                 from ignitetf.read.reading import ScanReading
 
                 yield from ScanReading(self, partitions, ends).batches()
@@ -399,10 +402,11 @@ class CacheReader:
         """Return how rows land in groups of so many; it is kept for later passes."""
         from ignitetf.read.landing import RowLayout
 
-        found = self._layouts.get((schema.names, rows))
+        place = (schema.type_name, schema.names, rows)
+        found = self._layouts.get(place)
         if found is None:
-            found = self._layouts[schema.names, rows] = RowLayout(
-                schema, self.registry, rows, self.entry_bytes
+            found = self._layouts[place] = RowLayout(
+                schema, self.registry, rows, self.entry_bytes * self.block_rows
             )
         return found
 

@@ -19,7 +19,7 @@ import itertools
 import time
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -29,21 +29,26 @@ from ignitetf._core import UNIT, Landing, UnitState
 from ignitetf.errors import DataChanged, IgniteTFError, SchemaError
 from ignitetf.net.client import cache_id
 from ignitetf.net.flow import Flow, Requests, requests_of
+from ignitetf.read.error_context import Place
 from ignitetf.read.keys import Keys, Numbers
 from ignitetf.read.landing import Left, RowLayout
+from ignitetf.read.page_decoder import PageDecoder
 from ignitetf.read.scan_thread import owners_of
 from ignitetf.read.unit_reading import UnitBatch
 from ignitetf.read.usage import add_read, add_wait
+from ignitetf.wire.blocks import block_schema, unpack_blocks
+from ignitetf.wire.checksum import marks_of
 from ignitetf.wire.codes import OpCode, TypeCode
 from ignitetf.wire.datatypes import INTEGERS
 from ignitetf.wire.frames import Page
+from ignitetf.wire.objects import find_rows
 from ignitetf.wire.requests import batch_head, scan_requests
 from ignitetf.wire.schema import Batch, Schema
 
 if TYPE_CHECKING:
     from ignitetf.read.reader import CacheReader
 
-__all__ = ["KeyReading", "Permutation", "ScanReading"]
+__all__ = ["KeyReading", "Permutation", "ScanReading", "count_entries"]
 
 # About as many bytes as a group of rows has: little memory, used again, stays in the cache.
 _GROUP_BYTES: Final = 1 << 20
@@ -89,12 +94,17 @@ def _group_rows(row_bytes: float) -> int:
 class _Pass(abc.ABC):
     """What the passes share: they land rows of a reader, and compare what arrives."""
 
-    def __init__(self, reader: CacheReader, schema: Schema, name_of: Callable[[int], int | None]):
+    def __init__(
+        self, reader: CacheReader, stored: Schema, name_of: Callable[[int], int | None]
+    ) -> None:
         self._reader = reader
-        self._rows = _group_rows(reader.entry_bytes)
-        self._layout: RowLayout = reader.row_layout(schema, self._rows)
+        self._stored_bytes = max(1.0, reader.entry_bytes * reader.block_rows)
+        self._rows = _group_rows(self._stored_bytes)
+        self._layout: RowLayout = reader.row_layout(stored, self._rows)
         self._left = Left(self._rows)
-        self._decoder = reader.decoder(None, schema)
+        self._decoder = PageDecoder(
+            reader.client, reader.name, stored, reader.registry, retry_s=reader.retry.budget_s
+        )
         self._name_of = name_of  # a unit's partition, for messages
         self._counted = 0  # units whose rows were counted
 
@@ -128,9 +138,9 @@ class _Pass(abc.ABC):
         times.wait += flow.traffic.wait_s
 
     def _landing(self, units: NDArray[Any], total: int, page_rows: int, **more: Any) -> Landing:
-        group_bytes = int(max(1.0, self._reader.entry_bytes) * self._rows)
+        group_bytes = int(self._stored_bytes * self._rows)
         scans = "keys" not in more
-        is_sql = scans and self._reader.selection is not None
+        is_sql = scans and self._is_sql
         next_page = OpCode.QUERY_SQL_FIELDS_PAGE if is_sql else OpCode.QUERY_SCAN_PAGE
         columns = _INT_BYTES if is_sql else 0  # their number comes before the first page
         return Landing(
@@ -154,6 +164,11 @@ class _Pass(abc.ABC):
 
     def _compare(self, first: int, ended: NDArray[Any]) -> None:  # noqa: B027 (keys have nothing)
         """Compare units that have ended, from number `first` on, with what is known of them."""
+
+    @property
+    def _is_sql(self) -> bool:
+        """Whether partitions are requested by SQL."""
+        return False
 
     # What the flow asks
 
@@ -200,19 +215,48 @@ class ScanReading(_Pass):
         permutation: Permutation | None = None,
     ) -> None:
         self._partitions = np.asarray(partitions, np.int64)
-        super().__init__(reader, reader.scanned_schema, lambda u: int(self._partitions[u]))
+        self._schema = reader.scanned_schema
+        super().__init__(reader, self._stored(), lambda u: int(self._partitions[u]))
         self._ends = sorted(ends)
         self._permutation = permutation
         self._units = self._new_units()
+        self._records = np.zeros(len(self._partitions), np.int64)  # of each, in blocks
+        self._wanted = self._wanted_keys()
+
+    def _stored(self) -> Schema:
+        """Return what lands: rows, or blocks of them, whose columns are arrays."""
+        return block_schema(self._schema) if self._reader.is_blocks else self._schema
+
+    @property
+    def _is_sql(self) -> bool:
+        return self._reader.selection is not None and not self._selects_keys
+
+    @property
+    def _selects_keys(self) -> bool:
+        """Whether a condition has selected keys, and not rows of each partition."""
+        selection = self._reader.selection
+        return selection is not None and not selection.condition.by_row
+
+    def _wanted_keys(self) -> NDArray[np.uint64] | None:
+        """Return the marks of the keys to keep, ascending; None keeps all."""
+        reader, selection = self._reader, self._reader.selection
+        if selection is None or selection.condition.by_row:
+            return None
+        found: list[NDArray[np.uint64]] = []
+        for anew, page in selection.key_pages(reader.client, reader.retry):
+            if anew:
+                found.clear()
+            at = find_rows(page.data, page.count, 1)[0]
+            keys = reader.decoded(page.data, at, self._schema.key)
+            found.append(marks_of(self._schema, keys))
+        return np.unique(np.concatenate([*found, np.empty(0, np.uint64)]))
 
     def _new_units(self) -> NDArray[Any]:
         reader = self._reader
         units = np.zeros(len(self._partitions), UNIT)
         units["lane"] = -1
-        counts = None
-        if reader.selection is None and reader.options.on_change == "error":
-            counts = reader.changes.known_rows(self._partitions)
-        row_bytes = max(reader.entry_bytes, 64.0)
+        counts = self._known_rows()
+        row_bytes = max(self._stored_bytes, 64.0)
         if counts is None:
             units["base"], units["rows"] = -1, -1
             units["base"][:1] = 0
@@ -226,6 +270,13 @@ class ScanReading(_Pass):
             units["first"] = self._permutation.firsts
         return units
 
+    def _known_rows(self) -> NDArray[np.int64] | None:
+        """Return how many entries each partition must have; None if that is not known."""
+        reader = self._reader
+        if reader.selection is not None or reader.options.on_change != "error" or reader.is_blocks:
+            return None
+        return reader.changes.known_rows(self._partitions)
+
     @functools.cached_property
     def _page_rows(self) -> int:
         """Entries in a page."""
@@ -235,55 +286,61 @@ class ScanReading(_Pass):
         delay = reader.client.quickest_s
         wanted = 0.0 if delay == float("inf") else _PAGE_RATE * delay
         nbytes = min(_MOST_PAGE, max(_LEAST_PAGE, wanted))
-        return int(max(1, min(_MOST_PAGE_ROWS, nbytes // max(reader.entry_bytes, 64.0))))
+        return int(max(1, min(_MOST_PAGE_ROWS, nbytes // max(self._stored_bytes, 64.0))))
 
     def batches(self) -> Generator[UnitBatch, None, None]:
         """Yield the batches, and the marks of the ends."""
         if not len(self._partitions):
             return
         reader, units = self._reader, self._units
-        known = bool((units["rows"] >= 0).all())
-        landing = self._landing(
-            units,
-            int(units["rows"].sum()) if known else -1,
-            self._page_rows,
-            places=None if self._permutation is None else self._permutation.places,
-        )
-        partitions = self._partitions.tolist()
-        requests = self._requests(partitions)
-        size = self._expected_size()
-        groups = self._groups(units, requests, (partitions, self._owners), landing)
-        with contextlib.closing(groups):
+        size, self._found = self._expected_size(), 0
+        with contextlib.closing(self._landed()) as groups:
             for place, batch in groups:
                 yield from self._cut(place, batch)
         yield from self._cut(int(units["done"].sum()), None)
-        reader.changes.check_size(size, int(units["done"].sum()))
+        if reader.is_blocks:
+            reader.changes.check_units(self._partitions, self._records, units["mark"].copy())
+        reader.changes.check_size(size, self._found)
+
+    def _landed(self) -> Generator[tuple[int, Batch], None, None]:
+        """Yield the first place and the entries of each group."""
+        units, places = self._units, None
+        if self._permutation is not None:
+            places = self._permutation.places
+        total = int(units["rows"].sum()) if (units["rows"] >= 0).all() else -1
+        landing = self._landing(units, total, self._page_rows, places=places)
+        partitions = self._partitions.tolist()
+        requests = self._requests(partitions)
+        return self._groups(units, requests, (partitions, self._owners), landing)
 
     def _requests(self, partitions: Sequence[int]) -> Requests:
         reader, page_rows = self._reader, self._page_rows
-        if reader.selection is None:
+        if not self._is_sql:
             bodies = scan_requests(cache_id(reader.cache), page_rows, partitions)
             return requests_of(OpCode.QUERY_SCAN, bodies)
-        return requests_of(
-            OpCode.QUERY_SQL_FIELDS, reader.selection.query(page_rows).bodies(partitions)
-        )
+        assert reader.selection is not None
+        bodies_of = reader.selection.query(page_rows).bodies
+        return requests_of(OpCode.QUERY_SQL_FIELDS, bodies_of(partitions))
 
     def _owners(self, anew: bool) -> Mapping[int, uuid.UUID]:
         reader = self._reader
         query = reader.scan_query(1)
-        if reader.selection is not None:
+        if self._is_sql and reader.selection is not None:
             query = reader.selection.query(1)
         return owners_of(reader.client, query, anew=anew)
 
     def _expected_size(self) -> int | None:
         """Return how many records there must be; None if that is counted by partition."""
         reader = self._reader
-        if len(self._partitions) != reader.partition_count or reader.selection is not None:
+        if len(self._partitions) != reader.partition_count:
             return None
-        return None if reader.changes.has_counts or reader.is_blocks else reader.entry_count()
+        if self._wanted is not None:
+            return len(self._wanted)
+        known = reader.changes.has_counts or reader.is_blocks or reader.selection is not None
+        return None if known else reader.entry_count()
 
     def _compare(self, first: int, ended: NDArray[Any]) -> None:
-        if self._reader.selection is None:
+        if self._reader.selection is None and not self._reader.is_blocks:
             partitions = self._partitions[first : first + len(ended)]
             self._reader.changes.check_units(partitions, ended["done"].copy(), ended["mark"].copy())
 
@@ -333,6 +390,16 @@ class ScanReading(_Pass):
 
     def _own(self, part: Batch, place: int) -> Iterator[UnitBatch]:
         """Yield the rows of the split, without nulls as the policy says."""
+        if self._reader.is_blocks:
+            yield from self._unpacked(part, place)
+            return
+        if self._wanted is not None:
+            assert part.key is not None
+            marks = marks_of(self._schema, part.key)
+            part = part[np.flatnonzero(np.isin(marks, self._wanted))]
+        self._found += len(part)
+        if not len(part):
+            return
         try:
             own = self._own_of(part, None)
         except SchemaError:
@@ -342,6 +409,23 @@ class ScanReading(_Pass):
             raise
         if own is not None:
             yield UnitBatch(0, 0, len(part), own)
+
+    def _unpacked(self, blocks: Batch, place: int) -> Iterator[UnitBatch]:
+        """Yield the records of blocks."""
+        known = self._units["base"] >= 0
+        numbers = np.arange(place, place + len(blocks))
+        units = np.searchsorted(self._units["base"][known], numbers, "right") - 1
+        for unit, records in zip(units.tolist(), self._records_of(blocks), strict=True):
+            with Place(self._reader.name, int(self._partitions[unit])):
+                own = self._own_of(records, int(self._partitions[unit]))
+            self._records[unit] += len(records)
+            self._found += len(records)
+            if own is not None and len(own):
+                yield UnitBatch(0, 0, len(records), own)
+
+    def _records_of(self, blocks: Batch) -> Iterator[Batch]:
+        names = [field.name for field in self._schema.fields]
+        return unpack_blocks(self._schema, blocks, names)
 
     def _by_partition(self, place: int, rows: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
         """Yield each partition that has some of these rows, and which."""
@@ -358,6 +442,40 @@ class ScanReading(_Pass):
         reader = self._reader
         own = part if reader.split is None else reader.split.rows_of(reader.schema, part)
         return reader.without_nulls(own, partition) if len(own) else None
+
+
+def count_entries(reader: CacheReader, partitions: Sequence[int]) -> list[int]:
+    """Return the entries of each partition, by a scan that keeps only the keys."""
+    return _EntryCount(reader, partitions).counts() if len(partitions) else []
+
+
+class _EntryCount(ScanReading):
+    """Counts the entries of partitions, and lands nothing but their keys."""
+
+    def _stored(self) -> Schema:
+        stored = super()._stored()
+        return stored if stored.type_name is None else replace(stored, fields=())
+
+    def _known_rows(self) -> NDArray[np.int64] | None:
+        return None
+
+    def _wanted_keys(self) -> NDArray[np.uint64] | None:
+        return None
+
+    @property
+    def _is_sql(self) -> bool:
+        return False
+
+    def _compare(self, first: int, ended: NDArray[Any]) -> None:
+        return
+
+    def counts(self) -> list[int]:
+        """Return the entries of each partition."""
+        with contextlib.closing(self._landed()) as groups:
+            for _ in groups:
+                pass
+        found: list[int] = self._units["done"].tolist()
+        return found
 
 
 class KeyReading(_Pass):
