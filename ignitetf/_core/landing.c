@@ -369,7 +369,18 @@ static PyObject *landing_take(PyObject *self, PyObject *args) {
   return found;
 }
 
-/* count(places): rows that Python has placed, int64 array. */
+/* Makes the runs of a row, which are elsewhere, empty. */
+static void empty_runs(const Layout *layout, Group *group, int64_t row) {
+  uint8_t *dense = group->dense->bytes;
+  for (int32_t i = 0; i < layout->columns; i++) {
+    const Column *column = layout->column + i;
+    if (column->heap < 0) continue;
+    memset(dense + column->starts + 8 * row, 0, 8);
+    memset(dense + column->lengths + 8 * row, 0, 8);
+  }
+}
+
+/* count(places): rows that are not here, which Python has placed or does without; int64 array. */
 static PyObject *landing_count(PyObject *self, PyObject *args) {
   Landing *landing = (Landing *)self;
   Py_buffer places;
@@ -377,8 +388,11 @@ static PyObject *landing_count(PyObject *self, PyObject *args) {
   const int64_t *place = places.buf;
   int lost = 0;
   for (int64_t i = 0; i < places.len / 8 && !lost; i++) {
-    lost = !group_of(landing, place[i]);
-    if (!lost) count_landed(landing, place[i], 1);
+    Group *group = group_of(landing, place[i]);
+    lost = !group;
+    if (lost) break;
+    empty_runs(landing->layout, group, place[i] % landing->layout->rows);
+    count_landed(landing, place[i], 1);
   }
   PyBuffer_Release(&places);
   if (lost) return PyErr_NoMemory();

@@ -88,6 +88,7 @@ typedef struct {
   /* Rows for the general decoder. */
   uint8_t *left_bytes;
   int64_t left_size, left_room, *left_place, left_rows, left_places_room, left_unit;
+  int64_t unplaced, absent, absent_room, *absent_row; /* of the keys of an answer */
   Stash *stash;
   int64_t stashed;
   /* Of an event. */
@@ -118,6 +119,14 @@ static int64_t receive_by_python(Lane *lane, uint8_t *to, int64_t room) {
   return got;
 }
 
+/* Whether a signal, as Ctrl-C, has raised an exception; only in the main thread. */
+static int was_interrupted(Lane *lane) {
+  PyEval_RestoreThread(lane->state);
+  int raised = PyErr_CheckSignals();
+  lane->state = PyEval_SaveThread();
+  return raised;
+}
+
 /* Receives some bytes, at most `room`, or `all` of them unless the connection ends before. */
 static int receive(Lane *lane, uint8_t *to, int64_t room, int all, int64_t *got) {
   lane->calls++;
@@ -129,7 +138,9 @@ static int receive(Lane *lane, uint8_t *to, int64_t room, int all, int64_t *got)
   } else {
     do
       count = recv(lane->fd, to, (size_t)room, all ? MSG_WAITALL : 0);
-    while (count < 0 && errno == EINTR && !lane->landing->stopped);
+    while (count < 0 && errno == EINTR && !lane->landing->stopped && !was_interrupted(lane));
+    if (count < 0 && errno == EINTR && !lane->landing->stopped) return RAISED;
+    if (all && count > 0 && count < room && was_interrupted(lane)) return RAISED;
   }
   int64_t now = now_ns();
   lane->waited_ns += now - before;
@@ -240,7 +251,10 @@ static int flush(Lane *lane) {
   }
   while (size) {
     ssize_t sent = send(lane->fd, from, (size_t)size, MSG_NOSIGNAL);
-    if (sent < 0 && errno == EINTR && !lane->landing->stopped) continue;
+    if (sent < 0 && errno == EINTR && !lane->landing->stopped) {
+      if (was_interrupted(lane)) return RAISED;
+      continue;
+    }
     if (sent < 0) {
       lane->a = errno;
       return lane->landing->stopped ? STOPPED : LOST;
@@ -628,7 +642,7 @@ static void commit(Lane *lane, Unit *unit) {
   lane->pending = 0;
 }
 
-/* Keeps an entry of the present answer for the general decoder. */
+/* Keeps an entry of the present answer for the general decoder; a place of -1 is for it to find. */
 static int leave(Lane *lane, Unit *unit, int64_t place, int64_t size, int64_t mark) {
   int found = need_here(lane, size);
   if (found != GOES_ON) return found;
@@ -646,15 +660,6 @@ static int leave(Lane *lane, Unit *unit, int64_t place, int64_t size, int64_t ma
     lane->left_place = larger;
     lane->left_places_room = room;
   }
-  const Layout *layout = lane->landing->layout;
-  uint8_t *dense = lane->group->dense->bytes;
-  int64_t row = place - lane->group_first;
-  for (int32_t i = 0; i < layout->columns; i++) { /* its runs, which are not here, are empty */
-    const Column *column = layout->column + i;
-    if (column->heap < 0) continue;
-    memset(dense + column->starts + 8 * row, 0, 8);
-    memset(dense + column->lengths + 8 * row, 0, 8);
-  }
   memcpy(lane->left_bytes + lane->left_size, here(lane), (size_t)size);
   lane->left_size += size;
   lane->left_place[lane->left_rows++] = place;
@@ -662,7 +667,8 @@ static int leave(Lane *lane, Unit *unit, int64_t place, int64_t size, int64_t ma
   commit(lane, unit);
   if (lane->landing->keys) {
     lane->pending++; /* counted with the others at the end */
-    lane->slot[lane->found_slot] = -1;
+    if (place >= 0) lane->slot[lane->found_slot] = -1;
+    else lane->unplaced++;
   } else {
     unit->done++;
   }
@@ -704,9 +710,13 @@ static int make_slots(Lane *lane, const Unit *unit) {
   return GOES_ON;
 }
 
-/* Returns the place of a key; -1 if it was not requested, or has arrived. */
+/* Returns the place of a key; -1 if none was requested in these bytes, or it has arrived. */
 static int64_t place_of_key(Lane *lane, const Unit *unit, const uint8_t *key, int64_t size) {
   const Landing *landing = lane->landing;
+  if (*key == WRAPPED && size > 9) { /* a request has the object alone */
+    key += 5;
+    size -= 9;
+  }
   uint64_t hash = hash_of(key, size) & (uint64_t)(lane->slots - 1);
   for (; lane->slot[hash]; hash = (hash + 1) & (uint64_t)(lane->slots - 1)) {
     int64_t number = lane->slot[hash] - 1;
@@ -769,7 +779,7 @@ static int land_entry(Lane *lane, Unit *unit, int64_t behind) {
   int64_t mark = add_to_mark(lane->mark, here(lane), key), place;
   if (landing->keys) {
     place = place_of_key(lane, unit, here(lane), key);
-    if (place < 0) return damaged(lane, "an answer has a key that was not requested, or one twice");
+    if (place < 0) return leave(lane, unit, -1, key + value, mark);
   } else {
     int64_t number = unit->done + lane->pending;
     if (number < unit->replay) {
@@ -790,6 +800,12 @@ static int land_entry(Lane *lane, Unit *unit, int64_t behind) {
   }
   int64_t row = place - lane->group_first, head = key + 5;
   Head object;
+  if (layout->columns == 1 && !land_value(lane, 0, row, here(lane), here(lane) + key)) {
+    if ((found = skip(lane, key + value)) != GOES_ON) return found;
+    lane->mark = mark;
+    has_landed(lane, place);
+    return GOES_ON;
+  }
   if (value > LARGE_BYTES && !layout->plain && !lane->from_stash &&
       !__atomic_load_n(&layout->whole_rows, __ATOMIC_ACQUIRE)) {
     if ((found = need_here(lane, head + OBJECT_HEAD)) != GOES_ON) return found;
@@ -812,7 +828,7 @@ static int land_entry(Lane *lane, Unit *unit, int64_t behind) {
   if ((found = need_here(lane, key + value)) != GOES_ON) return found;
   const uint8_t *at = here(lane);
   found = land_value(lane, 0, row, at, at + key);
-  if (!found && layout->plain) {
+  if (!found && layout->plain && layout->columns > 1) {
     found = land_value(lane, 1, row, at + key, at + key + value);
   } else if (!found) {
     int wrapped = at[key] == WRAPPED && value >= 9 && !int32_at(at + key + value - 4);
@@ -876,7 +892,7 @@ static int begin_page(Lane *lane, int64_t number, int may_ask) {
   lane->group = NULL;
   lane->asked_next = 0;
   if (landing->keys) {
-    lane->mark = 0;
+    lane->mark = lane->unplaced = 0;
     return count > unit->rows ? damaged(lane, "an answer has more entries than were requested")
                               : make_slots(lane, unit);
   }
@@ -938,6 +954,24 @@ static int begin_answer(Lane *lane) {
   return begin_page(lane, number, 1);
 }
 
+/* Keeps which of the requested keys have not arrived. Returns 0 without memory. */
+static int keep_absent(Lane *lane, const Unit *unit) {
+  lane->absent = 0;
+  lane->left_unit = lane->current;
+  for (int64_t i = 0; i < lane->slots && lane->pending - lane->unplaced < unit->rows; i++) {
+    if (lane->slot[i] <= 0) continue;
+    if (lane->absent == lane->absent_room) {
+      int64_t room = 2 * lane->absent + 64;
+      int64_t *larger = realloc(lane->absent_row, (size_t)room * 8);
+      if (!larger) return 0;
+      lane->absent_row = larger;
+      lane->absent_room = room;
+    }
+    lane->absent_row[lane->absent++] = lane->slot[i] - 1;
+  }
+  return 1;
+}
+
 /* Ends the answer whose entries have been parsed. */
 static int end_answer(Lane *lane) {
   Landing *landing = lane->landing;
@@ -952,13 +986,10 @@ static int end_answer(Lane *lane) {
   }
   if (lane->left) return damaged(lane, "an answer is longer than what it holds");
   int64_t landed = lane->pending;
-  if (landing->keys && landed != unit->rows) {
-    lane->a = landed;
-    return COUNT;
-  }
   if (landing->keys) {
     for (int64_t i = 0; i < landed - lane->left_rows; i++)
       count_landed(landing, lane->landed_place[i], 1);
+    if (!keep_absent(lane, unit)) return NO_MEMORY;
     unit->done = landed;
     unit->mark = lane->mark;
     lane->pending = 0;
@@ -966,21 +997,21 @@ static int end_answer(Lane *lane) {
     commit(lane, unit);
   }
   lane->group = NULL;
+  if (!more && !landing->keys && unit->rows >= 0 && unit->done != unit->rows) {
+    lane->a = unit->done;
+    return COUNT;
+  }
+  if (more && !lane->asked_next && unit->rows >= 0 && unit->done >= unit->rows) {
+    lane->a = unit->done + 1;
+    return COUNT;
+  }
   lane->current = -1;
   if (!more) {
-    if (unit->rows >= 0 && unit->done != unit->rows) {
-      lane->a = unit->done;
-      return COUNT;
-    }
     if (lane->asked_next && unit->rows < 0) lane->asked_next = 0;
     lane->open--;
     lane->ended++;
     unit_ended(landing, unit);
   } else if (!lane->asked_next) {
-    if (unit->rows >= 0 && unit->done >= unit->rows) {
-      lane->a = unit->done + 1;
-      return COUNT;
-    }
     __atomic_store_n(&unit->state, HALF, __ATOMIC_RELEASE);
   }
   return GOES_ON;
@@ -1060,10 +1091,10 @@ static int advance(Lane *lane) {
       int kept = lane->from_stash;
       if ((found = end_answer(lane)) != GOES_ON) return found;
       if (kept) end_kept(lane);
-      if (lane->left_rows) return LEFT;
+      if (lane->left_rows || lane->absent) return LEFT;
       continue;
     }
-    if (lane->left_rows) return LEFT;
+    if (lane->left_rows || lane->absent) return LEFT;
     if (lane->stash && (found = begin_kept(lane, &began)) != GOES_ON) return found;
     if (began) continue;
     if ((found = refill(lane)) != GOES_ON) return found;
@@ -1139,6 +1170,7 @@ static void lane_dealloc(PyObject *self) {
   free(lane->landed_place);
   free(lane->left_bytes);
   free(lane->left_place);
+  free(lane->absent_row);
   Py_buffer *views[] = {&lane->units_view, &lane->frames_view, &lane->frame_at_view};
   for (int i = 0; i < 3; i++)
     if (views[i]->obj) PyBuffer_Release(views[i]);
@@ -1230,16 +1262,17 @@ static PyObject *lane_drain(PyObject *self, PyObject *unused) {
   Py_RETURN_NONE;
 }
 
-/* left() -> (entries as bytes, their places as bytes of int64, their unit): rows for the general
- * decoder. */
+/* left() -> (entries as bytes, their places as bytes of int64, rows of their unit whose keys have not
+ * arrived as bytes of int64, their unit): rows for the general decoder, and what only it can find. */
 static PyObject *lane_left(PyObject *self, PyObject *unused) {
   Lane *lane = (Lane *)self;
   (void)unused;
   PyObject *found =
-      Py_BuildValue("y#y#L", (char *)lane->left_bytes, (Py_ssize_t)lane->left_size,
+      Py_BuildValue("y#y#y#L", (char *)lane->left_bytes, (Py_ssize_t)lane->left_size,
                     (char *)lane->left_place, (Py_ssize_t)(8 * lane->left_rows),
+                    (char *)lane->absent_row, (Py_ssize_t)(8 * lane->absent),
                     (long long)lane->left_unit);
-  lane->left_size = lane->left_rows = 0;
+  lane->left_size = lane->left_rows = lane->absent = 0;
   return found;
 }
 

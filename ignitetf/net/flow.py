@@ -91,8 +91,20 @@ class Sink(Protocol):
     def learn(self, type_id: int, schema_id: int, flags: int) -> None:
         """Tell the core how rows of this form are stored."""
 
-    def leave(self, unit: int, entries: bytes, places: NDArray[np.int64]) -> None:
-        """Decode entries of a unit that the core has left, and place them."""
+    def leave(
+        self, unit: int, entries: bytes, places: NDArray[np.int64], absent: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Decode entries of a unit that the core has left, and place them.
+
+        Args:
+            unit: The unit.
+            entries: The entries, as they are in a page.
+            places: The place of each; -1 where its key was not requested in the bytes that it has.
+            absent: Rows of the unit whose keys have not arrived.
+
+        Returns:
+            The places that need nothing more, int64.
+        """
 
     def other_count(self, unit: int, found: int) -> IgniteTFError:
         """Return the error of a unit that has another number of rows than it was said to have."""
@@ -103,6 +115,14 @@ class Sink(Protocol):
 
 class _Restart(Exception):
     """The connection is to be replaced, and nothing is wrong with it."""
+
+
+class _Refused(Exception):
+    """What the sink says of rows that are here, so that reading them again is of no use."""
+
+    def __init__(self, cause: BaseException) -> None:
+        super().__init__()
+        self.cause = cause
 
 
 @dataclass
@@ -132,6 +152,8 @@ class Flow:
             nowhere.
         sink: What understands answers.
         connections: Connections to each node.
+        is_small: Whether all rows fit into the first window and the groups that may be filled
+            ahead; over one connection they are then read in the caller's thread.
         retry_s: Seconds without progress after which a failure is raised; 0 never retries.
 
     Attributes:
@@ -150,6 +172,7 @@ class Flow:
         sink: Sink,
         *,
         connections: int = 1,
+        is_small: bool = False,
         retry_s: float = 60.0,
     ) -> None:
         self._client = client
@@ -161,6 +184,7 @@ class Flow:
         self._owners = owners
         self._sink = sink
         self._connections = connections
+        self._is_small = is_small
         self._retry_s = retry_s
         self._most_window = min(_MOST_WINDOW, client.settings.ahead_bytes)
         self._error: BaseException | None = None
@@ -225,6 +249,10 @@ class Flow:
         shares: dict[uuid.UUID | None, list[int]] = {}
         for unit, key in zip(units, self._keys[list(units)].tolist(), strict=True):
             shares.setdefault(owners.get(key), []).append(unit)
+        if self._is_small and len(shares) == 1:
+            for node, own in shares.items():
+                self._read(node, own)
+            return
         for node, own in shares.items():
             lanes = max(1, min(self._connections, len(own)))
             for first in range(lanes):
@@ -245,7 +273,7 @@ class Flow:
             self._read_all(node, units)
         except BaseException as error:
             if self._error is None and not self._stopped.is_set():
-                self._error = error
+                self._error = error.cause if isinstance(error, _Refused) else error
             self._landing.wake()
 
     def _read_all(self, node: uuid.UUID | None, units: Sequence[int]) -> None:
@@ -372,10 +400,17 @@ class Flow:
                 self._fail(Event(event), unit, a, body, channel)
 
     def _leave(self, lane: Lane) -> None:
-        entries, places, unit = lane.left()
-        numbers = np.frombuffer(places, np.int64)
-        self._sink.leave(unit, entries, numbers)
-        self._landing.count(numbers)
+        entries, places, absent, unit = lane.left()
+        try:
+            done = self._sink.leave(
+                unit,
+                entries or b"",
+                np.frombuffer(places or b"", np.int64),
+                np.frombuffer(absent or b"", np.int64),
+            )
+        except Exception as error:
+            raise _Refused(error) from error
+        self._landing.count(np.ascontiguousarray(done))
 
     def _fail(self, event: Event, unit: int, a: int, body: bytes, channel: Channel) -> None:
         """Raise the error of an event."""

@@ -1,6 +1,6 @@
 """Random access: rows by number, by key, and samples of them.
 
-rows -> **access** -> lookup
+rows -> **access** -> reading
 
 Rows are numbered in the order of their keys, which for loaded data is the order of the source. So a
 row has the same number in every program, whatever order, epoch and shard its training reads.
@@ -9,7 +9,7 @@ row has the same number in every program, whatever order, epoch and shard its tr
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, get_args
 
 import numpy as np
@@ -20,12 +20,13 @@ from ignitetf.read.arguments import check_keyed
 from ignitetf.read.error_context import key_of
 from ignitetf.read.key_scan import read_keys
 from ignitetf.read.keys import Keys, Numbers, keys_of
-from ignitetf.read.lookup import Lookup
 from ignitetf.read.permutation import Permutation
 from ignitetf.read.plan import whole_argument
 from ignitetf.read.reader import CacheReader
-from ignitetf.wire.buffers import BufferPool
+from ignitetf.read.reading import KeyReading
+from ignitetf.wire.checksum import marks_of
 from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.concat import concat
 from ignitetf.wire.datatypes import INTEGERS
 from ignitetf.wire.schema import Batch, Column, Field
 
@@ -47,7 +48,6 @@ class Access:
         self._reader = reader
         self._keys = keys
         self._lock = threading.Lock()
-        self._local = threading.local()
 
     @property
     def keys(self) -> Keys:
@@ -97,7 +97,7 @@ class Access:
         Raises:
             DataChanged: A row is gone, unless `on_change` lets that pass and it is left out.
         """
-        return self._lookup().rows(numbers)
+        return _rows(self._reader, self.keys, numbers)
 
     def sample(self, count: Any, seed: Any) -> Numbers:
         """Return the numbers of `count` different rows, the same ones for the same seed."""
@@ -134,7 +134,7 @@ class Access:
             if not there.all():
                 on_missing(np.flatnonzero(~there))
             numbers = numbers[there]
-        return Lookup(reader, asked, BufferPool(), on_missing).rows(numbers)
+        return _rows(reader, asked, numbers, on_missing)
 
     def _not_found(self, column: Column, number: int, count: int) -> KeyNotFound:
         more = f", and {count - 1} more" if count > 1 else ""
@@ -144,11 +144,26 @@ class Access:
             cache=self._reader.name,
         )
 
-    def _lookup(self) -> Lookup:
-        found: Lookup | None = getattr(self._local, "lookup", None)
-        if found is None:
-            found = self._local.lookup = Lookup(self._reader, self.keys, BufferPool())
-        return found
+
+def _rows(
+    reader: CacheReader,
+    keys: Keys,
+    numbers: Numbers,
+    on_missing: Callable[[Numbers], None] | None = None,
+) -> Batch:
+    """Return the rows of these key numbers, in their order; numbers may be repeated."""
+    once, places = np.unique(numbers, return_inverse=True)
+    with reader.explained():
+        parts = list(KeyReading(reader, keys, once, on_missing=on_missing).batches())
+    if not parts:
+        return reader.no_rows()
+    batch = concat(parts)
+    if len(batch) == len(once):
+        return batch if np.array_equal(places, np.arange(len(once))) else batch[places]
+    assert batch.key is not None
+    there = np.isin(keys.marks(once), marks_of(reader.schema, batch.key))
+    present = there[places]
+    return batch[(np.cumsum(there) - 1)[places[present]]]
 
 
 def _column(field: Field, keys: Any) -> Column:

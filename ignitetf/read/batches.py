@@ -1,7 +1,7 @@
 """Reads what a shard has left of an epoch, in its order, and cuts batches.
 
 Scans are read in windows, which are permuted, and of which the wanted rows are cut out; rows by key
-in groups of about a page; blocks in a global order by `block_lookup`.
+in the order of their keys' numbers; blocks in a global order by `block_lookup`.
 
 plan, key order, block order + reader -> **batches** -> rows
 """
@@ -21,10 +21,11 @@ import numpy as np
 from ignitetf.read.block_lookup import read_blocks
 from ignitetf.read.block_order import BlockOrder, RowOrder
 from ignitetf.read.key_order import KeyOrder, Places, StepOrder
-from ignitetf.read.lookup import Lookup, check_total
+from ignitetf.read.keys import Keys, Numbers
 from ignitetf.read.options import PAGE_BYTES
 from ignitetf.read.plan import Piece, Position, ScanOrder, Shard, Window
-from ignitetf.read.reader import CacheReader, uses_core
+from ignitetf.read.reader import CacheReader
+from ignitetf.read.reading import KeyReading, Permutation, ScanReading
 from ignitetf.read.window import (
     MANY_ROWS,
     Filling,
@@ -38,6 +39,7 @@ from ignitetf.wire.schema import Batch
 __all__ = [
     "batch_count",
     "batch_parts",
+    "check_total",
     "closing_batches",
     "cut_batches",
     "join_batches",
@@ -73,28 +75,38 @@ def read_places(
     """Yield the rows at these places of an epoch, in their order."""
     check_total(reader, order.keys)
     rows = len(places)
-    if uses_core(reader):
-        from ignitetf.read.reading import KeyReading
+    for start in range(0, rows, _MOST_PLANNED):
+        stop = min(start + _MOST_PLANNED, rows)
+        numbers = order.numbers(epoch, places.places(start, stop))
+        with reader.explained():
+            yield from KeyReading(reader, order.keys, numbers, cuts=_unique(numbers)).batches()
 
-        if KeyReading.can_read(reader):
-            for start in range(0, rows, _MOST_PLANNED):
-                places_of = places.places(start, min(start + _MOST_PLANNED, rows))
-                numbers = order.numbers(epoch, places_of)
-                yield from KeyReading(reader, order.keys, numbers).batches()
-            return
-    pools = reader.window_pools
-    pool = pools.pop() if pools else BufferPool()
-    lookup = Lookup(reader, order.keys, pool)
-    step = lookup.group_rows
-    groups = (
-        order.numbers(epoch, places.places(start, min(start + step, rows)))
-        for start in range(0, rows, step)
-    )
-    try:
-        with contextlib.closing(lookup.batches(groups)) as batches:
-            yield from batches
-    finally:
-        pools.append(pool)
+
+def _unique(numbers: Numbers) -> list[int]:
+    """Return where to cut numbers so that none is repeated between two cuts."""
+    if len(np.unique(numbers)) == len(numbers):
+        return [0, len(numbers)]
+    # The numbers of an epoch are all different, and then begin again.
+    cuts, seen = [0], set[int]()
+    for at, number in enumerate(numbers.tolist()):
+        if number in seen:
+            cuts.append(at)
+            seen.clear()
+        seen.add(number)
+    return [*cuts, len(numbers)]
+
+
+def check_total(reader: CacheReader, keys: Keys) -> None:
+    """Compare the number of entries of a cache with that of its keys, by the reader's policy."""
+    if reader.is_blocks:
+        return
+    if reader.selection is not None:
+        reader.check_entries()
+        return
+    rows, when = len(keys), "when the keys were read"
+    if reader.split is not None:
+        rows, when = reader.contents.entries, "when it was opened"
+    reader.changes.check_size(rows, reader.client.settled_size(reader.cache, rows), when)
 
 
 def _by_scan(
@@ -154,13 +166,7 @@ def _windowed(
     last_unit = (np.cumsum([len(w.partitions) for w in windows]) - 1).tolist()
     # If the number of rows is certain, each row goes to its place as soon as it arrives.
     certain = order.known and reader.options.on_change == "error" and not reader.options.raw_nulls
-    if (
-        certain
-        and uses_core(reader)
-        and not reader.is_blocks
-        and reader.split is None
-        and reader.counts_are_exact
-    ):
+    if certain and not reader.is_blocks and reader.split is None and reader.counts_are_exact:
         yield from _landed(reader, order, windows, epoch)
         return
     pools = reader.window_pools
@@ -196,8 +202,6 @@ def _landed(
     reader: CacheReader, order: ScanOrder, windows: Sequence[Window], epoch: int
 ) -> Iterator[Batch]:
     """Yield permuted windows whose rows land in their places."""
-    from ignitetf.read.reading import Permutation, ScanReading
-
     sizes = dict(zip(order.partitions, order.counts, strict=True))
     at = 0
     while at < len(windows):

@@ -1,16 +1,15 @@
 """Rows of blocks in their global order.
 
-block order -> **block lookup** -> entries -> rows
+block order -> **block lookup** -> reading -> rows
 
-The blocks that have wanted rows of a window are fetched a few at a time, and each row goes to its
-place as soon as it is here. So memory holds the rows of a window that are handed over, and the
+The blocks that have wanted rows of a window are read by their keys, and each row goes to its place
+as soon as it is here. So memory holds the rows of a window that are handed over, and the
 blocks that are on their way. Each worker of several reads nearly all blocks, for its part of each.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -18,24 +17,23 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ignitetf.errors import WireError
 from ignitetf.read.block_order import BlockOrder
-from ignitetf.read.entries import Entries
-from ignitetf.read.fetch import Received
+from ignitetf.read.error_context import Place
 from ignitetf.read.key_order import Slices
 from ignitetf.read.keys import Numbers
 from ignitetf.read.plan import Position, Shard
 from ignitetf.read.reader import CacheReader
-from ignitetf.read.usage import add_read
+from ignitetf.read.reading import KeyReading
 from ignitetf.read.window import Filling, inverse, piece_rows
+from ignitetf.wire.blocks import block_schema, unpack_blocks
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.concat import concat
 from ignitetf.wire.schema import Batch
 
 __all__ = ["read_blocks"]
 
-# Key, headers and footers of an entry, beside its rows.
-_ENTRY_BYTES: Final = 128
+# Rows of a plan: their places are in memory.
+_MOST_PLANNED: Final = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -86,32 +84,17 @@ class _Reading:
         self._reader = reader
         self._order = order
         self._pool = pool
-        self._decode = reader.block_decoder()
         # If the number of rows is certain, each row goes to its place as soon as it arrives.
         options = reader.options
         self._certain = options.on_change == "error" and not options.raw_nulls
 
     def batches(self, position: Position, shard: Shard) -> Generator[Batch, None, None]:
-        reader, blocks = self._reader, self._order.blocks
-        mean_rows = self._order.total / max(1, len(blocks.rows))
-        entry_bytes = int(reader.entry_bytes * mean_rows) + _ENTRY_BYTES
-        group = max(1, reader.page_bytes // entry_bytes)
-        waiting: deque[_Wanted] = deque()
-
-        def groups() -> Iterator[Numbers]:
-            for wanted in self._windows(position, shard):
-                waiting.append(wanted)
-                for start in range(0, len(wanted.blocks), group):
-                    yield wanted.blocks[start : start + group]
-
-        entries = Entries(reader, blocks.keys, entry_bytes)
         rest: Batch | None = None
-        with contextlib.closing(entries.pages(groups())) as pages:
-            found = self._found(pages)
-            # `waiting` is filled while the first group of a window is asked for.
-            for first in found:
-                wanted = waiting.popleft()
-                rest = yield from self._window(wanted, first, found, rest)
+        windows = self._windows(position, shard)
+        while planned := _planned(windows):
+            with contextlib.closing(self._found(planned)) as found:
+                for wanted in planned:
+                    rest = yield from self._window(wanted, found, rest)
 
     def _windows(self, position: Position, shard: Shard) -> Iterator[_Wanted]:
         """Yield what a worker wants of each window of which it has rows left."""
@@ -138,34 +121,42 @@ class _Reading:
         rows = at - layout.ends[of] + self._order.blocks.rows[number]
         return _Wanted(number[begins], np.append(begins, len(at)), rows, places, last)
 
-    def _found(
-        self, pages: Iterator[tuple[Numbers, list[Received]]]
-    ) -> Iterator[tuple[int, Batch | None]]:
-        """Yield key and records of each block that was asked for, in that order; None if gone."""
-        for numbers, found in pages:
-            keys = self._order.blocks.keys.values(numbers).tolist()
-            here: dict[int, Batch] = {}
-            for page, source in found:
-                arrived, batches = self._decode(page)
-                add_read(source, sum(map(len, batches)), page.data.nbytes)
-                here.update(zip(arrived.tolist(), batches, strict=True))
-            if not here.keys() <= set(keys):
-                raise WireError(f"{self._reader.name}: blocks that were not asked for")
-            yield from ((key, here.get(key)) for key in keys)
+    def _found(self, planned: Sequence[_Wanted]) -> Generator[Batch | None, None, None]:
+        """Yield the records of each block that the windows want, in their order; None if it is gone."""
+        reader, keys = self._reader, self._order.blocks.keys
+        numbers = np.concatenate([wanted.blocks for wanted in planned])
+        cuts = np.cumsum([0, *(len(wanted.blocks) for wanted in planned)]).tolist()
+        names = [field.name for field in reader.schema.fields]
+        reading = KeyReading(
+            reader, keys, numbers, cuts=cuts, on_missing=lambda _: None,
+            stored=block_schema(reader.schema),
+        )  # fmt: skip
+        asked = iter(keys.values(numbers).tolist())
+        with contextlib.closing(reading.entries()) as entries:
+            for blocks in entries:
+                assert blocks.key is not None
+                records = unpack_blocks(reader.schema, blocks, names)
+                with Place(reader.name, None):
+                    for key, block in zip(blocks.key.values.tolist(), records, strict=True):
+                        while next(asked) != key:
+                            yield None
+                        yield block
+        for _ in asked:
+            yield None
 
     def _window(
         self,
         wanted: _Wanted,
-        first: tuple[int, Batch | None],
-        found: Iterator[tuple[int, Batch | None]],
+        found: Iterator[Batch | None],
         rest: Batch | None,
     ) -> Generator[Batch, None, Batch | None]:
         """Yield the rows of a window; returns those that are handed over with the next one."""
         filling = Filling(wanted.places, self._pool, rest) if self._certain else None
         parts: list[Batch] = []
         places: list[NDArray[np.int64]] = []
+        keys = self._order.blocks.keys.values(wanted.blocks)
         for i, number in enumerate(wanted.blocks.tolist()):
-            key, block = first if i == 0 else next(found)
+            block, key = next(found), int(keys[i])
             expected = int(self._order.blocks.rows[number])
             self._reader.changes.check_block(key, None if block is None else len(block), expected)
             if block is None:
@@ -185,6 +176,15 @@ class _Reading:
             return (yield from filling.batches(wanted.last))
         yield from _sorted(parts, places)
         return None
+
+
+def _planned(windows: Iterator[_Wanted]) -> list[_Wanted]:
+    """Take windows that are read at once."""
+    found, rows = list[_Wanted](), 0
+    while rows < _MOST_PLANNED and (wanted := next(windows, None)) is not None:
+        found.append(wanted)
+        rows += len(wanted.rows)
+    return found
 
 
 def _sorted(parts: Sequence[Batch], places: Sequence[NDArray[np.int64]]) -> Iterator[Batch]:

@@ -14,13 +14,10 @@ left since the load nothing can be lost.
 
 from __future__ import annotations
 
-import contextlib
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
-
-import numpy as np
 
 from ignitetf.errors import CacheNotFound, ConfigError
 from ignitetf.net.at_hand import keep_nodes
@@ -31,11 +28,9 @@ from ignitetf.net.statements import statement_request
 from ignitetf.tables.caches import UNSAFE_LOSS, loss_policy_of
 from ignitetf.tables.catalog import Manifest, manifest_of, manifest_question, read_manifest
 from ignitetf.tables.owned import rows_table
-from ignitetf.wire.affinity import partitions_of
 from ignitetf.wire.cluster import NodeEndpoint
 from ignitetf.wire.codes import OpCode, TypeCode
 from ignitetf.wire.frames import read_named_sql_page
-from ignitetf.wire.objects import find_rows
 
 if TYPE_CHECKING:
     from ignitetf.read.reader import CacheReader
@@ -44,7 +39,6 @@ __all__ = [
     "Contents",
     "Opened",
     "contents_of",
-    "count_keys",
     "disprove",
     "find_lost",
     "has_moved",
@@ -201,26 +195,6 @@ def disprove(manifest: Manifest | None) -> None:
     """Do not use the counts of this load any more: a partition has other rows."""
     if manifest is not None and manifest.layout == "rows":
         _disproved.add(manifest.options.load)
-
-
-def count_keys(reader: CacheReader) -> list[int] | None:
-    """Return the rows of each partition, by their keys, which SQL reads; None if it cannot."""
-    if reader.is_blocks or (table := reader.whole_table()) is None:
-        return None
-    counts = np.zeros(reader.partition_count, np.int64)
-    with contextlib.closing(table.key_pages(reader.client, reader.retry)) as pages:
-        for anew, page in pages:
-            if anew:
-                counts[:] = 0
-            keys = reader.decoded(
-                page.data, find_rows(page.data, page.count, 1)[0], reader.schema.key
-            )
-            places = partitions_of(reader.schema, keys, len(counts))
-            if places is None:
-                return None
-            counts += np.bincount(places, minlength=len(counts))
-    found: list[int] = counts.tolist()
-    return found
 
 
 def has_moved(client: Client, manifest: Manifest) -> bool:

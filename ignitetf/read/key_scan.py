@@ -8,7 +8,6 @@ alone, and only a cache without a table is scanned whole.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from typing import Final
 
@@ -19,17 +18,15 @@ from ignitetf.errors import ConfigError, SchemaError
 from ignitetf.read.keys import IntegerKeys, Keys, ObjectKeys
 from ignitetf.read.plan import OrderName
 from ignitetf.read.reader import CacheReader
-from ignitetf.read.scan import scan_units
+from ignitetf.read.reading import scanned_keys, statement_batches
 from ignitetf.read.splits import Split
 from ignitetf.read.survey import survey
 from ignitetf.wire.affinity import partitions_of
 from ignitetf.wire.checksum import marks_of
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.datatypes import INTEGERS
-from ignitetf.wire.encoders import copy_runs
-from ignitetf.wire.frames import Page
-from ignitetf.wire.keysets import key_extents
-from ignitetf.wire.objects import find_rows
+from ignitetf.wire.infer import STORED_KEY
+from ignitetf.wire.schema import Batch, Field
 
 __all__ = ["read_keys"]
 
@@ -37,8 +34,6 @@ __all__ = ["read_keys"]
 _MOST_BYTES: Final = 1 << 30
 # Rows that may be added between the count and the reading of the keys.
 _MORE: Final = 1 << 16
-
-_Found = tuple[bool, Page, int]  # whether to begin anew, a page, objects in each of its rows
 
 
 def read_keys(reader: CacheReader, name: OrderName, most_bytes: int = _MOST_BYTES) -> Keys:
@@ -105,16 +100,16 @@ def _integers(reader: CacheReader, most_bytes: int) -> IntegerKeys:
     # Memory is committed only where keys are written, so a filter may select far fewer.
     found = np.empty(min(size + _MORE, most_bytes // 8 + 1), np.int64)
     count = 0
-    for anew, page, objects in _pages(reader):
-        data, key_at = page.data, find_rows(page.data, page.count, objects)[0]
+    for anew, batch in _key_batches(reader, reader.schema.key):
         if anew:
             count = 0
-        _check_bytes(reader, 8 * (count + page.count), most_bytes)
-        if count + page.count > len(found):
+        rows = len(batch)
+        _check_bytes(reader, 8 * (count + rows), most_bytes)
+        if count + rows > len(found):
             found = np.concatenate((found[:count], np.empty(len(found), np.int64)))
-        keys = reader.decoded(data, key_at, reader.schema.key)
-        found[count : count + page.count] = np.asarray(keys.values)
-        count += page.count
+        assert batch.key is not None
+        found[count : count + rows] = np.asarray(batch.key.values)
+        count += rows
     values = found[:count]
     values.sort()
     if count > 1 and not (values[1:] > values[:-1]).all():
@@ -129,16 +124,14 @@ def _objects(reader: CacheReader, most_bytes: int, *, texts: bool) -> ObjectKeys
     places: list[NDArray[np.uint16]] = []
     names: list[bytes] = []
     nbytes = 0
-    for anew, page, objects in _pages(reader):
-        columns = find_rows(page.data, page.count, objects)
+    for anew, batch in _key_batches(reader, STORED_KEY):
         if anew:
             data, lengths, marks, places, names, nbytes = [], [], [], [], [], 0
-        key_at = columns[0]
-        ends = columns[1] if objects > 1 else np.append(key_at[1:], len(page.data))
-        begin, length = key_extents(page.data, key_at, ends)
-        keys = reader.decoded(page.data, key_at, reader.schema.key)
-        packed = np.empty(int(length.sum()), np.uint8)
-        copy_runs(packed, np.cumsum(length) - length, page.data, begin, length)
+        assert batch.key is not None
+        packed, ends = batch.key.compact()
+        assert isinstance(packed, np.ndarray)
+        length = np.diff(ends)
+        keys = reader.decoded(packed, ends[:-1], reader.schema.key)
         data.append(packed)
         lengths.append(length)
         marks.append(marks_of(reader.schema, keys))
@@ -147,7 +140,7 @@ def _objects(reader: CacheReader, most_bytes: int, *, texts: bool) -> ObjectKeys
             places.append(found.astype(np.uint16))
         if texts:
             names += keys.to_bytes()
-        nbytes += len(packed) + 24 * page.count
+        nbytes += len(packed) + 24 * len(batch)
         _check_bytes(reader, nbytes, most_bytes)
     bounds = np.concatenate([np.zeros(1, np.int64), *lengths]).cumsum()
     every = np.concatenate([*marks, np.empty(0, np.uint64)])
@@ -171,24 +164,13 @@ def _check_bytes(reader: CacheReader, nbytes: int, most_bytes: int) -> None:
         )
 
 
-def _pages(reader: CacheReader) -> Iterator[_Found]:
-    """Yield pages that begin each row with a key."""
-    if reader.selection is not None:
-        for anew, page in reader.selection.key_pages(reader.client, reader.retry):
-            yield anew, page, 1
+def _key_batches(reader: CacheReader, key: Field) -> Iterator[tuple[bool, Batch]]:
+    """Yield all keys, read as `key`, and whether those before do not count."""
+    table = reader.selection if reader.selection is not None else reader.whole_table()
+    if table is not None:
+        yield from statement_batches(reader, table, key)
         return
-    if (table := reader.whole_table()) is not None:
-        for anew, page in table.key_pages(reader.client, reader.retry):
-            yield anew, page, 1
-        return
-    partitions = list(range(reader.partition_count))
-    query = reader.scan_query(reader.page_size())
     first = True
-    with contextlib.closing(
-        scan_units(reader.client, query, partitions, readers=reader.options.readers,
-                   retry=reader.retry)
-    ) as pages:  # fmt: skip
-        for item in pages:
-            if item.page is not None and item.replay < 0:
-                yield first, item.page, 2
-                first = False
+    for batch in scanned_keys(reader, key):
+        yield first, batch
+        first = False

@@ -1,6 +1,6 @@
 """The keys of a data set by number, and the requests that ask for their rows.
 
-**keys** -> key order, lookup
+**keys** -> key order, reading
 
 Three forms. A load that gives out keys makes 0 ... N-1, of which nothing has to be stored. Integer
 keys of others are kept as 8 bytes each, ascending. All other keys are kept as the bytes that a
@@ -54,6 +54,9 @@ class Keys(Protocol):
 
     def objects(self, numbers: Numbers) -> bytes:
         """Return the keys with these numbers as encoded objects, one after the other."""
+
+    def lengths(self, numbers: Numbers) -> NDArray[np.int64]:
+        """Return the bytes of each of these objects."""
 
     def partitions(self, numbers: Numbers, count: int) -> NDArray[np.int32] | None:
         """Return the partitions of these keys in a cache of `count`; None if they are unknown."""
@@ -138,6 +141,10 @@ class IntegerKeys:
         found["key"] = self.values(numbers)
         return found.tobytes()
 
+    def lengths(self, numbers: Numbers) -> NDArray[np.int64]:
+        """See `Keys`."""
+        return np.full(len(numbers), self._request.itemsize, np.int64)
+
     def partitions(self, numbers: Numbers, count: int) -> NDArray[np.int32] | None:
         """See `Keys`."""
         stored = FIXED_DTYPE[self._schema.key.type]
@@ -192,6 +199,10 @@ class ObjectKeys:
         data = self._data.data
         begins, ends = self._bounds[numbers].tolist(), self._bounds[numbers + 1].tolist()
         return b"".join(data[p:q] for p, q in zip(begins, ends, strict=True))
+
+    def lengths(self, numbers: Numbers) -> NDArray[np.int64]:
+        """See `Keys`."""
+        return self._bounds[numbers + 1] - self._bounds[numbers]
 
     def partitions(self, numbers: Numbers, count: int) -> NDArray[np.int32] | None:
         """See `Keys`."""

@@ -146,6 +146,20 @@ class Left:
         self._rows = rows
         self._lock = threading.Lock()
         self._parts: dict[int, list[tuple[NDArray[np.int64], Batch]]] = {}
+        self._gone: dict[int, list[int]] = {}
+
+    def drop(self, places: NDArray[np.int64]) -> None:
+        """Do without the rows of these places."""
+        with self._lock:
+            for place in places.tolist():
+                self._gone.setdefault(place // self._rows, []).append(place % self._rows)
+
+    def gone(self, number: int) -> list[int]:
+        """Return which rows of a group there are none of."""
+        if not self._gone:
+            return []
+        with self._lock:
+            return self._gone.pop(number, [])
 
     def add(self, places: NDArray[np.int64], batch: Batch) -> None:
         """Add rows by their places, int64 `[n]`."""
@@ -230,14 +244,30 @@ class RowLayout:
         return np.array(columns, np.int16), np.array(lacking, np.int16)
 
     def batch(
-        self, taken: tuple[Any, ...], left: Sequence[tuple[NDArray[np.int64], Batch]]
+        self,
+        taken: tuple[Any, ...],
+        left: Sequence[tuple[NDArray[np.int64], Batch]],
+        gone: Sequence[int] = (),
     ) -> Batch:
         """Return the rows of a group: views of its memory, where no row was left to the decoder.
 
         Args:
             taken: What `Landing.take` returned.
             left: The rows of the group that the decoder has read.
+            gone: Rows to do without.
         """
+        if not gone:
+            return self._batch(taken, left)
+        rows = np.delete(np.arange(taken[1]), gone)
+        if sum(len(part) for _, part in left) < len(rows):
+            return self._batch(taken, left)[rows]
+        # Numbered anew, without the rows that are gone.
+        parts = [(np.searchsorted(rows, own), part) for own, part in left]
+        return self._batch((taken[0], len(rows), *taken[2:]), parts)
+
+    def _batch(
+        self, taken: tuple[Any, ...], left: Sequence[tuple[NDArray[np.int64], Batch]]
+    ) -> Batch:
         _, rows, dense, heaps, nulls = taken
         if not left:
             return self._landed(rows, dense, heaps, nulls)

@@ -1,10 +1,10 @@
 """Reads the rows of several components in the order of their mixture.
 
-mix order + lookups -> **mix batches** -> mixture
+mix order + readings -> **mix batches** -> mixture
 
-Each component has a lookup of its own, whose requests run ahead. The places of an epoch are read in
-groups: of each group every component fetches its rows, and they are put into the places of the
-group as they arrive.
+Each component is read by itself, ahead of what is handed over. The places of an epoch are read in
+groups: every component reads its rows of each group once, and they are put into the places of the
+group.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from typing import Final
 
 import numpy as np
 
-from ignitetf.read.fetch import MOST_GROUPS
+from ignitetf.read.batches import check_total, cut_batches
 from ignitetf.read.key_order import KeyOrder
 from ignitetf.read.keys import Numbers
-from ignitetf.read.lookup import Lookup, check_total
 from ignitetf.read.mix_order import MixOrder
+from ignitetf.read.options import PAGE_BYTES
 from ignitetf.read.plan import Position, Shard
 from ignitetf.read.reader import CacheReader
+from ignitetf.read.reading import KeyReading
 from ignitetf.read.window import Filling, inverse
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.concat import concat
@@ -34,8 +35,9 @@ __all__ = ["SOURCE", "read_mix", "source_of"]
 SOURCE: Final = "/source"
 # Of small rows a group has no more than so many: their places and numbers are kept for a while.
 _MOST_ROWS: Final = 1 << 14
-# Components run ahead by different numbers of groups, which should not be computed again for each.
-_KEPT_GROUPS: Final = MOST_GROUPS + 16
+# Rows that are planned at a time, and groups of them that are kept, since each component asks for
+# them.
+_MOST_PLANNED: Final = 1 << 18
 
 
 def source_of(batch: Batch) -> Numbers:
@@ -59,18 +61,33 @@ def read_mix(
     """
     slices = order.slices(position, shard)
     rows = len(slices)
-    lookups = [Lookup(reader, keys.keys, BufferPool()) for reader, keys in components]
-    step = _group_rows(order, lookups)
+    step = _group_rows(order, components)
+    groups = max(1, _MOST_PLANNED // step)
 
-    @functools.lru_cache(maxsize=_KEPT_GROUPS)
+    @functools.lru_cache(maxsize=2 * groups + 2)
     def group(start: int) -> tuple[Numbers, Numbers]:
         places = slices.places(start, min(start + step, rows))
         return order.rows_at(position.epoch, places)
 
-    def wanted(component: int) -> Iterator[Numbers]:
-        for start in range(0, rows, step):
-            source, numbers = group(start)
-            yield np.unique(numbers[source == component])
+    def component_parts(number: int) -> Generator[list[Batch], None, None]:
+        """Yield the rows of a component for each group, once each, by ascending number."""
+        reader, keys = components[number]
+        for first in range(0, rows, step * groups):
+            wanted = [
+                np.unique(numbers[source == number])
+                for source, numbers in map(
+                    group, range(first, min(first + step * groups, rows), step)
+                )
+            ]
+            sizes = list(map(len, wanted))
+            cuts = np.cumsum([0, *sizes]).tolist()
+            every = np.concatenate(wanted)
+            reading = KeyReading(reader, keys.keys, every, cuts=cuts).batches()
+            with contextlib.closing(
+                cut_batches(reading, (size for size in sizes if size))
+            ) as parts:
+                for size in sizes:
+                    yield next(parts) if size else []
 
     pool = BufferPool()
     with contextlib.ExitStack() as stack:
@@ -78,20 +95,22 @@ def read_mix(
         for number, (reader, keys) in enumerate(components):
             if order.shares[number].rows:
                 check_total(reader, keys.keys)
-                batches = lookups[number].groups(wanted(number))
-                streams[number] = stack.enter_context(contextlib.closing(batches))
+                streams[number] = stack.enter_context(contextlib.closing(component_parts(number)))
         for start in range(0, rows, step):
-            arrived = {number: list(next(stream)) for number, stream in streams.items()}
+            arrived = {}
+            for number, stream in streams.items():
+                with components[number][0].explained():
+                    arrived[number] = next(stream)
             yield from _group(*group(start), arrived, pool, with_keys)
 
 
-def _group_rows(order: MixOrder, lookups: Sequence[Lookup]) -> int:
-    """Return the rows of a group: as many as each component hands over at once, by its share."""
-    pages = sum(
-        share.rows / order.total / lookup.group_rows
-        for share, lookup in zip(order.shares, lookups, strict=True)
+def _group_rows(order: MixOrder, components: Sequence[tuple[CacheReader, KeyOrder]]) -> int:
+    """Return the rows of a group: about a page of the components' rows, by their shares."""
+    row_bytes = sum(
+        share.rows / order.total * max(1.0, reader.entry_bytes)
+        for share, (reader, _) in zip(order.shares, components, strict=True)
     )
-    return max(1, min(_MOST_ROWS, round(1 / pages)))
+    return int(max(1, min(_MOST_ROWS, PAGE_BYTES // row_bytes)))
 
 
 def _group(

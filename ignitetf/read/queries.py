@@ -9,8 +9,7 @@ with these keys are kept. So the order within a partition is the same either way
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -18,18 +17,14 @@ from ignitetf.errors import ConfigError
 from ignitetf.net.client import Client, cache_id
 from ignitetf.read.conditions import Condition, Table, parse_condition, quoted
 from ignitetf.read.options import PAGE_BYTES, ReadOptions
-from ignitetf.read.page_query import Query, RetryPolicy, are_small, pipeline_depth
-from ignitetf.read.scan import scan_units
+from ignitetf.read.page_query import Query, are_small, pipeline_depth
 from ignitetf.sql import statement
 from ignitetf.sql.tokens import tokens
 from ignitetf.wire.codes import Feature, OpCode
-from ignitetf.wire.frames import Page
-from ignitetf.wire.keysets import KeySet
 from ignitetf.wire.requests import scan_requests, sql_request
 
 __all__ = ["Selection", "find_selection", "scan_query"]
 
-_KEYS_IN_PAGE: Final = 32_768
 # At most so many requests for units of several pages, whose cursors stay open until their last page
 # was requested.
 _MOST_OPEN: Final = 7
@@ -118,48 +113,16 @@ class Selection:
         # parameters.
         return f"SELECT {what} FROM {self.table.source} WHERE ({condition})"  # nosec B608
 
-    def keys(self, client: Client, retry: RetryPolicy) -> KeySet:
-        """Return the keys of the matching rows, by one statement over all of them.
-
-        Raises:
-            ConfigError: As `check_whole`; the cluster may have grown.
-        """
-        found = KeySet()
-        for first, page in self.key_pages(client, retry):
-            if first:
-                found = KeySet()
-            found.add(page)
-        return found
-
-    def key_pages(
-        self, client: Client, retry: RetryPolicy, column: str | None = None
-    ) -> Generator[tuple[bool, Page], None, None]:
-        """Yield pages with the keys of the matching rows, by one statement over all of them.
+    def key_query(self, page_size: int, column: str | None = None) -> bytes:
+        """Return the request for the keys of the matching rows, by one statement over all of them.
 
         Args:
-            client: The connection.
-            retry: How long to replace a lost connection.
-            column: A column whose value follows each key.
-
-        Yields:
-            Whether it is the first page, and the page. After a lost connection the statement starts
-            over with another first page, and those before it do not count.
-
-        Raises:
-            ConfigError: As `check_whole`; the cluster may have grown.
+            page_size: Rows in a page.
+            column: A column whose value follows each key; None for a value that says nothing.
         """
-        self.check_whole(client)
-        what = "_KEY" if column is None else f"_KEY, {quoted(column)}"
+        what = f"_KEY, {'TRUE' if column is None else quoted(column)}"
         sql = self._select(what, self.condition.text)
-        body = sql_request(self.table.schema, sql, self.condition.params, _KEYS_IN_PAGE)
-        query = Query(OpCode.QUERY_SQL_FIELDS, lambda _: [body], self.cache, _KEYS_IN_PAGE)
-        first = True
-        with contextlib.closing(scan_units(client, query, [0], retry=retry)) as pages:
-            for item in pages:
-                if item.page is not None:
-                    yield first or item.replay == 0, item.page
-                    first = False
-        self.check_whole(client)
+        return sql_request(self.table.schema, sql, self.condition.params, page_size)
 
     def check(self, client: Client, params: Sequence[Any]) -> None:
         """Raise ConfigError or SqlError if the cluster cannot evaluate the condition."""

@@ -31,7 +31,6 @@ from ignitetf.read.contents import (
     Contents,
     Opened,
     contents_of,
-    count_keys,
     disprove,
     find_lost,
     has_moved,
@@ -40,17 +39,16 @@ from ignitetf.read.contents import (
 from ignitetf.read.cursor import Times
 from ignitetf.read.declared import choose_fields, merge, parse_declaration
 from ignitetf.read.error_context import Place
-from ignitetf.read.key_units import KeyUnits
 from ignitetf.read.keys import IntegerKeys, Numbers, by_partition
 from ignitetf.read.nulls import apply_nulls, check_masks
 from ignitetf.read.options import ReadOptions, page_bytes_for
 from ignitetf.read.page_decoder import PageDecoder
 from ignitetf.read.page_query import Ends, Query, RetryPolicy
 from ignitetf.read.queries import Selection, find_selection, scan_query
+from ignitetf.read.reading import ScanReading, count_entries, count_keys
 from ignitetf.read.sample import Sampler
-from ignitetf.read.scan import scan_units
 from ignitetf.read.splits import Split, find_split
-from ignitetf.read.unit_reading import UnitBatch, UnitReading
+from ignitetf.read.unit_reading import UnitBatch
 from ignitetf.read.window import MANY_ROWS
 from ignitetf.tables.describe import data_name
 from ignitetf.wire.blocks import BlockDecoder
@@ -70,7 +68,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CacheReader", "uses_core"]
 
-_CORE: Final = os.environ.get("IGNITETF_ENGINE") == "core"
+_CORE: Final = os.environ.get("IGNITETF_ENGINE") != "old"
 
 _MOST_PAGE_BYTES: Final = 32 << 20
 _MAX_PAGE_ENTRIES: Final = 65_536
@@ -297,19 +295,7 @@ class CacheReader:
 
     def _scanned_counts(self, partitions: Sequence[int]) -> list[int]:
         """Return the entries per partition, by a scan without decoding."""
-        if uses_core(self):
-            from ignitetf.read.reading import count_entries
-
-            return count_entries(self, partitions)
-        counts = [0] * len(partitions)
-        query = self.scan_query(self.page_size())
-        with contextlib.closing(
-            scan_units(self.client, query, partitions, retry=self.retry)
-        ) as pages:
-            for item in pages:
-                if item.page is not None and item.replay < 0:
-                    counts[item.unit] += item.page.count
-        return counts
+        return count_entries(self, partitions)
 
     def page_size(self) -> int:
         """Entries in a page: the option, else as many as make a page of a scan."""
@@ -384,14 +370,7 @@ class CacheReader:
         ends = range(len(partitions)) if ends is None else ends
         self._correct_distance()
         with self.explained():
-            if uses_core(self) and len(partitions):
-                from ignitetf.read.reading import ScanReading
-
-                yield from ScanReading(self, partitions, ends).batches()
-                return
-            by_key = self.options.by_key and len(partitions) > 0 and KeyUnits.can_read(self)
-            reading = (KeyUnits if by_key else UnitReading)(self, partitions, ends)
-            yield from reading.batches()
+            yield from ScanReading(self, partitions, ends).batches()
 
     @property
     def scanned_schema(self) -> Schema:

@@ -16,8 +16,10 @@ import abc
 import contextlib
 import functools
 import itertools
+import logging
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -26,29 +28,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf._core import UNIT, Landing, UnitState
-from ignitetf.errors import DataChanged, IgniteTFError, SchemaError
+from ignitetf.errors import DataChanged, IgniteTFError, SchemaError, WireError
 from ignitetf.net.client import cache_id
 from ignitetf.net.flow import Flow, Requests, requests_of
+from ignitetf.net.retry import READ, Backoff
 from ignitetf.read.error_context import Place
 from ignitetf.read.keys import Keys, Numbers
 from ignitetf.read.landing import Left, RowLayout
 from ignitetf.read.page_decoder import PageDecoder
+from ignitetf.read.queries import Selection
 from ignitetf.read.scan_thread import owners_of
 from ignitetf.read.unit_reading import UnitBatch
 from ignitetf.read.usage import add_read, add_wait
+from ignitetf.wire.affinity import partitions_of
 from ignitetf.wire.blocks import block_schema, unpack_blocks
 from ignitetf.wire.checksum import marks_of
-from ignitetf.wire.codes import OpCode, TypeCode
-from ignitetf.wire.datatypes import INTEGERS
+from ignitetf.wire.codes import OpCode
 from ignitetf.wire.frames import Page
-from ignitetf.wire.objects import find_rows
 from ignitetf.wire.requests import batch_head, scan_requests
-from ignitetf.wire.schema import Batch, Schema
+from ignitetf.wire.schema import Batch, Field, Schema
 
 if TYPE_CHECKING:
     from ignitetf.read.reader import CacheReader
 
-__all__ = ["KeyReading", "Permutation", "ScanReading", "count_entries"]
+__all__ = [
+    "KeyReading",
+    "Permutation",
+    "ScanReading",
+    "count_entries",
+    "count_keys",
+    "scanned_keys",
+    "statement_batches",
+]
 
 # About as many bytes as a group of rows has: little memory, used again, stays in the cache.
 _GROUP_BYTES: Final = 1 << 20
@@ -62,12 +73,20 @@ _MOST_PAGE: Final = 16 << 20
 _MOST_PAGE_ROWS: Final = 65_536
 # Groups that may be filled before the consumer takes them, at least.
 _AHEAD: Final = 8
+# So many are read at once, in the thread of the caller.
+_FEW_GROUPS: Final = 2
 # A node answers requests in parallel: measured best at 128 rows of 784 bytes; benchmarks/README.md.
 _REQUEST_BYTES: Final = 128 << 10
 _MOST_KEYS: Final = 2048
 # Key, headers and footers of an entry, in addition to its values.
 _ENTRY_BYTES: Final = 64
+# Of a row whose size is not known.
+_SOME_BYTES: Final = 256
+# Rows in a page of a statement that reads keys.
+_STATEMENT_PAGE: Final = 32_768
 _INT_BYTES: Final = 4
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -95,11 +114,16 @@ class _Pass(abc.ABC):
     """What the passes share: they land rows of a reader, and compare what arrives."""
 
     def __init__(
-        self, reader: CacheReader, stored: Schema, name_of: Callable[[int], int | None]
+        self,
+        reader: CacheReader,
+        stored: Schema,
+        name_of: Callable[[int], int | None],
+        most_rows: int = _MOST_GROUP_ROWS,
     ) -> None:
         self._reader = reader
         self._stored_bytes = max(1.0, reader.entry_bytes * reader.block_rows)
-        self._rows = _group_rows(self._stored_bytes)
+        # Few rows get a small group, which may be kept for long.
+        self._rows = min(_group_rows(self._stored_bytes), 1 << (most_rows - 1).bit_length())
         self._layout: RowLayout = reader.row_layout(stored, self._rows)
         self._left = Left(self._rows)
         self._decoder = PageDecoder(
@@ -114,12 +138,14 @@ class _Pass(abc.ABC):
         requests: Requests,
         owners: tuple[Sequence[int], Callable[[bool], Mapping[int, uuid.UUID]]],
         landing: Landing,
+        retry_s: float | None = None,
     ) -> Generator[tuple[int, Batch], None, None]:
         """Yield the first place and the rows of each group."""
         reader = self._reader
         flow = Flow(
             reader.client, reader.name, landing, units, requests, *owners, self,
-            retry_s=reader.retry.budget_s,
+            is_small=self._is_small(units),
+            retry_s=reader.retry.budget_s if retry_s is None else retry_s,
         )  # fmt: skip
         times = reader.times
         times.began = time.monotonic()
@@ -133,9 +159,16 @@ class _Pass(abc.ABC):
                 self._count(units, flow)
                 if taken is None:
                     break
-                left = self._left.take(taken[0] // self._rows)
-                yield taken[0], self._layout.batch(taken, left)
+                number = taken[0] // self._rows
+                left, gone = self._left.take(number), self._left.gone(number)
+                if len(gone) < taken[1]:
+                    yield taken[0], self._layout.batch(taken, left, gone)
         times.wait += flow.traffic.wait_s
+
+    def _is_small(self, units: NDArray[Any]) -> bool:
+        """Whether the rows fit into few groups."""
+        rows = int(units["rows"].sum()) if (units["rows"] >= 0).all() else None
+        return rows is not None and rows <= _FEW_GROUPS * self._rows
 
     def _landing(self, units: NDArray[Any], total: int, page_rows: int, **more: Any) -> Landing:
         group_bytes = int(self._stored_bytes * self._rows)
@@ -176,12 +209,18 @@ class _Pass(abc.ABC):
         """Tell the core how rows of this form are stored."""
         self._decoder.with_types(self._layout.learn, type_id, schema_id, flags)
 
-    def leave(self, unit: int, entries: bytes, places: NDArray[np.int64]) -> None:
-        """Decode entries that the core has left, and place them."""
+    def leave(
+        self, unit: int, entries: bytes, places: NDArray[np.int64], absent: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Decode entries that the core has left, and place them; see `net.flow.Sink`."""
+        self._left.add(places, self._decoded(unit, entries, places))
+        return places
+
+    def _decoded(self, unit: int, entries: bytes, places: NDArray[np.int64]) -> Batch:
         page = Page(len(places), False, np.frombuffer(entries, np.uint8))
         found = self._decoder.one(self._name_of(unit), page, first=self._row_of(unit, places))
         (batch,) = found.parts
-        self._left.add(places, batch)
+        return batch
 
     @abc.abstractmethod
     def other_count(self, unit: int, found: int) -> IgniteTFError:
@@ -216,16 +255,16 @@ class ScanReading(_Pass):
     ) -> None:
         self._partitions = np.asarray(partitions, np.int64)
         self._schema = reader.scanned_schema
-        super().__init__(reader, self._stored(), lambda u: int(self._partitions[u]))
-        self._ends = sorted(ends)
+        super().__init__(reader, self._stored(reader), lambda u: int(self._partitions[u]))
+        self._ends = deque(sorted(ends))
         self._permutation = permutation
         self._units = self._new_units()
         self._records = np.zeros(len(self._partitions), np.int64)  # of each, in blocks
         self._wanted = self._wanted_keys()
 
-    def _stored(self) -> Schema:
+    def _stored(self, reader: CacheReader) -> Schema:
         """Return what lands: rows, or blocks of them, whose columns are arrays."""
-        return block_schema(self._schema) if self._reader.is_blocks else self._schema
+        return block_schema(self._schema) if reader.is_blocks else self._schema
 
     @property
     def _is_sql(self) -> bool:
@@ -243,12 +282,11 @@ class ScanReading(_Pass):
         if selection is None or selection.condition.by_row:
             return None
         found: list[NDArray[np.uint64]] = []
-        for anew, page in selection.key_pages(reader.client, reader.retry):
+        for anew, batch in statement_batches(reader, selection, self._schema.key):
             if anew:
                 found.clear()
-            at = find_rows(page.data, page.count, 1)[0]
-            keys = reader.decoded(page.data, at, self._schema.key)
-            found.append(marks_of(self._schema, keys))
+            assert batch.key is not None
+            found.append(marks_of(self._schema, batch.key))
         return np.unique(np.concatenate([*found, np.empty(0, np.uint64)]))
 
     def _new_units(self) -> NDArray[Any]:
@@ -384,9 +422,14 @@ class ScanReading(_Pass):
             if batch is not None and end > begin:
                 yield from self._own(batch[begin - place : end - place], begin)
             begin = max(begin, end)
-            yield UnitBatch(self._ends.pop(0), 0, 0, None)
+            yield UnitBatch(self._ends.popleft(), 0, 0, None)
         if batch is not None and stop > begin:
             yield from self._own(batch if begin == place else batch[begin - place :], begin)
+
+    @property
+    def _next_end(self) -> int:
+        """The unit at whose end the rows that are handed over end at the latest."""
+        return self._ends[0] if self._ends else 0
 
     def _own(self, part: Batch, place: int) -> Iterator[UnitBatch]:
         """Yield the rows of the split, without nulls as the policy says."""
@@ -408,7 +451,7 @@ class ScanReading(_Pass):
                 self._own_of(part[rows], partition)
             raise
         if own is not None:
-            yield UnitBatch(0, 0, len(part), own)
+            yield UnitBatch(self._next_end, 0, len(part), own)
 
     def _unpacked(self, blocks: Batch, place: int) -> Iterator[UnitBatch]:
         """Yield the records of blocks."""
@@ -421,7 +464,7 @@ class ScanReading(_Pass):
             self._records[unit] += len(records)
             self._found += len(records)
             if own is not None and len(own):
-                yield UnitBatch(0, 0, len(records), own)
+                yield UnitBatch(self._next_end, 0, len(records), own)
 
     def _records_of(self, blocks: Batch) -> Iterator[Batch]:
         names = [field.name for field in self._schema.fields]
@@ -446,15 +489,40 @@ class ScanReading(_Pass):
 
 def count_entries(reader: CacheReader, partitions: Sequence[int]) -> list[int]:
     """Return the entries of each partition, by a scan that keeps only the keys."""
-    return _EntryCount(reader, partitions).counts() if len(partitions) else []
+    return _KeyScan(reader, partitions, reader.schema.key).counts() if len(partitions) else []
 
 
-class _EntryCount(ScanReading):
-    """Counts the entries of partitions, and lands nothing but their keys."""
+def count_keys(reader: CacheReader) -> list[int] | None:
+    """Return the rows of each partition, by their keys, which SQL reads; None if it cannot."""
+    if reader.is_blocks or (table := reader.whole_table()) is None:
+        return None
+    counts = np.zeros(reader.partition_count, np.int64)
+    for anew, batch in statement_batches(reader, table, reader.schema.key):
+        if anew:
+            counts[:] = 0
+        assert batch.key is not None
+        places = partitions_of(reader.schema, batch.key, len(counts))
+        if places is None:
+            return None
+        counts += np.bincount(places, minlength=len(counts))
+    found: list[int] = counts.tolist()
+    return found
 
-    def _stored(self) -> Schema:
-        stored = super()._stored()
-        return stored if stored.type_name is None else replace(stored, fields=())
+
+def scanned_keys(reader: CacheReader, key: Field) -> Generator[Batch, None, None]:
+    """Yield the keys of all entries, read as `key`, without their values."""
+    yield from _KeyScan(reader, range(reader.partition_count), key).keys()
+
+
+class _KeyScan(ScanReading):
+    """Reads the keys of partitions, whatever their values are."""
+
+    def __init__(self, reader: CacheReader, partitions: Sequence[int], key: Field) -> None:
+        self._key = key
+        super().__init__(reader, partitions)
+
+    def _stored(self, reader: CacheReader) -> Schema:
+        return replace(super()._stored(reader), type_name="", fields=(), key=self._key)
 
     def _known_rows(self) -> NDArray[np.int64] | None:
         return None
@@ -469,11 +537,16 @@ class _EntryCount(ScanReading):
     def _compare(self, first: int, ended: NDArray[Any]) -> None:
         return
 
+    def keys(self) -> Generator[Batch, None, None]:
+        """Yield the keys."""
+        with contextlib.closing(self._landed()) as groups:
+            for _, batch in groups:
+                yield batch
+
     def counts(self) -> list[int]:
         """Return the entries of each partition."""
-        with contextlib.closing(self._landed()) as groups:
-            for _ in groups:
-                pass
+        for _ in self.keys():
+            pass
         found: list[int] = self._units["done"].tolist()
         return found
 
@@ -484,23 +557,36 @@ class KeyReading(_Pass):
     Args:
         reader: The cache.
         keys: Its keys.
-        numbers: The numbers of the keys, int64 `[n]`; none of them twice.
+        numbers: The numbers of the keys, int64 `[n]`.
+        cuts: Between two of these, ascending, no number is repeated; None for the beginning and the
+            end.
+        on_missing: Called with the numbers of keys that the cache does not have, in any thread; if
+            it returns, their rows are left out. By default the `on_change` of the reader decides.
+        stored: What the entries are; None for rows.
     """
 
-    def __init__(self, reader: CacheReader, keys: Keys, numbers: Numbers) -> None:
-        super().__init__(reader, reader.schema, lambda _: None)
+    def __init__(
+        self,
+        reader: CacheReader,
+        keys: Keys,
+        numbers: Numbers,
+        *,
+        cuts: Sequence[int] | None = None,
+        on_missing: Callable[[Numbers], None] | None = None,
+        stored: Schema | None = None,
+    ) -> None:
+        schema = reader.schema if stored is None else stored
+        super().__init__(reader, schema, lambda _: None, max(1, len(numbers)))
+        self._schema = schema
         self._keys = keys
         self._numbers = numbers
-        row_bytes = int(reader.entry_bytes) + _ENTRY_BYTES
-        self._row_bytes = row_bytes
-        self._size = max(1, min(_MOST_KEYS, _REQUEST_BYTES // row_bytes))
-
-    @staticmethod
-    def can_read(reader: CacheReader) -> bool:
-        """Whether the keys of a cache come back as the bytes that were requested."""
-        schema, options = reader.schema, reader.options
-        fits = schema.key.type in INTEGERS or schema.key.type in (TypeCode.STRING, TypeCode.UUID)
-        return fits and options.on_change == "error" and not reader.is_blocks
+        self._cuts = [0, len(numbers)] if cuts is None else cuts
+        self._on_missing = on_missing or self._changed
+        self._row_bytes = int(self._stored_bytes if reader.entry_bytes else _SOME_BYTES)
+        self._row_bytes += _ENTRY_BYTES
+        self._size = max(1, min(_MOST_KEYS, _REQUEST_BYTES // self._row_bytes))
+        self._order: NDArray[np.int64] | None = None
+        self._units = np.zeros(0, UNIT)
 
     def batches(self) -> Generator[Batch, None, None]:
         """Yield the rows, in order.
@@ -508,82 +594,82 @@ class KeyReading(_Pass):
         Raises:
             DataChanged: Some rows are gone.
         """
+        for batch in self.entries():
+            own = self._reader.without_nulls(batch, None)
+            if len(own):
+                yield own
+
+    def entries(self) -> Generator[Batch, None, None]:
+        """Yield the entries as they are stored, in order."""
         total = len(self._numbers)
         if not total:
             return
-        order, nodes = self._order()
+        partitions = self._keys.partitions(self._numbers, self._reader.partition_count)
+        self._order, nodes = self._by_node(partitions)
+        order = self._order
         numbers = self._numbers if order is None else self._numbers[order]
-        partitions = self._keys.partitions(numbers, self._reader.partition_count)
-        units, bounds = self._new_units(order, nodes)
+        units, bounds = self._new_units(nodes)
+        self._units = units
         objects = self._keys.objects(numbers)
-        key_at = self._key_bounds(objects, total)
+        key_at = self._key_bounds(objects, numbers)
         requests = self._requests(objects, key_at, bounds)
         landing = self._landing(units, total, total, places=order, keys=objects, key_at=key_at)
-        firsts = units["base"]
-        of = np.zeros(len(units), np.int64) if partitions is None else partitions[firsts]
+        of = np.zeros(len(units), np.int64)
+        if partitions is not None:
+            of = (partitions if order is None else partitions[order])[units["base"]]
         owners = (of.tolist(), self._owners)
         with contextlib.closing(self._groups(units, requests, owners, landing)) as groups:
             for _, batch in groups:
-                own = self._reader.without_nulls(batch, None)
-                if len(own):
-                    yield own
+                yield batch
 
     def _owners(self, anew: bool) -> Mapping[int, uuid.UUID]:
         return owners_of(self._reader.client, self._reader.scan_query(1), anew=anew)
 
-    def _order(self) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None]:
-        """Return the rows in the order in which they are requested, and the node of each.
+    def _by_node(
+        self, partitions: NDArray[np.int32] | None
+    ) -> tuple[NDArray[np.int64] | None, NDArray[np.int64]]:
+        """Return the rows in the order in which they are requested, and what tells them apart.
 
-        Those of one request have the same owner. None for one node.
+        Those of one request have the same owner. The order is None for that of the numbers.
         """
-        owners = self._owners(False)
-        if not owners:
-            return None, None
-        partitions = self._keys.partitions(self._numbers, self._reader.partition_count)
-        if partitions is None:
-            return None, None
+        total = len(self._numbers)
+        part = np.searchsorted(np.asarray(self._cuts), np.arange(total), "right")
+        owners = {} if partitions is None else self._owners(False)
+        if not owners or partitions is None:
+            return None, part
         number_of = {node: i for i, node in enumerate(sorted(set(owners.values())))}
         table = np.full(self._reader.partition_count, -1, np.int64)
         for partition, node in owners.items():
             table[partition] = number_of[node]
-        nodes = table[partitions]
         # Within stretches of the order, so that rows arrive about when they are needed.
         stretch = 8 * self._size * max(1, len(number_of))
-        block = np.arange(len(nodes)) // stretch
+        changes = np.flatnonzero(np.diff(np.arange(total) // stretch, prepend=0))
+        parts = np.zeros(total, np.int64)
+        parts[changes] = 1
+        block = np.cumsum(parts) + part
+        nodes = table[partitions]
         order = np.lexsort((nodes, block))
-        return order, (block * (len(number_of) + 1) + nodes)[order]
+        return order, (block * (len(number_of) + 2) + nodes)[order]
 
-    def _new_units(
-        self, order: NDArray[np.int64] | None, nodes: NDArray[np.int64] | None
-    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    def _new_units(self, nodes: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         total = len(self._numbers)
-        bounds = np.arange(0, total, self._size)
-        if nodes is not None:
-            changes = np.flatnonzero(np.diff(nodes)) + 1
-            runs = np.concatenate(([0], changes, [total]))
-            bounds = np.concatenate(
-                [np.arange(a, b, self._size) for a, b in itertools.pairwise(runs)]
-            )
-        bounds = np.concatenate((bounds, [total]))
+        changes = np.flatnonzero(np.diff(nodes)) + 1
+        runs = np.concatenate(([0], changes, [total]))
+        starts = [np.arange(a, b, self._size) for a, b in itertools.pairwise(runs.tolist())]
+        bounds = np.concatenate((*starts, [total]))
         units = np.zeros(len(bounds) - 1, UNIT)
         units["lane"] = -1
         units["base"], units["rows"] = bounds[:-1], np.diff(bounds)
         units["first"] = bounds[:-1]
-        if order is not None:
-            units["first"] = np.minimum.reduceat(order, bounds[:-1])
+        if self._order is not None:
+            units["first"] = np.minimum.reduceat(self._order, bounds[:-1])
         units["expected"] = units["rows"] * self._row_bytes
         return units, bounds
 
-    def _key_bounds(self, objects: bytes, total: int) -> NDArray[np.int64]:
+    def _key_bounds(self, objects: bytes, numbers: Numbers) -> NDArray[np.int64]:
         """Return where each key begins, and where the last one ends, int64 `[n + 1]`."""
-        if self._reader.schema.key.type != TypeCode.STRING:
-            return np.arange(total + 1, dtype=np.int64) * (len(objects) // total)
-        bounds = np.zeros(total + 1, np.int64)
-        at = 0
-        for number in range(total):
-            at += 5 + int.from_bytes(objects[at + 1 : at + 5], "little")
-            bounds[number + 1] = at
-        return bounds
+        lengths = self._keys.lengths(numbers)
+        return np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
 
     def _requests(
         self, objects: bytes, key_at: NDArray[np.int64], bounds: NDArray[np.int64]
@@ -597,21 +683,144 @@ class KeyReading(_Pass):
         ]
         return requests_of(OpCode.CACHE_GET_ALL, bodies)
 
-    def other_count(self, unit: int, found: int) -> IgniteTFError:
-        """Return the error of a request some of whose keys the cache does not have."""
+    def leave(
+        self, unit: int, entries: bytes, places: NDArray[np.int64], absent: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Decode and place entries that the core has left; see `net.flow.Sink`.
+
+        Keys that come back in other bytes than they were requested with are known by their marks.
+        """
+        if len(places):
+            batch = self._decoded(unit, entries, places)
+            if (unknown := np.flatnonzero(places < 0)).size:
+                found, absent = self._found(unit, batch[unknown], absent)
+                places = places.copy()
+                places[unknown] = found
+            self._left.add(places, batch)
+        gone = self._place(unit, absent)
+        if len(gone):
+            self._on_missing(self._numbers[np.sort(gone)])
+            self._left.drop(gone)
+        return np.concatenate((places, gone))
+
+    def _place(self, unit: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        at = int(self._units["base"][unit]) + rows
+        return at if self._order is None else self._order[at]
+
+    def _found(
+        self, unit: int, batch: Batch, absent: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the places of rows among those that are absent, and which still are."""
+        assert batch.key is not None
+        places = self._place(unit, absent)
+        wanted = self._keys.marks(self._numbers[places])
+        order = np.argsort(wanted)
+        arrived = marks_of(self._schema, batch.key)
+        at = np.searchsorted(wanted[order], arrived)
+        fits = at < len(wanted)
+        fits[fits] = wanted[order][at[fits]] == arrived[fits]
+        if not fits.all() or len(np.unique(at)) < len(at):
+            raise WireError(f"{self._reader.name}: rows that were not asked for")
+        return places[order][at], np.delete(absent, order[at])
+
+    def _changed(self, numbers: Numbers) -> None:
+        """Report keys that the cache does not have any more, by the reader's policy."""
         reader = self._reader
-        error = DataChanged(
-            f"{reader.name}: rows are gone since the keys were read",
-            hint="they were removed, or lost with a node that had no backup;"
-            " on_change='warn' reads on",
-            cache=reader.name,
-        )
-        try:
-            with reader.explained():
-                raise error
-        except IgniteTFError as found_error:
-            return found_error
+        text = f"{reader.name}: {len(numbers)} rows are gone since the keys were read"
+        if reader.options.on_change == "warn":
+            log.warning("%s", text)
+        elif reader.options.on_change == "error":
+            raise DataChanged(
+                text,
+                hint="they were removed, or lost with a node that had no backup;"
+                " on_change='warn' reads on",
+                cache=reader.name,
+            )
+
+    def other_count(self, unit: int, found: int) -> IgniteTFError:
+        """Keys that are absent are told by `leave`."""
+        raise AssertionError("an answer has any number of the keys")
 
     def other_keys(self, unit: int) -> IgniteTFError:
         """Return the error of rows that changed between two connections; keys are not compared."""
         raise AssertionError("requests of keys are repeated as a whole")
+
+
+class StatementReading(_Pass):
+    """Reads the keys of the rows that one SQL statement finds in the whole table.
+
+    Args:
+        reader: The cache.
+        selection: Table and condition.
+        key: How the keys are read.
+        field: A field whose value follows each key, and its column.
+    """
+
+    def __init__(
+        self,
+        reader: CacheReader,
+        selection: Selection,
+        key: Field,
+        field: tuple[Field, str] | None = None,
+    ) -> None:
+        fields = () if field is None else (field[0],)
+        schema = Schema(
+            None if field else "", key, fields, key_type_name=reader.schema.key_type_name
+        )
+        super().__init__(reader, schema, lambda _: None)
+        self._body = selection.key_query(_STATEMENT_PAGE, None if field is None else field[1])
+
+    @property
+    def _is_sql(self) -> bool:
+        return True
+
+    def batches(self) -> Generator[Batch, None, None]:
+        """Yield the rows, in the order in which the cluster finds them."""
+        units = np.zeros(1, UNIT)
+        units["lane"], units["rows"], units["expected"] = -1, -1, _LEAST_PAGE
+        landing = self._landing(units, -1, _STATEMENT_PAGE)
+        requests = requests_of(OpCode.QUERY_SQL_FIELDS, [self._body])
+
+        def owners(_: bool) -> Mapping[int, uuid.UUID]:
+            return {}
+
+        groups = self._groups(units, requests, ([0], owners), landing, retry_s=0.0)
+        with contextlib.closing(groups):
+            for _, batch in groups:
+                yield batch
+
+    def other_count(self, unit: int, found: int) -> IgniteTFError:
+        """The number of rows is not known."""
+        raise AssertionError("the number of rows is not known")
+
+    def other_keys(self, unit: int) -> IgniteTFError:
+        """A statement is made anew, not continued."""
+        raise AssertionError("a statement is not continued over another connection")
+
+
+def statement_batches(
+    reader: CacheReader, selection: Selection, key: Field, field: tuple[Field, str] | None = None
+) -> Generator[tuple[bool, Batch], None, None]:
+    """Yield what `StatementReading` reads; after a lost connection it starts over.
+
+    Yields:
+        Whether it is the first batch, and the batch. Those before a first batch do not count.
+    """
+    selection.check_whole(reader.client)
+    backoff, first = Backoff(READ), True
+    while True:
+        try:
+            with contextlib.closing(
+                StatementReading(reader, selection, key, field).batches()
+            ) as batches:
+                for batch in batches:
+                    yield first, batch
+                    first = False
+            break
+        except IgniteTFError as error:
+            if (wait := backoff.wait_s(error, reader.retry.budget_s)) is None:
+                raise
+            log.warning("%s: %s; reading again in %.1f s", reader.name, error, wait)
+            time.sleep(wait)
+            first = True
+    selection.check_whole(reader.client)

@@ -1,18 +1,21 @@
 """Finds out what a cache without a manifest holds, from the first pages of some partitions.
 
-scan -> **sample** -> schema -> reader
+queries -> **sample** -> schema -> reader
 """
 
 from __future__ import annotations
 
-import contextlib
+import logging
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ignitetf.errors import SchemaError
+from ignitetf.errors import IgniteTFError, SchemaError, ServerError
 from ignitetf.net.binary_types import with_types
+from ignitetf.net.channel import Channel
 from ignitetf.net.client import Client, cache_id
+from ignitetf.net.retry import READ, Backoff
 from ignitetf.read.declared import (
     Declaration,
     check_names,
@@ -21,19 +24,21 @@ from ignitetf.read.declared import (
     with_unseen,
 )
 from ignitetf.read.error_context import key_of
-from ignitetf.read.options import PAGE_BYTES, ReadOptions
-from ignitetf.read.page_query import Query, RetryPolicy
-from ignitetf.read.queries import Selection, scan_query
-from ignitetf.read.scan import scan_units
+from ignitetf.read.options import ReadOptions
+from ignitetf.read.page_query import RetryPolicy
+from ignitetf.read.queries import Selection
 from ignitetf.read.table_fields import TableFields, table_fields
 from ignitetf.wire.evidence import Evidence, Where, observe_page
-from ignitetf.wire.frames import Page
+from ignitetf.wire.codes import OpCode
+from ignitetf.wire.frames import Page, read_first_page, read_first_sql_page
 from ignitetf.wire.infer import infer_schema, key_column
-from ignitetf.wire.requests import scan_request
+from ignitetf.wire.requests import cursor_request, scan_request, scan_requests
 from ignitetf.wire.schema import Schema
 from ignitetf.wire.types import TypeRegistry
 
 __all__ = ["Sample", "Sampler"]
+
+log = logging.getLogger(__name__)
 
 _PARTITIONS: Final = 64
 _ENTRIES: Final = 64  # of a page
@@ -100,10 +105,10 @@ class Sampler:
             declared = None
         key, value = Evidence(), Evidence()
         partitions = _spread_out(partition_count, _PARTITIONS)
-        query, whole = self._queries(self._options.page_size or _ENTRIES)
-        self._observe(query, partitions, key, value)
+        parts, whole = self._requests(self._options.page_size or _ENTRIES, partitions)
+        self._observe(parts, partitions, key, value)
         if self._rows < _ROWS // 4 and len(partitions) < partition_count:
-            self._observe(whole, [-1], key, value)
+            self._observe([whole], [-1], key, value)
         only: Sequence[str] | None = self._options.fields
         if declared is not None:
             only = None if declared.plain else list(declared.fields)
@@ -127,30 +132,50 @@ class Sampler:
             found = with_unseen(declared, found, value)
         return Sample(found, self._bytes / self._rows, left_out)
 
-    def _queries(self, page: int) -> tuple[Query, Query]:
-        """Return the query of a partition, and that of the whole cache."""
+    def _requests(self, page: int, partitions: Sequence[int]) -> tuple[list[bytes], bytes]:
+        """Return the requests for some partitions, and that for the whole cache."""
         if self._selection is not None:
-            return self._selection.sample(page)
-        query = scan_query(self._cache, page, None, PAGE_BYTES)
-        request = scan_request(cache_id(self._cache), page)
-        return query, replace(query, bodies=lambda _: [request])
+            return self._selection.sample(page, partitions)
+        cache = cache_id(self._cache)
+        parts = [bytes(body) for body in scan_requests(cache, page, partitions)]
+        return parts, scan_request(cache, page)
 
     def _observe(
-        self, query: Query, partitions: Sequence[int], key: Evidence, value: Evidence
+        self, requests: Sequence[bytes], partitions: Sequence[int], key: Evidence, value: Evidence
     ) -> None:
-        """Take in pages until there are enough rows or bytes."""
+        """Take in first pages until there are enough rows or bytes."""
         client, registry = self._client, self._registry
         self._bytes = self._rows = 0
-        with contextlib.closing(scan_units(client, query, partitions, retry=self._retry)) as pages:
-            for item in pages:
-                if (page := item.page) is None or page.count == 0:
+        done, count = 0, 1
+        while done < len(requests):
+            part = requests[done : done + count]
+            for number, page in enumerate(self._pages(part), done):
+                if page.count == 0:
                     continue
-                where = self._where(page, partitions[item.unit])
+                where = self._where(page, partitions[number])
                 with_types(client, registry, observe_page, page, key, value, registry, where)
                 self._rows += page.count
                 self._bytes += page.data.nbytes
-                if self._bytes > _BYTES or self._rows >= _ROWS:
-                    break
+            if self._bytes > _BYTES or self._rows >= _ROWS:
+                return
+            done += len(part)
+            each = max(1, self._bytes // done)
+            count = int(max(1, min(4 * count, (_BYTES - self._bytes) // each)))
+
+    def _pages(self, requests: Sequence[bytes]) -> list[Page]:
+        """Return the first page of each request; their cursors are closed."""
+        op = OpCode.QUERY_SCAN if self._selection is None else OpCode.QUERY_SQL_FIELDS
+
+        backoff = Backoff(READ)
+        while True:
+            try:
+                with self._client.channel() as channel:
+                    return _first_pages(channel, op, requests)
+            except IgniteTFError as error:
+                if (wait := backoff.wait_s(error, self._retry.budget_s)) is None:
+                    raise
+                log.warning("%s: %s; reading again in %.1f s", self._name, error, wait)
+                time.sleep(wait)
 
     def _where(self, page: Page, partition: int) -> Where:
         """Return a function that locates a record of this page, for an error about it."""
@@ -174,6 +199,31 @@ class Sampler:
                 cache=self._name,
             )
         return declared_schema(declared)
+
+
+def _first_pages(channel: Channel, op: OpCode, requests: Sequence[bytes]) -> list[Page]:
+    """Return the first page of each query, and close what it leaves open."""
+    found: list[Page] = []
+    errors: list[ServerError] = []
+    cursors: list[bytes] = []
+    for number in channel.send_all(op, requests):
+        try:
+            body = channel.receive(number)
+        except ServerError as error:
+            errors.append(error)
+            continue
+        if op == OpCode.QUERY_SCAN:
+            cursor, page = read_first_page(body)
+        else:
+            cursor, _, page = read_first_sql_page(body)
+        found.append(page)
+        if page.more:
+            cursors.append(cursor_request(cursor))
+    for number in channel.send_all(OpCode.RESOURCE_CLOSE, cursors) if cursors else ():
+        channel.receive(number)
+    if errors:
+        raise errors[0]
+    return found
 
 
 def _spread_out(count: int, most: int) -> list[int]:

@@ -17,10 +17,10 @@ from ignitetf.errors import ConfigError
 from ignitetf.net.client import Client
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
+from ignitetf.read.reading import statement_batches
 from ignitetf.tables.splits import Division
 from ignitetf.wire.affinity import partitions_of
 from ignitetf.wire.checksum import marks_of
-from ignitetf.wire.objects import find_rows
 from ignitetf.wire.schema import Column
 
 __all__ = ["Surveyed", "count_rows", "survey"]
@@ -98,18 +98,16 @@ def _selected(reader: CacheReader, by: str | None) -> Iterator[Surveyed] | None:
     if by is not None and not columns:
         return None
     found: list[Surveyed] = []
-    columns = columns[:1]
-    with contextlib.closing(table.key_pages(reader.client, reader.retry, *columns)) as pages:
-        for anew, page in pages:
-            if anew:
-                found = []
-            at = find_rows(page.data, page.count, 1 + len(columns))
-            keys = reader.decoded(page.data, at[0], reader.schema.key)
-            places = partitions_of(reader.schema, keys, reader.partition_count)
-            if places is None:
-                return None
-            values = reader.decoded(page.data, at[1], reader.schema.fields[0]) if columns else None
-            found.append(Surveyed(places, marks_of(reader.schema, keys), values))
+    field = (reader.schema.fields[0], columns[0]) if columns else None
+    for anew, batch in statement_batches(reader, table, reader.schema.key, field):
+        if anew:
+            found = []
+        assert batch.key is not None
+        places = partitions_of(reader.schema, batch.key, reader.partition_count)
+        if places is None:
+            return None
+        values = None if field is None else batch.columns[field[0].name]
+        found.append(Surveyed(places, marks_of(reader.schema, batch.key), values))
     rows = sum(len(some.marks) for some in found)
     reader.changes.check_size(reader.contents.rows, rows, "when it was opened")
     return iter(found)
