@@ -131,10 +131,12 @@ class Traffic:
 
     Attributes:
         wait_s: Seconds in which lanes waited for bytes.
+        land_s: Seconds in which they parsed and landed.
         sources: The node that each lane reads from, by its number.
     """
 
     wait_s: float = 0.0
+    land_s: float = 0.0
     sources: dict[int, Source] = field(default_factory=dict)
 
 
@@ -253,6 +255,8 @@ class Flow:
             for node, own in shares.items():
                 self._read(node, own)
             return
+        most = self._client.settings.ahead_bytes // max(1, len(shares) * self._connections)
+        self._most_window = max(1, min(self._most_window, most))
         for node, own in shares.items():
             lanes = max(1, min(self._connections, len(own)))
             for first in range(lanes):
@@ -344,7 +348,12 @@ class Flow:
             is_clean = self._run(lane, channel)
         finally:
             if lane is not None:
-                self.traffic.wait_s += lane.state()[6]
+                *_, wait_s, _, major, minor = lane.state()
+                self.traffic.wait_s += wait_s
+                self.traffic.land_s -= wait_s
+                if major:
+                    channel.topology_version = major, minor
+                    self._client.note_topology(channel)
             if is_clean:
                 self._client.release(channel)
             else:
@@ -384,10 +393,13 @@ class Flow:
     def _run(self, lane: Lane, channel: Channel) -> bool:
         """Run a lane to its end; returns whether its connection can be used again."""
         while True:
+            begin = time.monotonic()
             try:
                 event, unit, a, b, c, body = lane.run()
             except OSError as error:
                 channel.fail(error)
+            finally:
+                self.traffic.land_s += time.monotonic() - begin
             if event == Event.DONE:
                 return True
             if event == Event.STOPPED:

@@ -16,7 +16,7 @@ import time
 import uuid
 import warnings
 import weakref
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pyignite
@@ -84,16 +84,18 @@ class Pool:
     Attributes:
         settings: The settings.
         round_trips: The times of the quickest requests over all connections.
-        at_hand: Answers of the cluster, and when they came; see the module `at_hand`.
         topology: Version of the topology that `nodes` found last; None before.
+        known_nodes: The nodes that it found.
+        newest_topology: The newest version of the topology that an answer has told.
     """
 
     def __init__(self, settings: Settings) -> None:
         """Connect with these settings."""
         self.settings = settings
         self.round_trips = RoundTrips()
-        self.at_hand: dict[Hashable, tuple[float, Any]] = {}
         self.topology: int | None = None
+        self.known_nodes: Sequence[NodeEndpoint] = ()
+        self.newest_topology = (0, 0)
         self._lock = threading.Lock()
         self._idle: dict[str, list[Channel]] = {}
         self._address_of: dict[uuid.UUID, str] = {}
@@ -237,12 +239,18 @@ class Pool:
     def release(self, channel: Channel) -> None:
         """Return a channel to the pool; it is closed instead if an answer is outstanding."""
         channel.shrink()
+        self.note_topology(channel)
         with self._lock:
             idle = self._idle.setdefault(channel.address, [])
             if not self._closed and channel.idle and len(idle) < _POOL_SIZE:
                 idle.append(channel)
                 return
         channel.close()
+
+    def note_topology(self, channel: Channel) -> None:
+        """Take note of the version of the topology that a connection was told."""
+        if channel.topology_version is not None:
+            self.newest_topology = max(self.newest_topology, channel.topology_version)
 
     def _open_first(self, addresses: Sequence[str]) -> Channel:
         causes: list[IgniteTFError] = []
@@ -318,6 +326,11 @@ class Pool:
         return found
 
     @property
+    def nodes_are_old(self) -> bool:
+        """Whether nodes have come or left since `nodes` was called, as far as answers told."""
+        return self.topology is None or self.topology < self.newest_topology[0]
+
+    @property
     def nodes_question(self) -> Question[list[NodeEndpoint]]:
         """What `nodes` asks."""
         return Question(
@@ -332,6 +345,7 @@ class Pool:
         with damaged("the list of nodes"):
             found = read_endpoints(body)
             self.topology = read_long(body, "the version of the topology")
+        self.known_nodes = found
         seeds = set(self.settings.addresses)
         for node in found:
             ordered = sorted(node.addresses, key=lambda a: a not in seeds)

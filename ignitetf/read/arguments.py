@@ -9,21 +9,17 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final, get_args
+from typing import Any, get_args
 
 import numpy as np
 import psutil
 
 from ignitetf.errors import ConfigError
 from ignitetf.net.client import Client
-from ignitetf.net.distance import is_far
-from ignitetf.net.heap import connections_at_once, scan_bytes
-from ignitetf.net.together import open_ahead
 from ignitetf.read.block_order import BlockOrder, StoredBlocks
 from ignitetf.read.key_order import KeyOrder
 from ignitetf.read.key_scan import read_keys
-from ignitetf.read.options import MOST_NEAR_READERS, PAGE_BYTES, ReadOptions
-from ignitetf.read.page_query import are_small, requested_bytes
+from ignitetf.read.options import ReadOptions
 from ignitetf.read.plan import Even, OrderName, ScanOrder, Shard, whole_argument
 from ignitetf.read.reader import CacheReader
 from ignitetf.read.survey import count_rows, survey
@@ -51,12 +47,6 @@ __all__ = [
 ]
 
 DEFAULT_HOST, DEFAULT_PORT = "localhost", 10800
-# On a distant link so many bytes for each second of the round trip are on their way, within limits
-# of memory.
-_FAR_BYTES_A_SECOND: Final = 1e9
-# Connections that an epoch there is likely to need, opened while the data set is looked up.
-_CONNECTIONS_AHEAD: Final = 4
-_MOST_FAR_READERS: Final = 8
 _LABELS = ("label", "class", "target", "y")
 
 
@@ -103,48 +93,10 @@ def settings_of(
 def open_reader(
     client: Client, cache: str, options: ReadOptions, readers: int | str
 ) -> CacheReader:
-    """Open a reader of a cache; `readers="auto"` decides by cores, nodes, row size and distance."""
+    """Open a reader of a cache; `readers="auto"` is one connection to each node."""
     if readers != "auto":
-        return CacheReader(client, cache, replace(options, readers=_number_of(readers)))
-    open_ahead(client, _CONNECTIONS_AHEAD)
-    reader = CacheReader(client, cache, options)
-    by_key = options.page_size is None
-    near = replace(reader.options, readers=_near_connections(reader), by_key=by_key)
-    if is_far(client):
-        reader.if_near = near
-        _open_far(reader, near.readers)
-    else:
-        reader.options = near
-    return reader
-
-
-def _open_far(reader: CacheReader, least: int) -> None:
-    """Have a reader use so many connections that their pages fill a distant link."""
-    client = reader.client
-    wanted = int(min(client.settings.ahead_bytes, client.quickest_s * _FAR_BYTES_A_SECOND))
-    reader.options = replace(reader.options, in_flight_bytes=wanted)
-    each = requested_bytes(reader.unit_bytes, reader.scan_page_bytes)
-    count = max(least, min(_MOST_FAR_READERS, -(-wanted // each)))
-    reader.options = replace(reader.options, readers=count)
-
-
-def _near_connections(reader: CacheReader) -> int:
-    """Return how many connections read fastest from nodes that are near."""
-    # One for each node, but no more than there are cores.
-    cores = os.cpu_count() or 1
-    nodes = max(1, min(reader.node_count, cores))
-    if are_small(reader.unit_bytes, PAGE_BYTES):
-        # One keeps a node busy, and has the rows of all its partitions taken apart in C. Several
-        # take twice as much of the processor, since their rows are put in order in Python.
-        return nodes
-    shards = reader.options.shards
-    stored = max(1.0, reader.entry_bytes * reader.block_rows)
-    scan = scan_bytes(stored, reader.unit_bytes / stored)
-    fit = connections_at_once(scan, PAGE_BYTES, shards, max(1, reader.node_count))
-    # Over one, the node would make a page only while the one before is on its way, unless it has
-    # others to serve.
-    least = 2 if shards == 1 else 1
-    return max(least, nodes, min(MOST_NEAR_READERS, cores // 2, fit))
+        options = replace(options, readers=_number_of(readers))
+    return CacheReader(client, cache, options)
 
 
 def _number_of(readers: int | str) -> int:

@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ignitetf.errors import CacheNotFound, ConfigError
-from ignitetf.net.at_hand import keep_nodes
 from ignitetf.net.client import Client
 from ignitetf.net.distance import bytes_ahead
 from ignitetf.net.question import Question
@@ -106,7 +105,6 @@ def look_up(client: Client, name: str) -> Opened:
         client.size_question(name),
         *more,
     )
-    keep_nodes(client, nodes)  # for the first epoch
     manifest = manifest_of(client, name, text)
     if manifest is None and count is None:
         return Opened(None, _partitions(client, name), nodes, size, None)

@@ -31,7 +31,6 @@ from ignitetf.wire.datatypes import (
     TIMESTAMP_UNITS,
     Family,
 )
-from ignitetf.wire.forms import plain_value
 from ignitetf.wire.schema import Batch, Column, Field, Schema
 from ignitetf.wire.types import TypeRegistry, UnknownType
 from ignitetf.wire.walk import extents
@@ -201,7 +200,7 @@ class RowLayout:
         if not self.lands:
             stored = [None]
         specs = [_spec(field, item) for field, item in zip(fields, stored, strict=False)]
-        plain = plain_value(schema) is not None and self.lands
+        plain = schema.type_name is None and self.lands
         self.rows = rows
         # What is not dense is in the heaps, about evenly; they learn what they need.
         runs = sum(1 for item in stored if item is not None and not item.size)

@@ -14,11 +14,9 @@ from ignitetf.net.heap import page_bytes_at_once
 from ignitetf.partitions import LARGE_ROW_BYTES
 from ignitetf.read.nulls import NullPolicy, check_policy
 
-__all__ = ["MOST_NEAR_READERS", "PAGE_BYTES", "ReadOptions", "page_bytes_for"]
+__all__ = ["PAGE_BYTES", "ReadOptions", "page_bytes_for"]
 
 PAGE_BYTES: Final = 4 << 20
-# Connections to nodes that are near. Eight were no faster, on 16 cores: rows are handed over in order.
-MOST_NEAR_READERS: Final = 4
 # What Python and TensorFlow do for each page is the same, so pages of large rows have more, and
 # those of partitions that have many.
 _LARGE_ROWS_PAGE: Final = 16 << 20
@@ -57,12 +55,8 @@ class ReadOptions:
         nulls: Policy for nulls.
         raw_nulls: Leave nulls in the columns, marked by `valid`; no policy is applied.
         skip_unreadable: Leave out fields that cannot be read, instead of raising.
-        page_size: Entries in a page, None for about as many bytes as `page_bytes_for` returns.
-        readers: Connections at once.
-        shards: Processes that read the data set at once.
-        by_key: Whether large rows may be asked for by key rather than scanned, see `KeyUnits`.
-        in_flight_bytes: Bytes to have on their way at once, beyond a page: on a distant link, pages
-            are larger, and those of more partitions are asked for.
+        page_size: Entries in a page; None lets the link decide.
+        readers: Connections at once, at least one to each node.
         retry_s: Seconds allowed for replacing a lost connection, None for the `idle_timeout_s` of
             the settings.
         version: Required version of the manifest.
@@ -81,9 +75,6 @@ class ReadOptions:
     skip_unreadable: bool = False
     page_size: int | None = None
     readers: int = 1
-    shards: int = 1
-    by_key: bool = False
-    in_flight_bytes: int = 0
     retry_s: float | None = None
     version: int | None = None
     on_change: str = "error"

@@ -11,63 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 from ignitetf.errors import ConfigError
-from ignitetf.net.client import Client, cache_id
+from ignitetf.net.client import Client
 from ignitetf.read.conditions import Condition, Table, parse_condition, quoted
-from ignitetf.read.options import PAGE_BYTES, ReadOptions
-from ignitetf.read.page_query import Query, are_small, pipeline_depth
+from ignitetf.read.options import ReadOptions
 from ignitetf.sql import statement
 from ignitetf.sql.tokens import tokens
-from ignitetf.wire.codes import Feature, OpCode
-from ignitetf.wire.requests import scan_requests, sql_request
+from ignitetf.wire.codes import Feature
+from ignitetf.wire.requests import sql_request
 
-__all__ = ["Selection", "find_selection", "scan_query"]
-
-# At most so many requests for units of several pages, whose cursors stay open until their last page
-# was requested.
-_MOST_OPEN: Final = 7
-
-
-def scan_query(
-    cache: str,
-    page_size: int,
-    unit_bytes: float | None,
-    page_bytes: int,
-    readers: int = 1,
-    unit_entries: float = 0.0,
-) -> Query:
-    """Return the query for all entries of a partition.
-
-    Args:
-        cache: Its name.
-        page_size: Entries in a page.
-        unit_bytes: Approximate bytes of a partition; None if unknown.
-        page_bytes: Approximate bytes of a page.
-        readers: Connections at once.
-        unit_entries: Approximate entries of a partition; 0 if unknown.
-    """
-    number = cache_id(cache)
-    pipelined = 1 if unit_bytes is None else pipeline_depth(unit_bytes, page_bytes, readers)
-    is_one_page = unit_entries <= page_size
-    if not is_one_page:
-        pipelined = min(pipelined, _MOST_OPEN)
-    # As many as make a page may wait for one that is late.
-    early = 0 if unit_bytes is None else pipeline_depth(unit_bytes, PAGE_BYTES)
-    return Query(
-        OpCode.QUERY_SCAN,
-        lambda partitions: scan_requests(number, page_size, partitions),
-        cache,
-        page_size,
-        pipelined=pipelined,
-        has_small_units=is_one_page
-        and unit_bytes is not None
-        and are_small(unit_bytes, page_bytes),
-        held=pipelined + early,
-        buffer_bytes=2 * page_bytes,
-        early_bytes=2 * page_bytes,
-    )
+__all__ = ["Selection", "find_selection"]
 
 
 @dataclass(frozen=True)
@@ -84,29 +39,25 @@ class Selection:
     table: Table
     condition: Condition
 
-    def query(self, page_size: int) -> Query:
-        """Return the query for the matching entries of a partition; only if `by_row`."""
-        return self._entries(page_size, self.condition.text, self.condition.params)
+    def requests(self, page_size: int, partitions: Sequence[int]) -> list[bytes]:
+        """Return the requests for the matching entries of partitions; only if `by_row`."""
+        condition = self.condition
+        return self._entries(page_size, partitions, condition.text, condition.params)
 
-    def sample(self, page_size: int) -> tuple[Query, Query]:
-        """Return queries for any rows of the table: of one partition, and of all of them."""
-        found = self._entries(page_size, "TRUE", ())
-        body = sql_request(self.table.schema, self._select("_KEY, _VAL", "TRUE"), (), page_size)
-        return found, replace(found, bodies=lambda _: [body])
+    def sample(self, page_size: int, partitions: Sequence[int]) -> tuple[list[bytes], bytes]:
+        """Return the requests for any rows of the table: of partitions, and of all of them."""
+        found = self._entries(page_size, partitions, "TRUE", ())
+        whole = self._select("_KEY, _VAL", "TRUE")
+        return found, sql_request(self.table.schema, whole, (), page_size)
 
-    def _entries(self, page_size: int, condition: str, params: Sequence[bytes]) -> Query:
+    def _entries(
+        self, page_size: int, partitions: Sequence[int], condition: str, params: Sequence[bytes]
+    ) -> list[bytes]:
         schema, sql = self.table.schema, self._select("_KEY, _VAL", condition)
-        return Query(
-            OpCode.QUERY_SQL_FIELDS,
-            lambda partitions: [
-                sql_request(schema, sql, params, page_size, partitions=[partition])
-                for partition in partitions
-            ],
-            self.cache,
-            page_size,
-            pipelined=1,
-            buffer_bytes=PAGE_BYTES // 2,
-        )
+        return [
+            sql_request(schema, sql, params, page_size, partitions=[partition])
+            for partition in partitions
+        ]
 
     def _select(self, what: str, condition: str) -> str:
         # The condition is the user's own SQL, checked to be a single condition; values are sent as

@@ -1,20 +1,17 @@
 """`CacheReader`: a cache opened for reading; turns partitions into batches of columns.
 
-scan -> **reader** -> batches -> rows
+contents, reading -> **reader** -> batches -> rows
 
 Opening determines what the cache holds: from its manifest, else from the declared schema, else from
-the first pages. Reading decodes pages, applies the policy for nulls, and compares pages that had to
-be fetched again with those delivered before.
+the first pages. `reading` reads it; the reader keeps what one pass leaves for the next ones.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import os
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Hashable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +19,8 @@ from numpy.typing import NDArray
 from ignitetf.errors import ConfigError, DataChanged, SchemaError
 from ignitetf.net.binary_types import with_types
 from ignitetf.net.client import Client
-from ignitetf.net.round_trips import FAR_S
 from ignitetf.net.sql_result import only_value
-from ignitetf.partitions import LARGE_ROW_BYTES
 from ignitetf.read.changes import Changes, explained
-from ignitetf.read.collector import Collector
 from ignitetf.read.contents import (
     Contents,
     Opened,
@@ -36,55 +30,30 @@ from ignitetf.read.contents import (
     has_moved,
     look_up,
 )
-from ignitetf.read.cursor import Times
 from ignitetf.read.declared import choose_fields, merge, parse_declaration
 from ignitetf.read.error_context import Place
-from ignitetf.read.keys import IntegerKeys, Numbers, by_partition
+from ignitetf.read.landing import RowLayout
 from ignitetf.read.nulls import apply_nulls, check_masks
-from ignitetf.read.options import ReadOptions, page_bytes_for
-from ignitetf.read.page_decoder import PageDecoder
-from ignitetf.read.page_query import Ends, Query, RetryPolicy
-from ignitetf.read.queries import Selection, find_selection, scan_query
-from ignitetf.read.reading import ScanReading, count_entries, count_keys
+from ignitetf.read.options import ReadOptions
+from ignitetf.read.queries import Selection, find_selection
+from ignitetf.read.reading import ScanReading, UnitBatch, count_entries, count_keys
 from ignitetf.read.sample import Sampler
 from ignitetf.read.splits import Split, find_split
-from ignitetf.read.unit_reading import UnitBatch
-from ignitetf.read.window import MANY_ROWS
+from ignitetf.read.usage import Times
 from ignitetf.tables.describe import data_name
-from ignitetf.wire.blocks import BlockDecoder
-from ignitetf.wire.buffers import ALIGNED_ROWS, BufferPool
-from ignitetf.wire.builder import BatchBuilder
+from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.columns import decode_column
 from ignitetf.wire.decoder import Decoder
-from ignitetf.wire.forms import Form
 from ignitetf.wire.frames import Page
-from ignitetf.wire.keysets import KeySet
 from ignitetf.wire.objects import unwrap
 from ignitetf.wire.schema import Batch, Column, Field, Schema
 from ignitetf.wire.types import TypeRegistry
 
-if TYPE_CHECKING:
-    from ignitetf.read.landing import RowLayout
-
-__all__ = ["CacheReader", "uses_core"]
-
-_CORE: Final = os.environ.get("IGNITETF_ENGINE") != "old"
-
-_MOST_PAGE_BYTES: Final = 32 << 20
-_MAX_PAGE_ENTRIES: Final = 65_536
-
-
-def uses_core(reader: CacheReader) -> bool:
-    """Whether rows are read through the core, which is being built."""
-    return _CORE
+__all__ = ["CacheReader"]
 
 
 class CacheReader:
     """A cache whose schema is known; `batches` reads it.
-
-    Attributes:
-        if_near: Options to read with from the next pass on if requests show that the link is near,
-            where those in use are for a distant one; else None.
 
     Raises:
         CacheNotFound: There is no such cache.
@@ -105,7 +74,6 @@ class CacheReader:
         self.node_count = len(found.nodes)
         self.name = name
         self.options = options
-        self.if_near: ReadOptions | None = None
         self.cache = name if self.manifest is None else self.manifest.cache
         self.partition_count = found.partitions or client.partition_count(self.cache)
         self._check_version()
@@ -125,11 +93,9 @@ class CacheReader:
         self.dropped = 0
         self.left_out: dict[str, SchemaError] = {}  # fields that cannot be read, and why
         self.times = Times()  # of all batches read
-        # Memory of shuffled windows and of joined pages, kept between epochs.
+        # Memory of shuffled windows, kept between epochs.
         self.window_pools: list[BufferPool] = []
-        self.page_pools: list[BufferPool] = []
-        self._layouts: dict[tuple[str | None, tuple[str, ...], int], RowLayout] = {}
-        self._forms: list[Form] = []  # of the rows, learned in one epoch for the next ones
+        self._layouts: dict[tuple[Hashable, ...], RowLayout] = {}
         self.selection = self._find_selection()
         self.schema = self._open_schema()
         self._check_lost()
@@ -182,7 +148,7 @@ class CacheReader:
         else:
             found = Sampler(
                 self.client, self.name, self.cache, self.options, self.registry, self.selection,
-                self.retry,
+                self.retry_s,
             ).sample(self.partition_count, declared)  # fmt: skip
             schema = found.schema
             self.entry_bytes, self.left_out = found.entry_bytes, found.left_out
@@ -234,15 +200,6 @@ class CacheReader:
     def own_keys(self) -> int | None:
         """The number of rows if their keys are 0, 1, 2 ..., as a load gives them out, else None."""
         return self.contents.own_keys
-
-    @functools.cached_property
-    def own_numbers(self) -> list[Numbers] | None:
-        """Such keys by partition, ascending; None if they are not where the load counted them."""
-        if self.own_keys is None:
-            return None
-        found = by_partition(IntegerKeys(self.schema, self.own_keys), self.partition_count)
-        counted = list(self.contents.counts)
-        return found if found is not None and [len(part) for part in found] == counted else None
 
     def row_count(self, partitions: Sequence[int]) -> int | None:
         """Return the number of records in these partitions; None if only reading can tell."""
@@ -297,24 +254,6 @@ class CacheReader:
         """Return the entries per partition, by a scan without decoding."""
         return count_entries(self, partitions)
 
-    def page_size(self) -> int:
-        """Entries in a page: the option, else as many as make a page of a scan."""
-        if self.options.page_size is not None:
-            return self.options.page_size
-        stored_bytes = max(self.entry_bytes * self.block_rows, 64.0)
-        return int(max(1, min(_MAX_PAGE_ENTRIES, self.scan_page_bytes // stored_bytes)))
-
-    @property
-    def scan_page_bytes(self) -> int:
-        """About as many bytes as a page of a scan has.
-
-        Less where many connections ask a node for pages, more where a page takes long to come.
-        """
-        options = self.options
-        connections = options.shards * max(1, options.readers // max(1, self.node_count))
-        near = page_bytes_for(self.entry_bytes, self.unit_bytes, connections)
-        return max(near, min(_MOST_PAGE_BYTES, options.in_flight_bytes))
-
     @functools.cached_property
     def unit_bytes(self) -> float:
         """About as many bytes as a partition had at the first use; 0 if that is not known.
@@ -325,37 +264,20 @@ class CacheReader:
         used = len(counts) - counts.count(0) or self.partition_count
         return self.entry_bytes * self.contents.rows / max(1, used)
 
-    @property
-    def page_bytes(self) -> int:
-        """About as many bytes as a batch has, and as a page has at most."""
-        return page_bytes_for(self.entry_bytes, self.unit_bytes)
-
     # Reading
 
     @property
-    def retry(self) -> RetryPolicy:
-        """How long to try to replace a lost connection."""
+    def retry_s(self) -> float:
+        """Seconds without progress for which to replace a lost connection; 0 never does."""
         limit = self.options.retry_s
-        return RetryPolicy(self.client.settings.idle_timeout_s if limit is None else limit)
-
-    def expect(self, shards: int) -> None:
-        """Expect so many processes to read at once: then pages are smaller, the rows the same."""
-        self.options = replace(self.options, shards=shards)
-
-    def scan_query(self, page_size: int) -> Query:
-        """Return the query for all entries of a partition."""
-        page, readers = self.scan_page_bytes, self.options.readers
-        if not self.entry_bytes:
-            return scan_query(self.cache, page_size, None, page, readers)
-        entries = self.unit_bytes / (self.entry_bytes * self.block_rows)
-        return scan_query(self.cache, page_size, self.unit_bytes, page, readers, entries)
+        return self.client.settings.idle_timeout_s if limit is None else limit
 
     def batches(
         self, partitions: Sequence[int], ends: Sequence[int] | None = None
     ) -> Generator[UnitBatch, None, None]:
         """Yield the records of the partitions, in the given order, and by key hash within each.
 
-        A batch with `batch` None and `count` 0 marks an end.
+        One with `batch` None marks an end.
 
         Args:
             partitions: The partitions.
@@ -365,10 +287,9 @@ class CacheReader:
         Raises:
             SchemaError: A record does not fit; names cache, key and field, and if it was scanned the
                 partition.
-            DataChanged: A page fetched again has other keys than before.
+            DataChanged: A partition has other rows than before.
         """
         ends = range(len(partitions)) if ends is None else ends
-        self._correct_distance()
         with self.explained():
             yield from ScanReading(self, partitions, ends).batches()
 
@@ -379,21 +300,13 @@ class CacheReader:
 
     def row_layout(self, schema: Schema, rows: int) -> RowLayout:
         """Return how rows land in groups of so many; it is kept for later passes."""
-        from ignitetf.read.landing import RowLayout
-
-        place = (schema.type_name, schema.names, rows)
+        place = (schema.type_name, schema.key.type, schema.names, rows)
         found = self._layouts.get(place)
         if found is None:
             found = self._layouts[place] = RowLayout(
                 schema, self.registry, rows, self.entry_bytes * self.block_rows
             )
         return found
-
-    def _correct_distance(self) -> None:
-        """Read as over a near link if it was taken for a distant one, as on a busy machine."""
-        near = self.if_near
-        if near is not None and self.client.quickest_s < FAR_S:
-            self.options, self.if_near = replace(near, shards=self.options.shards), None
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:
@@ -417,79 +330,6 @@ class CacheReader:
         with self.explained():
             self.changes.check_size(had, size, "when it was opened")
 
-    def adapted(self, query: Query) -> Query:
-        """Return a query as this reader makes it: what it may hold ahead, and who counts its times.
-
-        A node works on one page of a partition at a time. So that it works on several partitions,
-        each connection takes rows apart while those before them are still to come.
-        """
-        ahead = self.client.settings.ahead_bytes
-        return replace(query, times=self.times, run_bytes=self.page_bytes, ahead_bytes=ahead)
-
-    def collector(
-        self, keys: KeySet | None, pool: BufferPool, ends: Ends, doublings: int = 0
-    ) -> Collector:
-        """Return what takes the rows of pages apart, for one thread.
-
-        Args:
-            keys: Keys of the entries to keep; None keeps all.
-            pool: Memory.
-            ends: The units with which a batch must end.
-            doublings: How many times a batch has twice as many rows as the one before it. The first
-                one has about a page.
-        """
-        schema = self.schema if self.split is None else self.split.scanned(self.schema)
-        decoder, builder = self.decoder(keys, schema, pool), None
-        rows = self._batch_rows
-        if rows and BatchBuilder.can_build(schema):
-            builder = self.builder(pool, rows, schema, doublings)
-        multiple = ALIGNED_ROWS if rows >= MANY_ROWS else 1
-        known_rows = self.changes.known_rows
-        return Collector(decoder, builder, self.page_bytes, multiple, ends, known_rows)
-
-    def builder(
-        self, pool: BufferPool, rows: int, schema: Schema | None = None, doublings: int = 0
-    ) -> BatchBuilder:
-        """Return a `BatchBuilder` for so many rows; `can_build` has told that there is one."""
-        chosen, forms = self.schema if schema is None else schema, self._forms
-        row_bytes = self.entry_bytes
-        return BatchBuilder(chosen, self.registry, pool, rows, row_bytes, forms, doublings)
-
-    @property
-    def _batch_rows(self) -> int:
-        """Rows of a batch of about a page; 0 if pages are decoded as a whole, as blocks are."""
-        if self.is_blocks:
-            return 0
-        rows = int(self.page_bytes // max(self.entry_bytes, 64.0))
-        if self.entry_bytes >= LARGE_ROW_BYTES:
-            return max(1, rows)
-        step = ALIGNED_ROWS if rows < 2 * MANY_ROWS else MANY_ROWS
-        return max(step, round(rows / step) * step)
-
-    def decoder(
-        self,
-        keys: KeySet | None = None,
-        schema: Schema | None = None,
-        pool: BufferPool | None = None,
-    ) -> PageDecoder:
-        """Return what decodes pages, for one thread.
-
-        Args:
-            keys: Keys of the entries to keep; None keeps all.
-            schema: Fields to decode; None for those of the reader.
-            pool: Memory for pages that are joined.
-        """
-        return PageDecoder(
-            self.client,
-            self.name,
-            self.schema if schema is None else schema,
-            self.registry,
-            blocks=self.is_blocks,
-            keys=keys,
-            pool=pool,
-            retry_s=self.retry.budget_s,
-        )
-
     def no_rows(self) -> Batch:
         """Return a batch without rows, with all columns."""
         empty = Page(0, False, np.empty(0, np.uint8))
@@ -499,16 +339,6 @@ class CacheReader:
         """Decode objects that stand at these positions of a page, one in each row."""
         at = unwrap(data, at) if len(at) else at
         return with_types(self.client, self.registry, decode_column, data, at, field, self.registry)
-
-    def block_decoder(self) -> Callable[[Page], tuple[NDArray[np.int64], list[Batch]]]:
-        """Return a function that decodes a page of blocks into their keys and their records."""
-        decode = BlockDecoder(self.schema, self.registry).keyed
-
-        def decode_in(page: Page) -> tuple[NDArray[np.int64], list[Batch]]:
-            with Place(self.name, None):
-                return with_types(self.client, self.registry, decode, page)
-
-        return decode_in
 
     def without_nulls(self, batch: Batch, partition: int | None) -> Batch:
         """Return the batch after the policy for nulls; counts the records that it drops."""

@@ -32,13 +32,12 @@ from ignitetf.errors import DataChanged, IgniteTFError, SchemaError, WireError
 from ignitetf.net.client import cache_id
 from ignitetf.net.flow import Flow, Requests, requests_of
 from ignitetf.net.retry import READ, Backoff
+from ignitetf.net.topology import owners_of
 from ignitetf.read.error_context import Place
 from ignitetf.read.keys import Keys, Numbers
 from ignitetf.read.landing import Left, RowLayout
 from ignitetf.read.page_decoder import PageDecoder
 from ignitetf.read.queries import Selection
-from ignitetf.read.scan_thread import owners_of
-from ignitetf.read.unit_reading import UnitBatch
 from ignitetf.read.usage import add_read, add_wait
 from ignitetf.wire.affinity import partitions_of
 from ignitetf.wire.blocks import block_schema, unpack_blocks
@@ -55,6 +54,7 @@ __all__ = [
     "KeyReading",
     "Permutation",
     "ScanReading",
+    "UnitBatch",
     "count_entries",
     "count_keys",
     "scanned_keys",
@@ -87,6 +87,19 @@ _STATEMENT_PAGE: Final = 32_768
 _INT_BYTES: Final = 4
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class UnitBatch:
+    """Records of a partition, or the end of one.
+
+    Attributes:
+        unit: Index of the partition at whose end they end at the latest.
+        batch: The records; None marks an end.
+    """
+
+    unit: int
+    batch: Batch | None
 
 
 @dataclass(frozen=True)
@@ -127,7 +140,7 @@ class _Pass(abc.ABC):
         self._layout: RowLayout = reader.row_layout(stored, self._rows)
         self._left = Left(self._rows)
         self._decoder = PageDecoder(
-            reader.client, reader.name, stored, reader.registry, retry_s=reader.retry.budget_s
+            reader.client, reader.name, stored, reader.registry, reader.retry_s
         )
         self._name_of = name_of  # a unit's partition, for messages
         self._counted = 0  # units whose rows were counted
@@ -144,8 +157,8 @@ class _Pass(abc.ABC):
         reader = self._reader
         flow = Flow(
             reader.client, reader.name, landing, units, requests, *owners, self,
-            is_small=self._is_small(units),
-            retry_s=reader.retry.budget_s if retry_s is None else retry_s,
+            connections=self._connections, is_small=self._is_small(units),
+            retry_s=reader.retry_s if retry_s is None else retry_s,
         )  # fmt: skip
         times = reader.times
         times.began = time.monotonic()
@@ -164,6 +177,12 @@ class _Pass(abc.ABC):
                 if len(gone) < taken[1]:
                     yield taken[0], self._layout.batch(taken, left, gone)
         times.wait += flow.traffic.wait_s
+        times.land += flow.traffic.land_s
+
+    @property
+    def _connections(self) -> int:
+        """Connections to each node."""
+        return -(-self._reader.options.readers // max(1, self._reader.node_count))
 
     def _is_small(self, units: NDArray[Any]) -> bool:
         """Whether the rows fit into few groups."""
@@ -218,9 +237,7 @@ class _Pass(abc.ABC):
 
     def _decoded(self, unit: int, entries: bytes, places: NDArray[np.int64]) -> Batch:
         page = Page(len(places), False, np.frombuffer(entries, np.uint8))
-        found = self._decoder.one(self._name_of(unit), page, first=self._row_of(unit, places))
-        (batch,) = found.parts
-        return batch
+        return self._decoder.decode(self._name_of(unit), page, self._row_of(unit, places))
 
     @abc.abstractmethod
     def other_count(self, unit: int, found: int) -> IgniteTFError:
@@ -339,6 +356,8 @@ class ScanReading(_Pass):
         if reader.is_blocks:
             reader.changes.check_units(self._partitions, self._records, units["mark"].copy())
         reader.changes.check_size(size, self._found)
+        if reader.selection is not None:
+            reader.check_entries()
 
     def _landed(self) -> Generator[tuple[int, Batch], None, None]:
         """Yield the first place and the entries of each group."""
@@ -357,15 +376,13 @@ class ScanReading(_Pass):
             bodies = scan_requests(cache_id(reader.cache), page_rows, partitions)
             return requests_of(OpCode.QUERY_SCAN, bodies)
         assert reader.selection is not None
-        bodies_of = reader.selection.query(page_rows).bodies
-        return requests_of(OpCode.QUERY_SQL_FIELDS, bodies_of(partitions))
+        bodies = reader.selection.requests(page_rows, partitions)
+        return requests_of(OpCode.QUERY_SQL_FIELDS, bodies)
 
     def _owners(self, anew: bool) -> Mapping[int, uuid.UUID]:
         reader = self._reader
-        query = reader.scan_query(1)
-        if self._is_sql and reader.selection is not None:
-            query = reader.selection.query(1)
-        return owners_of(reader.client, query, anew=anew)
+        # SQL by partition is always answered by the primary node.
+        return owners_of(reader.client, reader.cache, primary=self._is_sql, anew=anew)
 
     def _expected_size(self) -> int | None:
         """Return how many records there must be; None if that is counted by partition."""
@@ -422,7 +439,7 @@ class ScanReading(_Pass):
             if batch is not None and end > begin:
                 yield from self._own(batch[begin - place : end - place], begin)
             begin = max(begin, end)
-            yield UnitBatch(self._ends.popleft(), 0, 0, None)
+            yield UnitBatch(self._ends.popleft(), None)
         if batch is not None and stop > begin:
             yield from self._own(batch if begin == place else batch[begin - place :], begin)
 
@@ -451,7 +468,7 @@ class ScanReading(_Pass):
                 self._own_of(part[rows], partition)
             raise
         if own is not None:
-            yield UnitBatch(self._next_end, 0, len(part), own)
+            yield UnitBatch(self._next_end, own)
 
     def _unpacked(self, blocks: Batch, place: int) -> Iterator[UnitBatch]:
         """Yield the records of blocks."""
@@ -464,7 +481,7 @@ class ScanReading(_Pass):
             self._records[unit] += len(records)
             self._found += len(records)
             if own is not None and len(own):
-                yield UnitBatch(self._next_end, 0, len(records), own)
+                yield UnitBatch(self._next_end, own)
 
     def _records_of(self, blocks: Batch) -> Iterator[Batch]:
         names = [field.name for field in self._schema.fields]
@@ -623,7 +640,7 @@ class KeyReading(_Pass):
                 yield batch
 
     def _owners(self, anew: bool) -> Mapping[int, uuid.UUID]:
-        return owners_of(self._reader.client, self._reader.scan_query(1), anew=anew)
+        return owners_of(self._reader.client, self._reader.cache, anew=anew)
 
     def _by_node(
         self, partitions: NDArray[np.int32] | None
@@ -818,7 +835,7 @@ def statement_batches(
                     first = False
             break
         except IgniteTFError as error:
-            if (wait := backoff.wait_s(error, reader.retry.budget_s)) is None:
+            if (wait := backoff.wait_s(error, reader.retry_s)) is None:
                 raise
             log.warning("%s: %s; reading again in %.1f s", reader.name, error, wait)
             time.sleep(wait)

@@ -141,7 +141,6 @@ def open_rows(
         table=table, split=split, schema=schema, nulls=nulls, page_size=page_rows(page_size),
         retry_s=retry_seconds(on_node_loss), on_change=on_change,
         version=None if version is None else whole_argument("version", version, 0),
-        shards=worker.count,
     )  # fmt: skip
     local = flag("local", local)
     position = Position(whole_argument("epoch", epoch, 0))
@@ -327,12 +326,8 @@ class EpochRows:
         return self._of(order, self.position)
 
     def of_shard(self, shard: Any) -> EpochRows:
-        """Return the rows of another worker, `(index, count)`, from the same position on.
-
-        The reader, which both share, is told that so many read at once: its pages get smaller.
-        """
+        """Return the rows of another worker, `(index, count)`, from the same position on."""
         worker, order = Shard.of(shard), self.order
-        self.reader.expect(worker.count)
         if isinstance(order, ScanOrder):
             # The number of workers decides whether the rows of each partition have to be counted.
             counted = order_of(

@@ -25,11 +25,10 @@ from ignitetf.read.declared import (
 )
 from ignitetf.read.error_context import key_of
 from ignitetf.read.options import ReadOptions
-from ignitetf.read.page_query import RetryPolicy
 from ignitetf.read.queries import Selection
 from ignitetf.read.table_fields import TableFields, table_fields
-from ignitetf.wire.evidence import Evidence, Where, observe_page
 from ignitetf.wire.codes import OpCode
+from ignitetf.wire.evidence import Evidence, Where, observe_page
 from ignitetf.wire.frames import Page, read_first_page, read_first_sql_page
 from ignitetf.wire.infer import infer_schema, key_column
 from ignitetf.wire.requests import cursor_request, scan_request, scan_requests
@@ -71,7 +70,7 @@ class Sampler:
         options: What to read.
         registry: Receives the binary types that the records have.
         selection: The SQL table and condition, if there are any.
-        retry: How long to try to replace a lost connection.
+        retry_s: Seconds for which to replace a lost connection.
     """
 
     def __init__(
@@ -82,7 +81,7 @@ class Sampler:
         options: ReadOptions,
         registry: TypeRegistry,
         selection: Selection | None,
-        retry: RetryPolicy,
+        retry_s: float,
     ) -> None:
         self._client = client
         self._name = name
@@ -90,7 +89,7 @@ class Sampler:
         self._options = options
         self._registry = registry
         self._selection = selection
-        self._retry = retry
+        self._retry_s = retry_s
         self._bytes = self._rows = 0
 
     def sample(self, partition_count: int, declared: Declaration | None) -> Sample:
@@ -172,7 +171,7 @@ class Sampler:
                 with self._client.channel() as channel:
                     return _first_pages(channel, op, requests)
             except IgniteTFError as error:
-                if (wait := backoff.wait_s(error, self._retry.budget_s)) is None:
+                if (wait := backoff.wait_s(error, self._retry_s)) is None:
                     raise
                 log.warning("%s: %s; reading again in %.1f s", self._name, error, wait)
                 time.sleep(wait)

@@ -1,6 +1,6 @@
 """What the readers of this process handed over: from where, how long it took, and which keys.
 
-reader, lookups, rows -> **usage** -> heartbeats of a job, its audit
+reading, rows -> **usage** -> heartbeats of a job, its audit
 
 Counted are pages and batches, never single rows, over all data sets that this process reads. Whoever
 takes two snapshots has the rates between them. A worker process of a loader counts for itself.
@@ -35,6 +35,7 @@ __all__ = [
     "Epoch",
     "Iteration",
     "Snapshot",
+    "Times",
     "add_read",
     "add_wait",
     "counted",
@@ -64,6 +65,32 @@ class Amount:
     place: Place
     rows: int = 0
     nbytes: int = 0
+
+
+@dataclass
+class Times:
+    """Where the time of passes went, in seconds, summed over their connections.
+
+    Attributes:
+        wait: Nothing more had arrived.
+        land: Rows were being parsed and landed.
+        starved: The consumer waited for rows; the rest of the time is its own work.
+        began: When the last pass began, in seconds of `time.monotonic`; 0 before the first.
+    """
+
+    wait: float = 0.0
+    land: float = 0.0
+    starved: float = 0.0
+    began: float = 0.0
+
+    def since(self, earlier: Times) -> Times:
+        """Return the difference to `earlier`, an earlier copy of these times."""
+        return Times(
+            self.wait - earlier.wait,
+            self.land - earlier.land,
+            self.starved - earlier.starved,
+            self.began,
+        )
 
 
 @dataclass(frozen=True)

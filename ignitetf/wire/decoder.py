@@ -1,8 +1,9 @@
-"""`Decoder` turns pages into batches of columns, by the fixed-stride path or the general one.
+"""`Decoder` turns pages into batches of columns, whatever their values are.
 
-frames -> objects -> columns -> **decoder** -> tensors
+frames -> objects -> columns -> **decoder** -> reading
 
-Both paths return equal batches for every page that the first accepts; a test verifies this.
+The core lands rows that need not be understood; this one reads all. A test holds that both return
+the same.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from ignitetf.wire.frames import Page
 from ignitetf.wire.meaning import described, type_codes
 from ignitetf.wire.objects import Bytes, Positions, find_rows, unwrap
 from ignitetf.wire.schema import Batch, Column, Schema
-from ignitetf.wire.strided import FixedStride
 from ignitetf.wire.types import TypeRegistry
 
 __all__ = ["Decoder"]
@@ -44,14 +44,6 @@ class Decoder:
         self.schema = schema
         self.fields = [schema[name] for name in names]
         self._registry = registry
-        self._stride: FixedStride | None = None
-        self._strided_pages = 0
-        self._general_pages = 0
-
-    @property
-    def pages(self) -> tuple[int, int]:
-        """Number of pages decoded by the fixed-stride path and by the general path."""
-        return self._strided_pages, self._general_pages
 
     def decode(self, page: Page) -> Batch:
         """Decode the records of a page, in its order.
@@ -64,24 +56,6 @@ class Decoder:
             WireError: The page is damaged.
             UnknownType: The registry lacks a type of the page.
         """
-        if (batch := self._strided(page)) is not None:
-            self._strided_pages += 1
-            return batch
-        self._general_pages += 1
-        return self._general(page)
-
-    def _strided(self, page: Page) -> Batch | None:
-        if self._stride is not None:
-            if (batch := self._stride.read(page.data, page.count)) is not None:
-                return batch
-            if self._general_pages > self._strided_pages:
-                return None
-        self._stride = FixedStride.learn(
-            page.data, page.count, self.schema, self.fields, self._registry
-        )
-        return None if self._stride is None else self._stride.read(page.data, page.count)
-
-    def _general(self, page: Page) -> Batch:
         data = page.data
         key_at, value_at = find_rows(data, page.count)
         key = self._key(data, unwrap(data, key_at))
