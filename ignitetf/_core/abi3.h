@@ -144,6 +144,7 @@ PyObject *_PyObject_CallMethod_SizeT(PyObject *, const char *, const char *, ...
 PyObject *PyObject_CallFunctionObjArgs(PyObject *, ...);
 
 PyObject *PyErr_NoMemory(void);
+int PyErr_CheckSignals(void);
 PyObject *PyErr_Occurred(void);
 PyObject *PyErr_Format(PyObject *, const char *, ...);
 void PyErr_SetString(PyObject *, const char *);

@@ -300,11 +300,11 @@ static int has_room(const Lane *lane, int64_t bytes) {
   return !lane->unanswered || lane->asked + bytes <= lane->window;
 }
 
-/* Whether a unit may be requested: its rows have a place soon. */
-static int is_near(const Lane *lane, const Unit *unit) {
+/* Whether the rows of a unit from number `done` on may be requested: they have a place soon. */
+static int is_near(const Lane *lane, const Unit *unit, int64_t done) {
   const Landing *landing = lane->landing;
   if (unit->base < 0) return 1; /* its answer waits, within the window */
-  int64_t first = landing->places || landing->keys ? unit->first : unit->base + unit->done;
+  int64_t first = landing->places || landing->keys ? unit->first : unit->base + done;
   return first < open_end(landing, lane->window);
 }
 
@@ -319,14 +319,14 @@ static int refill(Lane *lane) {
     Unit *unit = landing->unit + lane->unit[i];
     if (unit->state != HALF) continue;
     half--;
-    if (!is_near(lane, unit) || !has_room(lane, unit->expected)) continue;
+    if (!is_near(lane, unit, unit->done) || !has_room(lane, unit->expected)) continue;
     int found = ask_next_page(lane, unit, lane->unit[i]);
     if (found != GOES_ON) return found;
   }
   while (lane->next < lane->units && lane->open < lane->most_open) {
     int64_t number = lane->unit[lane->next];
     Unit *unit = landing->unit + number;
-    if (!is_near(lane, unit) || !has_room(lane, unit->expected)) break;
+    if (!is_near(lane, unit, 0) || !has_room(lane, unit->expected)) break;
     const int64_t *at = (const int64_t *)lane->frame_at_view.buf;
     int found = put_out(lane, (const uint8_t *)lane->frames_view.buf + at[number],
                         at[number + 1] - at[number]);
@@ -898,7 +898,7 @@ static int begin_page(Lane *lane, int64_t number, int may_ask) {
   }
   int64_t behind = unit->done + count;
   int more = unit->rows >= 0 ? behind < unit->rows : count == landing->page_rows;
-  if (more && may_ask && count && unit->base + behind < open_end(landing, lane->window)) {
+  if (more && may_ask && count && is_near(lane, unit, behind)) {
     lane->asked_next = 1;
     found = ask_next_page(lane, unit, number);
   }

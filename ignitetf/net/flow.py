@@ -34,6 +34,7 @@ from ignitetf.net.channel import Channel
 from ignitetf.net.client import Client
 from ignitetf.net.failures import is_asked_too_much, server_error
 from ignitetf.net.places import Source
+from ignitetf.net.pool import MOST_WINDOW
 from ignitetf.net.retry import HEAP, READ, Backoff
 from ignitetf.wire.answers import read_error
 from ignitetf.wire.codes import OpCode
@@ -46,7 +47,6 @@ log = logging.getLogger(__name__)
 # The id of a plan's first request; a channel's own ids are lower.
 _FIRST_ID: Final = 1 << 40
 _LEAST_WINDOW: Final = 4 << 20
-_MOST_WINDOW: Final = 48 << 20
 # Of the 128 cursors that a connection may have.
 _MOST_OPEN: Final = 120
 # Bytes per second that a new connection is expected to have.
@@ -188,7 +188,10 @@ class Flow:
         self._connections = connections
         self._is_small = is_small
         self._retry_s = retry_s
-        self._most_window = min(_MOST_WINDOW, client.settings.ahead_bytes)
+        # What a node refused lately is asked for in smaller parts.
+        client.most_window = min(MOST_WINDOW, 2 * client.most_window)
+        self._most_window = min(client.most_window, client.settings.ahead_bytes)
+        self._window = self._most_window  # of the lane that ended last
         self._error: BaseException | None = None
         self._stopped = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -316,7 +319,8 @@ class Flow:
     ) -> None:
         """Wait before the next try; raise the error if there is none."""
         if is_asked_too_much(error):
-            self._most_window = max(1, self._most_window // 2)
+            self._most_window = max(1, min(self._most_window, self._window) // 2)
+            self._client.most_window = self._most_window
             wait = heap.wait_s(error, self._retry_s)
         else:
             wait = backoff.wait_s(error, self._retry_s)
@@ -348,7 +352,7 @@ class Flow:
             is_clean = self._run(lane, channel)
         finally:
             if lane is not None:
-                *_, wait_s, _, major, minor = lane.state()
+                _, _, self._window, *_, wait_s, _, major, minor = lane.state()
                 self.traffic.wait_s += wait_s
                 self.traffic.land_s -= wait_s
                 if major:

@@ -42,7 +42,7 @@ from ignitetf.wire.zones import Zone, zone_of
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["Pool"]
+__all__ = ["MOST_WINDOW", "Pool"]
 
 # Idle channels kept per address; extra ones are opened on demand and closed on release.
 _POOL_SIZE: Final = 8
@@ -58,6 +58,8 @@ _READS: Final = frozenset(
         OpCode.BINARY_TYPE_NAME_GET,
     }
 )
+# Bytes that a connection may have on their way.
+MOST_WINDOW: Final = 48 << 20
 # How long an idle connection that was costly is kept for the next epoch or request.
 _REST_S: Final = 30.0
 
@@ -87,6 +89,7 @@ class Pool:
         topology: Version of the topology that `nodes` found last; None before.
         known_nodes: The nodes that it found.
         newest_topology: The newest version of the topology that an answer has told.
+        most_window: Bytes that a connection may have on their way; see `net.flow`.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -96,6 +99,7 @@ class Pool:
         self.topology: int | None = None
         self.known_nodes: Sequence[NodeEndpoint] = ()
         self.newest_topology = (0, 0)
+        self.most_window = MOST_WINDOW
         self._lock = threading.Lock()
         self._idle: dict[str, list[Channel]] = {}
         self._address_of: dict[uuid.UUID, str] = {}

@@ -106,25 +106,18 @@ class Epochs(Generic[_R]):
     def __init__(self, first: _R) -> None:
         self._lock = threading.Lock()
         self._next = first
-        self._taken: _R | None = None
 
     def take(self) -> _R:
         """Return the rows of the next epoch; after `seek`, possibly only the rest of one."""
         with self._lock:
-            rows = self._taken = self._next
+            rows = self._next
             self._next = rows.next_epoch()
         return rows
-
-    def give_back(self, rows: _R) -> None:
-        """Undo the `take` of these rows, unless there was another one since, or `seek`."""
-        with self._lock:
-            if self._taken is rows:
-                self._taken, self._next = None, rows
 
     def seek(self, rows: _R) -> None:
         """Make the next `take` return these rows."""
         with self._lock:
-            self._taken, self._next = None, rows
+            self._next = rows
 
 
 def pages(rows: Readable) -> Generator[Batch, None, None]:

@@ -101,6 +101,11 @@ class UnitBatch:
     unit: int
     batch: Batch | None
 
+    @property
+    def count(self) -> int:
+        """The number of records."""
+        return 0 if self.batch is None else len(self.batch)
+
 
 @dataclass(frozen=True)
 class Permutation:

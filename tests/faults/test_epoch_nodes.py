@@ -25,18 +25,17 @@ from ignitetf.errors import DataChanged, PartitionLost
 from ignitetf.explore.epoch import verify_epoch
 from ignitetf.load.loader import load_dataset
 from ignitetf.net.client import connect
-from ignitetf.read.key_units import KeyUnits
+from ignitetf.net.flow import Flow
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
 from ignitetf.read.usage import snapshot
 from ignitetf.tables.catalog import Manifest, write_manifest
 from ignitetf.tables.removal import drop_cache
-from ignitetf.wire.units import UnitReader
 
 pytestmark = [pytest.mark.node, pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(900)]
 
 ROWS, PARTITIONS, TABLE, BLOCKS = 60_000, 16, "EPOCHS", "EPOCHS_IN_BLOCKS"
-SMALL = "EPOCHS_IN_SMALL_PARTITIONS"  # which one thread reads from all nodes
+SMALL = "EPOCHS_IN_SMALL_PARTITIONS"
 SEED = int(os.environ.get("IGNITETF_FAULT_SEED", "5"))
 OPTIONS = {"seed": 7, "window_bytes": 2 << 20, "page_size": 500}
 
@@ -178,31 +177,33 @@ def keys_of(batches):
     return np.concatenate([batch["key"] for batch in batches])
 
 
-@pytest.mark.parametrize("share", [0.0, 0.05])
+@pytest.mark.parametrize("share", [0.0, 0.2])
 def test_small_partitions_of_several_nodes_are_read_in_order(cluster, monkeypatch, share):
-    """By one thread, from all nodes; also while some of its connections are lost, at any moment."""
-    lost, begin, rng = [], UnitReader.begin, random.Random(SEED)
-    threads = []
+    """Also while some of the connections are lost, at any moment."""
+    lost, lane, rng, sockets = [], Flow._lane, random.Random(SEED), []
 
-    def losing(self, stop, *limits):
-        threads.append(threading.current_thread())
-        if rng.random() < share and len(lost) < 12:
-            lost.append(rng.choice(self.answers).socket)
-            sock = socket.fromfd(lost[-1], socket.AF_INET, socket.SOCK_STREAM)
-            with sock, contextlib.suppress(OSError):  # it may have been lost already
-                sock.shutdown(socket.SHUT_RDWR)
-        begin(self, min(stop, self.next + 20), *limits)
+    def noted(self, channel, *args):
+        sockets.append(channel.socket_number)
+        return lane(self, channel, *args)
 
     with connect(cluster.addresses) as client:
         rows = open_rows(SMALL, client=client, shard=(0, 1))
         parts = range(rows.reader.partition_count)
-        alone = [i.batch.key.values for p in parts for i in rows.reader.batches([p]) if i.count]
-        monkeypatch.setattr(UnitReader, "begin", losing)
+        every = (i.batch for p in parts for i in rows.reader.batches([p]))
+        alone = [batch.key.values for batch in every if batch is not None]
+        monkeypatch.setattr(Flow, "_lane", noted)
         before = {one.node: one.rows for one in snapshot().nodes}
-        found = keys_of(rows.batches())
+        found = []
+        for batch in rows.batches(200):
+            found.append(batch["key"].copy())
+            if rng.random() < share and len(lost) < 12:
+                lost.append(rng.choice(sockets[-3:]))
+                with contextlib.suppress(OSError):  # it may have been lost already
+                    sock = socket.fromfd(lost[-1], socket.AF_INET, socket.SOCK_STREAM)
+                    with sock:
+                        sock.shutdown(socket.SHUT_RDWR)
         delivered = [one.rows - before.get(one.node, 0) for one in snapshot().nodes]
-    np.testing.assert_array_equal(found, np.concatenate(alone))
-    assert len(set(threads)) == 1
+    np.testing.assert_array_equal(np.concatenate(found), np.concatenate(alone))
     assert bool(lost) == bool(share)
     assert sum(delivered) == ROWS
     assert sum(rows > ROWS // 6 for rows in delivered) == 3
@@ -222,10 +223,9 @@ def large_rows(cluster):
 
 @pytest.mark.parametrize("kills", [0, 1])
 def test_large_rows_of_several_nodes_go_to_their_places(cluster, large_rows, kills):
-    """By key, in the order of the keys; a scan of several nodes is one."""
+    """By key, in the order of the keys."""
     with connect(cluster.addresses) as client:
         rows = open_rows("EPOCHS_LARGE", client=client, shard=(0, 1), order="keys")
-        assert not KeyUnits.can_read(rows.reader)
         before = {one.node: one.rows for one in snapshot().nodes}
         found = []
         for number, batch in enumerate(rows.batches()):

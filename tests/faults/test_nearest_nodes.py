@@ -13,8 +13,8 @@ from helpers.ports import lasting_port
 from ignitetf import open_rows
 from ignitetf.load.loader import load_dataset
 from ignitetf.net.client import connect
+from ignitetf.net.topology import nearest_nodes
 from ignitetf.read import usage
-from ignitetf.read.nearest import nearest_nodes
 
 pytestmark = [pytest.mark.node, pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -5,29 +5,30 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from helpers.ports import free_port
+from helpers.refusing import Refusing
 
 from ignitetf.load.loader import load_dataset
 from ignitetf.net.client import connect
 from ignitetf.node import Node, start
 from ignitetf.read.rows import open_rows
+from ignitetf.wire.codes import OpCode
 
 pytestmark = [pytest.mark.node, pytest.mark.faults]
 
 ROWS, ROW_BYTES, PARTITIONS = 320, 1_000_000, 8
 
 
-@pytest.fixture
-def client(node_home, monkeypatch):
-    # A scan takes all rows of a partition here into the heap before it answers: 40 MB.
-    monkeypatch.setattr(start, "heap_mib", lambda nodes: 320)
-    with (
-        Node.start("small", port=free_port(), memory="1g") as node,
-        connect(node.address) as client,
-    ):
+@pytest.fixture(scope="module")
+def client(node_home):
+    with pytest.MonkeyPatch.context() as patch:
+        # A scan takes all rows of a partition here into the heap before it answers: 40 MB.
+        patch.setattr(start, "heap_mib", lambda nodes: 320)
+        node = Node.start("small", port=free_port(), memory="1g")
+    with node, connect(node.address) as client:
         yield client
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def data(client):
     rng = np.random.default_rng(1)
     data = rng.integers(0, 256, (ROWS, ROW_BYTES), dtype=np.uint8)
@@ -45,25 +46,37 @@ def assert_all_rows(rows, data):
 
 
 @pytest.mark.timeout(120)
-def test_a_node_short_of_heap_is_asked_for_less(client, data, caplog):
-    for readers in (4, 8, 12):
-        assert_all_rows(open_rows("BIG", client=client, readers=readers), data)
-        if "Java heap space" in caplog.text:
-            break
-    assert "Java heap space" in caplog.text  # it did happen
+@pytest.mark.parametrize("readers", [1, 4, 12])
+def test_a_node_short_of_heap_sends_all_rows(client, data, readers):
+    assert_all_rows(open_rows("BIG", client=client, readers=readers), data)
 
 
 @pytest.mark.timeout(180)
-def test_many_that_read_by_key_share_a_small_heap(client, data, caplog):
+def test_many_that_read_by_key_share_a_small_heap(client, data):
     def read(seed):
         with connect(settings=client.settings) as own:
             rows = open_rows("BIG", client=own, order="global", shuffle=seed, shard=(0, 1))
             assert_all_rows(rows, data)
 
-    for readers in (12, 16, 20):
-        with ThreadPoolExecutor(readers) as pool:
-            list(pool.map(read, range(readers)))
-        if "reading on in" in caplog.text:
-            break
-    # It did happen: Java says the second where it has cleaned up for too long.
-    assert "Java heap space" in caplog.text or "GC overhead limit" in caplog.text
+    with ThreadPoolExecutor(12) as pool:
+        list(pool.map(read, range(12)))
+
+
+@pytest.mark.parametrize("times", [1, 5])
+@pytest.mark.parametrize(
+    "options", [{}, {"shuffle": 3}, {"order": "global"}, {"where": "N >= 0"}], ids=str
+)
+def test_what_a_node_refuses_is_asked_again(client, data, times, options, caplog):
+    """A window that is halved until the node has room for what it asks."""
+    ops = {OpCode.QUERY_SCAN, OpCode.QUERY_SCAN_PAGE, OpCode.CACHE_GET_ALL}
+    rows = open_rows("BIG", client=client, shard=(0, 1), **options)  # before anything is refused
+    if "where" in options:
+        ops = {OpCode.QUERY_SQL_FIELDS, OpCode.QUERY_SQL_FIELDS_PAGE}
+    with Refusing(client.settings.addresses[0], ops, times) as relay:
+        settings = client.settings.replace(addresses=(relay.address,))
+        rows.reader.client.close_idle()
+        with pytest.MonkeyPatch.context() as patch, connect(settings=settings) as behind:
+            patch.setattr(rows.reader, "client", behind)
+            assert_all_rows(rows, data)
+        assert relay.refused == times
+    assert "Java heap space" in caplog.text

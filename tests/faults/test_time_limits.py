@@ -17,11 +17,19 @@ from helpers.needs import needs_native_io
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from ignitetf._core import UNIT, Landing
 from ignitetf.cli.main import app
 from ignitetf.errors import ConnectError, IgniteTFError, RequestTimeout, TlsError
 from ignitetf.net import parting
 from ignitetf.net.client import Client, connect
+from ignitetf.net.flow import Flow, requests_of
+from ignitetf.read.landing import RowLayout
 from ignitetf.settings import Settings
+from ignitetf.wire.codes import OpCode, TypeCode
+from ignitetf.wire.requests import scan_requests
+from ignitetf.wire.schema import Field, Schema
+from ignitetf.wire.types import TypeRegistry
+from ignitetf.wire.zones import UTC
 
 sys.path.insert(0, str(Path(__file__).parent))
 from silent import KINDS, Silent
@@ -226,14 +234,23 @@ def load(client):
 
 
 def scan(client):
-    from ignitetf.read.page_query import Query, RetryPolicy
-    from ignitetf.read.scan import scan_units
-    from ignitetf.wire.codes import OpCode
-    from ignitetf.wire.requests import scan_requests
+    class Sink:
+        """Never asked."""
 
-    query = Query(OpCode.QUERY_SCAN, lambda which: scan_requests(1, 10, which), "C", 10)
-    retry = RetryPolicy(client.settings.idle_timeout_s)
-    list(scan_units(client, query, [0, 1, 2], retry=retry))
+    units = np.zeros(3, UNIT)
+    units["lane"], units["base"], units["rows"], units["expected"] = -1, -1, -1, 1
+    units["base"][0] = 0
+    key = Field("key", TypeCode.LONG, np.dtype("<i8"))
+    layout = RowLayout(Schema("", key, ()), TypeRegistry(UTC), 64, 8.0)
+    landing = Landing(
+        layout.native, units, None, None, None, -1, 8, 512, 10, True, 0, OpCode.QUERY_SCAN_PAGE
+    )
+    requests = requests_of(OpCode.QUERY_SCAN, scan_requests(1, 10, [0, 1, 2]))
+    retry_s = client.settings.idle_timeout_s
+    flow = Flow(
+        client, "C", landing, units, requests, range(3), lambda anew: {}, Sink(), retry_s=retry_s
+    )
+    list(flow.groups())
 
 
 def filesystem(client):

@@ -16,7 +16,6 @@ from pyignite import GenericObjectMeta
 
 from ignitetf.errors import CacheNotFound, ConfigError, SchemaError, SqlError
 from ignitetf.load.loader import load_dataset
-from ignitetf.read.reader import CacheReader
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.node
@@ -145,9 +144,11 @@ def test_supervised_pairs(open_dataset, table):
     "times",
     [120, pytest.param(10_000, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])],
 )
-def test_abandoned_iterators_leave_nothing_behind(open_dataset, client, table, times, monkeypatch):
-    monkeypatch.setattr(CacheReader, "page_bytes", 500)  # rows are handed over a few at a time
-    dataset = open_dataset(table, fields=["LABEL"], page_size=10)
+def test_abandoned_iterators_leave_nothing_behind(open_dataset, client, cache_name, times):
+    rows, table = 20_000, cache_name  # more than is asked for at once
+    images = np.random.default_rng(1).integers(0, 256, (rows, 2000), np.uint8)
+    load_dataset({"IMAGE": images}, table, client=client, partitions=64)
+    dataset = open_dataset(table, page_size=100)
     process = psutil.Process()
 
     def abandon(times):
@@ -178,7 +179,7 @@ def test_abandoned_iterators_leave_nothing_behind(open_dataset, client, table, t
     assert readers() == []
     assert cursors() == 0
     assert process.num_fds() <= files + 2
-    assert len(keys_of(dataset)) == ROWS
+    assert len(keys_of(dataset)) == rows
 
 
 def test_push_down(open_dataset, table):

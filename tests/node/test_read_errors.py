@@ -15,7 +15,7 @@ import pytest
 
 from ignitetf import IgniteDataset, load_dataset, own_errors
 from ignitetf.errors import ConfigError, DataChanged, SchemaError
-from ignitetf.read import scan_thread
+from ignitetf.net.channel import Channel
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
 
@@ -201,35 +201,39 @@ def test_a_read_that_fails_leaves_no_cursor(build, client):
 
 
 def test_giving_up_does_not_wait_for_a_node_that_says_nothing(build, monkeypatch):
-    dataset = build(page_size=3)
-    page = scan_thread.PageRequests.page
+    batches = build(page_size=3).rows.reader.batches([0])
     began, answers = threading.Event(), threading.Event()
+    receive = Channel.receive_some
 
-    def silent(self, taker):
+    def silent(self, view):
         began.set()
         answers.wait(60)
-        return page(self, taker)
+        return receive(self, view)
 
-    monkeypatch.setattr(scan_thread.PageRequests, "page", silent)
-    streams = []
-    start = scan_thread.ScanThread.start
-    monkeypatch.setattr(
-        scan_thread.ScanThread, "start", lambda self: (streams.append(self), start(self))
-    )
-    monkeypatch.setattr(scan_thread.ScanThread, "take", lambda self: (began.wait(60), 1 / 0))
-    with pytest.raises(ZeroDivisionError):
-        next(dataset.rows.reader.batches([0]))
-    # Closed though no answer is here; the reader goes on alone, and ends with the answer.
-    assert not answers.is_set() and streams[0].is_alive()
+    def give_up(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Channel, "socket_number", property(lambda self: -1))
+    monkeypatch.setattr(Channel, "receive_some", silent)
+    before = signal.signal(signal.SIGALRM, give_up)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        with pytest.raises(ZeroDivisionError):
+            next(batches)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    # Closed though no answer is here; the thread goes on alone, and ends with the answer.
+    threads = [t for t in threading.enumerate() if t.name.startswith("ignitetf-read-")]
+    assert began.is_set() and not answers.is_set()
     answers.set()
-    streams[0].join(60)
-    assert not streams[0].is_alive()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_is_told_and_its_parent_goes_on(build, monkeypatch):
-    monkeypatch.setattr(CacheReader, "page_bytes", 100)  # rows are handed over a few at a time
     dataset = build(page_size=3)
     name = dataset.rows.reader.name
     keys = [key for page in dataset.numpy() for key in page["key"].tolist()]

@@ -13,7 +13,7 @@ from ignitetf.errors import ConfigError, DataChanged, KeyNotFound, OutOfRange
 from ignitetf.explore.epoch import verify_epoch
 from ignitetf.load.loader import load_dataset
 from ignitetf.read.access import Access
-from ignitetf.read.lookup import Lookup
+from ignitetf.read.landing import RowLayout
 
 pytestmark = pytest.mark.node
 ROWS = 403
@@ -368,10 +368,16 @@ def test_a_data_set_that_grew_is_noticed_when_the_epoch_begins(client, own):
 
 
 def test_a_client_that_mixes_rows_up_is_caught(build, monkeypatch):
-    """Guards the guard: rows in the order in which they arrive."""
+    """Guards the guard: rows in the order in which they did not land."""
     rows = build(order="global", shuffle=1)
     true = values(rows.batches())
-    monkeypatch.setattr(Lookup, "_places", lambda self, arrived, numbers: np.arange(len(arrived)))
+    batch = RowLayout.batch
+
+    def reversed_batch(self, *args):
+        found = batch(self, *args)
+        return found[np.arange(len(found))[::-1]]
+
+    monkeypatch.setattr(RowLayout, "batch", reversed_batch)
     found = values(rows.batches())
     assert found != true and sorted(found) == sorted(true)
 

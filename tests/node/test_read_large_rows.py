@@ -1,4 +1,4 @@
-"""Large rows, which are asked for by key: the rows, their order and every error are those of a scan."""
+"""Rows of 300 KB: with pages of any size they have the same order, states and errors."""
 
 import logging
 
@@ -8,8 +8,6 @@ import pytest
 from ignitetf import open_rows
 from ignitetf.errors import DataChanged, SchemaError
 from ignitetf.load.loader import load_dataset
-from ignitetf.net import distance
-from ignitetf.read.key_units import KeyUnits
 
 pytestmark = pytest.mark.node
 ROWS, NBYTES = 61, 300_000
@@ -21,21 +19,6 @@ def source(rows=ROWS, nbytes=NBYTES):
         "IMAGE": rng.integers(0, 256, (rows, nbytes), dtype=np.uint8),
         "LABEL": np.arange(rows, dtype=np.int32) * 3,
     }
-
-
-@pytest.fixture(autouse=True)
-def by_key(monkeypatch):
-    """Whether each pass over partitions went by key."""
-    found, can_read = [], KeyUnits.can_read
-
-    def noted(reader):
-        found.append(can_read(reader))
-        return found[-1]
-
-    monkeypatch.setattr(KeyUnits, "can_read", staticmethod(noted))
-    # However busy the machine is, its node is not a distant one.
-    monkeypatch.setattr(distance, "FAR_S", 1.0)
-    return found
 
 
 @pytest.fixture(params=[1, 4, 64])
@@ -55,7 +38,7 @@ def opened(client, name, **options):
 
 
 def scanned(client, name, **options):
-    """The same rows, by a scan: what a page has is said, so they are not asked for by key."""
+    """The same rows, in pages of five."""
     return opened(client, name, page_size=5, **options)
 
 
@@ -69,28 +52,25 @@ def keys(batches):
     return found
 
 
-def test_the_rows_and_their_order_are_those_of_a_scan(client, table, by_key):
+def test_the_rows_and_their_order_do_not_depend_on_pages(client, table):
     found = keys(opened(client, table).numpy())
-    assert by_key == [True]
     assert found == keys(scanned(client, table).numpy())
-    assert by_key == [True] and sorted(found) == list(range(ROWS))
 
 
-def test_each_partition_is_in_the_order_of_pyignite(client, table, by_key):
+def test_each_partition_is_in_the_order_of_pyignite(client, table):
     rows = opened(client, table)
     cache = client.pyignite.get_cache(table)
     expected = []
     for partition in range(rows.reader.partition_count):
         with cache.scan(page_size=7, partitions=partition) as cursor:
             expected += [key for key, _ in cursor]
-    assert keys(rows.numpy()) == expected and by_key == [True]
+    assert keys(rows.numpy()) == expected
 
 
 @pytest.mark.parametrize(
     "options", [{}, {"shuffle": 4}, {"shuffle": 4, "window_bytes": 5 * NBYTES}]
 )
-def test_states_and_shards_go_from_one_way_to_the_other(client, small_table, options, by_key):
-    """A training that was begun by a scan, from another version or far away, goes on by key."""
+def test_states_and_shards_do_not_depend_on_pages(client, small_table, options):
     whole = keys(scanned(client, small_table, **options).numpy())
     for done in range(0, ROWS + 1, 6):
         state = scanned(client, small_table, **options).state(done)
@@ -101,11 +81,10 @@ def test_states_and_shards_go_from_one_way_to_the_other(client, small_table, opt
             shard = {"shard": (index, count), **options}
             part = keys(opened(client, small_table, **shard).numpy())
             assert part == keys(scanned(client, small_table, **shard).numpy())
-    assert by_key and all(by_key)
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 16, 100])
-def test_batches_are_those_of_a_scan(client, small_table, batch_size):
+def test_batches_do_not_depend_on_pages(client, small_table, batch_size):
     by_scan = scanned(client, small_table).batches(batch_size)
     for found, expected in zip(
         opened(client, small_table).batches(batch_size), by_scan, strict=True
@@ -129,7 +108,7 @@ def test_orders_by_key_have_the_rows_that_their_keys_say(client, table, order):
         assert (found == list(range(ROWS))) == (order == "keys")
 
 
-def test_what_others_added_is_told_by_a_scan(client, small_table, by_key):
+def test_what_others_added_is_told_by_a_scan(client, small_table):
     rows = opened(client, small_table)
     insert = f'INSERT INTO "{small_table}" (_KEY, IMAGE, LABEL) VALUES (1000, ?, 1)'
     client.sql(insert, (bytes(NBYTES),))
@@ -140,10 +119,9 @@ def test_what_others_added_is_told_by_a_scan(client, small_table, by_key):
         for one in (opened(client, small_table), scanned(client, small_table))
     )
     assert found == expected and sorted(found) == [*range(ROWS), 1000]
-    assert by_key == [False, False]
 
 
-def test_a_row_that_goes_away_before_or_during_an_epoch(client, small_table, caplog, by_key):
+def test_a_row_that_goes_away_before_or_during_an_epoch(client, small_table, caplog):
     name = small_table
     rows = opened(client, name)
     lenient = opened(client, name, on_change="warn")
@@ -153,7 +131,6 @@ def test_a_row_that_goes_away_before_or_during_an_epoch(client, small_table, cap
     with pytest.raises(DataChanged, match=r"partition \d: \d+ entries, the load stored \d+"):
         keys(rows.numpy())
     assert sorted(keys(opened(client, name).numpy())) == left
-    assert by_key == [False, False]
     # As if it went away just after the entries were counted.
     with pytest.MonkeyPatch.context() as patch:
         for one in (rows, lenient, silent):
@@ -165,10 +142,9 @@ def test_a_row_that_goes_away_before_or_during_an_epoch(client, small_table, cap
             assert sorted(keys(lenient.numpy())) == left
         assert "the load stored" in caplog.text
         assert sorted(keys(silent.numpy())) == left
-    assert by_key == [False, False, True, True, True]
 
 
-def test_a_row_in_another_form_is_read_or_told_as_by_a_scan(client, small_table, by_key):
+def test_a_row_in_another_form_is_read_or_told_as_by_a_scan(client, small_table):
     """SQL writes the fields of a row in the order of the table, and one of them may be longer."""
     name = small_table
     image = source()["IMAGE"]
@@ -183,10 +159,9 @@ def test_a_row_in_another_form_is_read_or_told_as_by_a_scan(client, small_table,
     for way in (opened, scanned):
         with pytest.raises(SchemaError, match="11"):
             list(way(client, name).numpy())
-    assert by_key == [True, True]
 
 
-def test_only_some_fields_and_rows_of_the_smallest_size(client, cache_name, by_key):
+def test_only_some_fields_and_rows_of_the_smallest_size(client, cache_name):
     data = {**source(20), "MORE": np.arange(40.0).reshape(20, 2)}
     load_dataset(data, cache_name, client=client, partitions=4)
     for fields in (["LABEL"], ["IMAGE", "MORE"], ["MORE"]):
@@ -195,22 +170,19 @@ def test_only_some_fields_and_rows_of_the_smallest_size(client, cache_name, by_k
             assert list(found) == fields
             for field, values in found.items():
                 np.testing.assert_array_equal(values, data[field][batch["key"]])
-    assert by_key == [True] * 3
 
 
 @pytest.mark.parametrize("nbytes", [100_000, 5 << 20])
-def test_smaller_and_much_larger_rows_are_scanned(client, cache_name, nbytes, by_key):
+def test_smaller_and_much_larger_rows(client, cache_name, nbytes):
     load_dataset(source(4, nbytes), cache_name, client=client, partitions=2)
     assert sum(len(batch["key"]) for batch in opened(client, cache_name).numpy()) == 4
-    assert by_key == [False]
 
 
-def test_rows_that_may_be_null_or_of_any_length_are_scanned(client, cache_name, by_key):
+def test_rows_that_may_be_null_or_of_any_length(client, cache_name):
     rng = np.random.default_rng(1)
     texts = [rng.bytes(260_000 + 1000 * i) for i in range(12)]
     load_dataset({"B": texts, "N": np.arange(12)}, cache_name, client=client, partitions=2)
     for batch in opened(client, cache_name).numpy():
         assert [texts[key] for key in batch["key"]] == list(batch["val"]["B"])
-    assert by_key == [False]
     found = opened(client, cache_name, order="keys")
     assert [bytes(text) for batch in found.numpy() for text in batch["val"]["B"]] == texts

@@ -15,6 +15,7 @@ from ignitetf import load_dataset
 from ignitetf.errors import ConfigError, DataChanged, SqlError
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
+from ignitetf.read.reading import ScanReading
 
 pytestmark = pytest.mark.node
 
@@ -309,17 +310,17 @@ def test_a_condition_calls_the_table_by_the_name_of_the_data_set(client, cache_n
         assert len(keys_of(client, cache_name, "A > 10", table=cache_name)) == 9 + version
 
 
-def test_rows_that_go_away_between_the_keys_and_the_rows_are_told(client, cache_name):
+def test_rows_that_go_away_between_the_keys_and_the_rows_are_told(client, cache_name, monkeypatch):
     load_dataset({"A": np.arange(50)}, cache_name, client=client, partitions=8)
     reader = CacheReader(client, cache_name, ReadOptions(
         where=f"A >= (SELECT MIN(A) FROM {cache_name})"))  # fmt: skip
-    keys = reader.selection.keys
+    wanted = ScanReading._wanted_keys
 
-    def removed_after(*args):
-        found = keys(*args)
+    def removed_after(self):
+        found = wanted(self)
         client.sql(f"DELETE FROM {cache_name} WHERE A = 7")
         return found
 
-    object.__setattr__(reader.selection, "keys", removed_after)
+    monkeypatch.setattr(ScanReading, "_wanted_keys", removed_after)
     with pytest.raises(DataChanged, match="49 entries"):
         list(reader.batches(range(reader.partition_count)))

@@ -11,9 +11,9 @@ import pytest
 
 from ignitetf.errors import ConfigError
 from ignitetf.net.places import Source, place_of
+from ignitetf.net.topology import chosen_copies
 from ignitetf.node import Node
 from ignitetf.read import usage
-from ignitetf.read.nearest import chosen_copies
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.schema import Batch, Column, Field, Schema
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -33,7 +33,6 @@ from ignitetf.read.rows import EpochRows, open_rows
 from ignitetf.read.tf.causes import for_tensorflow
 from ignitetf.read.tf.cluster import in_cluster
 from ignitetf.read.tf.eager import EagerElements, Packed
-from ignitetf.read.tf.head_start import Iterations
 from ignitetf.read.tf.iteration import OwnDataset, Steps
 from ignitetf.read.tf.substr import Sharing
 from ignitetf.read.tf.tensors import Form, counted, page_options, rebatched
@@ -190,7 +189,7 @@ class IgniteDataset(OwnDataset):
         iterations = self._iterations()
         self._elements = self._build_elements(iterations)
         eager = self._eager(iterations, self._elements.element_spec, Sharing.TEXT)
-        super().__init__(self._elements._variant_tensor, eager, iterations.begun)
+        super().__init__(self._elements._variant_tensor, eager)
 
     @property
     def rows(self) -> EpochRows:
@@ -264,7 +263,7 @@ class IgniteDataset(OwnDataset):
         dataset = counted(dataset, count, sharded=sharded)
         own = iterations if eager_cut == cut else self._iterations(eager_cut)
         eager = self._eager(own, dataset.element_spec, Sharing.PAGE, eager_cut)
-        return Steps(dataset, eager, iterations.begun)
+        return Steps(dataset, eager)
 
     def _slice_rows(self, batch_size: int) -> int:
         """Return the rows that this worker has of a global step, by keys.
@@ -347,7 +346,7 @@ class IgniteDataset(OwnDataset):
 
     # Building
 
-    def _build_elements(self, iterations: Iterations) -> tf.data.Dataset:
+    def _build_elements(self, iterations: Callable[[], Packed]) -> tf.data.Dataset:
         if self._form.has_runs or self._form.has_empty:
             dataset = self._leaves(iterations).flat_map(self._form.rows_of)
         else:
@@ -357,7 +356,7 @@ class IgniteDataset(OwnDataset):
         return counted(dataset, self._length, sharded=sharded)
 
     def _pages(
-        self, iterations: Iterations, sharing: Sharing, rows: int | None = None
+        self, iterations: Callable[[], Packed], sharing: Sharing, rows: int | None = None
     ) -> tf.data.Dataset:
         """Return pages in the structure of the elements.
 
@@ -371,7 +370,7 @@ class IgniteDataset(OwnDataset):
             return dataset
         return dataset.map(functools.partial(self._form.assemble, sharing=sharing))
 
-    def _leaves(self, iterations: Iterations, rows: int | None = None) -> tf.data.Dataset:
+    def _leaves(self, iterations: Callable[[], Packed], rows: int | None = None) -> tf.data.Dataset:
         """As `_pages`, but flat if TensorFlow has to assemble the structure."""
         form = self._form
 
@@ -388,7 +387,7 @@ class IgniteDataset(OwnDataset):
             spec = form.assemble(*spec)
         return tf.data.Dataset.from_generator(generate, output_signature=spec)
 
-    def _iterations(self, cut: _Cut | None = None) -> Iterations:
+    def _iterations(self, cut: _Cut | None = None) -> Callable[[], Packed]:
         """Return what begins the next epoch: the leaves of its pages, with their rows.
 
         Args:
@@ -409,10 +408,10 @@ class IgniteDataset(OwnDataset):
                 client.release_idle()
                 pools.append(pool)
 
-        return Iterations(self._epochs, packed)
+        return lambda: packed(self._epochs.take())
 
     def _eager(
-        self, iterations: Iterations, spec: Any, sharing: Sharing, cut: _Cut | None = None
+        self, iterations: Callable[[], Packed], spec: Any, sharing: Sharing, cut: _Cut | None = None
     ) -> EagerElements | None:
         """Return what makes the elements of a loop in Python; None if TensorFlow has to."""
         if cut is None:

@@ -1,6 +1,6 @@
 """Datasets that raise ignitetf's own errors when iterated in Python.
 
-causes, eager, reduction -> **iteration** -> dataset, training
+causes, eager -> **iteration** -> dataset, training
 """
 
 from __future__ import annotations
@@ -11,21 +11,17 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager
 from typing import Any, Final, NoReturn
 
 import tensorflow as tf
 
 from ignitetf.errors import ConfigError, IgniteTFError
 from ignitetf.read.tf.causes import for_tensorflow, let_go, own_errors
-from ignitetf.read.tf.reduction import NOT_INLINE, inline_reduce
 
 __all__ = ["OwnDataset", "Steps"]
 
 # Begins an iteration in eager mode.
 Eager = Callable[[], Generator[Any, None, None]]
-# Within it, an iteration of TensorFlow's has begun before it asks for it.
-Begun = Callable[[], AbstractContextManager[None]]
 
 
 class OwnDataset(tf.data.Dataset):  # type: ignore[misc]
@@ -34,18 +30,11 @@ class OwnDataset(tf.data.Dataset):  # type: ignore[misc]
     Args:
         variant: TensorFlow's tensor of it.
         eager: Begins an iteration in Python, if that is possible without TensorFlow's iterators.
-        begun: Begins the read of the next iteration within TensorFlow.
     """
 
-    def __init__(
-        self,
-        variant: tf.Tensor,
-        eager: Eager | None = None,
-        begun: Begun = contextlib.nullcontext,
-    ) -> None:
+    def __init__(self, variant: tf.Tensor, eager: Eager | None = None) -> None:
         """Wrap a pipeline."""
         self._eager_elements = eager
-        self._begun = begun
         super().__init__(variant)
 
     def __iter__(self) -> Iterator[Any]:
@@ -58,22 +47,11 @@ class OwnDataset(tf.data.Dataset):  # type: ignore[misc]
 
     def prefetch(self, buffer_size: Any, name: str | None = None) -> tf.data.Dataset:
         """As `tf.data.Dataset.prefetch`; a loop in Python does without, as the reader reads ahead."""
-        return Steps(super().prefetch(buffer_size, name), self._eager_elements, self._begun)
+        return Steps(super().prefetch(buffer_size, name), self._eager_elements)
 
     def take(self, count: Any, name: str | None = None) -> tf.data.Dataset:
         """As `tf.data.Dataset.take`; a loop in Python ends the read with the last element."""
-        # Nothing is begun ahead of TensorFlow: it may be a look at a few elements.
         return Steps(super().take(count, name), _first(self._eager_elements, count))
-
-    def reduce(
-        self, initial_state: Any, reduce_func: Callable[..., Any], name: str | None = None
-    ) -> Any:
-        """As `tf.data.Dataset.reduce`; small functions run without a change of threads."""
-        with self._begun() if tf.executing_eagerly() else contextlib.nullcontext():
-            found = inline_reduce(self, initial_state, reduce_func)
-            if found is NOT_INLINE:
-                found = super().reduce(initial_state, reduce_func, name)
-            return found
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         """Refuse to be pickled."""
@@ -100,15 +78,10 @@ def _first(eager: Eager | None, count: Any) -> Eager | None:
 class Steps(OwnDataset):
     """The result of pipeline steps that follow such a dataset."""
 
-    def __init__(
-        self,
-        dataset: tf.data.Dataset,
-        eager: Eager | None = None,
-        begun: Begun = contextlib.nullcontext,
-    ) -> None:
+    def __init__(self, dataset: tf.data.Dataset, eager: Eager | None = None) -> None:
         """Wrap the last step."""
         self._dataset = dataset
-        super().__init__(dataset._variant_tensor, eager, begun)
+        super().__init__(dataset._variant_tensor, eager)
 
     def _inputs(self) -> list[Any]:
         return [self._dataset]
@@ -119,7 +92,7 @@ class Steps(OwnDataset):
         return self._dataset.element_spec
 
     def __copy__(self) -> Steps:
-        return type(self)(self._dataset, self._eager_elements, self._begun)
+        return type(self)(self._dataset, self._eager_elements)
 
     def __deepcopy__(self, memo: Any) -> Steps:
         return self.__copy__()
