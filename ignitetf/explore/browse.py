@@ -398,14 +398,19 @@ def _by_partition(data: View, after: str | None, filters: Sequence[Filter], coun
     first, offset = (0, 0) if after is None else _place(data, after)
     until = time.monotonic() + _SEARCH_S
     pages = reader.batches(list(range(first, reader.partition_count)))
+    seen = 0  # rows of the partition so far
     with contextlib.closing(pages):
         for item in pages:
             begin = offset if item.unit == 0 else 0
-            if item.batch is None or item.first + len(item.batch) <= begin:
+            before, seen = seen, seen + item.count
+            if item.batch is None:
+                seen = 0
+                continue
+            if seen <= begin:
                 continue
             partition = first + item.unit
             for index in masked(filters, item.batch).tolist():
-                at = item.first + index
+                at = before + index
                 if at < begin:
                     continue
                 if len(page.rows) == count:
@@ -414,7 +419,7 @@ def _by_partition(data: View, after: str | None, filters: Sequence[Filter], coun
                 ref = ("at", f"{partition}-{at}")
                 page.rows.append(_row(data, item.batch, index, ref))
             if filters and time.monotonic() > until:
-                page.following = f"{partition}-{item.first + len(item.batch)}"
+                page.following = f"{partition}-{seen}"
                 page.partial = True
                 return page
     return page

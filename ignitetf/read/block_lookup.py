@@ -137,7 +137,8 @@ class _Reading:
                 assert blocks.key is not None
                 records = unpack_blocks(reader.schema, blocks, names)
                 with Place(reader.name, None):
-                    for key, block in zip(blocks.key.values.tolist(), records, strict=True):
+                    found = np.asarray(blocks.key.values).tolist()
+                    for key, block in zip(found, records, strict=True):
                         while next(asked) != key:
                             yield None
                         yield block

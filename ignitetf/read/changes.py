@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import zlib
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,9 +28,8 @@ from ignitetf.errors import (
 )
 from ignitetf.net.client import Client
 from ignitetf.tables.catalog import read_manifest
-from ignitetf.wire.schema import Column
 
-__all__ = ["Changes", "KeyMark", "explained"]
+__all__ = ["Changes", "explained"]
 
 log = logging.getLogger(__name__)
 _SHOWN = 20
@@ -114,7 +111,7 @@ class Changes:
             self._tell(None, f"block {key} has {rows} rows, the load stored {expected}")
 
     def check_keys(self, partition: int, mark: int) -> None:
-        """Compare the `KeyMark` of a partition with that of an earlier epoch."""
+        """Compare the mark of the keys of a partition with that of an earlier epoch."""
         before, self._marks[partition] = int(self._marks[partition]), mark
         if before not in (mark, _UNKNOWN):
             self._tell(partition, "other keys than in an earlier epoch")
@@ -241,48 +238,3 @@ def _partitions_now(client: Client, name: str, cache: str) -> int | None:
         if read_manifest(client, name) is None:
             raise
         return None
-
-
-class KeyMark:
-    """The checksum of the keys of a partition, in order; the same however they are cut into columns.
-
-    Attributes:
-        rows: Keys so far.
-    """
-
-    def __init__(self) -> None:
-        self.rows = 0
-        self._sums: list[int] = []  # of each array that keys are made of
-
-    def add(self, key: Column) -> None:
-        """Add the keys that follow."""
-        if not len(key):
-            return
-        self.rows += len(key)
-        for number, part in enumerate(_parts(key)):
-            if number == len(self._sums):
-                self._sums.append(0)
-            self._sums[number] = zlib.crc32(np.ascontiguousarray(part).data, self._sums[number])
-
-    @property
-    def value(self) -> int:
-        """The checksum: of dense keys the CRC-32 of their bytes, as `UnitReader` takes it."""
-        sums = self._sums
-        return sums[0] if len(sums) == 1 else zlib.crc32(np.array(sums, "<u4").data)
-
-
-def _parts(key: Column) -> Iterator[NDArray[Any]]:
-    """Yield the arrays that keys are made of: dense values, or lengths and values of runs."""
-    if isinstance(key.values, dict):
-        for inner in key.values.values():
-            yield from _parts(inner)
-    elif key.starts is None:
-        assert isinstance(key.values, np.ndarray)
-        yield key.values
-    else:
-        values, offsets = key.compact()
-        yield np.diff(offsets)
-        if isinstance(values, Column):
-            yield from _parts(values)
-        else:
-            yield values

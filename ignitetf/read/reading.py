@@ -378,11 +378,11 @@ class ScanReading(_Pass):
     def _requests(self, partitions: Sequence[int]) -> Requests:
         reader, page_rows = self._reader, self._page_rows
         if not self._is_sql:
-            bodies = scan_requests(cache_id(reader.cache), page_rows, partitions)
-            return requests_of(OpCode.QUERY_SCAN, bodies)
+            scans = scan_requests(cache_id(reader.cache), page_rows, partitions)
+            return requests_of(OpCode.QUERY_SCAN, scans)
         assert reader.selection is not None
-        bodies = reader.selection.requests(page_rows, partitions)
-        return requests_of(OpCode.QUERY_SQL_FIELDS, bodies)
+        statements = reader.selection.requests(page_rows, partitions)
+        return requests_of(OpCode.QUERY_SQL_FIELDS, statements)
 
     def _owners(self, anew: bool) -> Mapping[int, uuid.UUID]:
         reader = self._reader
