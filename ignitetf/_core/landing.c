@@ -104,36 +104,51 @@ Group *group_of(Landing *landing, int64_t place) {
   return group;
 }
 
-/* Returns room for some bytes in a heap, and where they begin in it; NULL without memory. */
-uint8_t *heap_room(Landing *landing, Group *group, int64_t number, int64_t nbytes, int64_t align,
-                   int64_t *start) {
+/* Bytes of a part of a heap that are in use: of a full one, more were asked for than it has. */
+static int64_t used_of(const Heap *heap) {
+  int64_t used = __atomic_load_n(&heap->used, __ATOMIC_ACQUIRE);
+  return used < heap->block->size ? used : heap->block->size;
+}
+
+/* Adds a part to a heap whose newest one is `full`, unless another lane has done so. */
+static Heap *next_part(Landing *landing, Group *group, int64_t number, Heap *full, int64_t nbytes) {
   Layout *layout = landing->layout;
-  uint8_t *found = NULL;
   pthread_mutex_lock(&group->lock);
   Heap *heap = group->heap[number];
-  int64_t at = heap ? (heap->used + align - 1) / align * align : 0;
-  if (!heap || at + nbytes > heap->block->size) {
+  if (heap == full) {
     int64_t least = layout->heap_bytes[number] + layout->heap_bytes[number] / 8 + 4096;
-    int64_t size = heap ? 2 * heap->block->size : least;
-    Heap *next = calloc(1, sizeof *next);
-    if (next) next->block = block_take(&layout->pool, size > nbytes ? size : nbytes);
-    if (next && next->block) {
-      next->next = heap;
-      next->begin = heap ? heap->begin + ((heap->used + 63) & ~63LL) : 0;
-      group->heap[number] = heap = next;
-      at = 0;
+    int64_t size = full ? 2 * full->block->size : least;
+    heap = calloc(1, sizeof *heap);
+    if (heap) heap->block = block_take(&layout->pool, size > nbytes ? size : nbytes);
+    if (heap && heap->block) {
+      heap->next = full;
+      heap->begin = full ? full->begin + ((used_of(full) + 63) & ~63LL) : 0;
+      __atomic_store_n(group->heap + number, heap, __ATOMIC_RELEASE);
     } else {
-      free(next);
+      free(heap);
       heap = NULL;
     }
   }
-  if (heap) {
-    found = heap->block->bytes + at;
-    *start = heap->begin + at;
-    heap->used = at + nbytes;
-  }
   pthread_mutex_unlock(&group->lock);
-  return found;
+  return heap;
+}
+
+/* Returns room for some bytes in a heap, and where they begin in it; NULL without memory. All values
+ * of a heap are aligned alike. */
+uint8_t *heap_room(Landing *landing, Group *group, int64_t number, int64_t nbytes, int64_t align,
+                   int64_t *start) {
+  int64_t size = (nbytes + align - 1) / align * align;
+  Heap *heap = __atomic_load_n(group->heap + number, __ATOMIC_ACQUIRE);
+  for (;;) {
+    if (heap) {
+      int64_t at = __atomic_fetch_add(&heap->used, size, __ATOMIC_ACQ_REL);
+      if (at + nbytes <= heap->block->size) {
+        *start = heap->begin + at;
+        return heap->block->bytes + at;
+      }
+    }
+    if (!(heap = next_part(landing, group, number, heap, size))) return NULL;
+  }
 }
 
 static int64_t rows_of(const Landing *landing, int64_t number) {
@@ -289,13 +304,13 @@ static PyObject *whole_heap(Landing *landing, Group *group, int32_t number) {
   Layout *layout = landing->layout;
   Heap *newest = group->heap[number];
   if (!newest) Py_RETURN_NONE;
-  int64_t size = newest->begin + newest->used;
+  int64_t size = newest->begin + used_of(newest);
   if (size > layout->heap_bytes[number]) layout->heap_bytes[number] = size;
   if (newest->next) {
     Block *whole = block_take(&layout->pool, size);
     if (!whole) return PyErr_NoMemory();
     while (newest) {
-      memcpy(whole->bytes + newest->begin, newest->block->bytes, (size_t)newest->used);
+      memcpy(whole->bytes + newest->begin, newest->block->bytes, (size_t)used_of(newest));
       block_give(&layout->pool, newest->block);
       Heap *next = newest->next;
       free(newest);

@@ -79,14 +79,15 @@ def read_places(
         stop = min(start + _MOST_PLANNED, rows)
         numbers = order.numbers(epoch, places.places(start, stop))
         with reader.explained():
-            yield from KeyReading(reader, order.keys, numbers, cuts=_unique(numbers)).batches()
+            cuts = _unique(numbers) if order.even == "pad" else None
+            yield from KeyReading(reader, order.keys, numbers, cuts=cuts).batches()
 
 
 def _unique(numbers: Numbers) -> list[int]:
     """Return where to cut numbers so that none is repeated between two cuts."""
-    if len(np.unique(numbers)) == len(numbers):
+    ordered = np.sort(numbers)
+    if (ordered[1:] != ordered[:-1]).all():
         return [0, len(numbers)]
-    # The numbers of an epoch are all different, and then begin again.
     cuts, seen = [0], set[int]()
     for at, number in enumerate(numbers.tolist()):
         if number in seen:
