@@ -43,11 +43,6 @@ CORE: Final = Path("ignitetf", "_core")
 NAME: Final = "ignitetf._core._native"
 # The package that brings a compiler.
 ZIG: Final = "ziglang>=0.13"
-# Parts of the engine that reads, which the core takes over.
-_OLD_PARTS: Final = (
-    "ignitetf/wire/_rows.c",
-    "ignitetf/wire/_receive.c",
-)
 _FLAGS: Final = (
     "-std=gnu11", "-fPIC", "-fvisibility=hidden", "-Werror=implicit-function-declaration",
 )  # fmt: skip
@@ -65,7 +60,7 @@ class CannotCompile(BaseError):  # setuptools prints such errors without a trace
 def sources() -> list[str]:
     """Return the C files of the core, relative to the root of the project."""
     found = [(CORE / path.name).as_posix() for path in (ROOT / CORE).glob("*.c")]
-    return [*sorted(found), *_OLD_PARTS]
+    return sorted(found)
 
 
 def headers() -> list[str]:

@@ -12,7 +12,8 @@
 enum { MANY_BYTES = 64 << 10 };
 
 /* Of each file, ended by an entry without a name. */
-extern PyMethodDef bytes_methods[], hash_methods[], igfs_methods[], strings_methods[];
+extern PyMethodDef bytes_methods[], hash_methods[], igfs_methods[], objects_methods[],
+    strings_methods[];
 void begin_hash(void);
 
 /* Runs of bytes in a page; none reaches beyond it. */

@@ -373,8 +373,7 @@ static int64_t class_end(const uint8_t *bytes, int64_t at, int64_t size) {
 
 /* Returns where the value at `at` ends. MORE: its first bytes do not tell; OTHER: it is of a type
  * that the core does not know; IMPOSSIBLE: it is damaged. */
-static int64_t value_end(const Extent *extents, const uint8_t *bytes, int64_t at, int64_t size,
-                         int depth) {
+int64_t value_end(const Extent *extents, const uint8_t *bytes, int64_t at, int64_t size, int depth) {
   if (at >= size) return MORE;
   const Extent *extent = extents + bytes[at];
   if (bytes[at] == WRAPPED || bytes[at] == OBJECT) {

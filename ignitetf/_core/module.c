@@ -3,7 +3,8 @@
 #include "functions.h"
 
 static int module_exec(PyObject *module) {
-  PyMethodDef *const functions[] = {bytes_methods, hash_methods, igfs_methods, strings_methods};
+  PyMethodDef *const functions[] = {bytes_methods, hash_methods, igfs_methods, objects_methods,
+                                    strings_methods};
   begin_hash();
   for (size_t i = 0; i < sizeof functions / sizeof *functions; i++)
     if (PyModule_AddFunctions(module, functions[i])) return -1;

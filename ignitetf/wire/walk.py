@@ -8,20 +8,18 @@ pages use the loop in objects.py.
 
 from __future__ import annotations
 
-import ctypes
 import functools
-from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ignitetf._core import LIBRARY
+from ignitetf._core._native import object_starts
 from ignitetf.wire.datatypes import DATA_TYPES
 
 __all__ = ["extents", "object_positions"]
 
-# For fewer objects, calling a library is not worthwhile.
+# For fewer objects the loop in Python is as fast.
 _WORTH_OBJECTS: Final = 256
 _CODES: Final = 256
 
@@ -37,32 +35,15 @@ def object_positions(data: NDArray[np.uint8], count: int) -> NDArray[np.int64] |
         int64 `[count]`, in bytes from the beginning of the page. None if objects.py has to do it:
         for few objects, and for a damaged page, where it raises WireError.
     """
-    if count < _WORTH_OBJECTS or (native := _native()) is None:
+    if count < _WORTH_OBJECTS:
         return None
-    return native(data, count)
-
-
-@functools.cache
-def _native() -> Callable[[NDArray[np.uint8], int], NDArray[np.int64] | None] | None:
-    """The C function; None if it is not available."""
-    function = ctypes.CDLL(str(LIBRARY)).walk
-    pointer, number = ctypes.c_void_p, ctypes.c_int64
-    function.argtypes = [pointer, number, number, pointer, pointer]
-    table = extents()
-
-    def walk(data: NDArray[np.uint8], count: int) -> NDArray[np.int64] | None:
-        starts = np.empty(count, np.int64)
-        failed = function(
-            data.ctypes.data, len(data), count, table.ctypes.data, starts.ctypes.data
-        )  # fmt: skip
-        return None if failed else starts
-
-    return walk
+    starts = np.empty(count, np.int64)
+    return starts if object_starts(data, count, extents(), starts) else None
 
 
 @functools.cache
 def extents() -> NDArray[np.int32]:
-    """Return the `Extent` of each type code as _rows.c expects it; int32 `[256, 5]`."""
+    """Return the `Extent` of each type code as the core expects it; int32 `[256, 5]`."""
     table = np.zeros((_CODES, 5), np.int32)
     for code, row in DATA_TYPES.items():
         if (end := row.extent) is not None:

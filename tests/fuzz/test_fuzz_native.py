@@ -1,20 +1,15 @@
-"""The parts in C under ASan and UBSan: damaged pages neither read nor write outside their memory.
+"""The texts for TensorFlow under ASan and UBSan: no bounds read or write outside their memory.
 
-IGNITETF_FUZZ_INPUTS=10000000 is the nightly run. native/README.md says how another decoder is driven.
+IGNITETF_FUZZ_INPUTS=10000000 is the nightly run. `test_fuzz_core.py` does the same for pages.
 """
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from fuzzing import SEED, count
 from helpers.needs import compiling, needs_compiler
-from test_fuzz_wire import answer_of, captured, generated, registry_of
-
-sys.path.insert(0, str(Path(__file__).with_name("native")))
-from cases import write_cases
 
 HERE = Path(__file__).with_name("native")
 PACKAGE = Path(__file__).resolve().parents[2] / "ignitetf"
@@ -52,18 +47,6 @@ def run(program, *words):
     )  # fmt: skip
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-6000:]}"
     print(f"\n{program.name}: {done.stdout.strip()}")
-
-
-def test_the_decoder_of_damaged_pages_stays_inside_its_memory(tmp_path):
-    sources = (HERE / "driver.c", HERE / "parts.c", PACKAGE / "wire/_rows.c")
-    program = built(tmp_path, "pages", *sources)
-
-    def of_batch(schema, batch):
-        return registry_of(schema), answer_of(schema, batch)
-
-    cases = write_cases(tmp_path, captured(), generated, of_batch)
-    assert len(cases) > 20
-    run(program, SEED, 0, count(150_000), *cases)
 
 
 def test_texts_of_any_bounds_stay_inside_their_page(tmp_path):

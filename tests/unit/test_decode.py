@@ -105,23 +105,10 @@ def same(left, right):
         assert listed(column) == listed(right.columns[name]), name
 
 
-@pytest.mark.parametrize("rows", [1, 2, 33])
-def test_the_decoder_is_the_mirror_of_the_encoder_on_both_paths(rows):
-    for schema, batch, strided in ((IMAGES, images(rows), True), (BLOBS, blobs(rows), False)):
-        page = page_of(schema, batch)
-        decoder = Decoder(schema, registry_of(schema))
-        same(decoder.decode(page), batch)
-        if strided:
-            assert decoder.pages == (1, 0)
-        same(decoder._general(page), batch)
-
-
-@given(st.integers(0, 10_000), st.integers(1, 20))
-def test_both_paths_are_equal_wherever_the_first_accepts(seed, rows):
-    page = page_of(BLOBS, blobs(rows, seed))
-    decoder = Decoder(BLOBS, registry_of(BLOBS))
-    if (batch := decoder._strided(page)) is not None:
-        same(batch, decoder._general(page))
+@pytest.mark.parametrize("rows", [1, 2, 33, 300])
+def test_the_decoder_is_the_mirror_of_the_encoder(rows):
+    for schema, batch in ((IMAGES, images(rows)), (BLOBS, blobs(rows))):
+        same(Decoder(schema, registry_of(schema)).decode(page_of(schema, batch)), batch)
 
 
 def test_fields_are_a_choice():
@@ -129,16 +116,9 @@ def test_fields_are_a_choice():
     for names in (["LABEL"], ["WEIGHT", "IMAGE"]):
         decoder = Decoder(IMAGES, registry_of(IMAGES), names)
         found = decoder.decode(page)
-        assert decoder.pages == (1, 0)
         assert list(found.columns) == [f.name for f in IMAGES.fields if f.name in names] or (
             set(found.columns) == set(names)
         )
-
-
-def test_columns_of_the_fixed_stride_are_views_of_the_page():
-    page = page_of(IMAGES, images(50))
-    found = Decoder(IMAGES, registry_of(IMAGES)).decode(page)
-    assert all(np.shares_memory(c.values, page.data) for c in found.columns.values())
 
 
 @pytest.mark.parametrize(("schema", "batch"), [(IMAGES, images(3)), (BLOBS, blobs(3))])
