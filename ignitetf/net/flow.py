@@ -40,7 +40,7 @@ from ignitetf.wire.answers import read_error
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.frames import request_frames, request_head
 
-__all__ = ["Flow", "Requests", "Sink", "requests_of"]
+__all__ = ["MOST_OPEN", "Flow", "Requests", "Sink", "requests_of"]
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 _FIRST_ID: Final = 1 << 40
 _LEAST_WINDOW: Final = 4 << 20
 # Of the 128 cursors that a connection may have.
-_MOST_OPEN: Final = 120
+MOST_OPEN: Final = 120
 # Bytes per second that a new connection is expected to have.
 _EXPECTED_RATE: Final = 100e6
 # How long closing waits for a thread. One that still expects an answer then ends by itself.
@@ -154,6 +154,7 @@ class Flow:
             nowhere.
         sink: What understands answers.
         connections: Connections to each node.
+        most_open: Cursors that a connection may have open.
         is_small: Whether all rows fit into the first window and the groups that may be filled
             ahead; over one connection they are then read in the caller's thread.
         retry_s: Seconds without progress after which a failure is raised; 0 never retries.
@@ -174,6 +175,7 @@ class Flow:
         sink: Sink,
         *,
         connections: int = 1,
+        most_open: int = MOST_OPEN,
         is_small: bool = False,
         retry_s: float = 60.0,
     ) -> None:
@@ -186,6 +188,7 @@ class Flow:
         self._owners = owners
         self._sink = sink
         self._connections = connections
+        self._most_open = max(1, min(MOST_OPEN, most_open))
         self._is_small = is_small
         self._retry_s = retry_s
         # What a node refused lately is asked for in smaller parts.
@@ -391,7 +394,7 @@ class Flow:
             window,
             least,
             self._most_window,
-            _MOST_OPEN,
+            self._most_open,
         )
 
     def _run(self, lane: Lane, channel: Channel) -> bool:

@@ -26,7 +26,7 @@ from ignitetf.wire.encode import encode_entries
 from ignitetf.wire.encoders import copy_runs
 from ignitetf.wire.schema import Batch, Column, Field, Schema
 
-__all__ = ["IntegerKeys", "Keys", "Numbers", "ObjectKeys", "by_partition", "keys_of"]
+__all__ = ["IntegerKeys", "Keys", "Numbers", "ObjectKeys", "keys_of"]
 
 Numbers = NDArray[np.int64]
 # Of a byte as a value: its type code and itself.
@@ -79,16 +79,6 @@ def keys_of(schema: Schema, column: Column, partition_count: int) -> Keys:
     places = partitions_of(schema, column, partition_count)
     owners = None if places is None else places.astype(np.uint16)
     return ObjectKeys(data, bounds, marks_of(schema, column), owners)
-
-
-def by_partition(keys: Keys, count: int) -> list[Numbers] | None:
-    """Return the numbers of the keys of each partition, ascending; None if they are unknown."""
-    partitions = keys.partitions(np.arange(len(keys)), count)
-    if partitions is None:
-        return None
-    order = np.argsort(partitions, kind="stable")
-    ends = np.cumsum(np.bincount(partitions, minlength=count))
-    return np.split(order, ends[:-1])
 
 
 class IntegerKeys:

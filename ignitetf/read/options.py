@@ -10,35 +10,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ignitetf.errors import ConfigError
-from ignitetf.net.heap import page_bytes_at_once
-from ignitetf.partitions import LARGE_ROW_BYTES
 from ignitetf.read.nulls import NullPolicy, check_policy
 
-__all__ = ["PAGE_BYTES", "ReadOptions", "page_bytes_for"]
+__all__ = ["PAGE_BYTES", "ReadOptions"]
 
+# About as many bytes as a batch has that is handed over at once.
 PAGE_BYTES: Final = 4 << 20
-# What Python and TensorFlow do for each page is the same, so pages of large rows have more, and
-# those of partitions that have many.
-_LARGE_ROWS_PAGE: Final = 16 << 20
-_MANY_PAGES_PAGE: Final = 8 << 20
-_MANY_PAGES: Final = 2
-
-
-def page_bytes_for(row_bytes: float, unit_bytes: float, connections: int = 1) -> int:
-    """Return about how many bytes a page has.
-
-    Args:
-        row_bytes: Bytes of a row.
-        unit_bytes: Bytes of a partition.
-        connections: Connections, of all processes, that read from one node.
-    """
-    if row_bytes >= LARGE_ROW_BYTES:
-        most = _LARGE_ROWS_PAGE
-    elif unit_bytes >= _MANY_PAGES * _MANY_PAGES_PAGE:
-        most = _MANY_PAGES_PAGE
-    else:
-        return PAGE_BYTES
-    return max(PAGE_BYTES, min(most, page_bytes_at_once(connections)))
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from ignitetf._core import UNIT, Landing, UnitState
 from ignitetf.errors import DataChanged, IgniteTFError, SchemaError, WireError
 from ignitetf.net.client import cache_id
 from ignitetf.net.flow import Flow, Requests, requests_of
+from ignitetf.net.heap import scan_bytes, scans_at_once
 from ignitetf.net.retry import READ, Backoff
 from ignitetf.net.topology import owners_of
 from ignitetf.read.error_context import Place
@@ -162,7 +163,8 @@ class _Pass(abc.ABC):
         reader = self._reader
         flow = Flow(
             reader.client, reader.name, landing, units, requests, *owners, self,
-            connections=self._connections, is_small=self._is_small(units),
+            connections=self._connections, most_open=self._most_open,
+            is_small=self._is_small(units),
             retry_s=reader.retry_s if retry_s is None else retry_s,
         )  # fmt: skip
         times = reader.times
@@ -188,6 +190,13 @@ class _Pass(abc.ABC):
     def _connections(self) -> int:
         """Connections to each node."""
         return -(-self._reader.options.readers // max(1, self._reader.node_count))
+
+    @property
+    def _most_open(self) -> int:
+        """Scans that a connection may have open, for the sake of the node's heap."""
+        stored = self._stored_bytes
+        scan = scan_bytes(stored, self._reader.unit_bytes / stored)
+        return scans_at_once(scan * self._connections)
 
     def _is_small(self, units: NDArray[Any]) -> bool:
         """Whether the rows fit into few groups."""

@@ -119,9 +119,8 @@ def open_rows(
             number.
         part: Read only this partition; -1 for all.
         local: Read only the partitions that the connected node owns.
-        readers: Connections at once, or "auto".
-        page_size: Entries in a page; None for about 4 MB, or up to 16 MB where each has 8 KB and
-            more, less where many connections read from a node.
+        readers: Connections at once, at least one to each node; "auto" is one to each.
+        page_size: Entries in a page; None for about 2 MB, more where a round trip takes long.
         on_node_loss: `retry` or `error`.
         on_change: `error` or `warn`.
         version: Require this version of the data set's manifest.

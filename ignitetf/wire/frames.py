@@ -34,8 +34,6 @@ __all__ = [
     "AnswerHead",
     "CountedHead",
     "Page",
-    "count_in_head",
-    "cursor_in_head",
     "framed",
     "join_pages",
     "read_answer_head",
@@ -47,7 +45,6 @@ __all__ = [
     "read_length",
     "read_named_sql_page",
     "read_page",
-    "read_page_end",
     "read_request_head",
     "request_frames",
     "request_head",
@@ -215,16 +212,6 @@ def read_named_sql_page(body: memoryview) -> tuple[int, list[str], Page]:
     return cursor, names, read_page(body[at:])
 
 
-def cursor_in_head(head: memoryview) -> int | None:
-    """Read the cursor id from the beginning of a first answer; None if it is cut off."""
-    return _int64(head, 0) if len(head) >= 8 else None
-
-
-def count_in_head(head: memoryview, at: int) -> int:
-    """Read a page's entry count at byte `at` of the beginning of its answer; -1 if cut off."""
-    return _int32(head, at) if len(head) >= at + 4 else -1
-
-
 def read_entries(body: memoryview) -> Page:
     """Read the entries in the answer to CACHE_GET_ALL: int32 count, entries in any order."""
     import numpy as np  # not for a handshake
@@ -243,13 +230,6 @@ def read_page(body: memoryview) -> Page:
         raise WireError(f"page of {len(body)} bytes is cut")
     _check_count(count, len(body) - COUNT_BYTES - MORE_BYTES)
     return Page(count, _more(body), np.frombuffer(body, np.uint8)[COUNT_BYTES:-MORE_BYTES])
-
-
-def read_page_end(body: memoryview, count: int) -> Page:
-    """Return the page that ends with these bytes, without its `count` entries, taken elsewhere."""
-    import numpy as np  # not for a handshake
-
-    return Page(count, _more(body), np.empty(0, np.uint8))
 
 
 def _check_count(count: int, nbytes: int) -> None:

@@ -72,8 +72,7 @@ class IgniteDataset(OwnDataset):
         schema_port: As `schema_host`.
         local: Read only the partitions that the connected node owns.
         part: Read only this partition; -1 for all.
-        page_size: Entries in a page; None for about 4 MB, or up to 16 MB where each has 8 KB and
-            more, less where many connections read from a node.
+        page_size: Entries in a page; None for about 2 MB, more where a round trip takes long.
         username: User name, with `password`.
         password: Password.
         certfile: Client certificate (PEM).
@@ -101,7 +100,7 @@ class IgniteDataset(OwnDataset):
             workers; (0, 1) always reads everything.
         even: `pad` or `drop` to give all shards the same number of rows; None lets them differ.
         global_batch: Rows of a step over all workers, by `keys` or `global`; see `open_rows`.
-        readers: Connections at once, or "auto".
+        readers: Connections at once, at least one to each node; "auto" is one to each.
         on_node_loss: `retry` continues with another node, `error` raises at once.
         on_change: `error` or `warn` if a partition does not have the number of entries that the
             load stored.
