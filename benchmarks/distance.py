@@ -154,9 +154,8 @@ def _loads(near: Client, far: Client, profile: Profile) -> Ways:
     head = functools.partial(batch_head, cache_id(profile.cache))
     bodies = [(head(count), entries) for node in pages for count, entries in node]
 
-    def bare() -> int:
-        _spread(far, OpCode.CACHE_PUT_ALL, bodies)
-        return profile.rows
+    def bare() -> tuple[int, float]:
+        return profile.rows, _spread(far, OpCode.CACHE_PUT_ALL, bodies)
 
     def load(count: int, *, anew: bool = True) -> tuple[int, float]:
         if anew:
@@ -192,15 +191,17 @@ def _loads(near: Client, far: Client, profile: Profile) -> Ways:
     return {name: _rate(way, profile.row_bytes) for name, way in ways.items()}
 
 
-def _spread(client: Client, op: OpCode, bodies: Sequence[tuple[Any, ...]]) -> None:
-    """Send requests over several connections, many at a time over each."""
+def _spread(client: Client, op: OpCode, bodies: Sequence[tuple[Any, ...]]) -> float:
+    """Send requests over several connections, many at a time over each, and return the seconds."""
     addresses = client.settings.addresses[:1] * _CONNECTIONS
     with sockets(client, addresses) as lines, ThreadPoolExecutor(_CONNECTIONS) as pool:
 
         def send(number: int) -> None:
             send_ahead(lines[number], op, bodies[number::_CONNECTIONS], _UNANSWERED)
 
+        begin = time.perf_counter()
         list(pool.map(send, range(_CONNECTIONS)))
+        return time.perf_counter() - begin
 
 
 @contextlib.contextmanager
@@ -217,13 +218,12 @@ def _files(near: Client, far: Client, nbytes: int) -> Iterator[tuple[Ways, Ways]
                 for number in range(nbytes // chunk)
             ]
 
-            def put() -> int:
-                _spread(far, OpCode.CACHE_PUT, [(key + head, data) for key in keys])
-                return nbytes
+            def put() -> tuple[int, float]:
+                requests = [(key + head, data) for key in keys]
+                return nbytes, _spread(far, OpCode.CACHE_PUT, requests)
 
-            def get() -> int:
-                _spread(far, OpCode.CACHE_GET, [(key,) for key in keys])
-                return nbytes
+            def get() -> tuple[int, float]:
+                return nbytes, _spread(far, OpCode.CACHE_GET, [(key,) for key in keys])
 
             def write() -> tuple[int, float]:
                 if store.exists("/file"):  # else its chunks and the new ones take memory together
@@ -255,9 +255,10 @@ def _files(near: Client, far: Client, nbytes: int) -> Iterator[tuple[Ways, Ways]
 def _queries(far: Client, profile: Profile) -> Ways:
     statement = f"SELECT AGE, BALANCE, CITY, NAME, VISITS FROM {profile.cache}"
 
-    def bare(page_rows: int) -> int:
+    def bare(page_rows: int) -> tuple[int, float]:
         request = sql_request("PUBLIC", statement, (), page_rows, names=True)
         with sockets(far, far.settings.addresses[:1]) as (sock,):
+            begin = time.perf_counter()
             answer = memoryview(call(sock, OpCode.QUERY_SQL_FIELDS, request))
             cursor, _, page = read_named_sql_page(answer)
             rows = page.count
@@ -265,7 +266,7 @@ def _queries(far: Client, profile: Profile) -> Ways:
                 body = call(sock, OpCode.QUERY_SQL_FIELDS_PAGE, cursor_request(cursor))
                 page = read_page(memoryview(body))
                 rows += page.count
-        return rows
+            return rows, time.perf_counter() - begin
 
     def columns() -> int:
         return len(pa.table(far.sql(statement)))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import statistics
 import struct
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -15,7 +16,7 @@ from pyignite.utils import cache_id
 
 from ignitetf import Client, IgniteDataset, connect, open_rows
 from ignitetf.bench.bare import send_ahead, sockets
-from ignitetf.bench.read import reduced_rows
+from ignitetf.bench.read import Way, reduced_rows
 from ignitetf.bench.rows import PROFILES, Profile, drop_rows, fill_cache, sized
 from ignitetf.bench.turns import in_turn, median_ratio, rows_a_second
 from ignitetf.read.rows import EpochRows
@@ -62,15 +63,13 @@ def key_figures(
     ]  # fmt: skip
 
 
-def _ways(
-    client: Client, profile: Profile, forms: tuple[tuple[int, int], ...]
-) -> dict[str, Callable[[], int]]:
+def _ways(client: Client, profile: Profile, forms: tuple[tuple[int, int], ...]) -> dict[str, Way]:
     build = functools.partial(open_rows, profile.cache, client=client, shard=(0, 1))
     shuffled = build(order="global", shuffle=_SEED)
     dataset = IgniteDataset.from_rows(shuffled).batch(profile.batch)
     cache = cache_id(profile.cache)
     numbers = np.random.default_rng(_SEED).permutation(profile.rows)
-    ways: dict[str, Callable[[], int]] = {
+    ways: dict[str, Way] = {
         f"bare GET_ALL, {size} x {depth}": functools.partial(
             _bare, client, cache, numbers, size, depth
         )
@@ -100,11 +99,14 @@ def _taken(rows: EpochRows, numbers: NDArray[np.int64], size: int) -> int:
     return len(numbers)
 
 
-def _bare(client: Client, cache: int, numbers: NDArray[np.int64], size: int, depth: int) -> int:
+def _bare(
+    client: Client, cache: int, numbers: NDArray[np.int64], size: int, depth: int
+) -> tuple[int, float]:
     """Request the keys over one socket and receive every answer without a look at it."""
     with sockets(client, client.settings.addresses[:1]) as (sock,):
+        begin = time.perf_counter()
         send_ahead(sock, _GET_ALL, _bodies(cache, numbers, size), depth)
-    return len(numbers)
+        return len(numbers), time.perf_counter() - begin
 
 
 def _bodies(cache: int, numbers: NDArray[np.int64], size: int) -> Iterator[tuple[bytes, ...]]:

@@ -28,7 +28,8 @@ from ignitetf.settings import Settings
 __all__ = ["bench_fs"]
 
 _NAME: Final = "IGFS_BENCH"
-_BARE: Final = f"{_NAME}_BARE"  # for the bare requests
+# The bare requests store into the file system's own cache of chunks, while it has no file.
+_CHUNKS: Final = f"{_NAME}_DATA"
 _WINDOW: Final = 4
 _STREAM_WINDOW: Final = 3
 _IO_BYTES: Final = 8 << 20  # the size of TensorFlow's own writes of large tensors
@@ -82,7 +83,7 @@ def bench_fs(
 
 
 def _drop(client: Client) -> None:
-    for name in (f"{_NAME}_META", f"{_NAME}_DATA", _BARE):
+    for name in (f"{_NAME}_META", _CHUNKS):
         with contextlib.suppress(IgniteTFError):
             client.destroy_cache(name)
 
@@ -97,11 +98,7 @@ class _Bench:
         self._chunks = size_bytes // self._chunk
         self._size = self._chunks * self._chunk
         self._block = memoryview(secrets.token_bytes(_IO_BYTES))
-        # With SQL, as pyignite cannot say that a cache has the partitions of any other.
-        columns = "ID UUID PRIMARY KEY, CHUNK VARBINARY"
-        options = f"CACHE_NAME={_BARE}, WRAP_VALUE=false"
-        client.sql(f'CREATE TABLE {_BARE} ({columns}) WITH "{options}"').close()
-        self._cache = cache_id(_BARE)
+        self._cache = cache_id(_CHUNKS)
         self._seconds: dict[str, list[float]] = {}
         self._gfile = _gfile(settings)
 
@@ -110,13 +107,13 @@ class _Bench:
         content = secrets.randbits(63)
         self._time("bare_put", lambda: self._puts(content))
         self._time("bare_get", lambda: self._gets(content))
-        self._client.cache(_BARE).clear()
+        self._client.cache(_CHUNKS).clear()
         self._time("write", self._write)
         self._time("read", self._read)
         self._remove()
         for name, bare in (("bare_streamer", self._stream), ("bare_put_all", self._put_alls)):
             self._time(name, bare)
-            self._client.cache(_BARE).clear()
+            self._client.cache(_CHUNKS).clear()
         if self._gfile is not None:
             self._time("gfile_write", self._gfile_write)
             self._time("gfile_read", self._gfile_read)
