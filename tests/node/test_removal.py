@@ -7,6 +7,7 @@ import pytest
 from helpers.dying import Death
 from pyignite.datatypes import prop_codes
 
+from ignitetf import drop_dataset
 from ignitetf.errors import (
     CacheNotFound,
     ConfigError,
@@ -159,6 +160,15 @@ def test_nothing_answers_after_a_drop(client, cache_name, state, layout):
     drop_cache(client, cache_name)
     require_dropped(client, cache_name)
     require_usable(client, cache_name, **LAYOUTS[layout])
+
+
+def test_a_data_set_that_is_missing_is_told_unless_it_may_be(client, cache_name):
+    load(client, cache_name)
+    drop_dataset(cache_name, client=client)
+    require_dropped(client, cache_name)
+    with pytest.raises(CacheNotFound, match=cache_name):
+        drop_dataset(cache_name, client=client)
+    drop_dataset(cache_name, client=client, missing_ok=True)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -162,7 +162,21 @@ def ways():
         fs.pipe("/tls", bytes(20))
         return fs.info("/tls")["size"]
 
-    return {"query": query, "dataset": dataset, "load": load, "igfs": igfs}
+    def bare_socket(settings):
+        from ignitetf.bench.bare import Scans
+
+        with connect(settings=settings) as client:
+            scans = Scans(client, "SQL_PUBLIC_T", 30)
+            assert scans.drain(scans.ahead)[0] == scans.rows
+            return scans.rows
+
+    return {
+        "query": query,
+        "dataset": dataset,
+        "load": load,
+        "igfs": igfs,
+        "bare socket": bare_socket,
+    }
 
 
 @pytest.mark.parametrize("way", ways())
