@@ -8,6 +8,9 @@ file appears only when it is whole.
 
 from __future__ import annotations
 
+import contextlib
+import secrets
+import shutil
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -15,10 +18,9 @@ from typing import Any, Final
 
 from ignitetf.cli.output import QueryOutput, progress, show, unique
 from ignitetf.cli.paged import Counted, Rows, paged
-from ignitetf.cli.whole import whole
 from ignitetf.errors import ConfigError, MissingExtra
 
-__all__ = ["form_of", "write_file", "write_parquet"]
+__all__ = ["form_of", "whole", "write_file", "write_parquet"]
 
 PARQUET_ROWS: Final = 8192  # a row group has as many rows or a page more, as long as they have
 _GROUP_BYTES: Final = 8 << 20  # about no more bytes than these
@@ -132,3 +134,32 @@ def _groups(pyarrow: Any, batches: Iterator[Any]) -> Iterator[Any]:
             parts, rows, size = [], 0, 0
     if parts:
         yield pyarrow.Table.from_batches(parts)
+
+
+# A local file that appears, or is replaced, when it is complete
+
+
+@contextlib.contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """Yield the path to write to, and move the file to `path` at the end.
+
+    An exception removes what was written. As with a shell's `>`, a link stays one and the file it
+    leads to is written, a file keeps its permissions, and a pipe or device is written to.
+    """
+    if path.exists() and not path.is_file():
+        yield path
+        return
+    target = path.resolve()
+    part = target.with_name(f".{secrets.token_hex(8)}.part")
+    try:
+        yield part
+        if target.exists():
+            shutil.copymode(target, part)
+        part.replace(target)
+    except OSError as error:
+        if error.filename == str(part):
+            error.filename = str(path)
+        raise
+    finally:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            part.unlink()

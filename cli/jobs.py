@@ -15,7 +15,7 @@ from ignitetf.cli.output import NESTED, OutputOption, note, show
 
 if TYPE_CHECKING:
     from ignitetf.fs.store import Store
-    from ignitetf.jobs.follow import Look
+    from ignitetf.jobs.logs import Look
     from ignitetf.jobs.record import Job, WorkerStatus
     from ignitetf.net.client import Client
 
@@ -151,8 +151,7 @@ def attach(connect: Connect, job: _JobArgument, output: OutputOption = "table") 
 
     Example: ignitetf attach train-3f2a
     """
-    from ignitetf.jobs.follow import exit_code_of, follow
-    from ignitetf.jobs.logs import LogReader
+    from ignitetf.jobs.logs import LogReader, exit_code_of, follow
 
     last = None
     with _opened(connect) as (client, store):
@@ -265,8 +264,7 @@ def logs(
 
     Example: ignitetf logs train-3f2a --worker 1
     """
-    from ignitetf.jobs.follow import follow
-    from ignitetf.jobs.logs import LogReader
+    from ignitetf.jobs.logs import LogReader, follow
 
     name = f"worker {worker}" if worker is not None and worker.isdigit() else worker
     with _opened(connect) as (client, store):
@@ -308,7 +306,7 @@ def stop(
     Example: ignitetf stop train-3f2a
     """
     from ignitetf.errors import RequestTimeout
-    from ignitetf.jobs.follow import wait_for_end
+    from ignitetf.jobs.logs import wait_for_end
     from ignitetf.jobs.record import ENDED
     from ignitetf.jobs.store import user_and_host, utc_now
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ignitetf.cli.files import whole
 from ignitetf.cli.options import Connect
 from ignitetf.cli.output import progress
-from ignitetf.cli.whole import whole
 from ignitetf.fs.path import join, parts, path_of_url
 
 if TYPE_CHECKING:

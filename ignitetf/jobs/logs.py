@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -21,10 +22,18 @@ from ignitetf.fs.files import FileWriter
 from ignitetf.fs.path import path_of_url
 from ignitetf.fs.records import Entry
 from ignitetf.fs.store import Store, open_store
-from ignitetf.jobs.record import log_folder
+from ignitetf.jobs.record import ENDED, Job, WorkerStatus, log_folder
+from ignitetf.jobs.store import JobStore
 from ignitetf.settings import Settings
 
-__all__ = ["LogReader", "LogWriter"]
+__all__ = [
+    "LogReader",
+    "LogWriter",
+    "Look",
+    "exit_code_of",
+    "follow",
+    "wait_for_end",
+]
 
 MOST_BYTES: Final = 1 << 20
 _PUBLISH_S: Final = 1.0
@@ -245,3 +254,53 @@ def _worker_name(file: str) -> str:
 def _sorted_name(file: str) -> tuple[str, int]:
     kind, _, number = _worker_name(file).partition(" ")
     return kind, int(number) if number.isdigit() else -1
+
+
+# A job as it goes on: its record, its workers and their new output, again and again
+
+_EVERY_S = 0.5
+
+
+@dataclass(frozen=True)
+class Look:
+    """One look at a job.
+
+    Attributes:
+        job: Its record.
+        workers: The last status of each worker.
+        lines: Attempt, worker and text of the lines since the look before.
+    """
+
+    job: Job
+    workers: list[WorkerStatus]
+    lines: list[tuple[int, str, str]]
+
+
+def follow(store: JobStore, logs: LogReader, job: str) -> Iterator[Look]:
+    """Yield looks at a job, two a second, the last one when it has ended.
+
+    Raises:
+        JobNotFound: There is no such job, or it was removed.
+    """
+    while True:
+        found = store.get(job)
+        over = found.state in ENDED
+        # After the record: the launcher publishes all output before it says that it has ended.
+        lines = list(logs.lines(rest=over))
+        yield Look(found, store.workers(job), lines)
+        if over:
+            return
+        time.sleep(_EVERY_S)
+
+
+def wait_for_end(store: JobStore, job: str, limit_s: float) -> Job:
+    """Wait until a job has ended, at most `limit_s`, and return it as it is then."""
+    until = time.monotonic() + limit_s
+    while (found := store.get(job)).state not in ENDED and time.monotonic() < until:
+        time.sleep(_EVERY_S)
+    return found
+
+
+def exit_code_of(job: Job) -> int:
+    """Return the exit code of a job that has ended; 1 if its launcher told none."""
+    return 1 if job.exit_code is None else job.exit_code

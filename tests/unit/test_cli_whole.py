@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from ignitetf.cli.whole import whole
+from ignitetf.cli.files import whole
 
 
 def names(folder):
