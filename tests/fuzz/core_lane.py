@@ -10,8 +10,7 @@ import sys
 
 import numpy as np
 from fuzzing import damage
-from native.cases import large_rows
-from test_fuzz_wire import REFUSED, answer_of, captured, generated, look, registry_of
+from test_fuzz_wire import REFUSED, answer_of, captured, generated, large_rows, look, registry_of
 
 from ignitetf._core import UNIT, Event, Landing, Lane
 from ignitetf.errors import SchemaError
@@ -71,9 +70,9 @@ def read(rng, schema, registry, answer, layout):
             except (UnknownType, SchemaError):
                 layout.native.add_form(a, b, c, None, None)
         elif event == Event.LEFT:
-            entries, at, _ = lane.left()
-            at = np.frombuffer(at, np.int64)
-            page = Page(len(at), False, np.frombuffer(entries, np.uint8))
+            entries, at, _, _ = lane.left()
+            at = np.frombuffer(at or b"", np.int64)
+            page = Page(len(at), False, np.frombuffer(entries or b"", np.uint8))
             try:
                 left.add(at, Decoder(schema, registry).decode(page))
             except REFUSED:

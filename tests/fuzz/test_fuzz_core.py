@@ -21,6 +21,8 @@ import importlib, importlib.util, sys
 spec = importlib.util.spec_from_file_location("ignitetf._core._native", sys.argv.pop(1))
 sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
+import ignitetf._core
+ignitetf._core._native = module
 importlib.import_module(sys.argv.pop(1)).main(*map(int, sys.argv[1:]))
 """
 

@@ -12,7 +12,7 @@ from fuzzing import SEED, count
 from helpers.needs import compiling, needs_compiler
 
 HERE = Path(__file__).with_name("native")
-PACKAGE = Path(__file__).resolve().parents[2] / "ignitetf"
+CORE = Path(__file__).resolve().parents[2] / "ignitetf" / "_core"
 FLAGS = ("-std=gnu11", "-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 CHECKED = {"ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0:handle_abort=1"}
 
@@ -20,14 +20,7 @@ CHECKED = {"ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0:handle_abort=1"}
 def built(folder, name, *sources):
     """Compile a program with the sanitizers, or skip where the compiler has none."""
     needs_compiler()
-    command = [
-        *compiling().compiler(),
-        *FLAGS,
-        "-I",
-        str(PACKAGE / "_core"),
-        "-I",
-        str(PACKAGE / "wire"),
-    ]
+    command = [*compiling().compiler(), *FLAGS, "-I", str(CORE)]
     empty = folder / "empty.c"
     empty.write_text("int main(void) { return 0; }\n")
     probe = subprocess.run(

@@ -29,6 +29,7 @@ from ignitetf.wire.types import (
     read_binary_type,
 )
 
+LARGE_BYTES = 300_000  # more than is received at a time
 PAGES = Path(__file__).resolve().parents[1] / "data" / "pages"
 REFUSED = (SchemaError, WireError, UnknownClass, UnknownType)
 KEY = Field("key", TypeCode.LONG, np.dtype("<i8"))
@@ -54,6 +55,34 @@ def answer_of(schema, batch):
         out.append(key + value)
         start = end
     return struct.pack("<i", len(out)) + b"".join(out) + b"\0"
+
+
+def large_rows(rng):
+    """Rows with values of more bytes than are received at a time."""
+    draw, n = np.random.default_rng(rng.getrandbits(32)), rng.randint(1, 3)
+    fields = [
+        field_for("A", np.dtype("<i4")),
+        field_for("IMAGE", np.dtype("u1"), (LARGE_BYTES,)),
+        Field("NAME", TypeCode.STRING, BYTES, (), True),
+        Field("BLOB", TypeCode.BYTE_ARRAY, BYTES, (), True),
+        field_for("Z", np.dtype("<f8")),
+    ]
+    columns = {
+        "A": Column(draw.integers(0, 99, n).astype("<i4")),
+        "IMAGE": Column(draw.integers(0, 99, (n, LARGE_BYTES)).astype("u1")),
+        "NAME": Column.from_bytes([None if rng.random() < 0.3 else b"n" * rng.randrange(9) for _ in range(n)]),
+        "BLOB": Column.from_bytes([rng.randbytes(LARGE_BYTES + rng.randrange(9)) for _ in range(n)]),
+        "Z": Column(draw.random(n)),
+    }  # fmt: skip
+    kept = rng.sample(fields, rng.randint(2, 5))
+    if rng.random() < 0.5:  # a footer that is longer than what stands before a value
+        more = {f"Z{i}": Column(draw.integers(0, 99, n).astype("<i4")) for i in range(200)}
+        kept, columns = kept + [field_for(name, np.dtype("<i4")) for name in more], columns | more
+    kept += [f for f in fields[1:2] if not {"IMAGE", "BLOB"} & {k.name for k in kept}]
+    key = Field("key", TypeCode.LONG, np.dtype("<i8"))
+    schema = Schema("Large", key, tuple(sorted(kept, key=lambda f: f.name)))
+    keys = Column(draw.integers(-99, 99, n))
+    return schema, Batch(keys, {f.name: columns[f.name] for f in schema.fields})
 
 
 def generated(rng):

@@ -5,9 +5,19 @@
  */
 #include "strings.c"
 
-#include "decoder.h"
-
 #include <stdio.h>
+
+/* The next of a series of random numbers. */
+static uint64_t draw(uint64_t *state) {
+  uint64_t value = *state += 0x9e3779b97f4a7c15u;
+  value = (value ^ value >> 30) * 0xbf58476d1ce4e5b9u;
+  value = (value ^ value >> 27) * 0x94d049bb133111ebu;
+  return value ^ value >> 31;
+}
+
+static int64_t below(uint64_t *state, int64_t limit) {
+  return limit < 1 ? 0 : (int64_t)(draw(state) % (uint64_t)limit);
+}
 
 enum { MOST_RUNS = 6, MOST_PAGE = 3000 };
 
