@@ -15,14 +15,16 @@ from test_fuzz_wire import REFUSED, answer_of, captured, generated, large_rows, 
 from ignitetf._core import UNIT, Event, Landing, Lane
 from ignitetf.errors import SchemaError
 from ignitetf.read.landing import Left, RowLayout
-from ignitetf.wire.codes import OpCode
+from ignitetf.wire.codes import OpCode, TypeCode
 from ignitetf.wire.decoder import Decoder
 from ignitetf.wire.frames import Page, read_page
+from ignitetf.wire.objects import object_end
 from ignitetf.wire.types import UnknownType
 
 WHOLE = 16
 FIRST_ID = 1 << 40
 HEAD = struct.Struct("<iqhq")  # length, request, flags, cursor
+KEY_HEAD = struct.Struct("<iqh")
 
 
 class Answer:
@@ -39,23 +41,36 @@ class Answer:
         return len(piece)
 
 
-def landing_of(rng, layout, rows):
+def keys_of(page):
+    """The keys of a page as they are requested, one behind the other, and where each begins."""
+    view, at, found = memoryview(page.data), 0, []
+    for _ in range(page.count):
+        end = object_end(view, at)
+        wrapped = view[at] == TypeCode.WRAPPED
+        found.append(bytes(view[at + 5 : end - 4] if wrapped else view[at:end]))
+        at = object_end(view, end)
+    return b"".join(found), np.cumsum([0, *map(len, found)])
+
+
+def landing_of(rng, layout, rows, keys):
     units = np.zeros(1, UNIT)
-    known = rng.random() < 0.5
+    known = keys is not None or rng.random() < 0.5
     units["rows"], units["lane"] = rows if known else -1, -1
     units["expected"] = 1000
     places = np.random.default_rng(rng.getrandbits(32)).permutation(rows) if known else None
     return Landing(
-        layout.native, units, places, None, None, rows if known else -1, 8, 1 << 20,
-        1 << 20, 1, 0, OpCode.QUERY_SCAN_PAGE,
+        layout.native, units, places, *(keys or (None, None)), rows if known else -1, 8, 1 << 20,
+        1 << 20, keys is None, 0, OpCode.QUERY_SCAN_PAGE,
     ), places  # fmt: skip
 
 
-def read(rng, schema, registry, answer, layout):
+def read(rng, schema, registry, answer, layout, keys=None):
     """The batches that a lane lands, and the places of their rows; None if it says no."""
-    rows = struct.unpack_from("<i", answer.ljust(4, b"\0"))[0]
-    landing, places = landing_of(rng, layout, rows if 0 < rows < 4096 else 1)
+    rows = struct.unpack_from("<i", answer.ljust(4, b"\0"))[0] if keys is None else len(keys[1]) - 1
+    landing, places = landing_of(rng, layout, rows if 0 < rows < 4096 else 1, keys)
     body = HEAD.pack(len(answer) + 18, FIRST_ID, 0, 5) + answer
+    if keys is not None:  # no cursor, and no word of more pages
+        body = KEY_HEAD.pack(len(answer) + 9, FIRST_ID, 0) + answer[:-1]
     peer = Answer(rng, body)
     lane = Lane(
         landing, 0, -1, peer.receive, lambda _: None, np.zeros(1, np.int64), b"x" * 20,
@@ -70,14 +85,16 @@ def read(rng, schema, registry, answer, layout):
             except (UnknownType, SchemaError):
                 layout.native.add_form(a, b, c, None, None)
         elif event == Event.LEFT:
-            entries, at, _, _ = lane.left()
-            at = np.frombuffer(at or b"", np.int64)
+            entries, at, absent, _ = lane.left()
+            at, absent = (np.frombuffer(given or b"", np.int64) for given in (at, absent))
             page = Page(len(at), False, np.frombuffer(entries or b"", np.uint8))
             try:
-                left.add(at, Decoder(schema, registry).decode(page))
+                batch = Decoder(schema, registry).decode(page)
             except REFUSED:
                 return None
-            landing.count(at)
+            known = at >= 0  # a key that was not requested has no place
+            left.add(at[known], batch[np.flatnonzero(known)])
+            landing.count(np.concatenate([at[known], absent if places is None else places[absent]]))
         else:
             break
     found = []
@@ -114,12 +131,15 @@ def main(seed, first, count):
         if layout is None or number % 256 == 0:
             layout = RowLayout(schema, registry, rng.choice((1, 3, 64)), 100.0)
             kept[at] = schema, registry, answer, layout
+        keys = None
+        if rng.random() < 0.4 and (page := read_page(memoryview(answer))).count:
+            keys = keys_of(page)
         if number % WHOLE == 0:
-            found = read(rng, schema, registry, answer, layout)
+            found = read(rng, schema, registry, answer, layout, keys)
             assert found is not None, f"input {number}"
             compare(schema, registry, answer, found)
         else:
-            read(rng, schema, registry, damage(rng, answer), layout)
+            read(rng, schema, registry, damage(rng, answer), layout, keys)
     print(f"{count:,} pages, seed {seed}")
 
 
