@@ -8,7 +8,8 @@ partitions). Value: a byte array of 4 bytes CRC-32 (little-endian) followed by t
 A put is answered only when the primary and all backups have it, so there is nothing to flush
 later. With chunks of 1 MiB and six puts in flight this was as fast as a data streamer could be
 (1,230 MB/s, against 1,380 of bare puts and 1,390 of a bare streamer, on one machine with two
-cores), and after a lost connection only six chunks must be sent again.
+cores), and after a lost connection only the chunks of a window must be sent again. How many are in
+flight is decided by `net.exchange`.
 """
 
 from __future__ import annotations
@@ -18,20 +19,18 @@ import contextlib
 import errno
 import itertools
 import threading
-import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from ignitetf.crc import crc32
-from ignitetf.errors import ServerError, WireError
+from ignitetf.errors import WireError
 from ignitetf.fs.path import os_error
 from ignitetf.fs.records import Extent
 from ignitetf.net.client import Client, cache_id
-from ignitetf.net.distance import times
-from ignitetf.net.lines import Lines
-from ignitetf.net.retry import ROOM, Backoff, retry
+from ignitetf.net.exchange import Exchange
+from ignitetf.net.retry import retry
 from ignitetf.threads import held
 from ignitetf.wire.answers import damaged, read_sized, sized_at, uuid_at
 from ignitetf.wire.codes import OpCode, TypeCode
@@ -42,12 +41,11 @@ from ignitetf.wire.requests import batch_request, cache_request, cursor_request,
 __all__ = ["CHUNK_BYTES", "ChunkCache", "ContentReader", "ContentWriter", "as_bytes"]
 
 CHUNK_BYTES: Final = 1 << 20
-# Chunks in flight on a near link, and the most on a distant one.
-WINDOW: Final = 6
-_MOST_WINDOW: Final = 1024
 _KEPT_CHUNKS: Final = 2
+# Who reads so many at once is taken to go on.
 _BULK_CHUNKS: Final = 4
-# How many times as far each step goes on a distant link.
+# How many times as far ahead each step of a sequential read is: on a distant link each takes a round
+# trip, and on a near one it soon has all of its window.
 _STEEP: Final = 8
 _REMOVE_BATCH: Final = 512
 _CHECKSUM_BYTES: Final = 4
@@ -84,6 +82,10 @@ class ChunkCache:
         self.name = name
         self.id = cache_id(name)
         self.make_room: Callable[[], object] = lambda: None  # called when memory is full
+
+    def make_room_now(self) -> None:
+        """Make room, as memory is full."""
+        self.make_room()
 
     def remove(self, content_id: str, numbers: Iterable[int]) -> None:
         """Remove chunks of one content; missing ones are ignored."""
@@ -126,11 +128,6 @@ def _scanned_keys(page: Page) -> list[tuple[str, int]]:
     return found
 
 
-def _window(client: Client, chunk_bytes: int) -> int:
-    """Return how many chunks are in flight at once, more the farther the cluster is."""
-    return times(client, chunk_bytes, WINDOW, _MOST_WINDOW)
-
-
 class ContentWriter:
     """Appends bytes to new content. Not thread-safe.
 
@@ -138,7 +135,6 @@ class ContentWriter:
         content_id: Id of the content.
         chunk_bytes: Size of a chunk.
         size: Bytes accepted so far.
-        window: Chunks in flight at once.
     """
 
     def __init__(self, cache: ChunkCache, content_id: str, chunk_bytes: int) -> None:
@@ -147,13 +143,11 @@ class ContentWriter:
         self.size = 0
         self._cache = cache
         self._content = int(content_id, 16)
-        self._pipeline = Lines(cache.client)
-        self.window = _window(cache.client, chunk_bytes)
+        self._puts = Exchange(cache.client, self._stored_chunk, make_room=cache.make_room_now)
         self._number = 0
         self._filled = 0
         self._stored = 0  # bytes of the current chunk that are already in the cache
         self._free: list[bytearray] = []
-        self._used: deque[bytearray] = deque()
         self._buffer: bytearray | None = None
 
     @property
@@ -183,19 +177,15 @@ class ContentWriter:
         if self._filled > self._stored:
             self._send()
             self._stored = self._filled
-        while self._pipeline:
-            self._answer()
-        self._pipeline.close()
+        self._puts.finish()
+        self._puts.close()
 
     def abandon(self) -> None:
         """Drop the requests in flight."""
-        self._pipeline.abort()
-        self._used.clear()
+        self._puts.close()
         self._buffer = None
 
     def _take_buffer(self) -> bytearray:
-        while len(self._pipeline) >= self.window:
-            self._answer()
         return self._free.pop() if self._free else bytearray(_HEAD_BYTES + self.chunk_bytes)
 
     def _send(self) -> None:
@@ -205,23 +195,10 @@ class ContentWriter:
         view[:_HEAD_BYTES] = _put_head(
             self._cache.id, self._content, self._number, self._filled, checksum
         )
-        self._used.append(self._buffer)
-        self._pipeline.submit(OpCode.CACHE_PUT, view)
+        self._puts.send(self._buffer, OpCode.CACHE_PUT, view)
 
-    def _answer(self) -> None:
-        backoff = Backoff(ROOM)
-        while True:
-            try:
-                self._pipeline.next_answer()
-                break
-            except ServerError as error:
-                # The request stays pending; the next `take` sends it again.
-                if (wait_s := backoff.wait_s(error)) is None:
-                    raise
-                self._cache.make_room()
-                time.sleep(wait_s)
-        buffer = self._used.popleft()
-        if buffer is not self._buffer and len(self._free) <= self.window:
+    def _stored_chunk(self, buffer: bytearray, _: memoryview) -> None:
+        if buffer is not self._buffer:
             self._free.append(buffer)
 
 
@@ -276,8 +253,7 @@ class ContentReader:
         self._ahead = _ReadAhead(self)
         self._next = 0
         self._depth = 0
-        chunk_bytes = max((extent.chunk_bytes for extent in extents), default=CHUNK_BYTES)
-        self.window = _window(cache.client, chunk_bytes)
+        self.chunk_bytes = max((extent.chunk_bytes for extent in extents), default=CHUNK_BYTES)
 
     def read_into(self, offset: int, target: memoryview) -> int:
         """Fill the target from an offset on, and return the number of bytes read."""
@@ -294,7 +270,7 @@ class ContentReader:
                     self._copy(index, data, offset, target[:count])
                 self._next = last + 1
             except BaseException:
-                self._ahead.abort()
+                self._ahead.close()
                 raise
             finally:
                 self._lock.release()
@@ -313,15 +289,10 @@ class ContentReader:
 
     def _sequential(self, first: int, last: int) -> None:
         """Read further ahead the longer the access has been sequential."""
-        # On a distant link each step takes a round trip, so there are fewer, and the first is taken
-        # as soon as somebody reads several chunks from the beginning.
-        steep = self.window > WINDOW
         if not 0 <= self._next - first <= 1:
             self._depth = 0
-        elif last >= self._next > 0 or (steep and last + 1 - first >= _BULK_CHUNKS):
-            begun = max(self._depth, last + 1 - first)
-            further = begun * _STEEP if steep else self._depth * 2 or 1
-            self._depth = min(further, self.window)
+        elif last >= self._next > 0 or last + 1 - first >= _BULK_CHUNKS:
+            self._depth = _STEEP * max(self._depth, last + 1 - first)
 
     def _chunk(self, index: int, last: int) -> memoryview:
         if index in self._kept:
@@ -376,28 +347,33 @@ class _ReadAhead:
 
     def __init__(self, reader: ContentReader) -> None:
         self._reader = reader
-        self._pipeline = Lines(reader.cache.client)
-        self._waiting: deque[int] = deque()
+        self._here: dict[int, memoryview] = {}
+        self._gets = Exchange(reader.cache.client, self._here.__setitem__)
+        # The chunks that were requested, and not returned yet.
+        self._asked = range(0)
 
     def chunk(self, index: int, until: int) -> memoryview:
         """Return the chunk of a piece, and request the following ones up to `until`."""
-        if self._waiting and self._waiting[0] != index:
+        if index != self._asked.start:
             self.close()
-        following = self._waiting[-1] + 1 if self._waiting else index
-        for number in range(following, min(until, index + self._reader.window) + 1):
-            self._pipeline.submit(OpCode.CACHE_GET, self._reader.request(number))
-            self._waiting.append(number)
-        body = self._pipeline.next_answer()
-        self._waiting.popleft()
-        self._pipeline.close_if_idle()
+            self._asked = range(index, index)
+        size = self._reader.chunk_bytes
+        for number in range(self._asked.stop, until + 1):
+            if number > index and not self._gets.has_room(size * len(self._here)):
+                break
+            request = self._reader.request(number)
+            self._gets.send(number, OpCode.CACHE_GET, request, expects=size)
+            self._asked = range(index, number + 1)
+        while index not in self._here:
+            self._gets.receive()
+        body = self._here.pop(index)
+        self._asked = range(index + 1, self._asked.stop)
+        if not len(self._gets):
+            self._gets.close()
         return self._reader.check(index, body)
 
     def close(self) -> None:
-        """Drop the requests in flight."""
-        self._waiting.clear()
-        self._pipeline.close()
-
-    def abort(self) -> None:
-        """Drop the requests in flight after a failure or an interruption."""
-        self._waiting.clear()
-        self._pipeline.abort()
+        """Drop what was requested."""
+        self._asked = range(0)
+        self._here.clear()
+        self._gets.close()

@@ -61,7 +61,7 @@ class NewContent:
     def __init__(self, store: Store, key: str, chunk_bytes: int) -> None:
         self._store = store
         self.writer = ContentWriter(store.chunks, new_id(), chunk_bytes)
-        self.lease = store.leases.writer(self.writer.content_id, key, self.writer.window)
+        self.lease = store.leases.writer(self.writer.content_id, key)
 
     def remove(self) -> None:
         """Remove the lease, and what was stored under it, but for what an entry refers to."""

@@ -35,10 +35,9 @@ _READER_AFTER_S: Final = 1.0  # a file that is read faster than this needs no le
 _TICK_S: Final = 1.0
 _BEAT_S: Final = 10.0  # several within LEASE_S, so that some may fail
 _RECLAIM_S: Final = 2.0
-# A lease begins with so many chunks, or so many times those in flight, and doubles: to extend it
-# takes a round trip in which nothing else is sent.
+# A lease begins with so many chunks and doubles: to extend it takes a round trip in which nothing
+# else is sent.
 _RESERVED_CHUNKS: Final = 256
-_RESERVED_WINDOWS: Final = 16
 
 
 def now_ms() -> int:
@@ -65,19 +64,17 @@ class WriterLease:
         meta: Where it is stored.
         content_id: Id of the content.
         key: Key of the file's entry.
-        window: Chunks that the writer has in flight.
 
     Attributes:
         content_id: Id of the content it writes.
         lost: Whether another client took the writer for dead.
     """
 
-    def __init__(self, meta: MetaCache, content_id: str, key: str, window: int) -> None:
+    def __init__(self, meta: MetaCache, content_id: str, key: str) -> None:
         self.content_id = content_id
         self.lost = False
         self._meta = meta
         self._lock = threading.Lock()
-        self._least = max(_RESERVED_CHUNKS, _RESERVED_WINDOWS * window)
         self._reserved = 0
         self._value = b""
         self._facts = {"h": machine(), "p": os.getpid(), "s": started(), "k": key}
@@ -101,7 +98,7 @@ class WriterLease:
         """Extend the lease to this many chunks, before they are written."""
         with held(self._lock):
             if chunks > self._reserved and not self.lost:
-                self._beat(max(chunks, self._least, 2 * self._reserved))
+                self._beat(max(chunks, _RESERVED_CHUNKS, 2 * self._reserved))
 
     def renew(self) -> None:
         """Renew the lease."""
@@ -160,15 +157,14 @@ class Leases:
         self._garbage = False
         self._stop = threading.Event()
 
-    def writer(self, content_id: str, key: str, window: int) -> WriterLease:
+    def writer(self, content_id: str, key: str) -> WriterLease:
         """Return a lease for a new writer; its first `reserve` stores it in the cache.
 
         Args:
             content_id: Id of the content that is written.
             key: Key of the file's entry.
-            window: Chunks that the writer has in flight.
         """
-        lease = WriterLease(self._meta, content_id, key, window)
+        lease = WriterLease(self._meta, content_id, key)
         with held(self._lock):
             self._writers.add(lease)
         self._wake()

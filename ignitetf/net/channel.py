@@ -213,6 +213,43 @@ class Channel:
                 self._early[head.request_id] = head, frame
         return self._body(*answer)
 
+    def receive_any(
+        self, *, timeout_s: float | None = None
+    ) -> tuple[int, memoryview | ServerError]:
+        """Return the answer that comes next, or the error that it is, with the id of its request.
+
+        Args:
+            timeout_s: As in `receive`.
+
+        Raises:
+            IgniteTFError: As `receive`, but for errors of the server.
+        """
+        self._check_open()
+        self._set_limit(self.settings.request_timeout_s if timeout_s is None else timeout_s)
+        with self._explained():
+            if self._early:
+                number = next(iter(self._early))
+                head, frame = self._early.pop(number)
+            else:
+                head, frame = self._frame(0, None)
+                if head.request_id not in self._waiting:
+                    raise WireError(f"answer to request {head.request_id}, which was not asked")
+                self._waiting.discard(head.request_id)
+        try:
+            return head.request_id, self._body(head, frame)
+        except ServerError as error:
+            return head.request_id, error
+
+    @property
+    def has_bytes(self) -> bool:
+        """Whether bytes of an answer are here, of which the socket does not tell any more."""
+        return bool(self._early) or self._incoming.has_bytes
+
+    @property
+    def file_number(self) -> int:
+        """The socket's file descriptor."""
+        return self._sock.fileno()
+
     # For `SmallUnits`, which sends and receives by itself
 
     @property

@@ -110,6 +110,12 @@ class Incoming:
         """Bytes that were received and are still to be taken."""
         return self._end - self._begin
 
+    @property
+    def has_bytes(self) -> bool:
+        """Whether bytes were received, by us or by TLS, and are still to be taken."""
+        sock = self._sock
+        return self._end > self._begin or (isinstance(sock, ssl.SSLSocket) and sock.pending() > 0)
+
     def take_here(self) -> memoryview:
         """Take the bytes that are here."""
         begin, self._begin = self._begin, self._end

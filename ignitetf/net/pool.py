@@ -90,6 +90,7 @@ class Pool:
         known_nodes: The nodes that it found.
         newest_topology: The newest version of the topology that an answer has told.
         most_window: Bytes that a connection may have on their way; see `net.flow`.
+        delivered_rate: Bytes per second that a connection delivered last; 0 before.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -100,6 +101,7 @@ class Pool:
         self.known_nodes: Sequence[NodeEndpoint] = ()
         self.newest_topology = (0, 0)
         self.most_window = MOST_WINDOW
+        self.delivered_rate = 0.0
         self._lock = threading.Lock()
         self._idle: dict[str, list[Channel]] = {}
         self._address_of: dict[uuid.UUID, str] = {}

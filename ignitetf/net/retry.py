@@ -37,6 +37,7 @@ __all__ = [
     "ROOM",
     "Backoff",
     "Policy",
+    "Tries",
     "is_retryable",
     "retry",
 ]
@@ -194,6 +195,26 @@ class Backoff:
         return min(wait, left_s)
 
 
+class Tries:
+    """The waits between the tries of a request that may be repeated."""
+
+    def __init__(self, settings: Settings, policy: Policy = _ACTION) -> None:
+        self._limit_s = settings.idle_timeout_s
+        self._backoff = Backoff(policy)
+
+    def progress(self) -> None:
+        """Start over, because a request was answered."""
+        self._backoff.progress()
+
+    def wait(self, error: IgniteTFError) -> None:
+        """Wait before the next try; raises the error of the last one if there is none."""
+        wait_s = self._backoff.wait_s(error, min(self._limit_s, _limit_s(error)))
+        if wait_s is None:
+            raise error
+        if not isinstance(error, ConnectError) or self._backoff.failures > _STALE_CONNECTIONS:
+            time.sleep(wait_s)
+
+
 def retry(
     settings: Settings, action: Callable[[IgniteTFError | None], T], policy: Policy = _ACTION
 ) -> T:
@@ -205,18 +226,14 @@ def retry(
             taken effect partly, or fully without an answer.
         policy: Which errors may pass, and how long to wait.
     """
-    backoff = Backoff(policy)
+    tries = Tries(settings, policy)
     earlier: IgniteTFError | None = None
     while True:
         try:
             return action(earlier)
         except IgniteTFError as error:
-            wait_s = backoff.wait_s(error, min(settings.idle_timeout_s, _limit_s(error)))
-            if wait_s is None:
-                raise
+            tries.wait(error)
             earlier = error
-            if not isinstance(error, ConnectError) or backoff.failures > _STALE_CONNECTIONS:
-                time.sleep(wait_s)
 
 
 def _limit_s(error: IgniteTFError) -> float:

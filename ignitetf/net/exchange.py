@@ -1,0 +1,429 @@
+"""`Exchange`: requests of one kind that are made and answered in Python, many of them under way.
+
+requests -> window -> **exchange** -> sink
+
+It has one connection, and more where one carries less than its window: each has in a round trip only
+what its TCP window holds. As many bytes are under way as the windows allow (`window`). Answers reach
+the sink in any order. When a connection is lost, exactly what was not answered is sent again over
+another, unless the caller takes that on itself. What a node had no heap for is sent again with
+half as much under way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import logging
+import select
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from ignitetf.errors import ConnectError, IgniteTFError, RequestTimeout, ServerError
+from ignitetf.net.channel import Channel
+from ignitetf.net.failures import is_asked_too_much
+from ignitetf.net.pool import Pool
+from ignitetf.net.retry import HEAP, ROOM, Backoff, Tries, is_retryable
+from ignitetf.net.window import MOST_BYTES, Window, first_bytes
+from ignitetf.threads import start
+from ignitetf.wire.codes import OpCode
+
+__all__ = ["Exchange", "Repeat"]
+
+log = logging.getLogger(__name__)
+Tag = TypeVar("Tag")
+
+_MOST_CONNECTIONS: Final = 4
+# What a connection holds on its way with the limits of Linux.
+_CONNECTION_BYTES: Final = 8 << 20
+# A further connection has to bring so much more.
+_PAYS: Final = 1.1
+# What a request costs a node beside its bytes.
+_REQUEST_BYTES: Final = 4096
+
+
+class Repeat(enum.Enum):
+    """Which requests are sent again."""
+
+    NEVER = "never"
+    REFUSED = "what a node had no heap for"
+    ALWAYS = "and what a lost connection, or a change of the cluster, took along"
+
+
+@dataclass
+class _Request(Generic[Tag]):
+    tag: Tag
+    op: OpCode
+    buffers: Sequence[Any]
+    nbytes: int
+    sent_at: float = 0.0
+
+
+class _Lane(Generic[Tag]):
+    """A connection and what is under way on it."""
+
+    def __init__(self, channel: Channel, window: Window) -> None:
+        self.channel, self.window = channel, window
+        self.waiting: dict[int, _Request[Tag]] = {}
+        self.nbytes = 0
+        # When the node was last heard of, while something is under way.
+        self.heard_at = 0.0
+
+    @property
+    def has_room(self) -> bool:
+        return self.nbytes < self.window.size
+
+    def send(self, request: _Request[Tag]) -> None:
+        now = time.monotonic()
+        request.sent_at = now
+        if not self.waiting:
+            self.heard_at = now
+        number = self.channel.send(request.op, *request.buffers)
+        self.waiting[number] = request
+        self.nbytes += request.nbytes
+
+    def receive(self, limit_s: float) -> tuple[_Request[Tag], memoryview | ServerError]:
+        number, answer = self.channel.receive_any(timeout_s=limit_s)
+        request = self.waiting.pop(number)
+        self.nbytes -= request.nbytes
+        self.heard_at = time.monotonic()
+        self.window.answered(request.sent_at, request.nbytes)
+        return request, answer
+
+
+class Exchange(Generic[Tag]):
+    """Requests under way to one node, or to whichever answers; for one thread, but for `abort`.
+
+    Args:
+        client: Lends the connections.
+        sink: Takes each answer, with what its request was sent with.
+        node: The node; None takes any.
+        repeat: Which requests are sent again.
+        refused: Takes an error that a request was answered with; None raises it.
+        make_room: Called before what a full node refused is sent again; None does not send it.
+        limit_s: Seconds in which some answer must begin; None takes the setting.
+        connections: Connections, at most.
+    """
+
+    def __init__(
+        self,
+        client: Pool,
+        sink: Callable[[Tag, memoryview], object],
+        *,
+        node: uuid.UUID | None = None,
+        repeat: Repeat = Repeat.ALWAYS,
+        refused: Callable[[Tag, ServerError], object] | None = None,
+        make_room: Callable[[], object] | None = None,
+        limit_s: float | None = None,
+        connections: int = _MOST_CONNECTIONS,
+    ) -> None:
+        settings = client.settings
+        self._client, self._sink, self._node = client, sink, node
+        self._repeat, self._refused, self._make_room = repeat, refused, make_room
+        self._limit_s = settings.request_timeout_s if limit_s is None else limit_s
+        self._most_connections = connections
+        self._most_bytes = settings.ahead_bytes
+        self._most_window = min(MOST_BYTES, settings.ahead_bytes)
+        self._lanes: list[_Lane[Tag]] = []
+        # What is not under way: given back, or not sent yet.
+        self._queue: deque[_Request[Tag]] = deque()
+        self._tries, self._heap, self._full = Tries(settings), Backoff(HEAP), Backoff(ROOM)
+        self._waited_at = 0.0
+        # The rate when the last connection was added.
+        self._rate = 0.0
+        self._openings: list[_Opening] = []
+        self._aborted = False
+
+    def __len__(self) -> int:
+        """Return the number of requests without an answer."""
+        return len(self._queue) + sum(len(lane.waiting) for lane in self._lanes)
+
+    def has_room(self, kept: int = 0) -> bool:
+        """Return whether a request can be sent at once.
+
+        Args:
+            kept: Bytes of answers that the caller has and that count as under way.
+        """
+        under_way = kept + sum(lane.nbytes for lane in self._lanes)
+        if under_way < self._room():
+            return True
+        return self._another_lane() is not None and under_way < self._room()
+
+    def _room(self) -> int:
+        if not self._lanes:
+            return max(1, first_bytes(self._client, self._most_window))
+        return max(1, min(self._most_bytes, sum(lane.window.size for lane in self._lanes)))
+
+    @property
+    def channel(self) -> Channel:
+        """The first connection, for requests of another kind while nothing is under way."""
+        if not self._lanes:
+            self._open()
+        return self._lanes[0].channel
+
+    def send(self, tag: Tag, op: OpCode, *buffers: Any, expects: int = 0) -> None:
+        """Send a request; while as much is under way as may be, receive answers first.
+
+        Args:
+            tag: What the sink is told.
+            op: The request.
+            *buffers: Its body; they must not change until it is answered.
+            expects: Bytes that its answer is expected to have.
+
+        Raises:
+            IgniteTFError: What an earlier request failed with.
+        """
+        nbytes = sum(memoryview(one).nbytes for one in buffers)
+        self._queue.append(_Request(tag, op, buffers, _REQUEST_BYTES + nbytes + expects))
+        with self._whole():
+            self._send_queued()
+            while self._queue:
+                self._receive()
+
+    def receive(self) -> None:
+        """Wait until a request is answered; returns at once if none is under way.
+
+        Raises:
+            IgniteTFError: What it failed with.
+        """
+        before = len(self)
+        with self._whole():
+            while len(self) == before > 0:
+                self._receive()
+
+    def finish(self) -> None:
+        """Wait until all requests are answered; raises what one of them failed with."""
+        while len(self):
+            self.receive()
+
+    def close(self) -> None:
+        """Release the connections; those with requests under way are closed."""
+        self._queue.clear()
+        for opening in self._openings:
+            opening.end()
+        self._openings, self._rate = [], 0.0
+        lanes, self._lanes = self._lanes, []
+        for lane in lanes:
+            self._client.delivered_rate = lane.window.rate or self._client.delivered_rate
+            if lane.waiting:
+                lane.channel.close()
+            else:
+                self._client.release(lane.channel)
+
+    def abort(self) -> None:
+        """End the wait of the thread that uses it, soon; called from another thread."""
+        self._aborted = True
+        for lane in list(self._lanes):
+            lane.channel.abort()
+
+    @contextlib.contextmanager
+    def _whole(self) -> Iterator[None]:
+        """Close the connections after Ctrl-C, since it is unknown what is under way on them."""
+        try:
+            yield
+        except Exception:
+            raise
+        except BaseException:
+            for lane in self._lanes:
+                lane.channel.close()
+            self.close()
+            raise
+
+    # Sending
+
+    def _send_queued(self) -> None:
+        """Send what is queued, until as much is under way as may be."""
+        while self._queue and (lane := self._free_lane()) is not None:
+            request = self._queue.popleft()
+            try:
+                lane.send(request)
+            except IgniteTFError as error:
+                self._queue.appendleft(request)
+                self._lose(lane, error)
+
+    def _free_lane(self) -> _Lane[Tag] | None:
+        """Return a connection that may carry another request; None if there is none."""
+        while not self._lanes:
+            try:
+                return self._open()
+            except (ConnectError, RequestTimeout) as error:
+                if self._repeat is not Repeat.ALWAYS:
+                    raise
+                self._wait(error)
+        under_way = sum(lane.nbytes for lane in self._lanes)
+        if under_way >= self._most_bytes and under_way:
+            return None
+        lane = min(self._lanes, key=lambda one: one.nbytes)
+        if lane.has_room or not lane.waiting:
+            return lane
+        return self._another_lane()
+
+    def _open(self) -> _Lane[Tag]:
+        return self._add(self._client.acquire(self._node))
+
+    def _add(self, channel: Channel) -> _Lane[Tag]:
+        lane = _Lane[Tag](channel, Window(self._client, self._most_window))
+        self._lanes.append(lane)
+        if self._aborted:
+            channel.abort()
+        return lane
+
+    def _another_lane(self) -> _Lane[Tag] | None:
+        """Return one more connection, which was opened meanwhile, where that pays; else None."""
+        for opening in self._openings:
+            if (channel := opening.take()) is not None:
+                self._openings.remove(opening)
+                return self._add(channel)
+        if not self._lanes or self._openings:
+            return None
+        rate = sum(lane.window.rate for lane in self._lanes)
+        if len(self._lanes) > 1 and rate < _PAYS * self._rate:
+            return None
+        largest = max(lane.window.size for lane in self._lanes)
+        wanted = min(self._most_connections, -(-largest // _CONNECTION_BYTES))
+        if wanted > len(self._lanes):
+            self._rate = rate
+            missing = range(len(self._lanes), wanted)
+            self._openings = [_Opening(self._client, self._node) for _ in missing]
+        return None
+
+    # Receiving
+
+    def _receive(self) -> None:
+        """Receive an answer, hand it over, and send what waits; or deal with a failure."""
+        lane = self._next_lane()
+        if lane is not None:
+            try:
+                request, answer = lane.receive(self._limit_s)
+            except IgniteTFError as error:
+                self._lose(lane, error)
+            else:
+                self._answered(lane, request, answer)
+        self._send_queued()
+
+    def _next_lane(self) -> _Lane[Tag] | None:
+        """Wait for bytes of an answer; returns the connection on which they are."""
+        busy = [lane for lane in self._lanes if lane.waiting]
+        if len(busy) <= 1:
+            return busy[0] if busy else None
+        busy.sort(key=lambda lane: lane.heard_at)
+        for lane in busy:
+            if lane.channel.has_bytes:
+                return lane
+        wait_s = busy[0].heard_at + self._limit_s - time.monotonic()
+        if (found := _with_bytes(busy, max(0.0, wait_s))) is not None:
+            return found
+        try:
+            busy[0].channel.fail(TimeoutError("timed out"))
+        except RequestTimeout as error:
+            self._lose(busy[0], error)
+        return None
+
+    def _answered(
+        self, lane: _Lane[Tag], request: _Request[Tag], answer: memoryview | ServerError
+    ) -> None:
+        if not isinstance(answer, ServerError):
+            if request.sent_at > self._waited_at:
+                for backoff in (self._tries, self._heap, self._full):
+                    backoff.progress()
+            self._sink(request.tag, answer)
+        elif self._is_repeated(lane, request, answer):
+            self._queue.appendleft(request)
+        elif self._refused is not None:
+            self._refused(request.tag, answer)
+        else:
+            raise answer
+
+    def _is_repeated(self, lane: _Lane[Tag], request: _Request[Tag], error: ServerError) -> bool:
+        """Wait, and return whether a request that was answered with an error is sent again."""
+        heap = is_asked_too_much(error)
+        if self._repeat is Repeat.NEVER or not (
+            heap
+            or (self._make_room is not None and ROOM.passes(error))
+            or (self._repeat is Repeat.ALWAYS and is_retryable(error))
+        ):
+            return False
+        if request.sent_at <= self._waited_at:
+            return True  # what was sent before the last wait tells nothing new
+        limit_s = self._client.settings.idle_timeout_s
+        if heap:
+            lane.window.refused()
+            self._most_window = max(1, self._most_window // 2)
+            wait_s = self._heap.wait_s(error, limit_s)
+        elif self._make_room is not None and ROOM.passes(error):
+            if (wait_s := self._full.wait_s(error)) is not None:
+                self._make_room()
+        else:
+            self._wait(error)
+            return True
+        if wait_s is None:
+            return False
+        log.warning("%s; sent again in %.1f s", error, wait_s)
+        time.sleep(wait_s)
+        self._waited_at = time.monotonic()
+        return True
+
+    def _lose(self, lane: _Lane[Tag], error: IgniteTFError) -> None:
+        """Give back what was not answered on a lost connection; raises the error if that is all."""
+        self._lanes.remove(lane)
+        lane.channel.close()
+        self._queue.extendleft(reversed(lane.waiting.values()))
+        if self._repeat is not Repeat.ALWAYS or self._aborted:
+            raise error
+        self._wait(error)
+
+    def _wait(self, error: IgniteTFError) -> None:
+        self._tries.wait(error)
+        self._waited_at = time.monotonic()
+
+
+class _Opening:
+    """A connection that is opened while others are in use."""
+
+    def __init__(self, client: Pool, node: uuid.UUID | None) -> None:
+        self._client, self._node = client, node
+        self._lock = threading.Lock()
+        self._channel: Channel | None = None
+        self._ended = False
+        # A daemon: after Ctrl-C nobody waits for it.
+        start(threading.Thread(target=self._open, name="ignitetf-opening", daemon=True))
+
+    def _open(self) -> None:
+        with contextlib.suppress(IgniteTFError):
+            channel = self._client.acquire(self._node)
+            with self._lock:
+                if not self._ended:
+                    self._channel = channel
+                    return
+            self._client.release(channel)
+
+    def take(self) -> Channel | None:
+        """Return the connection if it is there; a second time there is none."""
+        with self._lock:
+            channel, self._channel = self._channel, None
+        return channel
+
+    def end(self) -> None:
+        """Have the connection released, whenever it is there."""
+        with self._lock:
+            self._ended = True
+            channel, self._channel = self._channel, None
+        if channel is not None:
+            self._client.release(channel)
+
+
+def _with_bytes(lanes: Sequence[_Lane[Tag]], wait_s: float) -> _Lane[Tag] | None:
+    """Wait until bytes come on one of the connections, and return it; None after so many seconds."""
+    by_number = {lane.channel.file_number: lane for lane in lanes}
+    if hasattr(select, "poll"):
+        poll = select.poll()
+        for number in by_number:
+            poll.register(number, select.POLLIN)
+        ready = [number for number, _ in poll.poll(1000 * wait_s)]
+    else:
+        ready = select.select(list(by_number), [], [], wait_s)[0]
+    return next((lane for number, lane in by_number.items() if number in ready), None)

@@ -1,0 +1,86 @@
+"""`Window`: how many bytes a connection may have under way.
+
+pool -> **window** -> flow, exchange
+
+A connection begins with 4 MB and what arrives in twice the shortest delay, at the rate that another
+had before it or else a usual one. Then the best rate seen and the time of the quickest answer tell
+it; it grows twofold in a round at most. A node that has no heap for what is under way halves it.
+The core has the same rule for reads, with these numbers.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Final
+
+from ignitetf.net.pool import Pool
+
+__all__ = ["LEAST_BYTES", "MOST_BYTES", "Window", "first_bytes", "shortest_delay"]
+
+LEAST_BYTES: Final = 4 << 20
+MOST_BYTES: Final = 48 << 20
+# Bytes per second that a new connection is expected to have.
+_EXPECTED_RATE: Final = 100e6
+# A round that is shorter than this tells no rate.
+_LEAST_ROUND_S: Final = 1e-4
+
+
+def shortest_delay(pool: Pool) -> float:
+    """Return the seconds of the quickest request so far; 0 before the first."""
+    delay = pool.quickest_s
+    return 0.0 if delay == math.inf else delay
+
+
+def first_bytes(pool: Pool, most: int) -> int:
+    """Return the window of a new connection, at most so many bytes."""
+    rate = max(pool.delivered_rate, _EXPECTED_RATE)
+    return min(most, min(LEAST_BYTES, most) + int(2 * rate * shortest_delay(pool)))
+
+
+class Window:
+    """The window of one connection; for use by one thread.
+
+    Args:
+        pool: What its connections have seen.
+        most: The largest window.
+
+    Attributes:
+        size: Bytes that may be under way.
+        rate: Bytes per second that were delivered.
+    """
+
+    def __init__(self, pool: Pool, most: int) -> None:
+        self.size = first_bytes(pool, most)
+        self.rate = 0.0
+        self._most, self._delay_s = most, shortest_delay(pool)
+        # A round is told from the first answer on, and lasts until one to what was sent after that.
+        self._round_begin = math.inf
+        self._round_bytes = 0
+
+    def answered(self, sent_at: float, nbytes: int) -> None:
+        """Count a request that was answered.
+
+        Args:
+            sent_at: When it was sent, by the monotonic clock.
+            nbytes: Its bytes and those of its answer.
+        """
+        now = time.monotonic()
+        self._delay_s = min(self._delay_s, now - sent_at)
+        if self._round_begin == math.inf:
+            self._round_begin = now
+            return
+        self._round_bytes += nbytes
+        if sent_at < self._round_begin:
+            return
+        seconds = now - self._round_begin
+        if seconds > _LEAST_ROUND_S:
+            rate = self._round_bytes / seconds
+            self.rate = rate if rate > self.rate else 0.9 * self.rate + 0.1 * rate
+        self._round_begin, self._round_bytes = now, 0
+        fitting = min(LEAST_BYTES, self._most) + int(2 * self.rate * self._delay_s)
+        self.size = min(fitting, 2 * self.size, self._most)
+
+    def refused(self) -> None:
+        """Have half as much under way from now on, since the node has no heap for more."""
+        self._most = self.size = max(1, self.size // 2)
