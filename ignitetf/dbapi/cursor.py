@@ -14,7 +14,7 @@ from ignitetf.dbapi.errors import DataError, InterfaceError, ProgrammingError, p
 from ignitetf.errors import MissingExtra, SqlError
 from ignitetf.net.redirect import run
 from ignitetf.net.results import Result
-from ignitetf.net.row_statements import run_batch
+from ignitetf.net.statements import run_batch
 from ignitetf.sql.tokens import count_parameters, is_query
 from ignitetf.tables.suggest import suggested
 from ignitetf.wire.parameters import parameter_list
@@ -99,8 +99,8 @@ class Cursor:
     def executemany(self, operation: str, seq_of_parameters: Iterable[Any]) -> Self:
         """Run one statement that changes something with several rows of parameters.
 
-        Up to 128 are under way at a time. If one fails, others may have taken effect. The rows are
-        taken as they are sent, so they may come from a generator.
+        Many are under way at a time. If one fails, others may have taken effect. The rows are taken
+        as they are sent, so they may come from a generator.
         """
         _check_statement(operation)
         if not isinstance(seq_of_parameters, Iterable):

@@ -14,24 +14,23 @@ import functools
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from itertools import islice
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from ignitetf.errors import IgniteTFError, ServerError
-from ignitetf.load.writer import IN_FLIGHT, REQUEST_BYTES
+from ignitetf.load.writer import REQUEST_BYTES
 from ignitetf.net.channel import Channel
 from ignitetf.net.client import Client, cache_id
-from ignitetf.net.distance import times
+from ignitetf.net.exchange import Exchange, Repeat
 from ignitetf.net.failures import is_asked_too_much, is_full
 from ignitetf.net.heap import scan_bytes, scans_at_once
-from ignitetf.net.pipeline import InFlight
 from ignitetf.net.retry import FAILURES, HEAP, LOAD, Backoff
-from ignitetf.net.together import together
+from ignitetf.net.window import LEAST_BYTES, MOST_BYTES, Window, first_bytes
 from ignitetf.tables.room import memory_full
+from ignitetf.threads import side_by_side
 from ignitetf.wire.codes import OpCode, TypeCode
 from ignitetf.wire.encode import EncodedPage
 from ignitetf.wire.encoders import copy_runs
@@ -43,10 +42,9 @@ __all__ = ["copy_entries"]
 
 log = logging.getLogger(__name__)
 
-_PAGE_BYTES: Final = 4 << 20
+_PAGE_BYTES: Final = 1 << 20
 _MOST_ENTRIES: Final = 1 << 16
-# At a distance several pages are on their way together, each of a share, or larger ones.
-_MOST_PAGES: Final = 8
+_SHARES: Final = 2
 # A connection may have 128 cursors.
 _MOST_AHEAD: Final = 64
 # Offset of the length in the header of a binary object.
@@ -76,44 +74,47 @@ def copy_entries(
         make: Makes the target, while the first entries are read.
         check_lease: Called before each request; raises if the lease on the target was lost.
     """
-    pace = _pace(client, partitions, entry_bytes, entries)
+    window = first_bytes(client, min(MOST_BYTES, client.settings.ahead_bytes))
+    pace = _pace(window, partitions, entry_bytes, entries)
     copy = _Copy(client, source, target, pace, check_lease)
     shares = [range(i, partitions, pace.shares) for i in range(pace.shares)]
     runs = [functools.partial(copy.run, share) for share in shares]
     with _explained(client), copy.as_a_whole():
-        together(client, functools.partial(copy.make, make), *runs)
+        side_by_side(functools.partial(copy.make, make), *runs)
 
 
 class _Pace(NamedTuple):
-    """How much of a copy is asked for at a time.
+    """How much of a copy is asked for at a time, beside what the windows allow.
 
     Attributes:
-        shares: Shares of the partitions, each with two connections.
-        ahead: Partitions of a share whose first pages are asked for at a time.
+        shares: Shares of the partitions, each with a connection to read from.
+        ahead: Partitions of a share that may be read at a time.
         page_entries: Entries of a page.
-        in_flight: Unanswered requests of a share.
+        page_bytes: What a page of a partition is expected to have.
     """
 
     shares: int
     ahead: int
     page_entries: int
-    in_flight: int
+    page_bytes: int
 
 
-def _pace(client: Client, partitions: int, entry_bytes: int, entries: int) -> _Pace:
-    """Choose as many shares as the distance and the node's heap allow; of fewer, larger pages."""
+def _pace(window: int, partitions: int, entry_bytes: int, entries: int) -> _Pace:
+    """Choose as many shares as the rows are worth and the node's heap allows.
+
+    A node makes a page of a partition at a time: so the pages of all partitions that may be read at
+    a time fill a window.
+    """
     unit_entries = entries / partitions
     entry_bytes = max(1, entry_bytes)
-    # Of small partitions a page in all.
-    first_bytes = max(1.0, min(unit_entries * entry_bytes, _PAGE_BYTES))
-    ahead = int(min(_MOST_AHEAD, _PAGE_BYTES // first_bytes))
-    most = max(entries * entry_bytes // _PAGE_BYTES, partitions // ahead)
-    fit = scans_at_once(ahead * scan_bytes(entry_bytes, unit_entries))
-    pages = times(client, _PAGE_BYTES, 1, _MOST_PAGES)
-    shares = max(1, min(partitions, most, fit, pages))
-    page_entries = max(1, min(pages * _PAGE_BYTES // (shares * entry_bytes), _MOST_ENTRIES))
-    # Of small partitions no more bytes than of large ones.
-    return _Pace(shares, ahead, page_entries, max(IN_FLIGHT * pages // shares, ahead))
+    fit = scans_at_once(scan_bytes(entry_bytes, unit_entries))
+    most = max(entries * entry_bytes // LEAST_BYTES, partitions // _MOST_AHEAD)
+    shares = max(1, min(partitions, most, fit, _SHARES))
+    ahead = max(1, min(_MOST_AHEAD, fit // shares, partitions // shares))
+    page_bytes = max(_PAGE_BYTES, window // ahead)
+    page_entries = max(1, min(page_bytes // entry_bytes, _MOST_ENTRIES))
+    expected = int(max(1.0, min(page_entries, unit_entries) * entry_bytes))
+    return _Pace(shares, ahead, page_entries, expected)
 
 
 @contextlib.contextmanager
@@ -169,7 +170,7 @@ class _Copy:
         Where the node had no heap, or a connection was lost (a node without heap closes it), those
         that are not stored as a whole begin again, a share at a time.
         """
-        left = deque(partitions)
+        left = dict.fromkeys(partitions)
         heap, other = Backoff(HEAP), Backoff(LOAD)
         turn: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
         with self.as_a_whole():
@@ -196,57 +197,100 @@ class _Copy:
         log.warning("copy: %s; again in %.1f s", error, wait_s)
         time.sleep(wait_s)
 
-    def _share(self, left: deque[int]) -> None:
-        with self._client.channel() as reading, self._client.channel() as writing:
+    def _share(self, left: dict[int, None]) -> None:
+        """Copy partitions, and remove from `left` those that are stored."""
+        # Requests without an answer, of partitions that have been read.
+        unanswered, ended = Counter[int](), set[int]()
+
+        def stored(partition: int, _: object) -> None:
+            unanswered[partition] -= 1
+            end(partition)
+
+        def end(partition: int) -> None:
+            if partition in ended and not unanswered[partition]:
+                left.pop(partition, None)
+
+        puts = Exchange(self._client, stored, repeat=Repeat.REFUSED)
+        with contextlib.closing(puts), self._client.channel() as reading:
             try:
-                self._copy(reading, writing, left)
-            except ServerError:
+                with contextlib.closing(self._pages(reading, list(left))) as pages:
+                    for partition, page in pages:
+                        self._made.wait()
+                        if self._failed:
+                            return
+                        for count, views in unwrapped(page).pieces(REQUEST_BYTES):
+                            self._check_lease()
+                            head = batch_head(self._target, count)
+                            unanswered[partition] += 1
+                            puts.send(partition, OpCode.CACHE_PUT_ALL, head, *views)
+                        if not page.more:
+                            ended.add(partition)
+                            end(partition)
+                puts.finish()
+            except FAILURES:
                 reading.close()  # and the cursors, which hold rows in the heap
+                with contextlib.suppress(IgniteTFError):
+                    puts.finish()  # what is stored is not copied again
                 raise
 
-    def _copy(self, reading: Channel, writing: Channel, left: deque[int]) -> None:
-        """Copy partitions, and take those that are stored off the front of `left`."""
-        in_flight, sent = InFlight(writing, self._pace.in_flight), 0
-        ends = deque[int]()  # requests up to the end of each partition of which some are unanswered
-        with contextlib.closing(self._pages(reading, list(left))) as pages:
-            for page in pages:
-                self._made.wait()
-                if self._failed:
-                    return
-                for count, views in unwrapped(page).pieces(REQUEST_BYTES):
-                    self._check_lease()
-                    head = batch_head(self._target, count)
-                    in_flight.send(OpCode.CACHE_PUT_ALL, head, *views)
-                    sent += 1
-                if not page.more:
-                    ends.append(sent)
-                while ends and ends[0] <= sent - len(in_flight):
-                    ends.popleft()
-                    left.popleft()
-        in_flight.drain()
-        left.clear()
+    def _pages(
+        self, channel: Channel, partitions: Sequence[int]
+    ) -> Generator[tuple[int, Page], None, None]:
+        """Yield the pages of partitions as they come; the last of each says that there is no more."""
+        window = Window(self._client, min(MOST_BYTES, self._client.settings.ahead_bytes))
+        unasked, asked = deque(partitions), dict[int, _Asked]()
+        # The cursors of partitions whose next page was not asked for yet.
+        open_: deque[tuple[int, int]] = deque()
 
-    def _pages(self, channel: Channel, partitions: Sequence[int]) -> Generator[Page, None, None]:
-        """Yield the pages of partitions, in order; the last of each says that there is no more."""
-        unasked, asked = iter(partitions), deque[int]()
+        def ask(partition: int, cursor: int | None) -> None:
+            if cursor is None:
+                request = scan_request(self._source, self._pace.page_entries, partition)
+                number = channel.send(OpCode.QUERY_SCAN, request)
+            else:
+                number = channel.send(OpCode.QUERY_SCAN_PAGE, cursor_request(cursor))
+            asked[number] = _Asked(partition, cursor, time.monotonic())
+
+        def ask_ahead() -> None:
+            while not asked or len(asked) * self._pace.page_bytes < window.size:
+                if open_:
+                    ask(*open_.popleft())
+                elif unasked and len(asked) < self._pace.ahead:
+                    ask(unasked.popleft(), None)
+                else:
+                    return
+
         try:
             while True:
-                for partition in islice(unasked, self._pace.ahead - len(asked)):
-                    request = scan_request(self._source, self._pace.page_entries, partition)
-                    asked.append(channel.send(OpCode.QUERY_SCAN, request))
+                ask_ahead()
                 if not asked:
                     return
-                cursor, page = read_first_page(channel.receive(asked.popleft()))
-                while page.more:
-                    asked.appendleft(channel.send(OpCode.QUERY_SCAN_PAGE, cursor_request(cursor)))
-                    yield page
-                    page = read_page(channel.receive(asked.popleft()))
-                yield page
+                number, body = channel.receive_any()
+                one = asked.pop(number)
+                if isinstance(body, ServerError):
+                    raise body
+                window.answered(one.sent_at, body.nbytes)
+                cursor = one.cursor
+                if cursor is None:
+                    cursor, page = read_first_page(body)
+                else:
+                    page = read_page(body)
+                if page.more:
+                    open_.append((one.partition, cursor))
+                ask_ahead()
+                yield one.partition, page
         finally:
             # A node keeps the cursor of a query that it begins after its connection was closed.
             while asked and not channel.closed:
                 with contextlib.suppress(IgniteTFError):
-                    channel.receive(asked.popleft())
+                    asked.pop(channel.receive_any()[0], None)
+
+
+class _Asked(NamedTuple):
+    """A page that was asked for; the first of its partition has no cursor yet."""
+
+    partition: int
+    cursor: int | None
+    sent_at: float
 
 
 def unwrapped(page: Page) -> EncodedPage:

@@ -188,7 +188,7 @@ def _rewrite(blocks: _StoredBlocks, fewer: dict[int, _Kept], lease: Lease) -> No
         blocks.cache,
         schema,
         entry_schema=block_schema(schema),
-        connections=1,
+        senders=1,
         check_lease=lease.check,
     ) as writer:
         for place, rows in blocks.read(list(fewer), schema):

@@ -23,9 +23,9 @@ from ignitetf.load.journal import Journal, write_journal
 from ignitetf.load.sources.base import Source, batch_bytes
 from ignitetf.load.writer import Writer, register_types
 from ignitetf.net.client import Client
-from ignitetf.net.distance import bytes_ahead
 from ignitetf.net.retry import FAILURES, LOAD, Backoff
 from ignitetf.net.together import together
+from ignitetf.net.window import shortest_delay
 from ignitetf.tables.lease import Lease
 from ignitetf.tables.owned import index_table
 from ignitetf.wire.block_keys import BlockKeys
@@ -216,7 +216,7 @@ class Filler:
         schema = index_schema(self.journal.schema, self.slim_fields)
         register_types(self.client, schema)
         table = index_table(self.journal.cache)
-        return Writer(self.client, table, schema, connections=1, check_lease=self.lease.check)
+        return Writer(self.client, table, schema, senders=1, check_lease=self.lease.check)
 
     def _prepared(self, batch: Batch, rows: int) -> Batch:
         """Return the batch cut at the limit, with running keys shifted past the existing ones."""
@@ -251,8 +251,7 @@ def _entry_schema(journal: Journal) -> Schema:
 
 
 def _note_seconds(client: Client) -> float:
-    far = client.quickest_s if bytes_ahead(client) else 0.0
-    return max(_NOTE_S, _NOTE_TRIPS * min(far, 0.1))
+    return max(_NOTE_S, _NOTE_TRIPS * min(shortest_delay(client), 0.1))
 
 
 def index_schema(schema: Schema, index: Collection[str]) -> Schema:

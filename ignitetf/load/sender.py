@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from ignitetf.errors import IgniteTFError, RequestTimeout, ServerError
 from ignitetf.net.client import Client, cache_id
-from ignitetf.net.pipeline import InFlight
+from ignitetf.net.exchange import Exchange, Repeat
 from ignitetf.tables.room import memory_full
 from ignitetf.wire.affinity import partitions_of
 from ignitetf.wire.answers import read_long
@@ -106,7 +106,6 @@ class Job:
         entry_schema: The records that are stored.
         overwrite: Whether a row replaces one with the same key.
         streamer: Whether to use the data streamer if the server has it.
-        in_flight: Unanswered requests on one connection.
         request_bytes: Size of a request, unless a single row is larger.
         check_lease: Called before each request; raises if writing is no longer allowed.
         totals: What was handed to the node.
@@ -120,7 +119,6 @@ class Job:
     entry_schema: Schema
     overwrite: bool
     streamer: bool
-    in_flight: int
     request_bytes: int
     check_lease: Callable[[], None]
     totals: Totals = field(default_factory=Totals)
@@ -168,14 +166,25 @@ class Job:
 
 
 class Sender:
-    """One connection and its thread."""
+    """A thread, and its connections to a node, or to whichever answers.
+
+    What a lost connection took along is the load's to send again, from its journal: it may have lost
+    rows that were answered as well, with a node.
+    """
 
     def __init__(self, job: Job, node: uuid.UUID | None, work: WorkQueue) -> None:
         self.job = job
         self.node = node
         self.queue = work
         self.thread = threading.Thread(target=self._run, name="ignitetf-writer", daemon=True)
-        self.sent: InFlight | None = None
+        streams = job.streamer
+        self._puts = Exchange[None](
+            job.client,
+            lambda _, answer: None,
+            node=node,
+            repeat=Repeat.NEVER if streams else Repeat.REFUSED,
+            connections=1 if streams else None,
+        )
         self.stream: int | None = None
         self.buffers = BufferPool()
         self.last: tuple[int, list[memoryview]] | None = None
@@ -184,12 +193,10 @@ class Sender:
     def abort(self) -> None:
         """End the thread soon, whatever it is waiting for."""
         self._aborted = True
-        if self.sent is not None:
-            self.sent.channel.abort()
+        self._puts.abort()
 
     def _run(self) -> None:
         try:
-            self.sent = InFlight(self.job.client.acquire(self.node), self.job.in_flight)
             while (item := self.job.next_item(self.queue)) is not None:
                 if isinstance(item, Work):
                     self._write(item)
@@ -200,8 +207,6 @@ class Sender:
                     item.done.set()
             if not self._aborted and self.job.failed is None:
                 self._flush(StreamerFlag.FLUSH | StreamerFlag.CLOSE)
-                self.job.client.release(self.sent.channel)
-                self.sent = None
         except threading.BrokenBarrierError:
             self.job.fail(RequestTimeout(f"cache {self.job.cache!r}: a flush took too long"))
         except ServerError as error:
@@ -209,11 +214,10 @@ class Sender:
         except BaseException as error:
             self.job.fail(error)
         finally:
-            if self.sent is not None:
-                self._end_stream(self.sent)
-                self.sent.channel.close()
+            self._end_stream()
+            self._puts.close()
 
-    def _end_stream(self, sent: InFlight) -> None:
+    def _end_stream(self) -> None:
         """Close an abandoned stream before its connection is closed.
 
         Ignite interrupts the threads that work for a stream whose connection ends; one of them may
@@ -222,9 +226,9 @@ class Sender:
         if self.stream is None or self._aborted:
             return
         with contextlib.suppress(IgniteTFError):
-            while len(sent):
+            while len(self._puts):
                 with contextlib.suppress(ServerError):
-                    sent.receive()
+                    self._puts.receive()
             self._flush(StreamerFlag.FLUSH | StreamerFlag.CLOSE)
 
     def _write(self, work: Work) -> None:
@@ -238,11 +242,10 @@ class Sender:
 
     def _start(self, entry_bytes: int) -> None:
         """Open a data streamer; if the server has none, fall back to `put_all`."""
-        assert self.sent is not None
         buffer = min(max(_NODE_BUFFER_BYTES // entry_bytes, _MIN_NODE_BUFFER), _MAX_NODE_BUFFER)
         request = streamer_start_request(cache_id(self.job.cache), self._flags(), buffer)
         try:
-            body = self.sent.channel.call(OpCode.DATA_STREAMER_START, request)
+            body = self._puts.channel.call(OpCode.DATA_STREAMER_START, request)
         except ServerError as error:
             if error.fields.get("status") != Status.INVALID_OP_CODE:
                 raise
@@ -255,15 +258,14 @@ class Sender:
         return StreamerFlag.KEEP_BINARY | overwrite
 
     def _send(self, count: int, views: list[memoryview]) -> None:
-        assert self.sent is not None
         self.job.check_lease()
         if self.stream is None:
             head = batch_head(cache_id(self.job.cache), count)
-            self.sent.send(OpCode.CACHE_PUT_ALL, head, *views)
+            self._puts.send(None, OpCode.CACHE_PUT_ALL, head, *views)
         else:
             self.last = count, views
             head = streamer_head(self.stream, self._flags(), count)
-            self.sent.send(OpCode.DATA_STREAMER_ADD_DATA, head, *views)
+            self._puts.send(None, OpCode.DATA_STREAMER_ADD_DATA, head, *views)
 
     def _cause(self, error: ServerError) -> IgniteTFError:
         """Find out why a data streamer failed, because its own error does not say.
@@ -285,12 +287,11 @@ class Sender:
         return error
 
     def _flush(self, flags: StreamerFlag) -> None:
-        assert self.sent is not None
-        self.sent.drain()
+        self._puts.finish()
         if self.stream is None:
             return
         request = streamer_head(self.stream, self._flags() | flags, 0)
-        self.sent.channel.call(
+        self._puts.channel.call(
             OpCode.DATA_STREAMER_ADD_DATA, request, timeout_s=self.job.flush_timeout_s
         )
         if flags & StreamerFlag.CLOSE:

@@ -2,8 +2,9 @@
 
 source -> Batch -> **writer** -> cache
 
-Each connection has a thread that encodes batches and sends them in requests of about 4 MB, a few of
-them unanswered at a time, so that encoding, the network and the node work in parallel.
+Threads encode batches and send them in requests of about 2 MB, as many unanswered as the
+windows of their connections allow (`net.exchange`), so that encoding, the network and the node work
+in parallel.
 """
 
 from __future__ import annotations
@@ -22,18 +23,15 @@ from ignitetf.errors import IgniteTFError, RequestTimeout
 from ignitetf.load.route import find_route
 from ignitetf.load.sender import POLL_S, Flush, Job, Sender, Totals, Work, WorkQueue
 from ignitetf.net.client import Client
-from ignitetf.net.distance import times
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.register import binary_type_requests
 from ignitetf.wire.schema import Batch, Schema
 
 __all__ = ["Totals", "Work", "Writer", "register_types"]
 
-# Smaller requests cost both sides more for the same rows.
-REQUEST_BYTES: Final = 4 << 20
-IN_FLIGHT: Final = 3
-CONNECTIONS: Final = 2
-_MOST_CONNECTIONS: Final = 8
+# Smaller requests cost both sides more for the same rows, and of larger ones few fit a window.
+REQUEST_BYTES: Final = 2 << 20
+_SENDERS: Final = 2
 _QUEUED_BATCHES: Final = 2
 # How long an abandoned load waits for the node to finish what it has received.
 _GIVE_UP_S: Final = 15.0
@@ -65,8 +63,7 @@ class Writer:
         partitions: int | None = None,
         nodes: Sequence[uuid.UUID] | None = None,
         overwrite: bool = True,
-        connections: int | None = None,
-        in_flight: int = IN_FLIGHT,
+        senders: int | None = None,
         request_bytes: int = REQUEST_BYTES,
         streamer: bool = False,
         check_lease: Callable[[], None] = lambda: None,
@@ -82,10 +79,7 @@ class Writer:
             nodes: The server nodes, if they are known.
             overwrite: Whether a row replaces one with the same key. False is for an empty cache,
                 where it saves the search for an older row.
-            connections: Number of connections, each with a thread; None takes two, or one for each
-                node that owns rows, and more on a distant link, where each carries only what its
-                TCP window holds in a round trip.
-            in_flight: Unanswered requests on one connection.
+            senders: Number of threads; None takes two, or one for each node that owns rows.
             request_bytes: Size of a request, unless a single row is larger.
             streamer: Whether to use the data streamer instead of `put_all` if the server has it;
                 see `sender` for its drawbacks.
@@ -102,7 +96,6 @@ class Writer:
             entry_schema,
             overwrite=overwrite,
             streamer=streamer,
-            in_flight=in_flight,
             request_bytes=request_bytes,
             check_lease=check_lease,
         )
@@ -110,7 +103,7 @@ class Writer:
             self.totals.partition_rows = np.zeros(partitions, np.int64)
         self._nodes = [node.node_id for node in client.nodes()] if nodes is None else list(nodes)
         self._route = find_route(client, cache, schema, self._nodes)
-        self._senders = self._make_senders(connections)
+        self._senders = self._make_senders(senders)
 
     @property
     def totals(self) -> Totals:
@@ -176,21 +169,16 @@ class Writer:
                 )
         self._job.check()
 
-    def _make_senders(self, connections: int | None) -> list[Sender]:
-        """Make the senders; those of a node of the route, or else all, share a queue."""
+    def _make_senders(self, count: int | None) -> list[Sender]:
+        """Make the senders; each node of the route has a queue, or else all senders share one."""
         job = self._job
-        near = CONNECTIONS if self._route is None else len(self._route.nodes)
-        if connections is None:
-            each = job.request_bytes * (job.in_flight + 1)
-            connections = times(self.client, each, near, max(near, _MOST_CONNECTIONS))
         if self._route is None:
-            targets = _targets(self._nodes, connections)
+            targets = _targets(self._nodes, _SENDERS if count is None else count)
             self._queues = [WorkQueue(max(_QUEUED_BATCHES, len(targets) // 2))]
             return [Sender(job, node, self._queues[0]) for node in targets]
         pairs = [(node, WorkQueue(_QUEUED_BATCHES)) for node in self._route.nodes]
         self._queues = [waiting for _, waiting in pairs]
-        each_node = max(1, connections // near)
-        return [Sender(job, node, waiting) for node, waiting in pairs for _ in range(each_node)]
+        return [Sender(job, node, waiting) for node, waiting in pairs]
 
     def _put(self, item: Work | Flush | None, waiting: WorkQueue) -> None:
         while True:
@@ -226,8 +214,8 @@ class Writer:
             sender.thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def _targets(nodes: Sequence[uuid.UUID], connections: int) -> list[uuid.UUID | None]:
-    """Return the node of each connection: the server nodes in turn if there are several."""
+def _targets(nodes: Sequence[uuid.UUID], count: int) -> list[uuid.UUID | None]:
+    """Return the node of each sender: the server nodes in turn if there are several."""
     if len(nodes) < 2:
-        return [None] * connections
-    return [nodes[i % len(nodes)] for i in range(max(connections, min(len(nodes), 4)))]
+        return [None] * count
+    return [nodes[i % len(nodes)] for i in range(max(count, min(len(nodes), 4)))]

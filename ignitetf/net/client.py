@@ -124,9 +124,9 @@ class Client(Pool):
             statement: One statement, with `?` for each parameter.
             params: Values for the parameters, sent apart from the text; see `encode_parameter`.
             schema: SQL schema for unqualified names.
-            page_size: Rows fetched at once; None takes 1,024. From a distant cluster it then takes
-                as many as fit the link, once the first page tells their size, for which the query
-                runs twice if that page came within a second.
+            page_size: Rows fetched at once; None takes 1,024, and then as many as fill the link for
+                a round trip, once the first page tells their size, for which the query runs twice
+                where the node made that page in less than ten round trips.
             timeout_s: Limit in seconds for the whole statement, including the reading of its rows,
                 after which the node cancels it. The first answer may take this long.
             only_query: Let the node refuse what is no query, whatever its text looks like.

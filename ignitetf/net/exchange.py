@@ -106,7 +106,7 @@ class Exchange(Generic[Tag]):
         refused: Takes an error that a request was answered with; None raises it.
         make_room: Called before what a full node refused is sent again; None does not send it.
         limit_s: Seconds in which some answer must begin; None takes the setting.
-        connections: Connections, at most.
+        connections: Connections, at most; None takes four.
     """
 
     def __init__(
@@ -119,13 +119,13 @@ class Exchange(Generic[Tag]):
         refused: Callable[[Tag, ServerError], object] | None = None,
         make_room: Callable[[], object] | None = None,
         limit_s: float | None = None,
-        connections: int = _MOST_CONNECTIONS,
+        connections: int | None = None,
     ) -> None:
         settings = client.settings
         self._client, self._sink, self._node = client, sink, node
         self._repeat, self._refused, self._make_room = repeat, refused, make_room
         self._limit_s = settings.request_timeout_s if limit_s is None else limit_s
-        self._most_connections = connections
+        self._most_connections = connections or _MOST_CONNECTIONS
         self._most_bytes = settings.ahead_bytes
         self._most_window = min(MOST_BYTES, settings.ahead_bytes)
         self._lanes: list[_Lane[Tag]] = []
@@ -242,7 +242,8 @@ class Exchange(Generic[Tag]):
             try:
                 lane.send(request)
             except IgniteTFError as error:
-                self._queue.appendleft(request)
+                if self._repeat is Repeat.ALWAYS:
+                    self._queue.appendleft(request)
                 self._lose(lane, error)
 
     def _free_lane(self) -> _Lane[Tag] | None:
@@ -368,12 +369,12 @@ class Exchange(Generic[Tag]):
         return True
 
     def _lose(self, lane: _Lane[Tag], error: IgniteTFError) -> None:
-        """Give back what was not answered on a lost connection; raises the error if that is all."""
+        """Give back what was not answered on a lost connection; raises the error if it is final."""
         self._lanes.remove(lane)
         lane.channel.close()
-        self._queue.extendleft(reversed(lane.waiting.values()))
         if self._repeat is not Repeat.ALWAYS or self._aborted:
             raise error
+        self._queue.extendleft(reversed(lane.waiting.values()))
         self._wait(error)
 
     def _wait(self, error: IgniteTFError) -> None:

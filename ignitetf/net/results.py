@@ -31,7 +31,6 @@ from ignitetf.errors import (
     WireError,
 )
 from ignitetf.net.channel import Channel
-from ignitetf.net.distance import bytes_ahead
 from ignitetf.net.failures import late, of_statement
 from ignitetf.net.objects import read_objects
 from ignitetf.net.pool import Pool
@@ -108,8 +107,8 @@ class Result:
         Args:
             params: Values for its parameters.
             schema: SQL schema for names without one.
-            page_rows: Rows that the node sends at once; None takes a number that fits the distance
-                of the cluster, for which a query may run twice.
+            page_rows: Rows that the node sends at once; None takes a number that fills the link
+                for a round trip, for which a query may run twice.
             timeout_s: Limit for the statement, after which the node cancels it; None for none.
             only_query: Let the node refuse what is no query.
 
@@ -341,8 +340,7 @@ class Result:
             self._again = None
             self._ask()
             page = self._receive()
-            # Who takes a second page from afar is likely to take the third.
-            ahead = ahead or bytes_ahead(self._pool) > 0
+            ahead = True  # who takes a second page is likely to take the third
         if ahead and self._more:
             self._ask()
         return page

@@ -1,37 +1,48 @@
-"""The request of a SQL statement, and how many rows its pages have.
+"""The request of a SQL statement, how many rows its pages have, and one with many rows of parameters.
 
 pool, objects -> **statements** -> results
 
 A node fetches the pages of a cursor one by one: two requests for pages of one cursor at the same
-time spoil it. So on a distant link pages have to be large. How large is not known before the first
-one came, and the number of rows is fixed when the statement begins. So a query whose first page
-came soon and is not the only one begins again, with pages that fit the link. The same where all rows
-are wanted at once: a page of 1,024 rows takes a node half as long again as a part of a large one.
+time spoil it. So the longer a round trip takes, the larger pages have to be. How large is not known
+before the first one came, and the number of rows is fixed when the statement begins. So a query
+whose first page is not the only one begins again, with pages of which each fills the link for a
+round trip, where the node made the first one in less time than the round trips that are saved. The
+same where all rows are wanted at once: a page of 1,024 rows takes a node half as long again as a
+part of a large one.
 """
 
 from __future__ import annotations
 
 import numbers
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from ignitetf.errors import ConfigError
-from ignitetf.net.distance import bytes_ahead
+from ignitetf.errors import ConfigError, RequestTimeout, ServerError, WireError
+from ignitetf.net.exchange import Exchange, Repeat
+from ignitetf.net.failures import late, of_statement
 from ignitetf.net.objects import encode_values
 from ignitetf.net.pool import Pool
+from ignitetf.net.window import shortest_delay
 from ignitetf.sql.deletions import by_value
 from ignitetf.sql.row_keys import with_own_keys
-from ignitetf.wire.frames import Page
+from ignitetf.wire.codes import OpCode
+from ignitetf.wire.frames import Page, read_named_sql_page
+from ignitetf.wire.objects import find_rows
 from ignitetf.wire.requests import sql_request
+from ignitetf.wire.sql_values import decode_values
+from ignitetf.wire.types import TypeRegistry
 
-__all__ = ["PAGE_ROWS", "fitting_rows", "statement_request", "wait_seconds"]
+__all__ = ["PAGE_ROWS", "fitting_rows", "run_batch", "statement_request", "wait_seconds"]
 
 # Rows of a page, unless the user has chosen a number.
 PAGE_ROWS: Final = 1024
-# A query that took longer than this until its first page is not begun again.
+# A query is not begun again if the node took longer to make its first page than so many round trips,
+# or than so many seconds: where all rows are wanted there is more to gain.
+_SOON_TRIPS: Final = 10
 _SOON_S: Final = 1.0
-# The same on a near link, where there is less to gain.
 _AT_ONCE_S: Final = 0.05
+# Bytes that a link is expected to carry in a second.
+_RATE: Final = 2e9
 # Bytes of a page if all of them are wanted.
 _WHOLE_BYTES: Final = 1 << 20
 _MOST_PAGE_BYTES: Final = 32 << 20
@@ -39,6 +50,7 @@ _MOST_PAGE_ROWS: Final = 1 << 17
 # The node makes a page in this part of the time limit of a request, by the time of the first one.
 _SHARE: Final = 1 / 8
 _WORTH_IT: Final = 4
+_UPDATED: Final = ["UPDATED"]
 _MOST_INT: Final = (1 << 31) - 1
 # The node takes the limit as milliseconds in a Java int.
 _LONGEST_STATEMENT_S: Final = _MOST_INT // 1000
@@ -53,14 +65,17 @@ def fitting_rows(pool: Pool, page: Page, seconds: float, *, whole: bool = False)
         seconds: How long it took to come.
         whole: All rows are wanted.
     """
-    ahead = min(bytes_ahead(pool), _MOST_PAGE_BYTES)
-    limit_s = _SOON_S if ahead else _AT_ONCE_S
-    ahead = max(ahead, _WHOLE_BYTES if whole else 0)
-    if not ahead or seconds > limit_s or not page.count:
+    delay = shortest_delay(pool)
+    made_s = max(0.0, seconds - delay)
+    soon_s = min(_SOON_S, _SOON_TRIPS * delay)
+    wanted = min(_MOST_PAGE_BYTES, pool.settings.ahead_bytes, int(_RATE * delay))
+    if whole:
+        soon_s, wanted = max(soon_s, _AT_ONCE_S), max(wanted, _WHOLE_BYTES)
+    if made_s > soon_s or not page.count:
         return None
-    rate = page.count / max(1e-3, seconds - pool.quickest_s)
+    rate = page.count / max(1e-3, made_s)
     by_time = int(rate * pool.settings.request_timeout_s * _SHARE)
-    by_bytes = ahead * page.count // max(1, page.data.nbytes)
+    by_bytes = wanted * page.count // max(1, page.data.nbytes)
     rows = min(by_time, by_bytes, _MOST_PAGE_ROWS)
     return rows if rows >= _WORTH_IT * page.count else None
 
@@ -121,3 +136,57 @@ def _is_page(rows: Any) -> bool:
 def wait_seconds(pool: Pool, timeout_s: float | None) -> float:
     """Return how long to wait: longer than the node, so that it can report the cancellation."""
     return pool.settings.request_timeout_s + (timeout_s or 0.0)
+
+
+def run_batch(
+    pool: Pool,
+    statement: str,
+    rows: Iterable[Sequence[Any]],
+    *,
+    schema: str,
+    timeout_s: float | None,
+) -> int:
+    """Run a statement with several rows of parameters, many at a time; return the rows changed.
+
+    The first that fails is raised, after the answers to those that were under way have come. They
+    may have taken effect, in any order. None is sent twice.
+    """
+    changed = 0
+    failed: dict[int, ServerError] = {}
+
+    def count(_: int, answer: memoryview) -> None:
+        nonlocal changed
+        changed += _changes(answer)
+
+    statements = Exchange(
+        pool,
+        count,
+        repeat=Repeat.NEVER,
+        refused=failed.__setitem__,
+        limit_s=wait_seconds(pool, timeout_s),
+        connections=1,
+    )
+    try:
+        for number, row in enumerate(rows):
+            request = statement_request(pool, statement, row, schema, 1, timeout_s)
+            statements.send(number, OpCode.QUERY_SQL_FIELDS, request)
+            if failed:
+                break
+        statements.finish()
+    except RequestTimeout as error:
+        raise late(error, statement) from error
+    finally:
+        statements.close()
+    if failed:
+        first = failed[min(failed)]
+        raise of_statement(first, statement) from first
+    return changed
+
+
+def _changes(answer: memoryview) -> int:
+    """Return how many rows a statement changed, by its answer."""
+    _, columns, page = read_named_sql_page(answer)
+    if columns != _UPDATED or page.count != 1:
+        raise WireError(f"the answer to a change has the columns {columns}")
+    (at,) = find_rows(page.data, 1, 1)
+    return int(decode_values(page.data, at, TypeRegistry()).to_python()[0])

@@ -38,6 +38,7 @@ def counted(monkeypatch):
     trips = RoundTrips()
     send, send_all, receive = Channel.send, Channel.send_all, Channel.receive
     exchanged, next_answer = Channel.exchanged, Channel.next_answer
+    receive_any = Channel.receive_any
 
     def sending(self, op, *buffers):
         number = send(self, op, *buffers)
@@ -61,6 +62,11 @@ def counted(monkeypatch):
         trips.received((self, number))
         return number
 
+    def receiving_any(self, **options):
+        number, answer = receive_any(self, **options)
+        trips.received((self, number))
+        return number, answer
+
     def telling(self, sent, answered):
         """What went past the others, told afterwards."""
         sent, answered = list(sent), list(answered)
@@ -75,5 +81,6 @@ def counted(monkeypatch):
         patch.setattr(Channel, "send_all", sending_all)
         patch.setattr(Channel, "receive", receiving)
         patch.setattr(Channel, "next_answer", receiving_next)
+        patch.setattr(Channel, "receive_any", receiving_any)
         patch.setattr(Channel, "exchanged", telling)
         yield trips

@@ -23,7 +23,6 @@ from ignitetf.load.run import Load
 from ignitetf.net import at_hand
 from ignitetf.net.at_hand import keep_nodes, nodes_at_hand, partitions_at_hand
 from ignitetf.net.client import connect
-from ignitetf.net.lines import Lines
 from ignitetf.net.results import Result
 from ignitetf.read.rows import open_rows
 from ignitetf.tables.removal import remove_cache
@@ -49,11 +48,9 @@ def far(client, distant):
 
 
 @pytest.mark.parametrize("layout", ["rows", "blocks"])
-def test_a_load_is_complete_and_uses_more_connections(client, far, distant, cache_name, layout):
+def test_a_load_is_complete(client, far, cache_name, layout):
     rows = {"IMAGE": np.arange(4 << 20, dtype=np.uint8).reshape(-1, 1 << 14)}
-    before = distant.connections
     load_dataset(rows, cache_name, client=far, partitions=8, layout=layout)
-    assert distant.connections - before > 6
     report = verify(client, cache_name)
     assert report.ok, report
 
@@ -107,29 +104,20 @@ def test_what_others_load_after_a_load_has_looked(
 
 
 @pytest.mark.parametrize("ahead_bytes", [0, 20 << 20, 128 << 20])
-def test_a_file_has_as_many_chunks_in_flight_as_the_limit_allows(far, monkeypatch, ahead_bytes):
-    unanswered = {}
-    submit = Lines.submit
-
-    def watched(self, op, *buffers):
-        submit(self, op, *buffers)
-        unanswered[op] = max(unanswered.get(op, 0), len(self))
-
-    monkeypatch.setattr(Lines, "submit", watched)
+def test_a_file_has_its_content_whatever_may_be_under_way(far, ahead_bytes):
     settings = far.settings.replace(ahead_bytes=ahead_bytes)
+    size = (32 if ahead_bytes else 4) << 20
     with connect(settings=settings) as other, contextlib.closing(Store(other, "DISTANT")) as store:
-        data = np.random.default_rng(0).bytes(32 << 20)
+        data = np.random.default_rng(0).bytes(size)
         with store.writing("/file") as writer:
             writer.write(memoryview(data))
         with contextlib.closing(store.open_read("/file")) as reader:
             found = bytearray(len(data))
             for at in range(0, len(data), 1 << 20):
                 reader.read_into(at, memoryview(found)[at : at + (1 << 20)])
+            assert reader.read(size // 2 - 5, 10) == data[size // 2 - 5 : size // 2 + 5]
         store.remove("/file")
     assert found == data
-    limit = max(6, ahead_bytes >> 20)
-    for most in unanswered.values():
-        assert min(limit, 20) <= most <= limit + 1
 
 
 def test_a_small_file_takes_few_round_trips(far, monkeypatch):
@@ -276,14 +264,11 @@ def numbers(client):
     remove_cache(client, name)
 
 
-def test_a_query_has_the_same_rows_in_fewer_pages(client, far, numbers):
-    with client.sql(numbers) as near:
-        expected = [len(page[0].to_python()) for page in near.pages()]
+def test_a_query_has_the_same_rows_in_few_pages(far, numbers):
     assert sorted(far.sql(numbers).fetchall()) == [(n, n / 7) for n in range(100_000)]
     with far.sql(numbers) as result:
         found = [len(page[0].to_python()) for page in result.pages()]
-    assert sum(found) == sum(expected) and max(expected) == 1024
-    assert len(found) < len(expected) / 4
+    assert sum(found) == 100_000 and len(found) < 100_000 / 1024 / 4
 
 
 def test_a_distant_result_that_is_given_up_leaves_nothing_on_the_node(client, far, numbers):

@@ -6,15 +6,17 @@ import time
 import numpy as np
 import pytest
 from helpers.distant import Distant
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ignitetf.errors import ConnectError, DataSetBusy, ServerError, ServerOverloaded
 from ignitetf.explore.verify import verify
-from ignitetf.load import copy
-from ignitetf.load.copy import copy_entries
+from ignitetf.load.copy import _pace, copy_entries
 from ignitetf.load.loader import load_dataset
 from ignitetf.net.channel import Channel
 from ignitetf.net.client import connect
-from ignitetf.net.pipeline import InFlight
+from ignitetf.net.exchange import Exchange
+from ignitetf.net.heap import scan_bytes
 from ignitetf.net.retry import HEAP
 from ignitetf.read.rows import open_rows
 from ignitetf.tables.catalog import drop_manifest
@@ -116,7 +118,7 @@ def test_what_fails_ends_all_of_it(client, link, caches):
 
     with pytest.raises(DataSetBusy, match="taken over"):
         copied(link, source, target, size=(1_000, 3_000), check_lease=lost)
-    assert not [t for t in threading.enumerate() if t.name == "ignitetf-together"]
+    assert not [t for t in threading.enumerate() if t.name == "ignitetf-beside"]
     assert len(calls) <= 3 + 8  # each share notices at its next request
     until = time.monotonic() + 10
     while client.sql(CURSORS, (source,)).fetchall() != [(0,)] and time.monotonic() < until:
@@ -206,26 +208,20 @@ def test_what_always_fails_ends_the_copy(client, link, caches, monkeypatch, lost
         patch.setattr(Channel, "receive", failing)
         with pytest.raises(ConnectError if lost else ServerOverloaded):
             copy_entries(own, source, target, partitions=4, entry_bytes=1 << 18, entries=64)
-    assert not [t for t in threading.enumerate() if t.name == "ignitetf-together"]
+    assert not [t for t in threading.enumerate() if t.name == "ignitetf-beside"]
 
 
-def test_scans_of_all_shares_fit_into_the_heap(client, caches, monkeypatch):
-    source, target = caches(64, 1 << 18, 8)
-    shares, together = [], copy.together
-
-    def watched(client, *calls):
-        shares.append(len(calls) - 1)
-        return together(client, *calls)
-
-    monkeypatch.setattr(copy, "together", watched)
-    with (
-        Distant(client.settings.addresses[0], 0.01) as proxy,
-        connect(settings=client.settings.replace(addresses=(proxy.address,))) as far,
-    ):
-        far.cache_names()
-        for entry_bytes, entries in ((1 << 20, 8 * 256), (1 << 20, 8 * 100_000), (1 << 20, 8 * 64)):
-            copied(far, source, target, size=(entry_bytes, entries))
-    assert shares == [2, 1, 8]  # of 256, 336 and 64 MB, in 512
+@given(
+    st.integers(0, 48 << 20),
+    st.integers(1, 1024),
+    st.integers(1, 64 << 20),
+    st.integers(1, 1 << 30),
+)
+def test_scans_of_all_shares_fit_into_the_heap(window, partitions, entry_bytes, entries):
+    pace = _pace(window, partitions, entry_bytes, entries)
+    assert 1 <= pace.shares <= partitions and pace.ahead >= 1 and pace.page_entries >= 1
+    together = pace.shares * pace.ahead
+    assert together == 1 or together * scan_bytes(entry_bytes, entries / partitions) <= 512 << 20
 
 
 @pytest.mark.parametrize("after", [0, 2])
@@ -237,7 +233,7 @@ def test_a_copy_that_fills_the_node_leaves_the_new_rows_and_room(
     load_dataset(old, cache_name, client=client, partitions=16)
     sent = []
 
-    class Refused(InFlight):
+    class Refused(Exchange):
         def send(self, *request):
             sent.append(request)
             if len(sent) > after:
@@ -246,7 +242,7 @@ def test_a_copy_that_fills_the_node_leaves_the_new_rows_and_room(
             super().send(*request)
 
     with monkeypatch.context() as patch:
-        patch.setattr("ignitetf.load.copy.InFlight", Refused)
+        patch.setattr("ignitetf.load.copy.Exchange", Refused)
         patch.setattr("ignitetf.load.copy.memory_full", lambda _: full)
         with pytest.raises(ServerOverloaded, match="memory is full") as told:
             load_dataset(new, cache_name, client=link, partitions=16, if_exists="replace")
