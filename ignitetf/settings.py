@@ -109,9 +109,9 @@ class Settings:
             further 64 KiB of it.
         idle_timeout_s: Limit in seconds for an operation without progress; within it, lost
             connections are replaced and requests refused by a changing cluster are repeated.
-        ahead_bytes: Limit for the bytes that one load, file or query has on its way at once beyond
-            what a near cluster needs; the farther the cluster, the more of it is used. Also for the
-            rows that the connections of a scan hold ahead of the consumer.
+        ahead_bytes: Limit for the bytes that one load, file or query has on its way at once; the
+            farther the cluster, the more of it is used. Also for the rows that the connections of a
+            scan hold ahead of the consumer.
         data_center: Where this process runs. Of several copies of a partition, one on its own host
             is read, else one on a node whose attribute `data_center` is the same, else any.
         time_zone: The time zone by which the nodes tell dates and times from moments, as

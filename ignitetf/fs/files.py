@@ -39,9 +39,7 @@ from ignitetf.fs.records import (
     new_id,
 )
 from ignitetf.fs.tree import Conditions, Found, Names, Stale
-from ignitetf.net.distance import bytes_ahead
 from ignitetf.net.failures import is_full
-from ignitetf.net.together import together
 
 if TYPE_CHECKING:
     from ignitetf.fs.store import Store
@@ -96,7 +94,7 @@ class NewContent:
 def found_beside_lease(
     store: Store, names: Names, chunk_bytes: int, find: Callable[[], Found]
 ) -> tuple[Found, NewContent]:
-    """Look up where new content belongs, and on a distant link take its lease meanwhile.
+    """Look up where new content belongs, and take its lease meanwhile.
 
     Args:
         store: The file system.
@@ -105,12 +103,16 @@ def found_beside_lease(
         find: Looks up the path.
     """
     key = store.tree.known_key(names)
-    if key is None or not bytes_ahead(store.client):
+    if key is None:
         found = find()
         return found, NewContent(store, found.key, chunk_bytes)
     content = NewContent(store, key, chunk_bytes)
     try:
-        found, _ = together(store.client, find, lambda: content.lease.reserve(1))
+        wait = content.lease.begin()
+        try:
+            found = find()
+        finally:
+            wait()
         content.lease.refer_to(found.key)
     except BaseException:
         content.give_up()
@@ -386,7 +388,8 @@ class FileWriter:
 def _begun_during(store: Store, flush: Callable[[], None]) -> Iterator[Begun]:
     """Begin a transaction while content is stored; the block runs when all of it is."""
     with contextlib.closing(Begun(store.meta)) as begun:
-        together(store.client, flush, begun.begin)
+        begun.begin()
+        flush()
         yield begun
 
 

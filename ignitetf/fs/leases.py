@@ -23,9 +23,8 @@ from typing import Any, Final
 from ignitetf.errors import IgniteTFError
 from ignitetf.fs.meta import MetaCache
 from ignitetf.fs.records import encode, lease_key, reader_key
-from ignitetf.net.together import unawaited
 from ignitetf.owner import has_ended, machine, started
-from ignitetf.threads import held, start
+from ignitetf.threads import Beside, held, start
 
 __all__ = ["GRACE_S", "LEASE_S", "Leases", "WriterLease", "is_dead", "is_here", "now_ms"]
 
@@ -99,6 +98,13 @@ class WriterLease:
         with held(self._lock):
             if chunks > self._reserved and not self.lost:
                 self._beat(max(chunks, _RESERVED_CHUNKS, 2 * self._reserved))
+
+    def begin(self) -> Callable[[], None]:
+        """Send what stores the lease, and return what waits for that."""
+        value = encode({"n": _RESERVED_CHUNKS, "t": now_ms(), **self._facts})
+        with held(self._lock):
+            self._value, self._reserved = value, _RESERVED_CHUNKS
+            return self._meta.begin_put(lease_key(self.content_id), value)
 
     def renew(self) -> None:
         """Renew the lease."""
@@ -195,7 +201,7 @@ class Leases:
             others = {content for other in self._readers.values() for content in other.contents}
         if lease is not None and lease.beaten:
             keys = [reader_key(c, self._reader) for c in lease.contents if c not in others]
-            unawaited(self._meta.client, lambda: self._remove(keys))
+            Beside(lambda: self._remove(keys))  # nothing depends on it
 
     def _remove(self, keys: list[str]) -> None:
         with contextlib.suppress(IgniteTFError):

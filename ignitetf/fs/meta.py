@@ -20,6 +20,7 @@ and requests that follow it remove them on condition that they are empty.
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -111,6 +112,32 @@ class MetaCache:
         """Set a value."""
         request = cache_request(self.id, encode_string(key), encode_bytes(value))
         retry(self.client.settings, lambda _: self._call(OpCode.CACHE_PUT, request))
+
+    def begin_put(self, key: str, value: bytes) -> Callable[[], None]:
+        """Send what sets a value, and return what waits until it is set."""
+        request = cache_request(self.id, encode_string(key), encode_bytes(value))
+        with contextlib.suppress(IgniteTFError):
+            channel = self.client.acquire()
+            try:
+                number = channel.send(OpCode.CACHE_PUT, request)
+            except BaseException:
+                channel.close()
+                raise
+            self.round_trips += 1
+            return lambda: self._end_put(channel, number, key, value)
+        return lambda: self.put(key, value)
+
+    def _end_put(self, channel: Channel, number: int, key: str, value: bytes) -> None:
+        try:
+            channel.receive(number)
+        except IgniteTFError:
+            self.client.release(channel)
+            self.put(key, value)
+        except BaseException:
+            channel.close()
+            raise
+        else:
+            self.client.release(channel)
 
     def put_all(self, pairs: Mapping[str, bytes]) -> None:
         """Set several values, without a transaction around them."""
@@ -272,6 +299,7 @@ class MetaCache:
             try:
                 if transaction is None:
                     transaction = Transaction(self, channel, earlier if unsettled else None)
+                    transaction.wait_until_begun()
                 try:
                     result = work(transaction)
                     transaction.write()
@@ -318,8 +346,17 @@ class Transaction:
         self._seen: dict[str, bytes | None] = {}  # None for a key without a value
         self._written: dict[str, bytes | None] = {}  # None for a key that is removed
         self._early: list[str] = []
-        body = self._call(OpCode.TX_START, transaction_start_request(_LOCK_TIMEOUT_MS))
-        self._id = read_int(body, "the id of a transaction")
+        cache.round_trips += 1
+        self._begin = channel.send(OpCode.TX_START, transaction_start_request(_LOCK_TIMEOUT_MS))
+
+    @functools.cached_property
+    def _id(self) -> int:
+        """Its id, for which the first that needs it waits."""
+        return read_int(self.channel.receive(self._begin), "the id of a transaction")
+
+    def wait_until_begun(self) -> None:
+        """Wait until the node has begun it; raises why it has not."""
+        _ = self._id
 
     def _call(self, op: OpCode, body: bytes) -> memoryview:
         self._cache.round_trips += 1
@@ -420,7 +457,7 @@ class Begun:
         self._found: Transaction | None = None
 
     def begin(self) -> None:
-        """Begin it, if that is possible; else the work begins one of its own."""
+        """Send what begins it, if that is possible; else the work begins one of its own."""
         since = time.monotonic()
         with contextlib.suppress(IgniteTFError):
             channel = self._cache.client.acquire()
@@ -442,6 +479,12 @@ class Begun:
         if found is not None and time.monotonic() - self._since > _BEGUN_S:
             found.channel.close()  # then the node rolls back
             return None
+        if found is not None:
+            try:
+                found.wait_until_begun()
+            except IgniteTFError:
+                found.channel.close()
+                return None
         return found
 
     def close(self) -> None:

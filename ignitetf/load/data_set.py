@@ -18,7 +18,6 @@ from ignitetf.errors import CacheExists
 from ignitetf.load.fill import index_schema
 from ignitetf.load.options import LoadOptions
 from ignitetf.net.client import Client
-from ignitetf.net.together import together
 from ignitetf.tables.caches import create_cache, create_table, has_table
 from ignitetf.tables.owned import caches_of, carrier_table, index_table, rows_table
 from ignitetf.tables.removal import remove_cache
@@ -128,8 +127,8 @@ def require_new_names(
     table = rows_table(rows) if _has_rows_table(storage, schema) else carrier_table(rows)
     shown = views_of(name, name, storage, schema)
     names = [*shown, table, *map(rows_table, slim)]
-    there, taken, old = together(
-        client, client.cache_names, lambda: taken_names(client, names), replaced
+    there, taken, old = client.at_once(
+        client.cache_names, lambda: taken_names(client, names), replaced
     )
     require_free(client, taken, old)
     for cache in caches:

@@ -24,7 +24,6 @@ from ignitetf.load.sources.base import Source, batch_bytes
 from ignitetf.load.writer import Writer, register_types
 from ignitetf.net.client import Client
 from ignitetf.net.retry import FAILURES, LOAD, Backoff
-from ignitetf.net.together import together
 from ignitetf.net.window import shortest_delay
 from ignitetf.tables.lease import Lease
 from ignitetf.tables.owned import index_table
@@ -204,8 +203,7 @@ class Filler:
 
     def _find_owners(self) -> Owners:
         """Find who holds the partitions, and register the types of the entries."""
-        found, nodes, _ = together(
-            self.client,
+        found, nodes, _ = self.client.at_once(
             lambda: self.client.partition_map(self.journal.cache),
             self.client.nodes,
             lambda: register_entries(self.client, self.journal),

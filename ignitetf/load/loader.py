@@ -25,13 +25,12 @@ from ignitetf.load.size import partitions_for
 from ignitetf.load.sources.base import Source
 from ignitetf.load.targets import as_source, index_of, part_name, tables_of
 from ignitetf.net.client import Client, connect
-from ignitetf.net.together import open_ahead
 from ignitetf.tables.lease import is_held
 from ignitetf.tables.storage import IfExists, Layout, OnBadRecord, Origin, is_replacing
 
 __all__ = ["LoadReport", "Progress", "check_target", "load_dataset"]
 
-_CONNECTIONS_AHEAD: Final = 7
+_CONNECTIONS_AHEAD: Final = 2
 
 
 def load_dataset(
@@ -138,7 +137,7 @@ def _loads(
 def _run(loads: Sequence[Load], if_exists: IfExists) -> LoadReport:
     """Fill the tables of a source in turn; the report of the first contains the others."""
     # They stand when the requests that need them come.
-    open_ahead(loads[0].client, _CONNECTIONS_AHEAD)
+    loads[0].client.open_ahead(_CONNECTIONS_AHEAD)
     with contextlib.ExitStack() as leases:
         if (if_exists == "error" or is_replacing(if_exists)) and len(loads) == 1:
             loads[0].take_lease_and_look(leases)

@@ -35,7 +35,6 @@ from ignitetf.load.finish import entries_of, require_stored
 from ignitetf.load.journal import Journal, drop_journal, write_journal
 from ignitetf.load.options import LoadOptions
 from ignitetf.net.client import Client
-from ignitetf.net.together import together
 from ignitetf.tables.catalog import Manifest, write_manifest
 from ignitetf.tables.lease import Lease
 from ignitetf.tables.owned import caches_of, helper_cache, index_table
@@ -77,8 +76,8 @@ class Replacement:
             record: Stores its manifest, unless there is one, and returns what is stored then: the
                 replacement's, or that of a copy which is whole.
         """
-        manifest, switch = together(
-            self._client, record, lambda: self._switch_to(self._journal.cache)
+        manifest, switch = self._client.at_once(
+            record, lambda: self._switch_to(self._journal.cache)
         )
         if manifest is None:  # someone has removed the data set
             remains = find_caches(self._client, self._staging)
@@ -99,8 +98,7 @@ class Replacement:
         self._copy(manifest, *self._show(switch))
         index = None if manifest.index is None else index_table(self._name)
         final = replace(manifest, cache=self._name, index=index)
-        _, switch = together(
-            self._client,
+        _, switch = self._client.at_once(
             lambda: require_stored(self._client, self._journal, final),
             lambda: self._switch_to(self._name),
         )

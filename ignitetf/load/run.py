@@ -54,7 +54,6 @@ from ignitetf.load.replacement import Replacement
 from ignitetf.load.sources.base import Source
 from ignitetf.load.targets import type_name_of
 from ignitetf.net.client import Client
-from ignitetf.net.together import together
 from ignitetf.partitions import DEFAULT_PARTITIONS
 from ignitetf.tables.caches import UNSAFE_LOSS, backups_of, loss_policy_of
 from ignitetf.tables.catalog import (
@@ -125,8 +124,8 @@ class Load:
         Args:
             leases: Releases it in the end.
         """
-        _, self._ground = together(
-            self.client, lambda: leases.enter_context(self.lease), self._look_around
+        _, self._ground = self.client.at_once(
+            lambda: leases.enter_context(self.lease), self._look_around
         )
 
     def _look_around(self) -> _Ground | None:
@@ -135,8 +134,7 @@ class Load:
         new = self._journal("new", self.name)
         self._choose_partitions(new)
         try:
-            exists, known, ground = together(
-                self.client,
+            exists, known, ground = self.client.at_once(
                 lambda: self.client.cache_exists(self.name),
                 lambda: self.client.ask(
                     journal_question(self.client, self.name),
@@ -227,8 +225,7 @@ class Load:
             lambda: read_manifest(self.client, self.name),
             lambda: self.client.about("tables_of_cache", (self.name,)),
         ]
-        exists, journal, *found = together(
-            self.client,
+        exists, journal, *found = self.client.at_once(
             lambda: self.client.cache_exists(self.name),
             lambda: read_journal(self.client, self.name),
             *(more if if_exists == "replace" else ()),
@@ -314,8 +311,7 @@ class Load:
     def _keep_distribution(self) -> None:
         """Give a replacement the partitions and copies of the old cache, unless others are requested."""
         options = self.options
-        partitions, backups = together(
-            self.client,
+        partitions, backups = self.client.at_once(
             lambda: options.partitions or self.client.partition_count(self.name),
             lambda: self._backups_kept() if options.backups is None else options.backups,
         )
@@ -370,8 +366,7 @@ class Load:
         journal.schema = self.schema = named
         creates = made = False
         try:
-            together(
-                self.client,
+            self.client.at_once(
                 lambda: self._note(journal, only_add=is_early),
                 lambda: register_entries(self.client, journal),
                 *beside,
@@ -396,8 +391,7 @@ class Load:
         if self.options.layout == "blocks":
             slim = index_schema(self.schema, self.options.index)
             stored = [block_schema(self.schema), slim]
-        replaces, named, _, nodes = together(
-            self.client,
+        replaces, named, _, nodes = self.client.at_once(
             lambda: self._replaced(journal),
             lambda: with_free_name(self.client, self.schema, stored),
             lambda: require_room_for_caches(self.client, self.schema, journal.cache, self.options),
@@ -438,8 +432,7 @@ class Load:
         shown = views_of(self.name, journal.cache, journal.storage, journal.schema)
         tables = shown.values() if journal.rows else ()
         self.lease.check()
-        _, _, _, old, _, policy = together(
-            self.client,
+        _, _, _, old, _, policy = self.client.at_once(
             lambda: write_journal(self.client, journal),
             lambda: require_stored(self.client, journal, manifest, self.source.key_name),
             lambda: require_seen(self.client, self.name, tables),
@@ -458,8 +451,7 @@ class Load:
             journal.phase = "move"
             self._take_place(journal, lambda: self._record(old, manifest, journal))
             return self._report(journal)
-        together(
-            self.client,
+        self.client.at_once(
             lambda: self._record(old, manifest, journal),
             lambda: publish(self.client, views),
         )

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from ignitetf.errors import SchemaError, ServerError
 from ignitetf.net.pool import Pool
-from ignitetf.net.together import begin_ahead
+from ignitetf.threads import Beside
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.requests import class_name_request, type_request
 from ignitetf.wire.types import (
@@ -55,7 +55,7 @@ def with_types(pool: Pool, registry: TypeRegistry, work: Callable[..., T], *args
 
 
 def fetch_ahead(pool: Pool, registry: TypeRegistry, type_id: int) -> None:
-    """Begin to fetch a type that is going to be needed; only on a distant link.
+    """Begin to fetch a type that is going to be needed.
 
     Args:
         pool: The connections.
@@ -68,7 +68,7 @@ def fetch_ahead(pool: Pool, registry: TypeRegistry, type_id: int) -> None:
             registry.add(found)
 
     if type_id and not registry.knows(type_id):
-        begin_ahead(pool, fetch)
+        Beside(fetch)
 
 
 def stored_type(pool: Pool, type_id: int) -> BinaryType | None:

@@ -125,8 +125,8 @@ class Channel:
         """Send a request made of contiguous buffers and return its request id."""
         views = [memoryview(b).cast("B") for b in buffers]
         head, number = self._head(op, sum(map(len, views)))
+        self._waiting.add(number)  # before another thread can receive the answer
         self._send([memoryview(head), *views])
-        self._waiting.add(number)
         return number
 
     def send_all(self, op: OpCode | int, bodies: Sequence[bytes] | NDArray[np.void]) -> list[int]:

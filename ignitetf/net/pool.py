@@ -16,7 +16,7 @@ import time
 import uuid
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pyignite
@@ -25,14 +25,15 @@ from ignitetf.errors import ConnectError, IgniteTFError, RequestTimeout, ServerE
 from ignitetf.local.ended import ended_at
 from ignitetf.local.state import running_nodes
 from ignitetf.net.channel import Channel
+from ignitetf.net.common import Common, Line
 from ignitetf.net.probe import explained
 from ignitetf.net.pyclient import PyClient
 from ignitetf.net.question import Question
 from ignitetf.net.retry import is_retryable, retry
-from ignitetf.net.round_trips import FAR_S, RoundTrips
+from ignitetf.net.round_trips import RoundTrips
 from ignitetf.net.zones import cluster_zone
 from ignitetf.settings import DEFAULT_ADDRESS, Settings, is_loopback
-from ignitetf.threads import start
+from ignitetf.threads import Beside, side_by_side, start
 from ignitetf.wire.answers import damaged, read_long
 from ignitetf.wire.cluster import NodeEndpoint, read_endpoints
 from ignitetf.wire.codes import Feature, OpCode, Status
@@ -60,8 +61,9 @@ _READS: Final = frozenset(
 )
 # Bytes that a connection may have on their way.
 MOST_WINDOW: Final = 48 << 20
-# How long an idle connection that was costly is kept for the next epoch or request.
-_REST_S: Final = 30.0
+# An idle connection is kept for the next epoch or request so many times as long as it took to open.
+_REST_TIMES: Final = 300
+_MOST_REST_S: Final = 30.0
 
 
 def _close_idle(pool: weakref.ref[Pool]) -> None:
@@ -102,6 +104,8 @@ class Pool:
         self.newest_topology = (0, 0)
         self.most_window = MOST_WINDOW
         self.delivered_rate = 0.0
+        # Seconds that the quickest connection took to open.
+        self._opening_s = _MOST_REST_S
         self._lock = threading.Lock()
         self._idle: dict[str, list[Channel]] = {}
         self._address_of: dict[uuid.UUID, str] = {}
@@ -115,6 +119,8 @@ class Pool:
             warnings.warn("the password is sent without TLS", stacklevel=3)
         self._py: PyClient | None = None
         self._zone: Zone | None = None
+        # The connection that the calls of a group have in common, in each of their threads.
+        self._group = threading.local()
         _pools.add(self)
         try:
             with self.channel():
@@ -177,18 +183,16 @@ class Pool:
             return sum(map(len, self._idle.values()))
 
     def release_idle(self) -> None:
-        """Close unused connections: at once, or after a while if new ones would be costly.
+        """Close unused connections, after so long a while as new ones would be costly.
 
         An idle connection keeps direct memory on the node. But a new one repeats the TLS handshake,
         a node deliberately spends 0.1 s on checking a password, and a distant one is far.
         """
-        if not (self.settings.tls or self.settings.username or self.quickest_s >= FAR_S):
-            self.close_idle()
-            return
+        rest_s = min(_MOST_REST_S, _REST_TIMES * self._opening_s)
         with self._lock:
             if self._resting is not None:
                 self._resting.cancel()
-            self._resting = threading.Timer(_REST_S, _close_idle, (weakref.ref(self),))
+            self._resting = threading.Timer(rest_s, _close_idle, (weakref.ref(self),))
             self._resting.daemon = True
             start(self._resting)
 
@@ -218,6 +222,81 @@ class Pool:
             raise
         self.release(channel)
 
+    def acquire_line(self) -> Channel | Line:
+        """Like `acquire`; in a call of a group, a line of the connection that its calls share."""
+        common: Common | None = getattr(self._group, "common", None)
+        return Line(common) if common is not None and common.works else self.acquire()
+
+    def release_line(self, line: Channel | Line) -> None:
+        """Return what `acquire_line` has lent; see `release`."""
+        if isinstance(line, Channel):
+            self.release(line)
+        else:
+            line.close()
+
+    @contextlib.contextmanager
+    def _line(self) -> Iterator[Channel | Line]:
+        """Lend what `acquire_line` returns; see `channel`."""
+        line = self.acquire_line()
+        try:
+            yield line
+        except ServerError:
+            self.release_line(line)
+            raise
+        except BaseException:
+            line.close()
+            raise
+        self.release_line(line)
+
+    def at_once(self, *calls: Callable[[], Any]) -> list[Any]:
+        """Return what calls that do not depend on each other return, in their order.
+
+        What they ask the cluster (`call`, `ask`, SQL) is under way at the same time, over one
+        connection.
+
+        Raises:
+            Exception: The first error in the order of the calls, once all of them have ended.
+        """
+        if len(calls) < 2 or getattr(self._group, "common", None) is not None:
+            return side_by_side(*map(self._grouped, calls)) if calls else []
+        channel = self.acquire()
+        self._group.common = Common(channel)
+        try:
+            found = side_by_side(*map(self._grouped, calls))
+        except Exception:
+            self.release(channel)
+            raise
+        except BaseException:
+            channel.close()
+            raise
+        finally:
+            self._group.common = None
+        self.release(channel)
+        return found
+
+    def open_ahead(self, count: int) -> None:
+        """Begin to open connections that are soon needed, until so many are not in use."""
+        for _ in range(count - self.idle_count):
+            Beside(self._open_idle)
+
+    def _open_idle(self) -> None:
+        with contextlib.suppress(IgniteTFError):
+            self.release(self.open_channel(self.settings.addresses[0]))
+
+    def _grouped(self, call: Callable[[], Any]) -> Callable[[], Any]:
+        """Return a call that has the connection of this thread's group, in whatever thread."""
+        common = getattr(self._group, "common", None)
+
+        def run() -> Any:
+            before = getattr(self._group, "common", None)
+            self._group.common = common
+            try:
+                return call()
+            finally:
+                self._group.common = before
+
+        return run
+
     def acquire(self, node: uuid.UUID | None = None) -> Channel:
         """Like `channel`, without the context manager: call `release` or close it afterwards."""
         if self._closed:
@@ -237,7 +316,9 @@ class Pool:
 
     def open_channel(self, address: str) -> Channel:
         """Open a new connection to this address, outside the pool."""
+        begin = time.monotonic()
         channel = Channel(address, self.settings, self.round_trips)
+        self._opening_s = min(self._opening_s, time.monotonic() - begin)
         if channel.node_id is not None:
             self._address_of[channel.node_id] = address
         return channel
@@ -284,8 +365,8 @@ class Pool:
         """
 
         def once(_: object) -> memoryview:
-            with self.channel() as channel:
-                return channel.call(op, body, timeout_s=timeout_s)
+            with self._line() as line:
+                return line.call(op, body, timeout_s=timeout_s)
 
         return retry(self.settings, once) if op in _READS else once(None)
 
@@ -297,8 +378,8 @@ class Pool:
         """
 
         def once(_: object) -> list[memoryview | ServerError]:
-            with self.channel() as channel:
-                return _answers(channel, questions)
+            with self._line() as line:
+                return _answers(line, questions)
 
         answers = retry(self.settings, once)
         return [one.answered(answer) for one, answer in zip(questions, answers, strict=True)]
@@ -366,7 +447,7 @@ class Pool:
 
 
 def _answers(
-    channel: Channel, questions: Sequence[Question[Any]]
+    channel: Channel | Line, questions: Sequence[Question[Any]]
 ) -> list[memoryview | ServerError]:
     """Send questions, and return the answers and errors."""
     begin = time.monotonic()
@@ -387,7 +468,7 @@ def _answers(
     return found
 
 
-def _send(channel: Channel, question: Question[Any]) -> int | None:
+def _send(channel: Channel | Line, question: Question[Any]) -> int | None:
     """Send a question, and return its number; None if the cluster lacks what it needs."""
     if question.needs is not None and not channel.features & question.needs:
         return None

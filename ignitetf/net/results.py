@@ -31,6 +31,7 @@ from ignitetf.errors import (
     WireError,
 )
 from ignitetf.net.channel import Channel
+from ignitetf.net.common import Line
 from ignitetf.net.failures import late, of_statement
 from ignitetf.net.objects import read_objects
 from ignitetf.net.pool import Pool
@@ -76,7 +77,7 @@ class Result:
         self._pool = pool
         # Held while the connection changes hands, so that `abort` never meets somebody else's.
         self._lock = threading.Lock()
-        self._channel: Channel | None = pool.acquire()
+        self._channel: Channel | Line | None = pool.acquire_line()
         self._registry = TypeRegistry(pool.zone)
         self._cursor = 0
         self._asked: int | None = None
@@ -420,7 +421,7 @@ class Result:
         with self._lock:
             channel, self._channel = self._channel, None
         if channel is not None:
-            self._pool.release(channel)
+            self._pool.release_line(channel)
 
     def _drop(self) -> None:
         with self._lock:
@@ -437,7 +438,7 @@ class Result:
                     _end_later(self._channel, self._asked, self._cursor)
 
 
-def _end_later(channel: Channel, asked: int, cursor: int) -> None:
+def _end_later(channel: Channel | Line, asked: int, cursor: int) -> None:
     """Wait elsewhere for a page that was asked for, then close its cursor and the connection."""
 
     def end() -> None:

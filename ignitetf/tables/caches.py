@@ -31,7 +31,6 @@ from ignitetf.errors import (
     SqlUnavailable,
 )
 from ignitetf.net.client import Client
-from ignitetf.net.together import together
 from ignitetf.node.config import template_xml
 from ignitetf.partitions import DEFAULT_PARTITIONS
 from ignitetf.sql import statement
@@ -296,8 +295,7 @@ def _removed_if_interrupted(client: Client, cache: str) -> contextlib.AbstractCo
 
 
 def _require_absent_with_room(client: Client, spec: CacheSpec) -> None:
-    together(
-        client,
+    client.at_once(
         lambda: _require_absent(client, spec.name),
         lambda: require_room_for(client, spec),
     )

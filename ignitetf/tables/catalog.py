@@ -20,7 +20,6 @@ from typing import Any, Final
 from ignitetf.errors import SchemaError
 from ignitetf.net.client import Client
 from ignitetf.net.question import Question
-from ignitetf.net.together import together
 from ignitetf.tables.splits import Division
 from ignitetf.tables.storage import Layout, LoadFacts
 from ignitetf.tables.texts import Texts, json_text
@@ -162,8 +161,7 @@ def write_manifest(client: Client, manifest: Manifest) -> None:
 
 def drop_manifest(client: Client, name: str) -> None:
     """Remove a data set's manifest and journal, if they exist."""
-    together(
-        client,
+    client.at_once(
         lambda: forget_manifest(client, name),
         lambda: forget_journal(client, name),
     )

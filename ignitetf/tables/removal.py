@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 from ignitetf.errors import CacheNotFound, ConfigError, SchemaError, SqlError
 from ignitetf.net.client import Client, cache_id, connect
-from ignitetf.net.together import together
 from ignitetf.sql import statement
 from ignitetf.tables.catalog import (
     SEPARATOR,
@@ -81,8 +80,7 @@ class Parts:
 
 def find_parts(client: Client, cache: str) -> Parts:
     """Return what is to be removed with a cache; raises CacheNotFound if there is none."""
-    tables, views = together(
-        client,
+    tables, views = client.at_once(
         lambda: client.about("tables_of_cache", (cache,)),
         lambda: client.about("views_of_cache", (cache,)),
     )
@@ -100,7 +98,7 @@ def find_caches(client: Client, caches: Iterable[str]) -> list[Parts]:
         except CacheNotFound:
             return []
 
-    found = together(client, *(functools.partial(find, cache) for cache in caches))
+    found = client.at_once(*(functools.partial(find, cache) for cache in caches))
     return [parts for each in found for parts in each]
 
 

@@ -27,7 +27,6 @@ from typing import Any, Final
 
 from ignitetf.errors import CacheExists, IgniteTFError
 from ignitetf.net.client import Client
-from ignitetf.net.together import together
 from ignitetf.partitions import REPLICATED_PARTITIONS
 from ignitetf.sql import statement
 from ignitetf.tables.owned import rows_table
@@ -131,7 +130,7 @@ class Switch:
         self._nodes: Sequence[NodeEndpoint] = ()
         # Whether something is to be shown is known; whether something is to be removed is not.
         first = [self._look] if shown else []
-        taken, *_ = together(client, lambda: taken_names(client, {*names, *shown}), *first)
+        taken, *_ = client.at_once(lambda: taken_names(client, {*names, *shown}), *first)
         kinds = {name: kind for kind, name, _ in taken}
         self.blocked = "TABLE" in kinds.values()
         self._gone = [n for n, kind in kinds.items() if kind == "VIEW" and n not in shown]
@@ -141,16 +140,16 @@ class Switch:
     def run(self, *beside: Callable[[], Any]) -> list[Any]:
         """Change the views; returns, once no query reads the previous tables, what the calls do."""
         if not self._has_helper:
-            _, *found = together(self._client, self._publish, *beside)
+            _, *found = self._client.at_once(self._publish, *beside)
             return found
-        _, _, *found = together(self._client, self._make_helper, self._change, *beside)
+        _, _, *found = self._client.at_once(self._make_helper, self._change, *beside)
         self._client.sql(statement("alter_helper", name=self._helper)).close()
         _wait_for_readers(self._client, self._nodes, [*self._shown, *self._gone])
         return found
 
     def end(self, *beside: Callable[[], Any]) -> list[Any]:
         """Discard the plans made meanwhile; returns what the other calls return."""
-        _, *found = together(self._client, self._drop_helper, *beside)
+        _, *found = self._client.at_once(self._drop_helper, *beside)
         return found
 
     @property
@@ -160,8 +159,7 @@ class Switch:
     def _look(self) -> None:
         if not self._client.has_views:
             return
-        self._nodes, _ = together(
-            self._client,
+        self._nodes, _ = self._client.at_once(
             self._client.nodes,
             lambda: require_room(self._client, self._helper, REPLICATED_PARTITIONS),
         )

@@ -10,12 +10,13 @@ from helpers.dying import Death
 from helpers.round_trips import counted
 
 from ignitetf.errors import CacheExists, ConfigError, LoadInterrupted, SourceError
-from ignitetf.load import data_set, replacement, run
+from ignitetf.load import run
 from ignitetf.load.journal import read_journal
 from ignitetf.load.loader import load_dataset
 from ignitetf.net.client import connect
+from ignitetf.net.pool import Pool
 from ignitetf.read.rows import open_rows
-from ignitetf.tables import catalog, removal, views
+from ignitetf.tables import catalog, removal
 from ignitetf.tables.catalog import SEPARATOR, read_manifest
 
 pytestmark = pytest.mark.node
@@ -46,8 +47,7 @@ def dying(client, monkeypatch):
             connect(settings=client.settings.replace(idle_timeout_s=0.1)) as other,
             monkeypatch.context() as patch,
         ):
-            for module in (data_set, replacement, run, catalog, removal, views):
-                patch.setattr(module, "together", order)
+            patch.setattr(Pool, "at_once", order)
             death = Death(patch, other, at)
             try:
                 load_dataset(*args, client=other, **options)
@@ -186,7 +186,7 @@ def test_what_others_make_meanwhile_is_theirs(client, cache_name, monkeypatch, l
         return [call() for call in reversed(calls)][::-1]
 
     monkeypatch.setattr(run.Lease, "acquire", late)
-    monkeypatch.setattr(run, "together", early_look)
+    monkeypatch.setattr(Pool, "at_once", early_look)
     with pytest.raises(CacheExists):
         load_dataset(rows(0), cache_name, client=client, partitions=2, **LAYOUTS[layout])
     assert found[0]()

@@ -28,8 +28,7 @@ def used(monkeypatch):
     monkeypatch.setattr(results, "PAGE_ROWS", 50)
     monkeypatch.setattr(statements, "_WHOLE_BYTES", 60_000)
     monkeypatch.setattr(statements, "_AT_ONCE_S", 60)
-    for module in (results, statements):
-        monkeypatch.setattr(module, "bytes_ahead", lambda pool: 0)
+    monkeypatch.setattr(statements, "_RATE", 0)
     monkeypatch.setattr(stored_rows, "_LEAST_ROWS", 10)
     found = []
     original = results.Result._stored_pages

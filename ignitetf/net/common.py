@@ -1,0 +1,193 @@
+"""`Common`: one connection for several threads, whose requests are under way at the same time.
+
+channel -> **common** -> pool
+
+What does not depend on each other is asked for at once, and so takes one round trip, without a
+connection for each. Each thread has a `Line`, which has of a channel what requests and results need.
+Whoever waits receives for all others.
+"""
+
+from __future__ import annotations
+
+import select
+import threading
+import time
+from typing import Any
+
+from ignitetf.errors import ConnectError, IgniteTFError, ServerError
+from ignitetf.net.channel import Channel
+from ignitetf.net.round_trips import RoundTrips
+from ignitetf.wire.codes import OpCode
+
+__all__ = ["Common", "Line"]
+
+Answer = memoryview | ServerError
+
+
+class Common:
+    """A connection that several threads use.
+
+    Args:
+        channel: The connection; nobody else uses it meanwhile.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        # Held while bytes are sent or received: those of TLS are not for two threads at once.
+        self._io = threading.Lock()
+        self._changed = threading.Condition()
+        self._is_read = False
+        self._answers: dict[int, Answer] = {}
+        self._given_up: set[int] = set()
+        self._error: IgniteTFError | None = None
+
+    @property
+    def works(self) -> bool:
+        """Whether requests can be sent."""
+        return self._error is None and not self.channel.closed
+
+    def send(self, op: OpCode | int, *buffers: Any) -> int:
+        """Send a request, and return its id."""
+        with self._io:
+            return self.channel.send(op, *buffers)
+
+    def receive(self, number: int, timeout_s: float | None) -> memoryview:
+        """Return the answer to a request, within so many seconds; raises as `Channel.receive`."""
+        limit_s = self.channel.settings.request_timeout_s if timeout_s is None else timeout_s
+        until = time.monotonic() + limit_s
+        while True:
+            with self._changed:
+                if (answer := self._answers.pop(number, None)) is not None:
+                    break
+                if self._error is not None:
+                    raise _lost(self._error)
+                if self._is_read and time.monotonic() < until:
+                    self._changed.wait(max(0.0, until - time.monotonic()))
+                    continue
+                self._is_read = True
+            self._receive_one(until, limit_s)
+        if isinstance(answer, ServerError):
+            raise answer
+        return answer
+
+    def give_up(self, number: int) -> None:
+        """Drop the answer to a request, whenever it comes."""
+        with self._changed:
+            if self._answers.pop(number, None) is None:
+                self._given_up.add(number)
+
+    def abort(self) -> None:
+        """End all waits."""
+        self.channel.abort()
+
+    def _receive_one(self, until: float, limit_s: float) -> None:
+        """Receive an answer, whosever it is."""
+        try:
+            left_s = until - time.monotonic()
+            if self.channel.closed:
+                raise ConnectError(f"{self.channel.address}: the connection is closed")
+            if not self.channel.has_bytes and not _is_readable(self.channel, left_s):
+                self.channel.fail(TimeoutError("timed out"))
+            with self._io:
+                number, answer = self.channel.receive_any(timeout_s=limit_s)
+        except BaseException as error:
+            with self._changed:
+                self._is_read = False
+                lost = ConnectError(f"{self.channel.address}: the connection was given up")
+                self._error = error if isinstance(error, IgniteTFError) else lost
+                self._changed.notify_all()
+            if isinstance(error, OSError | ValueError) and not isinstance(error, IgniteTFError):
+                raise lost from error  # another thread has closed it
+            raise
+        with self._changed:
+            self._is_read = False
+            if number in self._given_up:
+                self._given_up.discard(number)
+            else:
+                self._answers[number] = answer
+            self._changed.notify_all()
+
+
+class Line:
+    """A thread's part in a common connection: what requests and results need of a channel."""
+
+    def __init__(self, common: Common) -> None:
+        self._common = common
+        self._waiting: set[int] = set()
+        self.closed = False
+
+    def __enter__(self) -> Line:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @property
+    def address(self) -> str:
+        """Address of the node."""
+        return self._common.channel.address
+
+    @property
+    def features(self) -> int:
+        """What the node can do."""
+        return self._common.channel.features
+
+    @property
+    def round_trips(self) -> RoundTrips:
+        """The times of the quickest requests."""
+        return self._common.channel.round_trips
+
+    def send(self, op: OpCode | int, *buffers: Any) -> int:
+        """Send a request, and return its id."""
+        number = self._common.send(op, *buffers)
+        self._waiting.add(number)
+        return number
+
+    def receive(self, request_id: int, *, timeout_s: float | None = None) -> memoryview:
+        """Return the answer to a request; raises as `Channel.receive`."""
+        try:
+            return self._common.receive(request_id, timeout_s)
+        except ServerError:
+            raise
+        except BaseException:
+            self.closed = True
+            raise
+        finally:
+            self._waiting.discard(request_id)
+
+    def call(
+        self, op: OpCode | int, body: bytes | bytearray = b"", *, timeout_s: float | None = None
+    ) -> memoryview:
+        """Send a request and return the answer."""
+        begin = time.monotonic()
+        answer = self.receive(self.send(op, body), timeout_s=timeout_s)
+        self.round_trips.add(time.monotonic() - begin)
+        return answer
+
+    def close(self) -> None:
+        """Drop the answers that are still to come."""
+        self.closed = True
+        for number in self._waiting:
+            self._common.give_up(number)
+        self._waiting.clear()
+
+    def abort(self) -> None:
+        """End the wait of the thread that uses it; called from another thread."""
+        self.closed = True
+        self._common.abort()
+
+
+def _lost(error: IgniteTFError) -> IgniteTFError:
+    """Return the error of a request whose connection another one has lost."""
+    found = ConnectError(error.message, hint=error.hint)
+    found.__cause__ = error
+    return found
+
+
+def _is_readable(channel: Channel, wait_s: float) -> bool:
+    wait_s = max(0.0, wait_s)
+    if hasattr(select, "poll"):
+        poll = select.poll()
+        poll.register(channel.file_number, select.POLLIN)
+        return bool(poll.poll(1000 * wait_s))
+    return bool(select.select([channel.file_number], [], [], wait_s)[0])
