@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, TypeVar
@@ -52,6 +51,8 @@ TABLE: Final = "ENTRY"
 _LOCK_TIMEOUT_MS: Final = 10_000
 # For so long after its begin a transaction has enough of that time left.
 _BEGUN_S: Final = 2.0
+# How long the answer to the begin of one that is not used is waited for.
+_GIVE_UP_S: Final = 1.0
 _RANGE_PAGE: Final = 16_384
 _WHAT: Final = "the file system's metadata"
 _NO_SCHEMA: Final = "Failed to set schema"
@@ -354,6 +355,13 @@ class Transaction:
         """Its id, for which the first that needs it waits."""
         return read_int(self.channel.receive(self._begin), "the id of a transaction")
 
+    def give_up(self) -> None:
+        """Close the connection once the node has begun it, which then rolls it back."""
+        if "_id" not in self.__dict__:
+            with contextlib.suppress(IgniteTFError):
+                self.channel.receive(self._begin, timeout_s=_GIVE_UP_S)
+        self.channel.close()
+
     def wait_until_begun(self) -> None:
         """Wait until the node has begun it; raises why it has not."""
         _ = self._id
@@ -451,49 +459,40 @@ class Begun:
 
     def __init__(self, cache: MetaCache) -> None:
         self._cache = cache
-        self._lock = threading.Lock()
-        self._closed = False
         self._since = 0.0
         self._found: Transaction | None = None
 
     def begin(self) -> None:
         """Send what begins it, if that is possible; else the work begins one of its own."""
-        since = time.monotonic()
+        self._since = time.monotonic()
         with contextlib.suppress(IgniteTFError):
             channel = self._cache.client.acquire()
             try:
-                found = Transaction(self._cache, channel, None)
+                self._found = Transaction(self._cache, channel, None)
             except BaseException:
                 channel.close()
                 raise
-            with self._lock:
-                if not self._closed:
-                    self._since, self._found = since, found
-                    return
-            channel.close()
 
     def take(self) -> Transaction | None:
         """Return the transaction, once, unless it is so old that its time may pass."""
-        with self._lock:
-            found, self._found = self._found, None
-        if found is not None and time.monotonic() - self._since > _BEGUN_S:
-            found.channel.close()  # then the node rolls back
+        found, self._found = self._found, None
+        if found is None:
             return None
-        if found is not None:
-            try:
-                found.wait_until_begun()
-            except IgniteTFError:
-                found.channel.close()
-                return None
+        if time.monotonic() - self._since > _BEGUN_S:
+            found.give_up()
+            return None
+        try:
+            found.wait_until_begun()
+        except IgniteTFError:
+            found.channel.close()
+            return None
         return found
 
     def close(self) -> None:
         """Give it up."""
-        with self._lock:
-            self._closed = True
-            found, self._found = self._found, None
+        found, self._found = self._found, None
         if found is not None:
-            found.channel.close()
+            found.give_up()
 
 
 def metadata_spec(name: str, backups: int, data_region: str | None) -> CacheSpec:

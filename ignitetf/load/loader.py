@@ -30,7 +30,9 @@ from ignitetf.tables.storage import IfExists, Layout, OnBadRecord, Origin, is_re
 
 __all__ = ["LoadReport", "Progress", "check_target", "load_dataset"]
 
-_CONNECTIONS_AHEAD: Final = 2
+# Connections that a load writes over, and that a replacement copies over besides.
+_LOAD_CONNECTIONS: Final = 2
+_COPY_CONNECTIONS: Final = 3
 
 
 def load_dataset(
@@ -137,7 +139,8 @@ def _loads(
 def _run(loads: Sequence[Load], if_exists: IfExists) -> LoadReport:
     """Fill the tables of a source in turn; the report of the first contains the others."""
     # They stand when the requests that need them come.
-    loads[0].client.open_ahead(_CONNECTIONS_AHEAD)
+    copies = _COPY_CONNECTIONS if is_replacing(if_exists) else 0
+    loads[0].client.open_ahead(_LOAD_CONNECTIONS + copies)
     with contextlib.ExitStack() as leases:
         if (if_exists == "error" or is_replacing(if_exists)) and len(loads) == 1:
             loads[0].take_lease_and_look(leases)

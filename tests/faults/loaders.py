@@ -110,7 +110,7 @@ def main():
     from ignitetf.tables import lease
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    fill._NOTE_S, base.BATCH_BYTES = 0.02, 20_000
+    fill._NOTE_S, fill._NOTE_TRIPS, base.BATCH_BYTES = 0.02, 0, 20_000
     blocks.BLOCK_BYTES, blocks._CHUNK_BYTES = 5_000, 10_000
     lease.EXPIRES_S, lease.TRUSTED_S, lease.RENEWED_S = 3.0, 1.5, 0.2
     for line in sys.stdin:

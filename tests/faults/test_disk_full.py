@@ -61,6 +61,7 @@ def test_a_full_disk_interrupts_and_what_was_acknowledged_is_there(small_disk, m
     from ignitetf.node.embedded import node_status, stop_node
 
     monkeypatch.setattr(fill, "_NOTE_S", 0.5)
+    monkeypatch.setattr(fill, "_NOTE_TRIPS", 0)
     port = lasting_port()
     node = Node.start(NAME, port=port, memory="1g", persist=True)
     with connect(node.addresses, request_timeout_s=15, idle_timeout_s=5) as client:

@@ -67,6 +67,7 @@ def kill(node):
 @pytest.mark.parametrize("layout", ["rows", "blocks"])
 def test_a_persistent_node_killed_and_restarted_in_the_middle(persistent, layout, monkeypatch):
     monkeypatch.setattr(fill, "_NOTE_S", 0.2)
+    monkeypatch.setattr(fill, "_NOTE_TRIPS", 0)
     monkeypatch.setattr(base, "BATCH_BYTES", 200_000)
     node = persistent()
     middle = threading.Event()
@@ -99,6 +100,7 @@ def test_a_persistent_node_killed_and_restarted_in_the_middle(persistent, layout
 @pytest.mark.timeout(300)
 def test_a_node_that_stays_away_is_told_with_the_sum(persistent, monkeypatch):
     monkeypatch.setattr(fill, "_NOTE_S", 0.2)
+    monkeypatch.setattr(fill, "_NOTE_TRIPS", 0)
     # However far the node seems on a busy machine.
     monkeypatch.setattr(fill, "_NOTE_TRIPS", 0)
     monkeypatch.setattr(base, "BATCH_BYTES", 200_000)

@@ -108,6 +108,7 @@ def test_a_select_begins_again_when_a_node_dies_and_tells_lost_partitions(cluste
 @pytest.mark.parametrize("layout", ["rows", "blocks"])
 def test_a_node_that_dies_in_the_middle_costs_no_row(cluster, layout, monkeypatch):
     monkeypatch.setattr(fill, "_NOTE_S", 0.2)
+    monkeypatch.setattr(fill, "_NOTE_TRIPS", 0)
     monkeypatch.setattr(base, "BATCH_BYTES", 200_000)
     name, written, killed = f"DIES_{layout.upper()}", [0], threading.Event()
 

@@ -34,6 +34,7 @@ def arrays(rows, seed):
 @pytest.mark.timeout(300)
 def test_memory_full_stops_with_the_sum_and_resumes(small_node, monkeypatch):
     monkeypatch.setattr(fill, "_NOTE_S", 0.0)
+    monkeypatch.setattr(fill, "_NOTE_TRIPS", 0)
     with connect(small_node.address) as client:
         load_dataset(arrays(600, 1), "FILLER", client=client, partitions=8)
         with pytest.raises(LoadInterrupted) as caught:

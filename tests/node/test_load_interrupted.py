@@ -140,17 +140,21 @@ def test_a_cache_that_was_there_stays(client, cache_name, kind, monkeypatch):
     """Also when the interruption comes before it is known to be there."""
     KINDS["table"](client, cache_name)
     client.sql(f'INSERT INTO "{cache_name}" (ID, IMAGE, LABEL) VALUES (1, ?, 2)', (b"abcd",))
-    real, came = Channel.receive, []
+    came = []
 
-    def receive(self, request, **options):
-        answer = real(self, request, **options)
-        if not came:
-            came.append(request)
-            raise KeyboardInterrupt
-        return answer
+    def interrupting(receive):
+        def once(*args, **options):
+            answer = receive(*args, **options)
+            if not came:
+                came.append(answer)
+                raise KeyboardInterrupt
+            return answer
+
+        return once
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Channel, "receive", receive)
+        patch.setattr(Channel, "receive", interrupting(Channel.receive))
+        patch.setattr(Channel, "receive_any", interrupting(Channel.receive_any))
         KINDS[kind](client, cache_name)
     assert len(came) == 1
     with pytest.raises(CacheExists):

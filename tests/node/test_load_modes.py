@@ -123,6 +123,7 @@ def source(rows=3000, seed=0, **more):
 def noted_often(monkeypatch):
     """Notes after every batch, and blocks so small that there are many."""
     monkeypatch.setattr(fill, "_NOTE_S", 0.0)
+    monkeypatch.setattr(fill, "_NOTE_TRIPS", 0)
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 1000)
     monkeypatch.setattr(blocks, "_CHUNK_BYTES", 4000)
 
