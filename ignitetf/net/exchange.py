@@ -28,7 +28,7 @@ from ignitetf.net.channel import Channel
 from ignitetf.net.failures import is_asked_too_much
 from ignitetf.net.pool import Pool
 from ignitetf.net.retry import HEAP, ROOM, Backoff, Tries, is_retryable
-from ignitetf.net.window import MOST_BYTES, Window, first_bytes
+from ignitetf.net.window import Window, first_bytes, most_bytes
 from ignitetf.threads import start
 from ignitetf.wire.codes import OpCode
 
@@ -127,7 +127,7 @@ class Exchange(Generic[Tag]):
         self._limit_s = settings.request_timeout_s if limit_s is None else limit_s
         self._most_connections = connections or _MOST_CONNECTIONS
         self._most_bytes = settings.ahead_bytes
-        self._most_window = min(MOST_BYTES, settings.ahead_bytes)
+        self._most_window = most_bytes(client)
         self._lanes: list[_Lane[Tag]] = []
         # What is not under way: given back, or not sent yet.
         self._queue: deque[_Request[Tag]] = deque()
@@ -353,7 +353,7 @@ class Exchange(Generic[Tag]):
         limit_s = self._client.settings.idle_timeout_s
         if heap:
             lane.window.refused()
-            self._most_window = max(1, self._most_window // 2)
+            self._most_window = self._client.most_window = lane.window.size
             wait_s = self._heap.wait_s(error, limit_s)
         elif self._make_room is not None and ROOM.passes(error):
             if (wait_s := self._full.wait_s(error)) is not None:

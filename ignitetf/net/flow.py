@@ -34,8 +34,8 @@ from ignitetf.net.channel import Channel
 from ignitetf.net.client import Client
 from ignitetf.net.failures import is_asked_too_much, server_error
 from ignitetf.net.places import Source
-from ignitetf.net.pool import MOST_WINDOW
 from ignitetf.net.retry import HEAP, READ, Backoff
+from ignitetf.net.window import LEAST_BYTES, first_bytes, most_bytes, shortest_delay
 from ignitetf.wire.answers import read_error
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.frames import request_frames, request_head
@@ -46,11 +46,8 @@ log = logging.getLogger(__name__)
 
 # The id of a plan's first request; a channel's own ids are lower.
 _FIRST_ID: Final = 1 << 40
-_LEAST_WINDOW: Final = 4 << 20
 # Of the 128 cursors that a connection may have.
 MOST_OPEN: Final = 120
-# Bytes per second that a new connection is expected to have.
-_EXPECTED_RATE: Final = 100e6
 # How long closing waits for a thread. One that still expects an answer then ends by itself.
 _CLOSING_S: Final = 1.0
 _POLL_S: Final = 0.1
@@ -191,9 +188,7 @@ class Flow:
         self._most_open = max(1, min(MOST_OPEN, most_open))
         self._is_small = is_small
         self._retry_s = retry_s
-        # What a node refused lately is asked for in smaller parts.
-        client.most_window = min(MOST_WINDOW, 2 * client.most_window)
-        self._most_window = min(client.most_window, client.settings.ahead_bytes)
+        self._most_window = most_bytes(client)
         self._window = self._most_window  # of the lane that ended last
         self._error: BaseException | None = None
         self._stopped = threading.Event()
@@ -375,10 +370,9 @@ class Flow:
         channel.close()
 
     def _lane(self, channel: Channel, number: int, units: Sequence[int]) -> Lane:
-        delay = self._client.quickest_s
-        delay = 0.0 if delay == float("inf") else delay
-        least = min(_LEAST_WINDOW, self._most_window)
-        window = min(self._most_window, least + int(2 * _EXPECTED_RATE * delay))
+        delay = shortest_delay(self._client)
+        least = min(LEAST_BYTES, self._most_window)
+        window = first_bytes(self._client, self._most_window)
         return Lane(
             self._landing,
             number,

@@ -1,44 +1,27 @@
-"""`RoundTrips`: how far a cluster is, by the quickest requests so far.
+"""`RoundTrips`: the time of the quickest request so far, which is hardly more than a round trip.
 
-channel -> **round trips** -> pool, distance
+channel -> **round trips** -> pool
 
-They cost no request of their own. The time of one says little: the first ones of a process take
-milliseconds by themselves, and tenths of a second where eight processes begin on two cores. But a
-link takes the same time twice, and a busy machine seldom does.
+It costs no request of its own.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Final
 
-__all__ = ["FAR_S", "RoundTrips"]
-
-# A link on which a request takes so long counts as distant.
-FAR_S: Final = 0.005
-
-_KEPT: Final = 2
-# The first requests over links of 10 and 50 ms each way differed by up to a quarter.
-_SHARE: Final = 1.3
+__all__ = ["RoundTrips"]
 
 
 class RoundTrips:
-    """The times of the quickest two requests; one that two threads add at once may be missed."""
+    """The time of the quickest request.
+
+    Attributes:
+        quickest_s: Its seconds; infinite before the first.
+    """
 
     def __init__(self) -> None:
-        self._quickest: tuple[float, ...] = ()
+        self.quickest_s = math.inf
 
     def add(self, seconds: float) -> None:
         """Count a request that took so many seconds, from sending it to its answer."""
-        self._quickest = tuple(sorted((*self._quickest, seconds))[:_KEPT])
-
-    @property
-    def quickest_s(self) -> float:
-        """Seconds of the quickest one; infinite before the first."""
-        return self._quickest[0] if self._quickest else math.inf
-
-    @property
-    def agree(self) -> bool:
-        """Whether both took about the same time."""
-        times = self._quickest
-        return len(times) == _KEPT and times[-1] <= _SHARE * times[0]
+        self.quickest_s = min(self.quickest_s, seconds)

@@ -14,12 +14,11 @@ import math
 import time
 from typing import Final
 
-from ignitetf.net.pool import Pool
+from ignitetf.net.pool import MOST_WINDOW, Pool
 
-__all__ = ["LEAST_BYTES", "MOST_BYTES", "Window", "first_bytes", "shortest_delay"]
+__all__ = ["LEAST_BYTES", "Window", "first_bytes", "most_bytes", "shortest_delay"]
 
 LEAST_BYTES: Final = 4 << 20
-MOST_BYTES: Final = 48 << 20
 # Bytes per second that a new connection is expected to have.
 _EXPECTED_RATE: Final = 100e6
 # A round that is shorter than this tells no rate.
@@ -30,6 +29,12 @@ def shortest_delay(pool: Pool) -> float:
     """Return the seconds of the quickest request so far; 0 before the first."""
     delay = pool.quickest_s
     return 0.0 if delay == math.inf else delay
+
+
+def most_bytes(pool: Pool) -> int:
+    """Return the largest window of a connection; what a node refused lately makes it smaller."""
+    pool.most_window = min(MOST_WINDOW, 2 * pool.most_window)
+    return min(pool.most_window, pool.settings.ahead_bytes)
 
 
 def first_bytes(pool: Pool, most: int) -> int:

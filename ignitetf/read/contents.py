@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ignitetf.errors import CacheNotFound, ConfigError
 from ignitetf.net.client import Client
-from ignitetf.net.distance import bytes_ahead
 from ignitetf.net.question import Question
 from ignitetf.net.statements import statement_request
 from ignitetf.tables.caches import UNSAFE_LOSS, loss_policy_of
@@ -96,14 +95,12 @@ class Contents:
 def look_up(client: Client, name: str) -> Opened:
     """Return what the cluster says of a data set, or of the cache with this name."""
     ends = None
-    # On a distant link it is asked for at once; a cache without such a table refuses.
-    more = [_ends_question(client, name)] if bytes_ahead(client) else []
-    text, count, nodes, size, *told = client.ask(
+    text, count, nodes, size, told = client.ask(
         manifest_question(client, name),
         client.partitions_question(name),
         client.nodes_question,
         client.size_question(name),
-        *more,
+        _ends_question(client, name),  # a cache without such a table refuses
     )
     manifest = manifest_of(client, name, text)
     if manifest is None and count is None:
@@ -119,8 +116,8 @@ def look_up(client: Client, name: str) -> Opened:
         if manifest == before:
             break
     if manifest is not None and _gives_keys(manifest) and size == manifest.rows:
-        if told and manifest.cache == name:
-            ends = told[0]
+        if manifest.cache == name:
+            ends = told
         else:
             (ends,) = client.ask(_ends_question(client, manifest.cache))
     return Opened(manifest, count, nodes, size, ends)

@@ -3,11 +3,8 @@
 import contextlib
 import errno
 import functools
-import itertools
 import os
-import threading
 import time
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,8 +17,6 @@ from ignitetf.fs.records import decode, lease_key
 from ignitetf.fs.store import Store
 from ignitetf.load.loader import load_dataset
 from ignitetf.load.run import Load
-from ignitetf.net import at_hand
-from ignitetf.net.at_hand import keep_nodes, nodes_at_hand, partitions_at_hand
 from ignitetf.net.client import connect
 from ignitetf.net.results import Result
 from ignitetf.read.rows import open_rows
@@ -178,81 +173,16 @@ def test_an_early_lease_is_that_of_the_file(client, far):
         near.remove_directory("/e", recursive=True)
 
 
-def trips_of_two_epochs(far, monkeypatch, cache_name):
-    """Return the round trips of opening a data set, of its first epoch, and of its second."""
-    with connect(settings=far.settings) as other, counted(monkeypatch) as trips:
-        counts = [0]
-        rows = open_rows(cache_name, client=other, shard=(0, 1))
-        counts.append(trips.count)
+@pytest.mark.parametrize("link", ["near", "far"])
+def test_opening_takes_one_round_trip(client, far, monkeypatch, cache_name, link):
+    load_dataset({"A": np.arange(1_000)}, cache_name, client=client, partitions=8)
+    settings = (client if link == "near" else far).settings
+    with connect(settings=settings) as other:
+        with counted(monkeypatch) as trips:
+            rows = open_rows(cache_name, client=other, shard=(0, 1))
+        assert trips.count == 1
         for _ in range(2):
             assert sum(len(batch["key"]) for batch in rows.batches()) == 1_000
-            counts.append(trips.count)
-    assert rows.reader.options.readers > 1
-    return [after - before for before, after in itertools.pairwise(counts)]
-
-
-def test_a_first_epoch_takes_few_round_trips(client, far, monkeypatch, cache_name):
-    load_dataset({"A": np.arange(1_000)}, cache_name, client=client, partitions=8)
-    # Manifest, partitions and nodes; type; rows; and rows again. A machine so busy that it holds up
-    # a thread for longer than the link takes counts more, though not each time.
-    for _ in range(4):
-        opening, first, again = found = trips_of_two_epochs(far, monkeypatch, cache_name)
-        if opening == 1 and first <= 2 and again <= 1:
-            return
-    pytest.fail(f"round trips: {found}")
-
-
-@pytest.mark.parametrize("partitions", [4, 256])
-def test_a_link_that_turns_out_to_be_near_is_read_as_one(client, cache_name, partitions):
-    """As on a machine that was too busy for quick answers when the data set was opened."""
-    load_dataset({"A": np.arange(20_000)}, cache_name, client=client, partitions=partitions)
-    near = open_rows(cache_name, client=client)
-    expected = np.concatenate([batch["key"] for batch in near.batches()])
-    with (
-        Distant(client.settings.addresses[0], 0.01) as proxy,
-        connect(proxy.address) as other,
-    ):
-        rows = open_rows(cache_name, client=other)
-        rows.reader.expect(2)
-        assert rows.reader.options.in_flight_bytes
-        found = [np.concatenate([batch["key"] for batch in rows.batches()])]
-        assert rows.reader.options.in_flight_bytes
-        proxy.delay_s = 0.0
-        deadline = time.monotonic() + 30
-        while rows.reader.if_near is not None and time.monotonic() < deadline:
-            found.append(np.concatenate([batch["key"] for batch in rows.batches()]))
-        assert rows.reader.options == replace(near.reader.options, shards=2)
-        found.append(np.concatenate([batch["key"] for batch in rows.batches()]))
-    for epoch in found:
-        np.testing.assert_array_equal(epoch, expected)
-
-
-def test_what_is_at_hand_is_asked_for_again_meanwhile(client, far, monkeypatch):
-    asked, ask = [], type(client).nodes
-
-    def nodes(self):
-        asked.append(threading.current_thread())
-        return [*ask(self), len(asked)]
-
-    monkeypatch.setattr(type(client), "nodes", nodes)
-    client.at_hand.clear()  # its first requests may have been slow
-    assert [nodes_at_hand(client)[-1] for _ in range(3)] == [1, 2, 3]
-    assert client.at_hand == {}  # near, where it is of no use
-    asked.clear()
-    assert [nodes_at_hand(far)[-1] for _ in range(2)] == [1, 1]
-    assert len(asked) == 1  # it is new
-    monkeypatch.setattr(at_hand, "_NEW_S", 0.0)
-    assert nodes_at_hand(far)[-1] == 1
-    asked[1].join()
-    assert nodes_at_hand(far)[-1] == 2
-    asked[2].join()
-    assert nodes_at_hand(far, anew=True)[-1] == 4
-    here = threading.current_thread()
-    assert [thread is here for thread in asked] == [True, False, False, True]
-    monkeypatch.setattr(at_hand, "_KEPT_S", 0.0)
-    keep_nodes(far, ())
-    partitions_at_hand(far, "IGNITETF_CATALOG")
-    assert list(far.at_hand) == [("partitions", "IGNITETF_CATALOG")]  # the older one is gone
 
 
 @pytest.fixture(scope="module")
