@@ -130,19 +130,20 @@ def test_what_fails_ends_all_of_it(client, link, caches):
 @pytest.mark.parametrize("lost", [False, True], ids=["no heap", "lost"])
 def test_a_share_whose_answer_fails_begins_again(client, link, caches, monkeypatch, lost):
     source, target = caches(64, 1 << 18, 4)
-    size, receive, text = (1 << 18, 64), Channel.receive, "Java heap space"
+    size, receive, text = (1 << 18, 64), Channel.receive_any, "Java heap space"
     answers, fails_at = [], set()
 
-    def failing(self, request_id, **options):
-        answers.append(request_id)
-        if len(answers) in fails_at and lost:
+    def failing(self, **options):
+        answers.append(self)
+        place = len(answers)
+        if place in fails_at and lost:
             self.abort()
-        body = receive(self, request_id, **options)
-        if len(answers) in fails_at:
-            raise ServerOverloaded(text, server_message=text)
-        return body
+        number, body = receive(self, **options)
+        if place in fails_at:
+            return number, ServerOverloaded(text, server_message=text)
+        return number, body
 
-    monkeypatch.setattr(Channel, "receive", failing)
+    monkeypatch.setattr(Channel, "receive_any", failing)
     copied(link, source, target, size=size)
     # Every answer of a copy, those of its scans and those of its puts.
     for number in range(1, len(answers) + 1):
@@ -161,7 +162,7 @@ def test_a_copy_ends_however_often_it_fails_behind_what_is_stored(
     client, caches, monkeypatch, lost
 ):
     source, target = caches(64, 1 << 12, 64)
-    receive, send, text = Channel.receive, Channel.send, "Java heap space"
+    receive, send, text = Channel.receive_any, Channel.send, "Java heap space"
     scans, scanned = {}, []
 
     def watched(self, op, *buffers):
@@ -171,17 +172,16 @@ def test_a_copy_ends_however_often_it_fails_behind_what_is_stored(
             scanned.append(bytes(buffers[0]))
         return number
 
-    def failing(self, number, **options):
+    def failing(self, **options):
+        number, body = receive(self, **options)
         fails = scans.get((self, number)) == 7  # the eighth of a connection
         if fails and lost:
-            self.abort()
-        body = receive(self, number, **options)
-        if fails:
-            raise ServerOverloaded(text, server_message=text)
-        return body
+            self.close()
+            raise ConnectError("lost")
+        return number, ServerOverloaded(text, server_message=text) if fails else body
 
     monkeypatch.setattr(Channel, "send", watched)
-    monkeypatch.setattr(Channel, "receive", failing)
+    monkeypatch.setattr(Channel, "receive_any", failing)
     copied(client, source, target, size=(4 << 20, 64))
     # More failures than a share may have without progress; the first is not read again with each.
     assert sum(n == 7 for n in scans.values()) > HEAP.tries and scanned.count(scanned[0]) == 1
@@ -193,19 +193,19 @@ def test_a_copy_ends_however_often_it_fails_behind_what_is_stored(
 @pytest.mark.parametrize("lost", [False, True], ids=["no heap", "lost"])
 def test_what_always_fails_ends_the_copy(client, link, caches, monkeypatch, lost):
     source, target = caches(64, 1 << 18, 4)
-    receive, text = Channel.receive, "Java heap space"
+    receive, text = Channel.receive_any, "Java heap space"
 
-    def failing(self, request_id, **options):
+    def failing(self, **options):
         if lost:
             self.abort()
-        receive(self, request_id, **options)
-        raise ServerOverloaded(text, server_message=text)
+        number, _ = receive(self, **options)
+        return number, ServerOverloaded(text, server_message=text)
 
     patient = link.settings.replace(idle_timeout_s=1.0)
     with connect(settings=patient) as own, monkeypatch.context() as patch:
         own.cache_names()
         own.partition_count(source)
-        patch.setattr(Channel, "receive", failing)
+        patch.setattr(Channel, "receive_any", failing)
         with pytest.raises(ConnectError if lost else ServerOverloaded):
             copy_entries(own, source, target, partitions=4, entry_bytes=1 << 18, entries=64)
     assert not [t for t in threading.enumerate() if t.name == "ignitetf-beside"]
