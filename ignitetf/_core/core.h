@@ -19,7 +19,7 @@
 #include <time.h>
 
 /* Type codes of the wire that the core looks at. */
-enum { STRING = 9, WRAPPED = 27, NOTHING = 101, OBJECT = 103 };
+enum { STRING = 9, WRAPPED = 27, CLASS = 32, PROXY = 35, NOTHING = 101, OBJECT = 103 };
 
 enum { OBJECT_HEAD = 24, MOST_FIELDS = 1024, MOST_FORMS = 64, MOST_COLUMNS = 1024 };
 

@@ -371,11 +371,24 @@ static int64_t class_end(const uint8_t *bytes, int64_t at, int64_t size) {
   return bytes[at + 4] != STRING || length < 0 ? IMPOSSIBLE : at + 9 + length;
 }
 
+/* Returns where a proxy ends: after the ids of its interfaces, the object behind it. */
+static int64_t proxy_end(const Extent *extents, const uint8_t *bytes, int64_t at, int64_t size,
+                         int depth) {
+  if (at + 5 > size) return MORE;
+  int64_t count = int32_at(bytes + at + 1), end = at + 5;
+  if (count < 0) return IMPOSSIBLE;
+  for (; count > 0; count--)
+    if ((end = class_end(bytes, end, size)) < 0) return end;
+  return value_end(extents, bytes, end, size, depth + 1);
+}
+
 /* Returns where the value at `at` ends. MORE: its first bytes do not tell; OTHER: it is of a type
  * that the core does not know; IMPOSSIBLE: it is damaged. */
 int64_t value_end(const Extent *extents, const uint8_t *bytes, int64_t at, int64_t size, int depth) {
   if (at >= size) return MORE;
   const Extent *extent = extents + bytes[at];
+  if (extent->head && !extent->count_at) return at + extent->head;
+  if (depth > MOST_DEPTH) return IMPOSSIBLE;
   if (bytes[at] == WRAPPED || bytes[at] == OBJECT) {
     int64_t count_at = bytes[at] == OBJECT ? 12 : 1;
     if (at + count_at + 4 > size) return MORE;
@@ -383,8 +396,9 @@ int64_t value_end(const Extent *extents, const uint8_t *bytes, int64_t at, int64
     if (length < (bytes[at] == OBJECT ? OBJECT_HEAD : 0)) return IMPOSSIBLE;
     return bytes[at] == OBJECT ? at + length : at + 5 + length + 4;
   }
+  if (bytes[at] == CLASS) return class_end(bytes, at + 1, size);
+  if (bytes[at] == PROXY) return proxy_end(extents, bytes, at, size, depth);
   if (!extent->head) return OTHER;
-  if (!extent->count_at) return at + extent->head;
   if (extent->class_id) {
     int64_t end = class_end(bytes, at + 1, size);
     if (end < 0) return end;
@@ -395,7 +409,6 @@ int64_t value_end(const Extent *extents, const uint8_t *bytes, int64_t at, int64
   if (count < 0) return extent->class_id ? OTHER : IMPOSSIBLE;
   end += count * extent->unit;
   if (!extent->objects) return end;
-  if (depth == MOST_DEPTH) return IMPOSSIBLE;
   for (int64_t i = 0; i < count * extent->objects; i++) {
     end = value_end(extents, bytes, end, size, depth + 1);
     if (end < 0) return end;

@@ -124,35 +124,9 @@ def find_rows(data: Bytes, count: int, columns: int = 2) -> list[Positions]:
     if len(data) == 0:
         raise WireError(f"an empty page cannot hold {count} entries")
     flat = object_positions(data, count * columns)
-    if flat is None and columns == 2 and (found := _wrapped_after_fixed(data, count)) is not None:
-        return found
     if flat is None:
-        flat = _walk_all(data, count * columns)
+        flat = _walk_all(data, count * columns)  # says what is wrong
     return [flat[i::columns] for i in range(columns)]
-
-
-def _wrapped_after_fixed(data: Bytes, count: int) -> list[Positions] | None:
-    """Fast path for keys of one fixed size with wrapped binary objects as values; else None."""
-    size = _FIXED.get(int(data[0]))
-    if size is None or len(data) <= size + 5 or data[size] != TypeCode.WRAPPED:
-        return None
-    unpack, at, length_at, rest = _INT32.unpack_from, 0, size + 1, size + 9
-    starts = [0] * count
-    view = memoryview(data)  # type: ignore[arg-type]
-    try:
-        for i in range(count):
-            starts[i] = at
-            at += rest + unpack(view, at + length_at)[0]
-    except struct.error:
-        return None
-    begin = np.array(starts, np.int64)
-    if at != len(data) or int(begin.min()) < 0:
-        return None
-    ends = np.append(begin[1:], at)
-    alike = (data[begin] == data[0]) & (data[begin + size] == TypeCode.WRAPPED)
-    if not alike.all() or ((ends - begin) < rest).any():
-        return None
-    return [begin, begin + size]
 
 
 def _walk_all(data: Bytes, count: int) -> Positions:

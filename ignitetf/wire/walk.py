@@ -2,8 +2,7 @@
 
 frames -> objects -> **walk** -> objects -> columns
 
-The length of each object is only found inside it, so they have to be visited one by one. Smaller
-pages use the loop in objects.py.
+The length of each object is only found inside it, so they have to be visited one by one.
 """
 
 from __future__ import annotations
@@ -19,8 +18,6 @@ from ignitetf.wire.datatypes import DATA_TYPES
 
 __all__ = ["extents", "object_positions"]
 
-# For fewer objects the loop in Python is as fast.
-_WORTH_OBJECTS: Final = 256
 _CODES: Final = 256
 
 
@@ -32,11 +29,8 @@ def object_positions(data: NDArray[np.uint8], count: int) -> NDArray[np.int64] |
         count: Number of objects in it.
 
     Returns:
-        int64 `[count]`, in bytes from the beginning of the page. None if objects.py has to do it:
-        for few objects, and for a damaged page, where it raises WireError.
+        int64 `[count]`, in bytes from the beginning of the page; None if they do not fill it.
     """
-    if count < _WORTH_OBJECTS:
-        return None
     starts = np.empty(count, np.int64)
     return starts if object_starts(data, count, extents(), starts) else None
 

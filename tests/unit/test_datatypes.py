@@ -199,8 +199,7 @@ for field, column in cases:
     schema = Schema(None, KEY, (field,))
     page = encode_entries(schema, Batch(Column(np.arange(count)), {"val": column}))
     data = np.frombuffer(b"".join(page.entries(0, count)), np.uint8)
-    if (found := walk.object_positions(data, 2 * count)) is not None:
-        assert found.tolist() == _walk_all(data, 2 * count).tolist()
+    assert walk.object_positions(data, 2 * count).tolist() == _walk_all(data, 2 * count).tolist()
     page, registry = Page(count, False, data), TypeRegistry()
     back = Decoder(schema, registry).decode(page).columns["val"]
     key, value = Evidence(), Evidence()

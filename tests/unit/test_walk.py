@@ -16,11 +16,6 @@ from ignitetf.wire.objects import _walk_all
 OBJECT_ARRAYS = ["STRING", "UUID", "DATE", "TIMESTAMP", "TIME", "DECIMAL"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def native():
-    return walk._native()
-
-
 def counted(code, number, rest):
     return struct.pack("<bi", code, number) + rest
 
@@ -77,9 +72,9 @@ objects = st.recursive(
 )  # fmt: skip
 
 
-def both(native, page, count):
+def both(page, count):
     data = np.frombuffer(page, np.uint8)
-    found = native(data, count)
+    found = walk.object_positions(data, count)
     try:
         expected = _walk_all(data, count)
     except WireError:
@@ -91,29 +86,29 @@ def both(native, page, count):
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(objects, min_size=1, max_size=8))
-def test_every_object_is_found(native, parts):
-    found, expected = both(native, b"".join(parts), len(parts))
+def test_every_object_is_found(parts):
+    found, expected = both(b"".join(parts), len(parts))
     lengths = [len(part) for part in parts]
     assert found == expected == np.cumsum([0, *lengths[:-1]]).tolist()
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(objects, min_size=1, max_size=4), st.data())
-def test_damage_is_found_alike(native, parts, data):
+def test_damage_is_found_alike(parts, data):
     page = bytearray(b"".join(parts))
     for _ in range(data.draw(st.integers(1, 3))):
         page[data.draw(st.integers(0, len(page) - 1))] = data.draw(st.integers(0, 255))
     for count in (len(parts), len(parts) + 1):
-        found, expected = both(native, bytes(page), count)
+        found, expected = both(bytes(page), count)
         assert found == expected
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(objects, min_size=1, max_size=3))
-def test_every_cut_is_found_alike(native, parts):
+def test_every_cut_is_found_alike(parts):
     page = b"".join(parts)
     for size in range(len(page)):
-        found, expected = both(native, page[:size], len(parts))
+        found, expected = both(page[:size], len(parts))
         assert found == expected
 
 
@@ -121,29 +116,23 @@ def test_every_cut_is_found_alike(native, parts):
 @given(st.binary(max_size=60), st.integers(1, 5))
 @example(counted(TypeCode.STRING, 2**31 - 1, b""), 1)
 @example(counted(TypeCode.COLLECTION, 2**31 - 1, b"\1" + b"\x65" * 50), 1)
-def test_any_bytes_are_found_alike(native, page, count):
-    found, expected = both(native, page, count)
+def test_any_bytes_are_found_alike(page, count):
+    found, expected = both(page, count)
     assert found == expected
 
 
 @pytest.mark.parametrize("depth", [1, 63, 64, 65, 66, 500])
-def test_deep_nesting_ends_alike(native, depth):
+def test_deep_nesting_ends_alike(depth):
     page = bytes([TypeCode.NULL])
     for _ in range(depth):
         page = counted(TypeCode.COLLECTION, 1, b"\1" + page)
-    found, expected = both(native, page, 1)
+    found, expected = both(page, 1)
     assert found == expected
     assert (found is None) == (depth > 65)
 
 
 @pytest.mark.parametrize("code", [TypeCode.CLASS, TypeCode.OBJECT_ARRAY, TypeCode.ENUM_ARRAY])
-def test_names_of_classes_do_not_nest(native, code):
+def test_names_of_classes_do_not_nest(code):
     """A class without an id has its name behind it, a text: anything else is no way down."""
     page = counted(code, 0, b"") * 400_000
-    assert both(native, page, 1) == (None, None)
-
-
-def test_few_objects_are_left_to_python():
-    page = np.full(1000, TypeCode.NULL, np.uint8)
-    assert walk.object_positions(page[:10], 10) is None
-    assert walk.object_positions(page, 1000).tolist() == list(range(1000))
+    assert both(page, 1) == (None, None)
