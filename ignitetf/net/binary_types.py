@@ -5,10 +5,11 @@ wire -> **binary_types** -> read, load
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ignitetf.errors import SchemaError, ServerError
+from ignitetf.errors import IgniteTFError, SchemaError, ServerError
 from ignitetf.net.pool import Pool
 from ignitetf.threads import Beside
 from ignitetf.wire.codes import OpCode
@@ -54,21 +55,27 @@ def with_types(pool: Pool, registry: TypeRegistry, work: Callable[..., T], *args
                 registry.add(found)
 
 
-def fetch_ahead(pool: Pool, registry: TypeRegistry, type_id: int) -> None:
-    """Begin to fetch a type that is going to be needed.
+def fetch_ahead(pool: Pool, registry: TypeRegistry, type_id: int) -> Beside | None:
+    """Begin to fetch a type that is going to be needed, while the first rows are on their way.
 
     Args:
         pool: The connections.
         registry: Where it is added, unless it is known there.
         type_id: Its id; 0 is none.
+
+    Returns:
+        What fetches it; None if there is nothing to fetch. It tells no error: who needs the type
+        asks again.
     """
 
     def fetch() -> None:
-        if (found := stored_type(pool, type_id)) is not None:
-            registry.add(found)
+        with contextlib.suppress(IgniteTFError):
+            if (found := stored_type(pool, type_id)) is not None:
+                registry.add(found)
 
-    if type_id and not registry.knows(type_id):
-        Beside(fetch)
+    if not type_id or registry.knows(type_id):
+        return None
+    return Beside(fetch)
 
 
 def stored_type(pool: Pool, type_id: int) -> BinaryType | None:

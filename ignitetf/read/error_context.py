@@ -1,21 +1,18 @@
-"""`Place`: adds the location of a record to errors about it; and the error of a fork.
+"""`Place`: adds the location of a record to errors about it.
 
 **error_context** -> page decoder, reader
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ignitetf.errors import ConfigError, SchemaError, WireError
+from ignitetf.errors import SchemaError, WireError
 from ignitetf.wire.schema import Batch, Column
 
-__all__ = ["Place", "RowPlaces", "forked", "key_of"]
+__all__ = ["Place", "key_of"]
 
 
 class Place:
@@ -54,62 +51,6 @@ class Place:
             facts["key"] = key = key_of(keys, record)
             where += f", key {key}"
         raise error.at(where, **facts) from error
-
-
-class RowPlaces:
-    """Which partition each of some rows is from, in their order."""
-
-    def __init__(self) -> None:
-        # Rows in all; of each partition among them its number, that of its first row, and rows.
-        self._runs: deque[tuple[int, NDArray[np.int64], int, NDArray[np.int64]]] = deque()
-        self._dropped = 0  # rows of the first run
-
-    @property
-    def has_rows(self) -> bool:
-        """Whether there are any rows."""
-        return bool(self._runs)
-
-    def add(self, partition: int, first: int, rows: int) -> None:
-        """Add rows of a partition, of which the first is number `first`."""
-        self._runs.append((rows, np.array([partition]), first, np.array([rows])))
-
-    def add_all(self, partitions: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
-        """Add all rows of several partitions."""
-        self._runs.append((int(rows.sum()), partitions, 0, rows))
-
-    def drop(self, rows: int) -> None:
-        """Drop the first rows."""
-        self._dropped += rows
-        while self._runs and self._dropped >= self._runs[0][0]:
-            self._dropped -= self._runs.popleft()[0]
-
-    def of(self, rows: int) -> Iterator[tuple[int, int, int]]:
-        """Yield partition, number there and count of each partition's part of the first rows."""
-        skip = self._dropped
-        for _, partitions, first, counts in self._runs:
-            for partition, count in zip(partitions.tolist(), counts.tolist(), strict=True):
-                if rows <= 0:
-                    return
-                if (here := min(max(0, count - skip), rows)) > 0:
-                    yield partition, first + skip, here
-                    rows -= here
-                skip = max(0, skip - count)
-
-    def find(self, row: int) -> tuple[int, int] | None:
-        """Return partition of a row, and its number there; None for rows of no known partition."""
-        last = None
-        for partition, first, count in self.of(row + 1):
-            last = partition, first + count - 1
-        return last
-
-
-def forked(name: str) -> ConfigError:
-    """Return the error of a data set whose reading was begun before a fork."""
-    return ConfigError(
-        f"{name}: the process was forked while it read, and the threads that receive are its"
-        " parent's",
-        hint="begin to read in the process that goes on to do so",
-    )
 
 
 def key_of(key: Column, record: int) -> Any:

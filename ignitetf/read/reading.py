@@ -17,6 +17,7 @@ import contextlib
 import functools
 import itertools
 import logging
+import threading
 import time
 import uuid
 from collections import deque
@@ -29,6 +30,7 @@ from numpy.typing import NDArray
 
 from ignitetf._core import UNIT, Landing, UnitState
 from ignitetf.errors import DataChanged, IgniteTFError, SchemaError, WireError
+from ignitetf.net.binary_types import fetch_ahead
 from ignitetf.net.client import cache_id
 from ignitetf.net.flow import Flow, Requests, requests_of
 from ignitetf.net.heap import scan_bytes, scans_at_once
@@ -149,6 +151,8 @@ class _Pass(abc.ABC):
             reader.client, reader.name, stored, reader.registry, reader.retry_s
         )
         self._name_of = name_of  # a unit's partition, for messages
+        self._type_id = stored.type_id
+        self._fetching: threading.Thread | None = None
         self._counted = 0  # units whose rows were counted
 
     def _groups(
@@ -167,6 +171,7 @@ class _Pass(abc.ABC):
             is_small=self._is_small(units),
             retry_s=reader.retry_s if retry_s is None else retry_s,
         )  # fmt: skip
+        self._fetching = fetch_ahead(reader.client, reader.registry, self._type_id)
         times = reader.times
         times.began = time.monotonic()
         with contextlib.closing(flow.groups()) as groups:
@@ -240,6 +245,8 @@ class _Pass(abc.ABC):
 
     def learn(self, type_id: int, schema_id: int, flags: int) -> None:
         """Tell the core how rows of this form are stored."""
+        if self._fetching is not None:
+            self._fetching.join()
         self._decoder.with_types(self._layout.learn, type_id, schema_id, flags)
 
     def leave(

@@ -185,6 +185,23 @@ def test_opening_takes_one_round_trip(client, far, monkeypatch, cache_name, link
             assert sum(len(batch["key"]) for batch in rows.batches()) == 1_000
 
 
+@pytest.mark.parametrize("partitions", [4, 256])
+def test_an_epoch_has_the_same_rows_whatever_the_delay(client, cache_name, partitions):
+    """Also where it changes between two epochs."""
+    load_dataset({"A": np.arange(20_000)}, cache_name, client=client, partitions=partitions)
+    near = open_rows(cache_name, client=client)
+    expected = np.concatenate([batch["key"] for batch in near.batches()])
+    with (
+        Distant(client.settings.addresses[0], 0.01) as proxy,
+        connect(proxy.address) as other,
+    ):
+        rows = open_rows(cache_name, client=other)
+        for delay_s in (0.01, 0.0, 0.03, 0.0, 0.002):
+            proxy.delay_s = delay_s
+            found = np.concatenate([batch["key"] for batch in rows.batches()])
+            np.testing.assert_array_equal(found, expected)
+
+
 @pytest.fixture(scope="module")
 def numbers(client):
     name = f"DISTANT_{os.getpid()}"
