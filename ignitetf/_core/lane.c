@@ -66,7 +66,7 @@ typedef struct {
   /* The requests: those of units[next..] are still to be sent. */
   Py_buffer units_view, frames_view, frame_at_view;
   int64_t *unit;
-  int64_t units, next, oldest, first_id, open, most_open, ended;
+  int64_t units, next, oldest, first_id, open, cursors, most_cursors, ended;
   uint8_t *out;
   int64_t out_size, out_room;
   /* The window. */
@@ -308,6 +308,12 @@ static int is_near(const Lane *lane, const Unit *unit, int64_t done) {
   return first < open_end(landing, lane->window);
 }
 
+/* Whether the node keeps a cursor for a unit after its first answer, as far as is known. */
+static int has_cursor(const Lane *lane, const Unit *unit) {
+  if (lane->landing->keys) return 0;
+  return unit->rows < 0 || unit->rows > lane->landing->page_rows;
+}
+
 /* Sends requests while the window has room, cursors that wait for their next page first. */
 static int refill(Lane *lane) {
   Landing *landing = lane->landing;
@@ -323,7 +329,7 @@ static int refill(Lane *lane) {
     int found = ask_next_page(lane, unit, lane->unit[i]);
     if (found != GOES_ON) return found;
   }
-  while (lane->next < lane->units && lane->open < lane->most_open) {
+  while (lane->next < lane->units && lane->cursors < lane->most_cursors) {
     int64_t number = lane->unit[lane->next];
     Unit *unit = landing->unit + number;
     if (!is_near(lane, unit, 0) || !has_room(lane, unit->expected)) break;
@@ -333,6 +339,7 @@ static int refill(Lane *lane) {
     if (found != GOES_ON) return found;
     was_asked(lane, unit, number);
     lane->open++;
+    lane->cursors += has_cursor(lane, unit);
     lane->next++;
   }
   return flush(lane);
@@ -1021,6 +1028,7 @@ static int end_answer(Lane *lane) {
   if (!more) {
     if (lane->asked_next && unit->rows < 0) lane->asked_next = 0;
     lane->open--;
+    lane->cursors -= has_cursor(lane, unit);
     lane->ended++;
     unit_ended(landing, unit);
   } else if (!lane->asked_next) {
@@ -1125,13 +1133,13 @@ static int lane_init(PyObject *self, PyObject *args, PyObject *kwargs) {
   Lane *lane = (Lane *)self;
   PyObject *landing;
   double limit_s, delay_s;
-  long long first_id, window, least, most, most_open;
+  long long first_id, window, least, most, most_cursors;
   (void)kwargs;
   if (lane->landing ||
       !PyArg_ParseTuple(args, "O!iiOOy*y*y*LddLLLL", LandingType, &landing, &lane->number, &lane->fd,
                         &lane->receive, &lane->send, &lane->units_view, &lane->frames_view,
                         &lane->frame_at_view, &first_id, &limit_s, &delay_s, &window, &least, &most,
-                        &most_open))
+                        &most_cursors))
     return -1;
   Py_INCREF(landing);
   Py_INCREF(lane->receive);
@@ -1163,7 +1171,7 @@ static int lane_init(PyObject *self, PyObject *args, PyObject *kwargs) {
   lane->window = window;
   lane->least_window = least;
   lane->most_window = most;
-  lane->most_open = most_open;
+  lane->most_cursors = most_cursors;
   lane->current = -1;
   lane->since = lane->round_start = lane->round_end = now_ns();
   return 0;

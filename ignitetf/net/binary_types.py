@@ -64,13 +64,14 @@ def fetch_ahead(pool: Pool, registry: TypeRegistry, type_id: int) -> Beside | No
         type_id: Its id; 0 is none.
 
     Returns:
-        What fetches it; None if there is nothing to fetch. It tells no error: who needs the type
-        asks again.
+        What fetches it, in a single try; None if there is nothing to fetch. It tells no error: who
+        needs the type asks again.
     """
 
     def fetch() -> None:
-        with contextlib.suppress(IgniteTFError):
-            if (found := stored_type(pool, type_id)) is not None:
+        with contextlib.suppress(IgniteTFError), pool.channel() as channel:
+            answer = channel.call(OpCode.BINARY_TYPE_GET, type_request(type_id))
+            if (found := read_binary_type(answer)) is not None:
                 registry.add(found)
 
     if not type_id or registry.knows(type_id):

@@ -354,13 +354,18 @@ class Client(Pool):
             return False
         return bool(rows) and rows[0][0] == "FULL_SYNC"
 
-    def copies(self, name: str) -> list[tuple[int, uuid.UUID]]:
+    def copies(self, name: str) -> tuple[list[tuple[int, uuid.UUID]], int]:
         """Return the partitions of a cache and the nodes with a whole copy of each.
+
+        Returns:
+            These, and how many copies are being filled.
 
         Raises:
             SqlError: The cluster does not answer SQL, or not this user.
         """
-        return self.sql(statement("copies"), (name,), page_size=_MANY).fetchall()
+        found = self.sql(statement("copies"), (name,), page_size=_MANY).fetchall()
+        whole = [(partition, node) for partition, node, state in found if state == "OWNING"]
+        return whole, len(found) - len(whole)
 
 
 def _limit(sock: socket.socket, seconds: float) -> None:

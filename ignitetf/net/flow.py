@@ -115,7 +115,7 @@ class _Restart(Exception):
 
 
 class _Refused(Exception):
-    """What the sink says of rows that are here, so that reading them again is of no use."""
+    """The sink cannot go on; it has tried for as long as it may, and reading again is of no use."""
 
     def __init__(self, cause: BaseException) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class Flow:
             nowhere.
         sink: What understands answers.
         connections: Connections to each node.
-        most_open: Cursors that a connection may have open.
+        most_open: Cursors that stay open for a further page, which a connection may have.
         is_small: Whether all rows fit into the first window and the groups that may be filled
             ahead; over one connection they are then read in the caller's thread.
         retry_s: Seconds without progress after which a failure is raised; 0 never retries.
@@ -295,6 +295,7 @@ class Flow:
                     return
                 if self._progress(units) != before:
                     backoff.progress()
+                    heap.progress()
                 self._wait_to_retry(error, units, backoff, heap)
             units = [unit for unit in units if self._units["state"][unit] != UnitState.ENDED]
             if not units:
@@ -405,24 +406,22 @@ class Flow:
                 return True
             if event == Event.STOPPED:
                 return False
-            if event == Event.UNKNOWN:
-                self._sink.learn(a, b, c)
-            elif event == Event.LEFT:
-                self._leave(lane)
+            if event in (Event.UNKNOWN, Event.LEFT):
+                try:
+                    self._sink.learn(a, b, c) if event == Event.UNKNOWN else self._leave(lane)
+                except Exception as error:
+                    raise _Refused(error) from error
             else:
                 self._fail(Event(event), unit, a, body, channel)
 
     def _leave(self, lane: Lane) -> None:
         entries, places, absent, unit = lane.left()
-        try:
-            done = self._sink.leave(
-                unit,
-                entries or b"",
-                np.frombuffer(places or b"", np.int64),
-                np.frombuffer(absent or b"", np.int64),
-            )
-        except Exception as error:
-            raise _Refused(error) from error
+        done = self._sink.leave(
+            unit,
+            entries or b"",
+            np.frombuffer(places or b"", np.int64),
+            np.frombuffer(absent or b"", np.int64),
+        )
         self._landing.count(np.ascontiguousarray(done))
 
     def _fail(self, event: Event, unit: int, a: int, body: bytes, channel: Channel) -> None:

@@ -40,7 +40,7 @@ class _Known:
     """What was asked of a cache.
 
     Attributes:
-        version: Of the topology then.
+        version: Of the topology then; (0, 0) while copies are being filled.
         primaries: The primary node of each partition.
         nearest: The node to read each partition from.
     """
@@ -76,8 +76,9 @@ def _asked(client: Client, cache: str) -> _Known:
     if len(nodes) < 2:
         return _Known(client.newest_topology, {}, {})
     found = client.partition_map(cache)
-    nearest = nearest_nodes(client, cache, nodes, found)
-    return _Known(max(found.version, client.newest_topology), found.owners, nearest)
+    nearest, is_settled = nearest_nodes(client, cache, nodes, found)
+    version = max(found.version, client.newest_topology) if is_settled else (0, 0)
+    return _Known(version, found.owners, nearest)
 
 
 def _differ_in_distance(client: Client, nodes: Sequence[NodeEndpoint]) -> bool:
@@ -87,8 +88,8 @@ def _differ_in_distance(client: Client, nodes: Sequence[NodeEndpoint]) -> bool:
 
 def nearest_nodes(
     client: Client, cache: str, nodes: Sequence[NodeEndpoint], found: PartitionMap
-) -> dict[int, uuid.UUID]:
-    """Return the node to read each partition from.
+) -> tuple[dict[int, uuid.UUID], bool]:
+    """Return the node to read each partition from, and whether that can stay so.
 
     Args:
         client: The connection.
@@ -97,16 +98,16 @@ def nearest_nodes(
         found: The primary nodes of the partitions.
 
     Returns:
-        Partitions that nobody has, or of which the cluster does not tell, are missing.
+        Partitions that nobody has, or of which the cluster does not tell, are missing. It cannot
+        stay so while copies are being filled, or the cluster does not tell.
     """
     primaries = found.owners
     distance = {node.node_id: PLACES.index(client.place(node.node_id)) for node in nodes}
     if _differ_in_distance(client, nodes):
         return _chosen(client, cache, primaries, distance)
-    if not _is_uneven(primaries, len(nodes)):
-        return primaries
-    all_equal = client.writes_every_copy(cache)
-    return _chosen(client, cache, primaries, distance) if all_equal else primaries
+    if not _is_uneven(primaries, len(nodes)) or not client.writes_every_copy(cache):
+        return primaries, True
+    return _chosen(client, cache, primaries, distance)
 
 
 def _is_uneven(primaries: Mapping[int, uuid.UUID], nodes: int) -> bool:
@@ -119,13 +120,13 @@ def _chosen(
     cache: str,
     primaries: Mapping[int, uuid.UUID],
     distance: Mapping[uuid.UUID, int],
-) -> dict[int, uuid.UUID]:
+) -> tuple[dict[int, uuid.UUID], bool]:
     try:
-        copies = client.copies(cache)
+        copies, moving = client.copies(cache)
     except IgniteTFError as error:
         log.warning("%s: its copies are not known, the primary ones are read: %s", cache, error)
-        return dict(primaries)
-    return chosen_copies(primaries, copies, distance)
+        return dict(primaries), False
+    return chosen_copies(primaries, copies, distance), not moving
 
 
 def chosen_copies(

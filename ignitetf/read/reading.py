@@ -69,8 +69,10 @@ _GROUP_BYTES: Final = 1 << 20
 _MOST_GROUP_ROWS: Final = 65_536
 # Groups are cut where TensorFlow can take them over without a copy.
 _ALIGNED_ROWS: Final = 64
-# A page lasts as long as a round trip at this rate, but has at least and at most so many bytes.
+# So many pages last as long as a round trip at this rate; each has at least and at most so many
+# bytes.
 _PAGE_RATE: Final = 200e6
+_PARALLEL_PAGES: Final = 8
 _LEAST_PAGE: Final = 2 << 20
 _MOST_PAGE: Final = 16 << 20
 _MOST_PAGE_ROWS: Final = 65_536
@@ -360,7 +362,9 @@ class ScanReading(_Pass):
         if reader.options.page_size is not None:
             return reader.options.page_size
         delay = reader.client.quickest_s
-        wanted = 0.0 if delay == float("inf") else _PAGE_RATE * delay
+        # The pages of several partitions come in turn.
+        share = min(_PARALLEL_PAGES, max(1, len(self._partitions)))
+        wanted = 0.0 if delay == float("inf") else _PAGE_RATE * delay / share
         nbytes = min(_MOST_PAGE, max(_LEAST_PAGE, wanted))
         return int(max(1, min(_MOST_PAGE_ROWS, nbytes // max(self._stored_bytes, 64.0))))
 

@@ -64,7 +64,7 @@ def spread_of(client: Client, data: View) -> Spread:
     rows: tuple[int, ...] = () if data.manifest is None else data.manifest.partition_rows
     counted = len(rows) == count
     primary = client.partition_map(cache).owners
-    copies = Counter(node for _, node in client.copies(cache))
+    copies = Counter(node for _, node in client.copies(cache)[0])
     names = {row[0]: row for row in client.about("nodes")}
     nodes = sorted({*primary.values(), *copies}, key=lambda node: _name(names, node))
     place = {node: number for number, node in enumerate(nodes)}

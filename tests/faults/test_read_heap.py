@@ -5,13 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from helpers.ports import free_port
-from helpers.refusing import Refusing
 
 from ignitetf.load.loader import load_dataset
 from ignitetf.net.client import connect
 from ignitetf.node import Node, start
 from ignitetf.read.rows import open_rows
-from ignitetf.wire.codes import OpCode
 
 pytestmark = [pytest.mark.node, pytest.mark.faults]
 
@@ -60,23 +58,3 @@ def test_many_that_read_by_key_share_a_small_heap(client, data):
 
     with ThreadPoolExecutor(12) as pool:
         list(pool.map(read, range(12)))
-
-
-@pytest.mark.parametrize("times", [1, 5])
-@pytest.mark.parametrize(
-    "options", [{}, {"shuffle": 3}, {"order": "global"}, {"where": "N >= 0"}], ids=str
-)
-def test_what_a_node_refuses_is_asked_again(client, data, times, options, caplog):
-    """A window that is halved until the node has room for what it asks."""
-    ops = {OpCode.QUERY_SCAN, OpCode.QUERY_SCAN_PAGE, OpCode.CACHE_GET_ALL}
-    rows = open_rows("BIG", client=client, shard=(0, 1), **options)  # before anything is refused
-    if "where" in options:
-        ops = {OpCode.QUERY_SQL_FIELDS, OpCode.QUERY_SQL_FIELDS_PAGE}
-    with Refusing(client.settings.addresses[0], ops, times) as relay:
-        settings = client.settings.replace(addresses=(relay.address,))
-        rows.reader.client.close_idle()
-        with pytest.MonkeyPatch.context() as patch, connect(settings=settings) as behind:
-            patch.setattr(rows.reader, "client", behind)
-            assert_all_rows(rows, data)
-        assert relay.refused == times
-    assert "Java heap space" in caplog.text
