@@ -17,7 +17,6 @@ import contextlib
 import functools
 import itertools
 import logging
-import threading
 import time
 import uuid
 from collections import deque
@@ -42,6 +41,7 @@ from ignitetf.read.landing import Left, RowLayout
 from ignitetf.read.page_decoder import PageDecoder
 from ignitetf.read.queries import Selection
 from ignitetf.read.usage import add_read, add_wait
+from ignitetf.threads import Beside
 from ignitetf.wire.affinity import partitions_of
 from ignitetf.wire.blocks import block_schema, unpack_blocks
 from ignitetf.wire.checksum import marks_of
@@ -154,7 +154,7 @@ class _Pass(abc.ABC):
         )
         self._name_of = name_of  # a unit's partition, for messages
         self._type_id = stored.type_id
-        self._fetching: threading.Thread | None = None
+        self._fetching: Beside | None = None
         self._counted = 0  # units whose rows were counted
 
     def _groups(
@@ -248,7 +248,7 @@ class _Pass(abc.ABC):
     def learn(self, type_id: int, schema_id: int, flags: int) -> None:
         """Tell the core how rows of this form are stored."""
         if self._fetching is not None:
-            self._fetching.join()
+            self._fetching.wait()
         self._decoder.with_types(self._layout.learn, type_id, schema_id, flags)
 
     def leave(
