@@ -138,15 +138,15 @@ def _loads(
 
 def _run(loads: Sequence[Load], if_exists: IfExists) -> LoadReport:
     """Fill the tables of a source in turn; the report of the first contains the others."""
-    # They stand when the requests that need them come.
-    copies = _COPY_CONNECTIONS if is_replacing(if_exists) else 0
-    loads[0].client.open_ahead(_LOAD_CONNECTIONS + copies)
     with contextlib.ExitStack() as leases:
         if (if_exists == "error" or is_replacing(if_exists)) and len(loads) == 1:
             loads[0].take_lease_and_look(leases)
         else:
             for load in loads:
                 leases.enter_context(load.lease)
+        # They stand when the requests that need them come; a silent node holds none.
+        copies = _COPY_CONNECTIONS if is_replacing(if_exists) else 0
+        loads[0].client.open_ahead(_LOAD_CONNECTIONS + copies)
         try:
             begin = _begin(loads, if_exists)
             main, *others = [load.run(begin) for load in loads]

@@ -12,9 +12,9 @@ from __future__ import annotations
 import select
 import threading
 import time
-from typing import Any
+from typing import Any, Final, NoReturn
 
-from ignitetf.errors import ConnectError, IgniteTFError, ServerError
+from ignitetf.errors import ConnectError, IgniteTFError, RequestTimeout, ServerError
 from ignitetf.net.channel import Channel
 from ignitetf.net.round_trips import RoundTrips
 from ignitetf.wire.codes import OpCode
@@ -22,6 +22,7 @@ from ignitetf.wire.codes import OpCode
 __all__ = ["Common", "Line"]
 
 Answer = memoryview | ServerError
+_MOMENT_S: Final = 1.0
 
 
 class Common:
@@ -48,8 +49,16 @@ class Common:
 
     def send(self, op: OpCode | int, *buffers: Any) -> int:
         """Send a request, and return its id."""
-        with self._io:
-            return self.channel.send(op, *buffers)
+        try:
+            with self._io:
+                return self.channel.send(op, *buffers)
+        except ConnectError as error:
+            with self._changed:
+                # Who receives tells in a moment why the connection was closed.
+                self._changed.wait_for(lambda: self._error or not self._is_read, _MOMENT_S)
+                if self._error is not None:
+                    raise _lost(self._error) from error
+            raise
 
     def receive(self, number: int, timeout_s: float | None) -> memoryview:
         """Return the answer to a request, within so many seconds; raises as `Channel.receive`."""
@@ -61,10 +70,12 @@ class Common:
                     break
                 if self._error is not None:
                     raise _lost(self._error)
-                if self._is_read and time.monotonic() < until:
-                    self._changed.wait(max(0.0, until - time.monotonic()))
+                is_read, self._is_read = self._is_read, True
+                if is_read and (left_s := until - time.monotonic()) > 0:
+                    self._changed.wait(left_s)
                     continue
-                self._is_read = True
+            if is_read:
+                self._time_out()
             self._receive_one(until, limit_s)
         if isinstance(answer, ServerError):
             raise answer
@@ -80,6 +91,17 @@ class Common:
         """End all waits."""
         self.channel.abort()
 
+    def _time_out(self) -> NoReturn:
+        """Drop the connection, which another thread waits for in vain as well."""
+        with self._changed:
+            if self._error is None:
+                try:
+                    self.channel.fail(TimeoutError("timed out"))
+                except IgniteTFError as error:
+                    self._error = error
+                self._changed.notify_all()
+            raise _lost(self._error)
+
     def _receive_one(self, until: float, limit_s: float) -> None:
         """Receive an answer, whosever it is."""
         try:
@@ -94,8 +116,11 @@ class Common:
             with self._changed:
                 self._is_read = False
                 lost = ConnectError(f"{self.channel.address}: the connection was given up")
-                self._error = error if isinstance(error, IgniteTFError) else lost
+                earlier = self._error
+                self._error = earlier or (error if isinstance(error, IgniteTFError) else lost)
                 self._changed.notify_all()
+            if earlier is not None and isinstance(error, Exception):
+                raise _lost(earlier) from error
             if isinstance(error, OSError | ValueError) and not isinstance(error, IgniteTFError):
                 raise lost from error  # another thread has closed it
             raise
@@ -178,8 +203,9 @@ class Line:
 
 
 def _lost(error: IgniteTFError) -> IgniteTFError:
-    """Return the error of a request whose connection another one has lost."""
-    found = ConnectError(error.message, hint=error.hint)
+    """Return the error of a request whose connection another one has lost, or dropped in the end."""
+    kind = RequestTimeout if isinstance(error, RequestTimeout) else ConnectError
+    found = kind(error.message, hint=error.hint)
     found.__cause__ = error
     return found
 
