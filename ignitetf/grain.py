@@ -12,10 +12,9 @@ from typing import Any, SupportsIndex
 
 from ignitetf.errors import DataChanged
 from ignitetf.read.export import count_of, record_of
-from ignitetf.read.process_rows import ProcessRows, numbered
+from ignitetf.read.process_rows import ProcessRows, label_name, numbered, with_label
 from ignitetf.read.rows import EpochRows
 from ignitetf.read.state import identity_of
-from ignitetf.read.supervised import label_name, with_label
 
 __all__ = ["Source"]
 

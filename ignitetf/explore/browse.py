@@ -23,9 +23,8 @@ from ignitetf.explore.head import value_at
 from ignitetf.explore.preview import picture_of
 from ignitetf.net.client import Client
 from ignitetf.read.access import Access
-from ignitetf.read.conditions import Table
 from ignitetf.read.options import ReadOptions
-from ignitetf.read.queries import find_selection
+from ignitetf.read.queries import Table, find_selection
 from ignitetf.read.reader import CacheReader
 from ignitetf.tables.catalog import Manifest, read_manifest
 from ignitetf.tables.describe import data_name

@@ -20,10 +20,10 @@ from ignitetf.read.arguments import check_keyed
 from ignitetf.read.error_context import key_of
 from ignitetf.read.key_scan import read_keys
 from ignitetf.read.keys import Keys, Numbers, keys_of
+from ignitetf.read.lookup import KeyReading
 from ignitetf.read.permutation import Permutation
 from ignitetf.read.plan import whole_argument
 from ignitetf.read.reader import CacheReader
-from ignitetf.read.reading import KeyReading
 from ignitetf.wire.checksum import marks_of
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.concat import concat

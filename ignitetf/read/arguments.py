@@ -17,12 +17,12 @@ import psutil
 from ignitetf.errors import ConfigError
 from ignitetf.net.client import Client
 from ignitetf.read.block_order import BlockOrder, StoredBlocks
+from ignitetf.read.divide import count_rows, survey
 from ignitetf.read.key_order import KeyOrder
 from ignitetf.read.key_scan import read_keys
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.plan import Even, OrderName, ScanOrder, Shard, whole_argument
 from ignitetf.read.reader import CacheReader
-from ignitetf.read.survey import count_rows, survey
 from ignitetf.settings import Settings
 
 __all__ = [

@@ -22,10 +22,11 @@ from ignitetf.read.block_lookup import read_blocks
 from ignitetf.read.block_order import BlockOrder, RowOrder
 from ignitetf.read.key_order import KeyOrder, Places, StepOrder
 from ignitetf.read.keys import Keys, Numbers
+from ignitetf.read.lookup import KeyReading
 from ignitetf.read.options import PAGE_BYTES
 from ignitetf.read.plan import Piece, Position, ScanOrder, Shard, Window
 from ignitetf.read.reader import CacheReader
-from ignitetf.read.reading import KeyReading, Permutation, ScanReading
+from ignitetf.read.scans import Permutation, ScanReading
 from ignitetf.read.window import (
     MANY_ROWS,
     Filling,

@@ -21,9 +21,9 @@ from ignitetf.read.block_order import BlockOrder
 from ignitetf.read.error_context import Place
 from ignitetf.read.key_order import Slices
 from ignitetf.read.keys import Numbers
+from ignitetf.read.lookup import KeyReading
 from ignitetf.read.plan import Position, Shard
 from ignitetf.read.reader import CacheReader
-from ignitetf.read.reading import KeyReading
 from ignitetf.read.window import Filling, inverse, piece_rows
 from ignitetf.wire.blocks import block_schema, unpack_blocks
 from ignitetf.wire.buffers import BufferPool

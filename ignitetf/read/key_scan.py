@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError, SchemaError
+from ignitetf.read.divide import survey
 from ignitetf.read.keys import IntegerKeys, Keys, ObjectKeys
 from ignitetf.read.plan import OrderName
 from ignitetf.read.reader import CacheReader
-from ignitetf.read.reading import scanned_keys, statement_batches
+from ignitetf.read.reading import statement_batches
+from ignitetf.read.scans import scanned_keys
 from ignitetf.read.splits import Split
-from ignitetf.read.survey import survey
 from ignitetf.wire.affinity import partitions_of
 from ignitetf.wire.checksum import marks_of
 from ignitetf.wire.codes import TypeCode

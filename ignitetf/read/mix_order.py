@@ -12,18 +12,262 @@ Everything is computed for the places asked for; nothing is stored for each row.
 from __future__ import annotations
 
 import functools
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from numbers import Real
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ignitetf.read.interleave import Interleaving
+from ignitetf.errors import ConfigError
 from ignitetf.read.key_order import StepOrder
 from ignitetf.read.permutation import Permutation
+from ignitetf.read.plan import whole_argument
 
-__all__ = ["MixOrder", "Share"]
+__all__ = ["MOST_PLACES", "MOST_STEP", "Interleaving", "MixOrder", "Share", "rows_of"]
 
 Numbers = NDArray[np.int64]
+# Below these, no product here exceeds 63 bits.
+MOST_PLACES: Final = 1 << 40
+MOST_STEP: Final = 1 << 31
+# The golden ratio less one, times 2^64.
+_GOLDEN: Final = 0x9E3779B97F4A7C15
+
+
+class Interleaving:
+    """Places of an epoch, each of which is one row of one component.
+
+    In every step, the last one too, a component has the number of rows that its share of the epoch
+    makes, rounded down or up.
+
+    Args:
+        counts: Rows of each component in an epoch; their sum is at most `MOST_PLACES`.
+        step: Places of a step, at most `MOST_STEP`.
+    """
+
+    def __init__(self, counts: Sequence[int], step: int) -> None:
+        self.step = step
+        self._steps, self._rest = divmod(sum(counts), step)
+        last = _last_step(counts, step)
+        whole = [count - rows for count, rows in zip(counts, last, strict=True)]
+        self._last = _ends(last)
+        self._whole = _ends(whole)
+        # Of the components up to k, a step has `_base[k]` rows, and one more in `_more[k]` steps.
+        self._base, self._more = np.divmod(self._whole, max(1, self._steps))
+        self._stride = _stride(self._steps)
+        self._point_stride, self._last_stride = _stride(step), _stride(self._rest)
+
+    def at(self, places: Numbers) -> tuple[Numbers, Numbers]:
+        """Return what stands at these places, which belong to adjacent steps.
+
+        Returns:
+            The component of each place, and the number of the row among the component's rows of
+            the epoch, both int64. Rows of a step have higher numbers than those of the steps
+            before.
+        """
+        if not len(places):
+            return places, places
+        steps, at = np.divmod(places, self.step)
+        first = int(steps.min())
+        ends, before = self._table(first, int(steps.max()) + 1)
+        row = steps - first
+        is_last = steps == self._steps
+        point = at * self._point_stride % self.step
+        point[is_last] = at[is_last] * self._last_stride % max(1, self._rest)
+        source = (point[:, None] >= ends[row, 1:]).sum(1)
+        return source, before[row, source] + point - ends[row, source]
+
+    def _table(self, first: int, stop: int) -> tuple[Numbers, Numbers]:
+        """Return where components end in each step, and their rows in the steps before.
+
+        Both have a row for each step; the ends begin with 0.
+        """
+        stop_whole = min(stop, self._steps)
+        size = max(0, stop_whole - first)
+        start = first * self._stride % max(1, self._steps)
+        begins = (start + self._stride * np.arange(size)) % max(1, self._steps)
+        more = (begins[:, None] < self._more).astype(np.int64)
+        ends = self._base + more
+        done = [
+            first * int(base) + _hits(first, self._steps, self._stride, int(limit))
+            for base, limit in zip(self._base, self._more, strict=True)
+        ]
+        sums = np.cumsum(ends, axis=0) - ends + np.array(done, np.int64)
+        if stop > self._steps:
+            ends = np.concatenate((ends, self._last[None]))
+            sums = np.concatenate((sums, self._whole[None]))
+        return ends, np.diff(sums, axis=1)
+
+
+def _last_step(counts: Sequence[int], step: int) -> list[int]:
+    """Return the rows of each component in the last step, if it has fewer places than others.
+
+    They are rounded so that both the last step and the mean of all others have their shares,
+    rounded down or up; a table of shares can always be rounded so (it is a flow in a network).
+    """
+    total = sum(counts)
+    steps, rest = divmod(total, step)
+    least, most = [], []
+    for count in counts:
+        low, high = step * count // total, -(-step * count // total)
+        least.append(max(rest * count // total, count - steps * high))
+        most.append(min(-(-rest * count // total), count - steps * low))
+    missing = rest - sum(least)
+    for number, (low, high) in enumerate(zip(least, most, strict=True)):
+        more = min(high - low, missing)
+        least[number] += more
+        missing -= more
+    return least
+
+
+def _ends(counts: Sequence[int]) -> Numbers:
+    return np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
+
+
+def _stride(count: int) -> int:
+    """Return a number without a common divisor with `count`, near its golden section."""
+    stride = max(1, count * _GOLDEN >> 64)
+    while math.gcd(stride, count) > 1:
+        stride += 1
+    return stride
+
+
+def _hits(first: int, count: int, stride: int, limit: int) -> int:
+    """Return how many of the first multiples of the stride, modulo the count, are below a limit."""
+    if not limit:
+        return 0
+    return first + _floors(first, count, stride, 0) - _floors(first, count, stride, count - limit)
+
+
+def _floors(terms: int, divisor: int, factor: int, offset: int) -> int:
+    """Return the sum of (factor * i + offset) // divisor for i = 0 ... terms - 1.
+
+    Whole parts are summed at once; what remains counts the points of a lattice below a line, which
+    are those beside the mirrored line, with the numbers of the next step of Euclid's algorithm.
+    """
+    found = 0
+    while terms > 0:
+        whole, factor = divmod(factor, divisor)
+        found += whole * terms * (terms - 1) // 2
+        whole, offset = divmod(offset, divisor)
+        found += whole * terms
+        last = factor * terms + offset
+        if last < divisor:
+            break
+        terms, offset = divmod(last, divisor)
+        divisor, factor = factor, divisor
+    return found
+
+
+_HALF: Final = Fraction(1, 2)
+
+
+def rows_of(
+    has: Mapping[str, int],
+    weights: Any,
+    epoch_size: Any,
+    repeat: Any,
+    choose: Any,
+) -> dict[str, int]:
+    """Return the rows that an epoch has of each component; see `mix_rows`.
+
+    Args:
+        has: Rows that each component has.
+        weights: Share of each, or None.
+        epoch_size: Rows of an epoch by weights, or None.
+        repeat: How often the rows of a component come, or None.
+        choose: How many rows of a component come, or None.
+
+    Raises:
+        ConfigError: An argument is unusable, or an epoch has no row or too many.
+    """
+    if weights is not None:
+        if repeat is not None or choose is not None:
+            raise ConfigError("weights with repeat= or choose=", hint="pass the one or the other")
+        rows = _by_weight(has, weights, epoch_size)
+    elif epoch_size is not None:
+        raise ConfigError("epoch_size= without weights", hint="repeat and choose tell the size")
+    else:
+        rows = _by_rows(has, _named("repeat", repeat, has), _named("choose", choose, has))
+    if not 0 < (total := sum(rows.values())) <= MOST_PLACES:
+        limit = f"{MOST_PLACES} at the most" if total else "at least one"
+        raise ConfigError(f"a mixture with an epoch of {total} rows", hint=limit)
+    return rows
+
+
+def _by_weight(has: Mapping[str, int], weights: Any, epoch_size: Any) -> dict[str, int]:
+    """Divide the rows of an epoch by weight; what is left over goes to the largest remainders."""
+    given = _named("weights", weights, has)
+    if missing := [name for name in has if name not in given]:
+        raise ConfigError(f"no weight for {', '.join(missing)}", hint="0 leaves a component out")
+    exact = {name: _fraction("weights", name, given[name]) for name in has}
+    for name, weight in exact.items():
+        if weight and not has[name]:
+            raise ConfigError(
+                f"weights[{name!r}]={given[name]!r}, but the component has no rows",
+                hint="its weight can only be 0",
+            )
+    if not (whole := sum(exact.values())):
+        raise ConfigError("all weights are zero", hint="at least one is above zero")
+    size = sum(has[name] for name, weight in exact.items() if weight)
+    if epoch_size is not None:
+        size = whole_argument("epoch_size", epoch_size, 1, MOST_PLACES)
+    quotas = {name: weight * size / whole for name, weight in exact.items()}
+    rows = {name: math.floor(quota) for name, quota in quotas.items()}
+    left = size - sum(rows.values())
+    for name in sorted(has, key=lambda name: rows[name] - quotas[name])[:left]:
+        rows[name] += 1
+    return rows
+
+
+def _by_rows(
+    has: Mapping[str, int], repeat: Mapping[str, Any], choose: Mapping[str, Any]
+) -> dict[str, int]:
+    """Return the rows that `repeat` and `choose` ask for; all rows once where they do not."""
+    if both := sorted(set(repeat) & set(choose)):
+        raise ConfigError(f"repeat and choose for {', '.join(both)}", hint="one of them")
+    rows = dict(has)
+    for name, times in repeat.items():
+        rows[name] = math.floor(_fraction("repeat", name, times) * has[name] + _HALF)
+    for name, number in choose.items():
+        rows[name] = whole_argument(f"choose[{name!r}]", number, 0, MOST_PLACES)
+        if rows[name] and not has[name]:
+            raise ConfigError(
+                f"choose[{name!r}]={number}, but the component has no rows", hint="only 0 fits"
+            )
+    return rows
+
+
+def _named(argument: str, given: Any, has: Mapping[str, int]) -> dict[str, Any]:
+    """Check that an argument has values by the names of components; None has none."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{argument}={given!r}", hint="a dict with the names of components")
+    if unknown := [name for name in given if name not in has]:
+        raise ConfigError(
+            f"{argument} for {', '.join(map(repr, unknown))}",
+            hint=f"the components are {', '.join(has)}",
+        )
+    return dict(given)
+
+
+def _fraction(argument: str, name: str, value: Any) -> Fraction:
+    """Return a number from 0 on, exactly."""
+    try:
+        if isinstance(value, bool) or not isinstance(value, Real):
+            raise TypeError("no number")
+        found = Fraction(value) if isinstance(value, Fraction) else Fraction(float(value))
+        if found < 0:
+            raise ValueError("below zero")
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ConfigError(
+            f"{argument}[{name!r}]={value!r}", hint="a finite number, 0 or above"
+        ) from error
+    return found
 
 
 @dataclass(frozen=True)

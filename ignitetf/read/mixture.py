@@ -8,32 +8,270 @@ step on. Its components stay where they are, in caches of one cluster or of seve
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
-from typing import Any
+import contextlib
+import functools
+import itertools
+import warnings
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ignitetf.errors import ConfigError
+from ignitetf.errors import ConfigError, SchemaError
 from ignitetf.read.arguments import even_of, flag, seed_of, shard_of, step_rows
-from ignitetf.read.batches import batch_count, batch_parts, closing_batches
+from ignitetf.read.batches import (
+    batch_count,
+    batch_parts,
+    check_total,
+    closing_batches,
+    cut_batches,
+)
 from ignitetf.read.export import arrow_schema, arrow_stream, to_arrow, to_numpy
-from ignitetf.read.interleave import MOST_STEP
 from ignitetf.read.iteration import Batches, Epochs
 from ignitetf.read.key_order import KeyOrder
-from ignitetf.read.leaves import Dense, Node
-from ignitetf.read.mix_batches import read_mix, source_of
-from ignitetf.read.mix_fields import check_fields, tell_classes
-from ignitetf.read.mix_order import MixOrder, Share
-from ignitetf.read.mix_shares import rows_of
+from ignitetf.read.keys import Numbers
+from ignitetf.read.leaves import Dense, Node, Text
+from ignitetf.read.lookup import KeyReading
+from ignitetf.read.mix_order import MOST_STEP, MixOrder, Share, rows_of
+from ignitetf.read.options import PAGE_BYTES
 from ignitetf.read.plan import Even, Position, Shard, whole_argument
 from ignitetf.read.reader import CacheReader
 from ignitetf.read.rows import EpochRows
 from ignitetf.read.state import mix_identity_of, mix_placed
 from ignitetf.read.usage import Epoch, counted
-from ignitetf.wire.schema import Batch
+from ignitetf.read.window import Filling, inverse
+from ignitetf.wire.buffers import BufferPool
+from ignitetf.wire.concat import concat
+from ignitetf.wire.datatypes import family_of
+from ignitetf.wire.schema import BYTES, Batch, Column, Field
 
-__all__ = ["MixedRows", "mix_rows"]
+__all__ = [
+    "SOURCE",
+    "MixedRows",
+    "check_fields",
+    "mix_rows",
+    "read_mix",
+    "source_of",
+    "tell_classes",
+]
+
+_LABEL: Final = "LABEL"
+
+
+def check_fields(components: Mapping[str, EpochRows], with_keys: bool) -> None:
+    """Raise SchemaError unless all components have the same fields.
+
+    Args:
+        components: Rows by name.
+        with_keys: Whether keys have to be of one type, too.
+    """
+    (first, rows), *others = components.items()
+    for name, other in others:
+        if rows.plain != other.plain:
+            objects, plain = (first, name) if other.plain else (name, first)
+            raise SchemaError(
+                f"component {objects!r} has objects with fields, {plain!r} plain values",
+                hint="mix data sets of one kind",
+            )
+        if with_keys and _form(rows.key, rows.reader.schema.key) != _form(
+            other.key, other.reader.schema.key
+        ):
+            raise SchemaError(
+                f"keys are {_text(rows.reader.schema.key)} in component {first!r},"
+                f" {_text(other.reader.schema.key)} in {name!r}",
+                hint="keys=False leaves the keys out",
+            )
+        _check_values(components, first, name)
+
+
+def tell_classes(components: Mapping[str, EpochRows]) -> None:
+    """Warn if a number of a class means different ones in two components."""
+    named = {
+        name: rows.class_names
+        for name, rows in components.items()
+        if rows.class_names and _LABEL in rows.values
+    }
+    for (one, names), (other, others) in itertools.combinations(named.items(), 2):
+        for number, (mine, theirs) in enumerate(zip(names, others, strict=False)):
+            if mine != theirs:
+                warnings.warn(
+                    f"{_LABEL} {number} is {mine!r} in component {one!r}, {theirs!r} in {other!r};"
+                    " loading them into one data set with if_exists='append' numbers classes alike",
+                    stacklevel=3,
+                )
+                return
+
+
+def _check_values(components: Mapping[str, EpochRows], first: str, second: str) -> None:
+    one, two = _fields(components[first]), _fields(components[second])
+    for name in sorted(one.keys() ^ two.keys()):
+        has, lacks = (first, second) if name in one else (second, first)
+        raise SchemaError(
+            f"component {has!r} has the field {name!r}, {lacks!r} does not",
+            hint=_shared(components),
+            field=name,
+        )
+    for name, (form, text) in one.items():
+        if form != two[name][0]:
+            raise SchemaError(
+                f"field {name!r} is {text} in component {first!r}, {two[name][1]} in {second!r}",
+                hint=_shared(components),
+                field=name,
+            )
+
+
+def _shared(components: Mapping[str, EpochRows]) -> str:
+    """Return the hint which fields all components share."""
+    first, *others = map(_fields, components.values())
+    names = [
+        name
+        for name, (form, _) in first.items()
+        if all(name in other and other[name][0] == form for other in others)
+    ]
+    if not names:
+        return "they share no field"
+    return f"open the components with fields={names!r}, which they share"
+
+
+def _fields(rows: EpochRows) -> dict[str, tuple[Any, str]]:
+    """Return the form of each value field, and how an error tells it."""
+    stored = {field.name: field for field in rows.reader.schema.fields}
+    return {
+        name: (_form(node, stored[name]), _text(stored[name]))
+        if name in stored
+        else (node, "a mask of nulls")
+        for name, node in rows.values.items()
+    }
+
+
+def _form(node: Node, field: Field) -> Any:
+    """Return what has to be equal for columns to be joined."""
+    if isinstance(node, Text):
+        return node
+    inner = tuple((part.name, part.dtype) for part in field.fields)
+    return node, field.dtype, family_of(field.type), inner
+
+
+def _text(field: Field) -> str:
+    """Return type and shape of a field for an error."""
+    if field.fields:
+        return f"an object with {', '.join(part.name for part in field.fields)}"
+    kind = "bytes" if field.dtype == BYTES else str(field.dtype)
+    shape = ", ".join("?" if size is None else str(size) for size in field.shape)
+    found = f"{field.type.name.lower()} of {kind}"
+    return f"{found} [{shape}]" if field.shape else found
+
+
+# The column that tells the component; no field has this name.
+SOURCE: Final = "/source"
+# Of small rows a group has no more than so many: their places and numbers are kept for a while.
+_MOST_ROWS: Final = 1 << 14
+# Rows that are planned at a time, and groups of them that are kept, since each component asks for
+# them.
+_MOST_PLANNED: Final = 1 << 18
+
+
+def source_of(batch: Batch) -> Numbers:
+    """Return the component of each row of a batch, int64."""
+    values = batch.columns[SOURCE].values
+    assert isinstance(values, np.ndarray)
+    return values
+
+
+def read_mix(
+    components: Sequence[tuple[CacheReader, KeyOrder]],
+    order: MixOrder,
+    position: Position,
+    shard: Shard,
+    with_keys: bool,
+) -> Generator[Batch, None, None]:
+    """Yield the rows that a worker has left of a mixture, with the column `SOURCE`.
+
+    Raises:
+        DataChanged: A row is gone, or the size of a cache is not that of its keys.
+    """
+    slices = order.slices(position, shard)
+    rows = len(slices)
+    step = _group_rows(order, components)
+    groups = max(1, _MOST_PLANNED // step)
+
+    @functools.lru_cache(maxsize=2 * groups + 2)
+    def group(start: int) -> tuple[Numbers, Numbers]:
+        places = slices.places(start, min(start + step, rows))
+        return order.rows_at(position.epoch, places)
+
+    def component_parts(number: int) -> Generator[list[Batch], None, None]:
+        """Yield the rows of a component for each group, once each, by ascending number."""
+        reader, keys = components[number]
+        for first in range(0, rows, step * groups):
+            wanted = [
+                np.unique(numbers[source == number])
+                for source, numbers in map(
+                    group, range(first, min(first + step * groups, rows), step)
+                )
+            ]
+            sizes = list(map(len, wanted))
+            cuts = np.cumsum([0, *sizes]).tolist()
+            every = np.concatenate(wanted)
+            reading = KeyReading(reader, keys.keys, every, cuts=cuts).batches()
+            with contextlib.closing(
+                cut_batches(reading, (size for size in sizes if size))
+            ) as parts:
+                for size in sizes:
+                    yield next(parts) if size else []
+
+    pool = BufferPool()
+    with contextlib.ExitStack() as stack:
+        streams = {}
+        for number, (reader, keys) in enumerate(components):
+            if order.shares[number].rows:
+                check_total(reader, keys.keys)
+                streams[number] = stack.enter_context(contextlib.closing(component_parts(number)))
+        for start in range(0, rows, step):
+            arrived = {}
+            for number, stream in streams.items():
+                with components[number][0].explained():
+                    arrived[number] = next(stream)
+            yield from _group(*group(start), arrived, pool, with_keys)
+
+
+def _group_rows(order: MixOrder, components: Sequence[tuple[CacheReader, KeyOrder]]) -> int:
+    """Return the rows of a group: about a page of the components' rows, by their shares."""
+    row_bytes = sum(
+        share.rows / order.total * max(1.0, reader.entry_bytes)
+        for share, (reader, _) in zip(order.shares, components, strict=True)
+    )
+    return int(max(1, min(_MOST_ROWS, PAGE_BYTES // row_bytes)))
+
+
+def _group(
+    source: Numbers,
+    numbers: Numbers,
+    arrived: Mapping[int, list[Batch]],
+    pool: BufferPool,
+    with_keys: bool,
+) -> Iterator[Batch]:
+    """Yield the rows of a group in their order."""
+    places, parts = list[Numbers](), list[Batch]()
+    for component in np.unique(source).tolist():
+        own = np.flatnonzero(source == component)
+        once, which = np.unique(numbers[own], return_inverse=True)
+        if len(once) < len(own):
+            # A row that the group has several times is fetched once.
+            parts.append(concat(arrived[component])[which])
+            places.append(own)
+        else:
+            parts += arrived[component]
+            places.append(own[inverse(which)])
+    filling = Filling(np.concatenate(places), pool)
+    for part in parts:
+        filling.add(part if with_keys else Batch(None, part.columns))
+    at = 0
+    for batch in filling.batches(last=True):
+        mark = Column(source[at : at + len(batch)])
+        at += len(batch)
+        yield Batch(batch.key, {**batch.columns, SOURCE: mark})
 
 
 def mix_rows(

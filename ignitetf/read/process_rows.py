@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from ignitetf.errors import ConfigError
 from ignitetf.net.client import Client
-from ignitetf.read.arguments import check_keyed
+from ignitetf.read.arguments import check_keyed, flag, label_of
 from ignitetf.read.block_order import RowOrder
 from ignitetf.read.key_order import KeyOrder
 from ignitetf.read.key_scan import read_keys
@@ -26,7 +26,32 @@ from ignitetf.read.reader import CacheReader
 from ignitetf.read.rows import EpochRows, open_rows
 from ignitetf.settings import Settings
 
-__all__ = ["ProcessRows", "numbered", "opened"]
+__all__ = ["ProcessRows", "label_name", "numbered", "opened", "with_label"]
+
+
+def label_name(rows: EpochRows, as_supervised: Any) -> str | None:
+    """Return the name of the label field, None unless `as_supervised`.
+
+    Raises:
+        ConfigError: There is not exactly one label beside other fields.
+    """
+    if not flag("as_supervised", as_supervised):
+        return None
+    return label_of(list(rows.values), rows.reader.name)
+
+
+def with_label(columns: dict[str, Any], label: str | None) -> Any:
+    """Return columns, or a record, as `(features, label)`; unchanged if there is no label.
+
+    Features are a dict of the other fields, or the field itself if there is only one.
+    """
+    if label is None:
+        return columns
+    features = {name: column for name, column in columns["val"].items() if name != label}
+    return (next(iter(features.values())) if len(features) == 1 else features), columns["val"][
+        label
+    ]
+
 
 _OF_AN_ORDER: Final = (
     "order",

@@ -9,20 +9,253 @@ with these keys are kept. So the order within a partition is the same either way
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from ignitetf.errors import ConfigError
 from ignitetf.net.client import Client
-from ignitetf.read.conditions import Condition, Table, parse_condition, quoted
 from ignitetf.read.options import ReadOptions
 from ignitetf.sql import statement
-from ignitetf.sql.tokens import tokens
+from ignitetf.sql.tokens import Token, tokens
 from ignitetf.wire.codes import Feature
+from ignitetf.wire.parameters import encode_parameter
 from ignitetf.wire.requests import sql_request
+from ignitetf.wire.zones import Zone
 
-__all__ = ["Selection", "find_selection"]
+__all__ = ["Condition", "Selection", "Table", "find_selection", "parse_condition", "quoted"]
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_OPERATORS: Final = _words(
+    "AND OR NOT IN BETWEEN LIKE ILIKE REGEXP ESCAPE IS NULL TRUE FALSE CASE WHEN THEN ELSE END AS"
+)
+_MARKS: Final = frozenset("().,+-*/%<>=!|")
+_TYPES: Final = _words(
+    "INT INTEGER BIGINT SMALLINT TINYINT BOOLEAN DECIMAL NUMERIC DOUBLE PRECISION REAL FLOAT CHAR"
+    " VARCHAR BINARY VARBINARY UUID DATE TIME TIMESTAMP"
+)
+# Words that turn the text after them into a typed literal.
+_LITERALS: Final = frozenset(("DATE", "TIME", "TIMESTAMP", "X"))
+_FUNCTIONS: Final = _words(
+    "ABS ACOS ASCII ASIN ATAN ATAN2 BITAND BITOR BITXOR CAST CEIL CEILING CHAR_LENGTH"
+    " CHARACTER_LENGTH COALESCE CONCAT CONVERT COS COT DATEADD DATEDIFF DAY_OF_MONTH DAY_OF_WEEK"
+    " DAY_OF_YEAR DAYOFMONTH DAYOFWEEK DAYOFYEAR DECODE DEGREES EXP FLOOR GREATEST HOUR IFNULL"
+    " INSTR LCASE LEAST LEFT LENGTH LN LOCATE LOG LOG10 LOWER LPAD LTRIM MINUTE MOD MONTH NULLIF"
+    " NVL NVL2 OCTET_LENGTH PI POSITION POWER QUARTER RADIANS REGEXP_LIKE REGEXP_REPLACE REPEAT"
+    " REPLACE RIGHT ROUND RPAD RTRIM SECOND SIGN SIN SPACE SQRT SUBSTR SUBSTRING TAN TRIM TRUNC"
+    " TRUNCATE UCASE UPPER YEAR"
+)
+# Functions that return something else on every call, or in every session. The first ones can be
+# written without parentheses.
+_UNSTEADY: Final = _words(
+    "CURRENT_DATE CURRENT_TIME CURRENT_TIMESTAMP LOCALTIME LOCALTIMESTAMP ROWNUM SYSDATE SYSTIME"
+    " SYSTIMESTAMP TODAY"
+)
+_UNSTEADY_CALLS: Final = _words(
+    "CURDATE CURTIME CURRVAL GETDATE IDENTITY LAST_INSERT_ID MEMORY_FREE MEMORY_USED NEXTVAL NOW"
+    " RAND RANDOM RANDOM_UUID ROW_NUMBER SCOPE_IDENTITY SECURE_RAND SESSION_ID SET TRANSACTION_ID"
+    " UUID"
+)
+_SOME_ROWS: Final = frozenset(("FETCH", "LIMIT", "TOP"))
+
+
+@dataclass(frozen=True)
+class Table:
+    """A SQL table of a cache.
+
+    Attributes:
+        schema: Its schema.
+        name: Its name.
+        columns: Names of its columns, including `_KEY` and `_VAL`.
+        alias: Name of the data set, which a condition may use for the table; None if they are
+            equal.
+    """
+
+    schema: str
+    name: str
+    columns: frozenset[str] = frozenset()
+    alias: str | None = None
+
+    @property
+    def sql(self) -> str:
+        """The table's name in a statement."""
+        return f"{quoted(self.schema)}.{quoted(self.name)}"
+
+    @property
+    def source(self) -> str:
+        """The text after FROM."""
+        return self.sql if self.alias is None else f"{self.sql} AS {quoted(self.alias)}"
+
+
+def quoted(name: str) -> str:
+    """Return a name as SQL writes it exactly."""
+    return '"{}"'.format(name.replace('"', '""'))
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A complete condition that can be placed in parentheses in a statement.
+
+    Attributes:
+        text: SQL, without comments.
+        params: The values for its `?`, as objects.
+        by_row: Whether it depends only on the current row.
+        names: The names in it, without qualifiers: columns, tables, functions.
+    """
+
+    text: str
+    params: tuple[bytes, ...]
+    by_row: bool
+    names: frozenset[str]
+
+
+def parse_condition(
+    text: Any, params: Sequence[Any], table: Table, zone: Callable[[], Zone] | None = None
+) -> Condition:
+    """Parse a condition on the rows of a table.
+
+    Args:
+        text: The condition.
+        params: The values for its `?`.
+        table: The table.
+        zone: Returns the time zone of the nodes; None for UTC.
+
+    Raises:
+        ConfigError: It is not a single condition, its parameters do not match, or it would select
+            other rows each time it is evaluated.
+    """
+    if not isinstance(text, str):
+        raise ConfigError(f"where= is a {type(text).__name__}", hint="write the condition as text")
+    found = list(tokens(text))
+    _check_whole(text, found)
+    kept = [t for t in found if t.kind not in ("space", "comment")]
+    if not kept:
+        raise ConfigError("where= has no condition", hint="leave it out to read every row")
+    if kept[0].kind == "word" and kept[0].identifier == "WHERE":
+        raise ConfigError("where= begins with the word WHERE", hint="leave that word out")
+    _check_steady(kept)
+    count = sum(t.kind == "param" for t in kept)
+    if count != len(params):
+        raise ConfigError(
+            f"where= takes {count} parameters, where_params has {len(params)}",
+            hint="one value for each '?', in their order",
+        )
+    sql = "".join(" " if t.kind == "comment" else t.text for t in found).strip()
+    encoded = tuple(encode_parameter(value, zone) for value in params)
+    return Condition(sql, encoded, _is_by_row(kept, table), _names_of(kept))
+
+
+def _check_whole(text: str, found: Sequence[Token]) -> None:
+    """Refuse text that would break out of the parentheses put around it."""
+    depth = 0
+    for token in found:
+        if token.kind == "open":
+            what = "a comment" if token.text[0] == "/" else f"a quote {token.text[0]}"
+            raise _no_condition(f"{what} at character {token.start} is not closed")
+        if token.kind == "dollar" or token.text == "\0":
+            raise _no_condition(f"{token.text[:2]!r} at character {token.start}")
+        if token.kind == "param" and len(token.text) > 1:
+            raise _no_condition(f"{token.text!r}: parameters have no numbers, write '?'")
+        if token.text == ";":
+            raise _no_condition(f"';' at character {token.start}")
+        depth += (token.text == "(") - (token.text == ")")
+        if depth < 0:
+            raise _no_condition(f"')' at character {token.start} closes nothing")
+    if depth:
+        raise _no_condition(f"{depth} parentheses are not closed")
+
+
+def _no_condition(reason: str) -> ConfigError:
+    return ConfigError(
+        f"where= is no single condition: {reason}",
+        hint="it is what stands after WHERE; values go beside it, as where_params",
+    )
+
+
+def _check_steady(kept: Sequence[Token]) -> None:
+    """Refuse conditions that would not select the same rows each time."""
+    words = {t.identifier for t in kept if t.kind == "word"}
+    for at, token in enumerate(kept):
+        called = at + 1 < len(kept) and kept[at + 1].text == "("
+        qualified = at > 0 and kept[at - 1].text == "."
+        name = token.identifier
+        bare = token.kind == "word" and not qualified and name in _UNSTEADY
+        sequence = name in ("NEXTVAL", "CURRVAL") and qualified
+        if token.text == "@" or bare or sequence or (called and name in _UNSTEADY_CALLS):
+            raise ConfigError(
+                f"where= has {token.text}, which is another value each time it is evaluated",
+                hint="every epoch, worker and resumed state has to choose the same rows: pass the"
+                " value as where_params"
+                + ("" if name not in _UNSTEADY else f'; a column of this name is "{name}"'),
+            )
+    if (some := words & _SOME_ROWS) and "ORDER" not in words:
+        raise ConfigError(
+            f"where= has {min(map(str, some))} without ORDER BY, which may choose other rows each"
+            " time",
+            hint="add ORDER BY, of a column without equal values",
+        )
+
+
+def _is_by_row(kept: Sequence[Token], table: Table) -> bool:
+    """Whether every token is allowed in a condition that depends on a single row."""
+    at = 0
+    while at < len(kept):
+        token, before = kept[at], kept[at - 1].text.upper() if at else ""
+        name = token.identifier
+        if name is None:
+            if token.kind == "mark" and token.text not in _MARKS:
+                return False
+            at += 1
+            continue
+        chain, end = _chain(kept, at)
+        after = kept[end] if end < len(kept) else None
+        called = after is not None and after.text == "("
+        if token.kind == "word" and len(chain) == 1:
+            literal = name in _LITERALS and after is not None and after.kind == "text"
+            kind = name in _TYPES and (before == "AS" or before in _TYPES)
+            if literal or kind or name in _OPERATORS or (called and name in _FUNCTIONS):
+                at = end
+                continue
+        if called or not _is_column(chain, table):
+            return False
+        at = end
+    return True
+
+
+def _is_column(chain: Sequence[str], table: Table) -> bool:
+    full = (table.schema, table.alias or table.name)
+    return (
+        len(chain) <= 3
+        and chain[-1] in table.columns
+        and tuple(chain[:-1]) == full[len(full) + 1 - len(chain) :]
+    )
+
+
+def _chain(kept: Sequence[Token], at: int) -> tuple[list[str], int]:
+    """Return the names of a dotted chain that starts at `at`, and where it ends."""
+    chain = [str(kept[at].identifier)]
+    at += 1
+    while at + 1 < len(kept) and kept[at].text == "." and kept[at + 1].identifier is not None:
+        chain.append(str(kept[at + 1].identifier))
+        at += 2
+    return chain, at
+
+
+def _names_of(kept: Sequence[Token]) -> frozenset[str]:
+    """Return the last name of each dotted chain."""
+    names: set[str] = set()
+    at = 0
+    while at < len(kept):
+        if kept[at].identifier is None:
+            at += 1
+            continue
+        chain, at = _chain(kept, at)
+        names.add(chain[-1])
+    return frozenset(names)
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,8 @@ from ignitetf.read.landing import RowLayout
 from ignitetf.read.nulls import apply_nulls, check_masks
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.queries import Selection, find_selection
-from ignitetf.read.reading import ScanReading, UnitBatch, count_entries, count_keys
 from ignitetf.read.sample import Sampler
+from ignitetf.read.scans import ScanReading, UnitBatch, count_entries, count_keys
 from ignitetf.read.splits import Split, find_split
 from ignitetf.read.usage import Times
 from ignitetf.tables.describe import data_name

@@ -18,7 +18,6 @@ import numpy as np
 from ignitetf.errors import ConfigError, KeyNotFound
 from ignitetf.net.client import Client
 from ignitetf.read.access import Access, Missing
-from ignitetf.read.ahead import DeviceBatches
 from ignitetf.read.arguments import (
     chosen_partitions,
     flag,
@@ -32,7 +31,7 @@ from ignitetf.read.arguments import (
 )
 from ignitetf.read.batches import batch_count, batch_parts, closing_batches, read_rows
 from ignitetf.read.block_order import RowOrder
-from ignitetf.read.devices import Framework, check_dense, device_of
+from ignitetf.read.devices import DeviceBatches, Framework, check_dense, device_of
 from ignitetf.read.export import arrow_schema, arrow_stream, columns_of, record_of, to_arrow
 from ignitetf.read.iteration import Batches, pages
 from ignitetf.read.key_order import KeyOrder, StepOrder

@@ -26,9 +26,8 @@ from ignitetf.read.batches import cut_batches, join_batches, read_places
 from ignitetf.read.block_order import BlockOrder
 from ignitetf.read.key_order import KeyOrder
 from ignitetf.read.plan import Position, Shard, whole_argument
-from ignitetf.read.process_rows import ProcessRows, opened
+from ignitetf.read.process_rows import ProcessRows, label_name, opened, with_label
 from ignitetf.read.rows import EpochRows
-from ignitetf.read.supervised import label_name, with_label
 from ignitetf.torch.tensors import records_of, tensors_of
 from ignitetf.wire.concat import concat
 from ignitetf.wire.schema import Batch

@@ -12,9 +12,8 @@ from typing import Any
 from torch.utils.data import Dataset
 
 from ignitetf.errors import DataChanged
-from ignitetf.read.process_rows import ProcessRows, numbered
+from ignitetf.read.process_rows import ProcessRows, label_name, numbered, with_label
 from ignitetf.read.rows import EpochRows
-from ignitetf.read.supervised import label_name, with_label
 from ignitetf.torch.tensors import records_of, stacked, tensors_of
 
 __all__ = ["MapDataset"]

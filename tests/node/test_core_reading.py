@@ -6,10 +6,11 @@ from helpers.plain_scan import scanned_batches
 
 from ignitetf.errors import DataChanged
 from ignitetf.load.loader import load_dataset
-from ignitetf.read import reading
 from ignitetf.read.keys import IntegerKeys
+from ignitetf.read.lookup import KeyReading
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
+from ignitetf.read.scans import Permutation, ScanReading
 from ignitetf.wire.concat import concat
 
 pytestmark = pytest.mark.node
@@ -63,7 +64,7 @@ def test_partitions_in_any_order_and_pages_of_any_size(client, name, page_size):
     order = np.random.default_rng(page_size or 0).permutation(64).tolist()
     expected = general(client, name, order)
     for _ in range(2):  # and their marks are those of the pass before
-        assert landed(reading.ScanReading(reader, order).batches()) == expected
+        assert landed(ScanReading(reader, order).batches()) == expected
 
 
 def test_marks_do_not_depend_on_pages(client, name):
@@ -71,22 +72,22 @@ def test_marks_do_not_depend_on_pages(client, name):
     for page_size in (None, 3, 50):
         found = CacheReader(client, name, ReadOptions(**OPTIONS, page_size=page_size))
         found.changes = reader.changes
-        assert len(landed(reading.ScanReading(found, range(64)).batches())[""]) == ROWS
+        assert len(landed(ScanReading(found, range(64)).batches())[""]) == ROWS
 
 
 def test_rows_of_which_nobody_knows_the_number(client, name):
     reader = CacheReader(client, name, ReadOptions(nulls="default", on_change="ignore"))
     expected = general(client, name, range(64))
-    assert landed(reading.ScanReading(reader, range(64)).batches()) == expected
+    assert landed(ScanReading(reader, range(64)).batches()) == expected
 
 
 def test_each_row_lands_at_its_place(client, name):
     reader = CacheReader(client, name, ReadOptions(**OPTIONS))
     counts = reader.partition_counts(range(64))
     places = np.random.default_rng(5).permutation(ROWS)
-    plan = reading.Permutation(places, np.zeros(64, np.int64))
+    plan = Permutation(places, np.zeros(64, np.int64))
     expected = general(client, name, range(64))
-    found = landed(reading.ScanReading(reader, range(64), (), plan).batches())
+    found = landed(ScanReading(reader, range(64), (), plan).batches())
     assert sum(counts) == ROWS
     for column, wanted in expected.items():
         assert [found[column][place] for place in places.tolist()] == wanted
@@ -98,7 +99,7 @@ def test_rows_by_key_in_any_order(client, name):
     expected = general(client, name, range(64))
     rows = {key: number for number, key in enumerate(expected[""])}
     for numbers in (np.arange(ROWS), np.random.default_rng(1).permutation(ROWS), np.arange(1)):
-        found = values(concat(list(reading.KeyReading(reader, keys, numbers).batches())))
+        found = values(concat(list(KeyReading(reader, keys, numbers).batches())))
         order = [rows[key] for key in numbers.tolist()]
         for column, wanted in expected.items():
             assert found[column] == [wanted[row] for row in order]
@@ -107,7 +108,7 @@ def test_rows_by_key_in_any_order(client, name):
 def test_batches_end_where_they_must(client, name):
     reader = CacheReader(client, name, ReadOptions(**OPTIONS))
     counts, parts, rows = reader.partition_counts(range(64)), [], 0
-    for item in reading.ScanReading(reader, range(64), [5, 6, 63]).batches():
+    for item in ScanReading(reader, range(64), [5, 6, 63]).batches():
         if item.batch is None:
             parts.append(rows)
         else:
@@ -119,10 +120,10 @@ def test_rows_that_come_and_go_are_told(client, name):
     reader = CacheReader(client, name, ReadOptions(**OPTIONS))
     keys = IntegerKeys(reader.schema, ROWS + 5)
     with pytest.raises(DataChanged, match="rows are gone"):
-        list(reading.KeyReading(reader, keys, np.arange(ROWS + 5)).batches())
+        list(KeyReading(reader, keys, np.arange(ROWS + 5)).batches())
     client.sql(f"INSERT INTO {name} (_KEY, A) VALUES (90000, 1)").close()
     try:
         with pytest.raises(DataChanged, match=r"entries, .*stored|than in an earlier"):
-            list(reading.ScanReading(reader, range(64)).batches())
+            list(ScanReading(reader, range(64)).batches())
     finally:
         client.sql(f"DELETE FROM {name} WHERE _KEY = 90000").close()

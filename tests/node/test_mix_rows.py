@@ -28,7 +28,7 @@ WORLDS = (1, 2, 3, 4, 8)
 def group_rows(request, monkeypatch):
     """With `in_groups`, rows are also read in many groups, some of which lack a component."""
     if (rows := getattr(request, "param", None)) is not None:
-        monkeypatch.setattr("ignitetf.read.mix_batches._MOST_ROWS", rows)
+        monkeypatch.setattr("ignitetf.read.mixture._MOST_ROWS", rows)
 
 
 in_groups = pytest.mark.parametrize("group_rows", [5, None], indirect=True)

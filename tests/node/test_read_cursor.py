@@ -7,7 +7,7 @@ import pytest
 
 from ignitetf import IgniteDataset, connect, load_dataset, open_rows
 from ignitetf.errors import ConnectError, SchemaError
-from ignitetf.read import page_decoder
+from ignitetf.read import reading
 
 pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.node
@@ -81,7 +81,7 @@ def test_a_lost_connection_is_replaced(client, cache_name, monkeypatch):
     columns = {"A": np.arange(300)}
     load_dataset(columns, cache_name, client=client, partitions=2)
     dataset = IgniteDataset(cache_name, settings=client.settings, page_size=50)
-    work, lost = page_decoder.with_types, []
+    work, lost = reading.with_types, []
 
     def with_types(*args):
         if len(lost) < 3:
@@ -89,7 +89,7 @@ def test_a_lost_connection_is_replaced(client, cache_name, monkeypatch):
             raise ConnectError("lost")
         return work(*args)
 
-    monkeypatch.setattr(page_decoder, "with_types", with_types)
+    monkeypatch.setattr(reading, "with_types", with_types)
     pages = list(dataset.numpy())
     assert len(lost) == 3
     assert sorted(np.concatenate([p["val"]["A"] for p in pages]).tolist()) == list(range(300))

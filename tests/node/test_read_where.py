@@ -15,7 +15,7 @@ from ignitetf import load_dataset
 from ignitetf.errors import ConfigError, DataChanged, SqlError
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
-from ignitetf.read.reading import ScanReading
+from ignitetf.read.scans import ScanReading
 
 pytestmark = pytest.mark.node
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from ignitetf.errors import ConfigError, MissingExtra
-from ignitetf.read.ahead import DeviceBatches
-from ignitetf.read.devices import check_dense, device_of
+from ignitetf.read.devices import DeviceBatches, check_dense, device_of
 from ignitetf.read.leaves import Dense, Runs, Struct, Text
 from ignitetf.wire.buffers import BufferPool
 

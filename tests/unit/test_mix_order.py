@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ignitetf.errors import ConfigError
-from ignitetf.read.interleave import MOST_PLACES, MOST_STEP, Interleaving
-from ignitetf.read.mix_order import MixOrder, Share
-from ignitetf.read.mix_shares import rows_of
+from ignitetf.read.mix_order import MOST_PLACES, MOST_STEP, Interleaving, MixOrder, Share, rows_of
 from ignitetf.read.plan import Position, Shard
 
 mixed_counts = st.lists(st.integers(0, 40) | st.integers(0, 3), min_size=1, max_size=6).filter(any)

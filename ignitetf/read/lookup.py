@@ -1,0 +1,238 @@
+"""Rows by their keys, in the order asked for.
+
+reading, keys -> **lookup** -> access, batches, block lookup, mixture
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import uuid
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignitetf._core import UNIT
+from ignitetf.errors import DataChanged, IgniteTFError, WireError
+from ignitetf.net.client import cache_id
+from ignitetf.net.flow import Requests, requests_of
+from ignitetf.net.topology import owners_of
+from ignitetf.read.keys import Keys, Numbers
+from ignitetf.read.reading import Reading
+from ignitetf.wire.checksum import marks_of
+from ignitetf.wire.codes import OpCode
+from ignitetf.wire.requests import batch_head
+from ignitetf.wire.schema import Batch, Schema
+
+if TYPE_CHECKING:
+    from ignitetf.read.reader import CacheReader
+
+__all__ = ["KeyReading"]
+
+# A node answers requests in parallel: measured best at 128 rows of 784 bytes; benchmarks/README.md.
+_REQUEST_BYTES: Final = 128 << 10
+_MOST_KEYS: Final = 2048
+# Key, headers and footers of an entry, in addition to its values.
+_ENTRY_BYTES: Final = 64
+# Of a row whose size is not known.
+_SOME_BYTES: Final = 256
+
+log = logging.getLogger(__name__)
+
+
+class KeyReading(Reading):
+    """Reads the rows of some keys, in their order.
+
+    Args:
+        reader: The cache.
+        keys: Its keys.
+        numbers: The numbers of the keys, int64 `[n]`.
+        cuts: Between two of these, ascending, no number is repeated; None for the beginning and the
+            end.
+        on_missing: Called with the numbers of keys that the cache does not have, in any thread; if
+            it returns, their rows are left out. By default the `on_change` of the reader decides.
+        stored: What the entries are; None for rows.
+    """
+
+    def __init__(
+        self,
+        reader: CacheReader,
+        keys: Keys,
+        numbers: Numbers,
+        *,
+        cuts: Sequence[int] | None = None,
+        on_missing: Callable[[Numbers], None] | None = None,
+        stored: Schema | None = None,
+    ) -> None:
+        schema = reader.schema if stored is None else stored
+        super().__init__(reader, schema, lambda _: None, max(1, len(numbers)))
+        self._schema = schema
+        self._keys = keys
+        self._numbers = numbers
+        self._cuts = [0, len(numbers)] if cuts is None else cuts
+        self._on_missing = on_missing or self._changed
+        self._row_bytes = int(self._stored_bytes if reader.entry_bytes else _SOME_BYTES)
+        self._row_bytes += _ENTRY_BYTES
+        self._size = max(1, min(_MOST_KEYS, _REQUEST_BYTES // self._row_bytes))
+        self._order: NDArray[np.int64] | None = None
+        self._units = np.zeros(0, UNIT)
+
+    def batches(self) -> Generator[Batch, None, None]:
+        """Yield the rows, in order.
+
+        Raises:
+            DataChanged: Some rows are gone.
+        """
+        for batch in self.entries():
+            own = self._reader.without_nulls(batch, None)
+            if len(own):
+                yield own
+
+    def entries(self) -> Generator[Batch, None, None]:
+        """Yield the entries as they are stored, in order."""
+        total = len(self._numbers)
+        if not total:
+            return
+        partitions = self._keys.partitions(self._numbers, self._reader.partition_count)
+        self._order, nodes = self._by_node(partitions)
+        order = self._order
+        numbers = self._numbers if order is None else self._numbers[order]
+        units, bounds = self._new_units(nodes)
+        self._units = units
+        objects = self._keys.objects(numbers)
+        key_at = self._key_bounds(objects, numbers)
+        requests = self._requests(objects, key_at, bounds)
+        landing = self._landing(units, total, total, places=order, keys=objects, key_at=key_at)
+        of = np.zeros(len(units), np.int64)
+        if partitions is not None:
+            of = (partitions if order is None else partitions[order])[units["base"]]
+        owners = (of.tolist(), self._owners)
+        with contextlib.closing(self._groups(units, requests, owners, landing)) as groups:
+            for _, batch in groups:
+                yield batch
+
+    def _owners(self, anew: bool) -> Mapping[int, uuid.UUID]:
+        return owners_of(self._reader.client, self._reader.cache, anew=anew)
+
+    def _by_node(
+        self, partitions: NDArray[np.int32] | None
+    ) -> tuple[NDArray[np.int64] | None, NDArray[np.int64]]:
+        """Return the rows in the order in which they are requested, and what tells them apart.
+
+        Those of one request have the same owner. The order is None for that of the numbers.
+        """
+        total = len(self._numbers)
+        part = np.searchsorted(np.asarray(self._cuts), np.arange(total), "right")
+        owners = {} if partitions is None else self._owners(False)
+        if not owners or partitions is None:
+            return None, part
+        number_of = {node: i for i, node in enumerate(sorted(set(owners.values())))}
+        table = np.full(self._reader.partition_count, -1, np.int64)
+        for partition, node in owners.items():
+            table[partition] = number_of[node]
+        # Within stretches of the order, so that rows arrive about when they are needed.
+        stretch = 8 * self._size * max(1, len(number_of))
+        changes = np.flatnonzero(np.diff(np.arange(total) // stretch, prepend=0))
+        parts = np.zeros(total, np.int64)
+        parts[changes] = 1
+        block = np.cumsum(parts) + part
+        nodes = table[partitions]
+        order = np.lexsort((nodes, block))
+        return order, (block * (len(number_of) + 2) + nodes)[order]
+
+    def _new_units(self, nodes: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        total = len(self._numbers)
+        changes = np.flatnonzero(np.diff(nodes)) + 1
+        runs = np.concatenate(([0], changes, [total]))
+        starts = [np.arange(a, b, self._size) for a, b in itertools.pairwise(runs.tolist())]
+        bounds = np.concatenate((*starts, [total]))
+        units = np.zeros(len(bounds) - 1, UNIT)
+        units["lane"] = -1
+        units["base"], units["rows"] = bounds[:-1], np.diff(bounds)
+        units["first"] = bounds[:-1]
+        if self._order is not None:
+            units["first"] = np.minimum.reduceat(self._order, bounds[:-1])
+        units["expected"] = units["rows"] * self._row_bytes
+        return units, bounds
+
+    def _key_bounds(self, objects: bytes, numbers: Numbers) -> NDArray[np.int64]:
+        """Return where each key begins, and where the last one ends, int64 `[n + 1]`."""
+        lengths = self._keys.lengths(numbers)
+        return np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
+
+    def _requests(
+        self, objects: bytes, key_at: NDArray[np.int64], bounds: NDArray[np.int64]
+    ) -> Requests:
+        cache, view = cache_id(self._reader.cache), memoryview(objects)
+        ends = key_at[bounds].tolist()
+        sizes = np.diff(bounds).tolist()
+        bodies = [
+            b"".join((batch_head(cache, size), view[ends[i] : ends[i + 1]]))
+            for i, size in enumerate(sizes)
+        ]
+        return requests_of(OpCode.CACHE_GET_ALL, bodies)
+
+    def leave(
+        self, unit: int, entries: bytes, places: NDArray[np.int64], absent: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Decode and place entries that the core has left; see `net.flow.Sink`.
+
+        Keys that come back in other bytes than they were requested with are known by their marks.
+        """
+        if len(places):
+            batch = self._decoded(unit, entries, places)
+            if (unknown := np.flatnonzero(places < 0)).size:
+                found, absent = self._found(unit, batch[unknown], absent)
+                places = places.copy()
+                places[unknown] = found
+            self._left.add(places, batch)
+        gone = self._place(unit, absent)
+        if len(gone):
+            self._on_missing(self._numbers[np.sort(gone)])
+            self._left.drop(gone)
+        return np.concatenate((places, gone))
+
+    def _place(self, unit: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        at = int(self._units["base"][unit]) + rows
+        return at if self._order is None else self._order[at]
+
+    def _found(
+        self, unit: int, batch: Batch, absent: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the places of rows among those that are absent, and which still are."""
+        assert batch.key is not None
+        places = self._place(unit, absent)
+        wanted = self._keys.marks(self._numbers[places])
+        order = np.argsort(wanted)
+        arrived = marks_of(self._schema, batch.key)
+        at = np.searchsorted(wanted[order], arrived)
+        fits = at < len(wanted)
+        fits[fits] = wanted[order][at[fits]] == arrived[fits]
+        if not fits.all() or len(np.unique(at)) < len(at):
+            raise WireError(f"{self._reader.name}: rows that were not asked for")
+        return places[order][at], np.delete(absent, order[at])
+
+    def _changed(self, numbers: Numbers) -> None:
+        """Report keys that the cache does not have any more, by the reader's policy."""
+        reader = self._reader
+        text = f"{reader.name}: {len(numbers)} rows are gone since the keys were read"
+        if reader.options.on_change == "warn":
+            log.warning("%s", text)
+        elif reader.options.on_change == "error":
+            raise DataChanged(
+                text,
+                hint="they were removed, or lost with a node that had no backup;"
+                " on_change='warn' reads on",
+                cache=reader.name,
+            )
+
+    def other_count(self, unit: int, found: int) -> IgniteTFError:
+        """Keys that are absent are told by `leave`."""
+        raise AssertionError("an answer has any number of the keys")
+
+    def other_keys(self, unit: int) -> IgniteTFError:
+        """Return the error of rows that changed between two connections; keys are not compared."""
+        raise AssertionError("requests of keys are repeated as a whole")

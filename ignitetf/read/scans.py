@@ -1,0 +1,403 @@
+"""Partitions, read once: their rows in order, or in the places of a permutation.
+
+reading -> **scans** -> reader -> batches
+
+What is compared with an earlier pass, the number of rows of each partition and the mark of its keys,
+depends on the rows and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import uuid
+from collections import deque
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignitetf._core import UNIT, UnitState
+from ignitetf.errors import DataChanged, IgniteTFError, SchemaError
+from ignitetf.net.client import cache_id
+from ignitetf.net.flow import Requests, requests_of
+from ignitetf.net.topology import owners_of
+from ignitetf.read.error_context import Place
+from ignitetf.read.reading import Reading, statement_batches
+from ignitetf.wire.affinity import partitions_of
+from ignitetf.wire.blocks import block_schema, unpack_blocks
+from ignitetf.wire.checksum import marks_of
+from ignitetf.wire.codes import OpCode
+from ignitetf.wire.requests import scan_requests
+from ignitetf.wire.schema import Batch, Field, Schema
+
+if TYPE_CHECKING:
+    from ignitetf.read.reader import CacheReader
+
+__all__ = [
+    "Permutation",
+    "ScanReading",
+    "UnitBatch",
+    "count_entries",
+    "count_keys",
+    "scanned_keys",
+]
+
+# So many pages last as long as a round trip at this rate; each has at least and at most so many
+# bytes.
+_PAGE_RATE: Final = 200e6
+_PARALLEL_PAGES: Final = 8
+_LEAST_PAGE: Final = 2 << 20
+_MOST_PAGE: Final = 16 << 20
+_MOST_PAGE_ROWS: Final = 65_536
+
+
+@dataclass(frozen=True)
+class UnitBatch:
+    """Records of a partition, or the end of one.
+
+    Attributes:
+        unit: Index of the partition at whose end they end at the latest.
+        batch: The records; None marks an end.
+    """
+
+    unit: int
+    batch: Batch | None
+
+    @property
+    def count(self) -> int:
+        """The number of records."""
+        return 0 if self.batch is None else len(self.batch)
+
+
+@dataclass(frozen=True)
+class Permutation:
+    """The places of the rows of some partitions.
+
+    Attributes:
+        places: Of each row, in the order of the partitions, int64 `[n]`.
+        firsts: The least place of each partition's rows, or one below it, int64 `[partitions]`.
+    """
+
+    places: NDArray[np.int64]
+    firsts: NDArray[np.int64]
+
+
+class ScanReading(Reading):
+    """Reads partitions once.
+
+    Args:
+        reader: The cache.
+        partitions: What to read, in this order.
+        ends: Indexes into the partitions, ascending, at whose end a batch must end.
+        permutation: Where the rows go; None for the order of the partitions. Only where it is known
+            how many rows each has.
+    """
+
+    def __init__(
+        self,
+        reader: CacheReader,
+        partitions: Sequence[int],
+        ends: Sequence[int] = (),
+        permutation: Permutation | None = None,
+    ) -> None:
+        self._partitions = np.asarray(partitions, np.int64)
+        self._schema = reader.scanned_schema
+        super().__init__(reader, self._stored(reader), lambda u: int(self._partitions[u]))
+        self._ends = deque(sorted(ends))
+        self._permutation = permutation
+        self._units = self._new_units()
+        self._records = np.zeros(len(self._partitions), np.int64)  # of each, in blocks
+        self._wanted = self._wanted_keys()
+
+    def _stored(self, reader: CacheReader) -> Schema:
+        """Return what lands: rows, or blocks of them, whose columns are arrays."""
+        return block_schema(self._schema) if reader.is_blocks else self._schema
+
+    @property
+    def _is_sql(self) -> bool:
+        return self._reader.selection is not None and not self._selects_keys
+
+    @property
+    def _selects_keys(self) -> bool:
+        """Whether a condition has selected keys, and not rows of each partition."""
+        selection = self._reader.selection
+        return selection is not None and not selection.condition.by_row
+
+    def _wanted_keys(self) -> NDArray[np.uint64] | None:
+        """Return the marks of the keys to keep, ascending; None keeps all."""
+        reader, selection = self._reader, self._reader.selection
+        if selection is None or selection.condition.by_row:
+            return None
+        found: list[NDArray[np.uint64]] = []
+        for anew, batch in statement_batches(reader, selection, self._schema.key):
+            if anew:
+                found.clear()
+            assert batch.key is not None
+            found.append(marks_of(self._schema, batch.key))
+        return np.unique(np.concatenate([*found, np.empty(0, np.uint64)]))
+
+    def _new_units(self) -> NDArray[Any]:
+        reader = self._reader
+        units = np.zeros(len(self._partitions), UNIT)
+        units["lane"] = -1
+        counts = self._known_rows()
+        row_bytes = max(self._stored_bytes, 64.0)
+        if counts is None:
+            units["base"], units["rows"] = -1, -1
+            units["base"][:1] = 0
+            units["expected"] = max(64.0, min(self._page_rows * row_bytes, reader.unit_bytes))
+        else:
+            units["rows"] = counts
+            np.cumsum(counts[:-1], out=units["base"][1:])
+            units["expected"] = np.maximum(np.minimum(counts, self._page_rows) * row_bytes, 64.0)
+        units["first"] = units["base"]
+        if self._permutation is not None:
+            units["first"] = self._permutation.firsts
+        return units
+
+    def _known_rows(self) -> NDArray[np.int64] | None:
+        """Return how many entries each partition must have; None if that is not known."""
+        reader = self._reader
+        if reader.selection is not None or reader.options.on_change != "error" or reader.is_blocks:
+            return None
+        return reader.changes.known_rows(self._partitions)
+
+    @functools.cached_property
+    def _page_rows(self) -> int:
+        """Entries in a page."""
+        reader = self._reader
+        if reader.options.page_size is not None:
+            return reader.options.page_size
+        delay = reader.client.quickest_s
+        # The pages of several partitions come in turn.
+        share = min(_PARALLEL_PAGES, max(1, len(self._partitions)))
+        wanted = 0.0 if delay == float("inf") else _PAGE_RATE * delay / share
+        nbytes = min(_MOST_PAGE, max(_LEAST_PAGE, wanted))
+        return int(max(1, min(_MOST_PAGE_ROWS, nbytes // max(self._stored_bytes, 64.0))))
+
+    def batches(self) -> Generator[UnitBatch, None, None]:
+        """Yield the batches, and the marks of the ends."""
+        if not len(self._partitions):
+            return
+        reader, units = self._reader, self._units
+        size, self._found = self._expected_size(), 0
+        with contextlib.closing(self._landed()) as groups:
+            for place, batch in groups:
+                yield from self._cut(place, batch)
+        yield from self._cut(int(units["done"].sum()), None)
+        if reader.is_blocks:
+            reader.changes.check_units(self._partitions, self._records, units["mark"].copy())
+        reader.changes.check_size(size, self._found)
+        if reader.selection is not None:
+            reader.check_entries()
+
+    def _landed(self) -> Generator[tuple[int, Batch], None, None]:
+        """Yield the first place and the entries of each group."""
+        units, places = self._units, None
+        if self._permutation is not None:
+            places = self._permutation.places
+        total = int(units["rows"].sum()) if (units["rows"] >= 0).all() else -1
+        landing = self._landing(units, total, self._page_rows, places=places)
+        partitions = self._partitions.tolist()
+        requests = self._requests(partitions)
+        return self._groups(units, requests, (partitions, self._owners), landing)
+
+    def _requests(self, partitions: Sequence[int]) -> Requests:
+        reader, page_rows = self._reader, self._page_rows
+        if not self._is_sql:
+            scans = scan_requests(cache_id(reader.cache), page_rows, partitions)
+            return requests_of(OpCode.QUERY_SCAN, scans)
+        assert reader.selection is not None
+        statements = reader.selection.requests(page_rows, partitions)
+        return requests_of(OpCode.QUERY_SQL_FIELDS, statements)
+
+    def _owners(self, anew: bool) -> Mapping[int, uuid.UUID]:
+        reader = self._reader
+        # SQL by partition is always answered by the primary node.
+        return owners_of(reader.client, reader.cache, primary=self._is_sql, anew=anew)
+
+    def _expected_size(self) -> int | None:
+        """Return how many records there must be; None if that is counted by partition."""
+        reader = self._reader
+        if len(self._partitions) != reader.partition_count:
+            return None
+        if self._wanted is not None:
+            return len(self._wanted)
+        known = reader.changes.has_counts or reader.is_blocks or reader.selection is not None
+        return None if known else reader.entry_count()
+
+    def _compare(self, first: int, ended: NDArray[Any]) -> None:
+        if self._reader.selection is None and not self._reader.is_blocks:
+            partitions = self._partitions[first : first + len(ended)]
+            self._reader.changes.check_units(partitions, ended["done"].copy(), ended["mark"].copy())
+
+    def _row_of(self, unit: int, places: NDArray[np.int64]) -> int:
+        return 0 if self._permutation is not None else int(places[0] - self._units["base"][unit])
+
+    def other_count(self, unit: int, found: int) -> IgniteTFError:
+        """Return the error of a partition that has another number of rows than is known."""
+        try:
+            self._reader.changes.check_count(int(self._partitions[unit]), found)
+        except IgniteTFError as error:
+            return error
+        return DataChanged(
+            f"{self._reader.name}, partition {int(self._partitions[unit])}: other keys than in an"
+            " earlier epoch",
+            hint="entries were added or removed since; on_change='warn' reads on",
+        )
+
+    def other_keys(self, unit: int) -> IgniteTFError:
+        """Return the error of a partition whose keys changed between two connections."""
+        try:
+            self._reader.changes.check_again(int(self._partitions[unit]), (1, 0), (0, 0))
+        except IgniteTFError as error:
+            return error
+        raise AssertionError("rows that differ are an error")
+
+    # What the consumer gets
+
+    def _cut(self, place: int, batch: Batch | None) -> Iterator[UnitBatch]:
+        """Yield the rows of a group, cut at the ends, and the marks of the ends among them."""
+        units = self._units
+        stop = place + (0 if batch is None else len(batch))
+        begin = place
+        while self._ends:
+            row = units[self._ends[0]]
+            end = int(row["base"] + row["rows"])
+            if row["base"] < 0 or row["rows"] < 0 or end > stop:
+                break
+            if end == stop and batch is not None and row["state"] != UnitState.ENDED:
+                break
+            if batch is not None and end > begin:
+                yield from self._own(batch[begin - place : end - place], begin)
+            begin = max(begin, end)
+            yield UnitBatch(self._ends.popleft(), None)
+        if batch is not None and stop > begin:
+            yield from self._own(batch if begin == place else batch[begin - place :], begin)
+
+    @property
+    def _next_end(self) -> int:
+        """The unit at whose end the rows that are handed over end at the latest."""
+        return self._ends[0] if self._ends else 0
+
+    def _own(self, part: Batch, place: int) -> Iterator[UnitBatch]:
+        """Yield the rows of the split, without nulls as the policy says."""
+        if self._reader.is_blocks:
+            yield from self._unpacked(part, place)
+            return
+        if self._wanted is not None:
+            assert part.key is not None
+            marks = marks_of(self._schema, part.key)
+            part = part[np.flatnonzero(np.isin(marks, self._wanted))]
+        self._found += len(part)
+        if not len(part):
+            return
+        try:
+            own = self._own_of(part, None)
+        except SchemaError:
+            # Again for each partition, so that the error names it.
+            for partition, rows in self._by_partition(place, len(part)):
+                self._own_of(part[rows], partition)
+            raise
+        if own is not None:
+            yield UnitBatch(self._next_end, own)
+
+    def _unpacked(self, blocks: Batch, place: int) -> Iterator[UnitBatch]:
+        """Yield the records of blocks."""
+        known = self._units["base"] >= 0
+        numbers = np.arange(place, place + len(blocks))
+        units = np.searchsorted(self._units["base"][known], numbers, "right") - 1
+        for unit, records in zip(units.tolist(), self._records_of(blocks), strict=True):
+            with Place(self._reader.name, int(self._partitions[unit])):
+                own = self._own_of(records, int(self._partitions[unit]))
+            self._records[unit] += len(records)
+            self._found += len(records)
+            if own is not None and len(own):
+                yield UnitBatch(self._next_end, own)
+
+    def _records_of(self, blocks: Batch) -> Iterator[Batch]:
+        names = [field.name for field in self._schema.fields]
+        return unpack_blocks(self._schema, blocks, names)
+
+    def _by_partition(self, place: int, rows: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        """Yield each partition that has some of these rows, and which."""
+        known = self._units["base"] >= 0
+        bases = self._units["base"][known]
+        numbers = np.arange(place, place + rows)
+        if self._permutation is not None:
+            numbers = np.argsort(self._permutation.places)[numbers]
+        units = np.searchsorted(bases, numbers, "right") - 1
+        for unit in np.unique(units).tolist():
+            yield int(self._partitions[unit]), np.flatnonzero(units == unit)
+
+    def _own_of(self, part: Batch, partition: int | None) -> Batch | None:
+        reader = self._reader
+        own = part if reader.split is None else reader.split.rows_of(reader.schema, part)
+        return reader.without_nulls(own, partition) if len(own) else None
+
+
+def count_entries(reader: CacheReader, partitions: Sequence[int]) -> list[int]:
+    """Return the entries of each partition, by a scan that keeps only the keys."""
+    return _KeyScan(reader, partitions, reader.schema.key).counts() if len(partitions) else []
+
+
+def count_keys(reader: CacheReader) -> list[int] | None:
+    """Return the rows of each partition, by their keys, which SQL reads; None if it cannot."""
+    if reader.is_blocks or (table := reader.whole_table()) is None:
+        return None
+    counts = np.zeros(reader.partition_count, np.int64)
+    for anew, batch in statement_batches(reader, table, reader.schema.key):
+        if anew:
+            counts[:] = 0
+        assert batch.key is not None
+        places = partitions_of(reader.schema, batch.key, len(counts))
+        if places is None:
+            return None
+        counts += np.bincount(places, minlength=len(counts))
+    found: list[int] = counts.tolist()
+    return found
+
+
+def scanned_keys(reader: CacheReader, key: Field) -> Generator[Batch, None, None]:
+    """Yield the keys of all entries, read as `key`, without their values."""
+    yield from _KeyScan(reader, range(reader.partition_count), key).keys()
+
+
+class _KeyScan(ScanReading):
+    """Reads the keys of partitions, whatever their values are."""
+
+    def __init__(self, reader: CacheReader, partitions: Sequence[int], key: Field) -> None:
+        self._key = key
+        super().__init__(reader, partitions)
+
+    def _stored(self, reader: CacheReader) -> Schema:
+        return replace(super()._stored(reader), type_name="", fields=(), key=self._key)
+
+    def _known_rows(self) -> NDArray[np.int64] | None:
+        return None
+
+    def _wanted_keys(self) -> NDArray[np.uint64] | None:
+        return None
+
+    @property
+    def _is_sql(self) -> bool:
+        return False
+
+    def _compare(self, first: int, ended: NDArray[Any]) -> None:
+        return
+
+    def keys(self) -> Generator[Batch, None, None]:
+        """Yield the keys."""
+        with contextlib.closing(self._landed()) as groups:
+            for _, batch in groups:
+                yield batch
+
+    def counts(self) -> list[int]:
+        """Return the entries of each partition."""
+        for _ in self.keys():
+            pass
+        found: list[int] = self._units["done"].tolist()
+        return found
