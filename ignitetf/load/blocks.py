@@ -22,8 +22,7 @@ from ignitetf.load.sender import Work
 from ignitetf.load.writer import Writer
 from ignitetf.net.client import Client, cache_id
 from ignitetf.wire.affinity import partitions_of
-from ignitetf.wire.block_keys import BlockKeys, encode_longs
-from ignitetf.wire.blocks import pack_blocks
+from ignitetf.wire.blocks import BlockKeys, encode_longs, pack_blocks
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.concat import concat

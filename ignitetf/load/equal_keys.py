@@ -27,8 +27,7 @@ from ignitetf.load.writer import Writer
 from ignitetf.net.binary_types import with_types
 from ignitetf.net.client import Client, cache_id
 from ignitetf.tables.lease import Lease
-from ignitetf.wire.block_keys import BlockKeys, encode_longs
-from ignitetf.wire.blocks import BlockDecoder, block_schema, pack_blocks
+from ignitetf.wire.blocks import BlockDecoder, BlockKeys, block_schema, encode_longs, pack_blocks
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.frames import Page, read_entries
 from ignitetf.wire.requests import batch_head

@@ -27,8 +27,7 @@ from ignitetf.net.retry import FAILURES, LOAD, Backoff
 from ignitetf.net.window import shortest_delay
 from ignitetf.tables.lease import Lease
 from ignitetf.tables.owned import index_table
-from ignitetf.wire.block_keys import BlockKeys
-from ignitetf.wire.blocks import block_schema
+from ignitetf.wire.blocks import BlockKeys, block_schema
 from ignitetf.wire.cluster import NodeEndpoint, PartitionMap
 from ignitetf.wire.schema import Batch, Column, Schema
 

@@ -24,8 +24,7 @@ from ignitetf.read.keys import IntegerKeys
 from ignitetf.read.permutation import Permutation
 from ignitetf.read.plan import OrderName, ScanOrder
 from ignitetf.tables.catalog import Manifest
-from ignitetf.wire.block_keys import BlockKeys
-from ignitetf.wire.blocks import BLOCK_KEY
+from ignitetf.wire.blocks import BLOCK_KEY, BlockKeys
 from ignitetf.wire.schema import Schema
 
 __all__ = ["BlockOrder", "EpochBlocks", "RowOrder", "StoredBlocks"]

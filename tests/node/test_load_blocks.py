@@ -12,7 +12,7 @@ from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
 from ignitetf.tables.catalog import read_manifest
 from ignitetf.tables.removal import drop_cache
-from ignitetf.wire.block_keys import BlockKeys
+from ignitetf.wire.blocks import BlockKeys
 from ignitetf.wire.checksum import checksum
 from ignitetf.wire.schema import Batch, Column
 

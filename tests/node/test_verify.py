@@ -121,7 +121,7 @@ def test_another_source_is_found(client, cache_name):
 
 
 def test_rows_twice_in_blocks_are_duplicates(client, cache_name):
-    from ignitetf.wire.block_keys import BlockKeys
+    from ignitetf.wire.blocks import BlockKeys
 
     load_dataset({"X": np.arange(100)}, cache_name, client=client, partitions=2, layout="blocks")
     used = read_manifest(client, cache_name).options.blocks

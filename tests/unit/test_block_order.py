@@ -14,8 +14,7 @@ from ignitetf.read.plan import Position, Shard
 from ignitetf.tables.catalog import Manifest
 from ignitetf.tables.storage import LoadFacts
 from ignitetf.wire.affinity import partitions_of
-from ignitetf.wire.block_keys import BlockKeys
-from ignitetf.wire.blocks import BLOCK_KEY
+from ignitetf.wire.blocks import BLOCK_KEY, BlockKeys
 from ignitetf.wire.schema import Column, Field, Schema
 
 KEY = Schema(None, BLOCK_KEY, ())

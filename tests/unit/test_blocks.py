@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from ignitetf.errors import ConfigError, SchemaError
 from ignitetf.load.blocks import BLOCK_BYTES, Blocks
 from ignitetf.wire.affinity import partitions_of
-from ignitetf.wire.block_keys import BlockKeys
-from ignitetf.wire.blocks import BLOCK_KEY, block_schema, pack_blocks, unpack_blocks
+from ignitetf.wire.blocks import BLOCK_KEY, BlockKeys, block_schema, pack_blocks, unpack_blocks
 from ignitetf.wire.checksum import batch_hashes, checksum
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.concat import concat
