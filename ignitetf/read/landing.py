@@ -31,9 +31,9 @@ from ignitetf.wire.datatypes import (
     TIMESTAMP_UNITS,
     Family,
 )
+from ignitetf.wire.objects import extents
 from ignitetf.wire.schema import Batch, Column, Field, Schema
 from ignitetf.wire.types import TypeRegistry, UnknownType
-from ignitetf.wire.walk import extents
 from ignitetf.wire.zones import UTC
 
 __all__ = ["Left", "RowLayout"]

@@ -12,29 +12,59 @@ Source: Apache Ignite 2.17.0, `BinaryObjectImpl`, `BinaryReaderExImpl`, `GridBin
 
 from __future__ import annotations
 
+import functools
 import struct
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ignitetf._core._native import object_starts
 from ignitetf.errors import WireError
 from ignitetf.wire.codes import TypeCode, java_hash_lower
 from ignitetf.wire.datatypes import DATA_TYPES, FIXED_SIZE, Family, types_of
-from ignitetf.wire.walk import object_positions
 
 __all__ = [
     "HEADER_BYTES",
     "TREES",
     "bytes_at",
     "check_bounds",
+    "extents",
     "find_elements",
     "find_rows",
     "follow",
     "gather",
     "object_end",
+    "object_positions",
     "unwrap",
 ]
+
+_CODES: Final = 256
+
+
+def object_positions(data: NDArray[np.uint8], count: int) -> NDArray[np.int64] | None:
+    """Return where `count` adjacent objects begin that fill the page.
+
+    Args:
+        data: The page's bytes, contiguous.
+        count: Number of objects in it.
+
+    Returns:
+        int64 `[count]`, in bytes from the beginning of the page; None if they do not fill it.
+    """
+    starts = np.empty(count, np.int64)
+    return starts if object_starts(data, count, extents(), starts) else None
+
+
+@functools.cache
+def extents() -> NDArray[np.int32]:
+    """Return the `Extent` of each type code as the core expects it; int32 `[256, 5]`."""
+    table = np.zeros((_CODES, 5), np.int32)
+    for code, row in DATA_TYPES.items():
+        if (end := row.extent) is not None:
+            table[code] = end.head, end.unit, end.objects, end.count_at, end.class_id
+    return table
+
 
 Positions = NDArray[np.int64]
 Bytes = NDArray[np.uint8]

@@ -170,7 +170,7 @@ STORED_AND_READ = """
 import numpy as np
 from ignitetf.read.declared import merge, parse_declaration
 from ignitetf.read.leaves import Dense, node_for
-from ignitetf.wire import walk
+from ignitetf.wire import objects
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.datatypes import DATA_TYPES
 from ignitetf.wire.decoder import Decoder

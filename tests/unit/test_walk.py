@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ignitetf.errors import WireError
-from ignitetf.wire import walk
+from ignitetf.wire import objects
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.datatypes import ARRAY_ELEMENT, FIXED_SIZE
 from ignitetf.wire.objects import _walk_all
