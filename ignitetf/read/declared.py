@@ -27,8 +27,7 @@ from ignitetf.wire.datatypes import (
     family_of,
     types_of,
 )
-from ignitetf.wire.evidence import Evidence
-from ignitetf.wire.infer import STORED_KEY
+from ignitetf.wire.infer import STORED_KEY, Evidence
 from ignitetf.wire.schema import BYTES, Field, Schema, Shape, field_for
 from ignitetf.wire.types import TypeRegistry
 

@@ -28,9 +28,8 @@ from ignitetf.read.options import ReadOptions
 from ignitetf.read.queries import Selection
 from ignitetf.read.table_fields import TableFields, table_fields
 from ignitetf.wire.codes import OpCode
-from ignitetf.wire.evidence import Evidence, Where, observe_page
 from ignitetf.wire.frames import Page, read_first_page, read_first_sql_page
-from ignitetf.wire.infer import infer_schema, key_column
+from ignitetf.wire.infer import Evidence, Where, infer_schema, key_column, observe_page
 from ignitetf.wire.requests import cursor_request, scan_request, scan_requests
 from ignitetf.wire.schema import Schema
 from ignitetf.wire.types import TypeRegistry

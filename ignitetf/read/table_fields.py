@@ -19,8 +19,7 @@ from ignitetf.read.queries import Selection
 from ignitetf.sql import statement
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.datatypes import DATA_TYPES
-from ignitetf.wire.evidence import Evidence
-from ignitetf.wire.infer import field_of
+from ignitetf.wire.infer import Evidence, field_of
 from ignitetf.wire.schema import BYTES, Field, Schema
 
 __all__ = ["TableFields", "table_fields"]

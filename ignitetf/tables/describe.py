@@ -28,9 +28,8 @@ from ignitetf.tables.catalog import Manifest, list_manifests, read_manifest
 from ignitetf.tables.names import nearest, quoted
 from ignitetf.wire.codes import OpCode, java_hash_lower
 from ignitetf.wire.datatypes import DATA_TYPES
-from ignitetf.wire.evidence import Evidence, observe_page
 from ignitetf.wire.frames import Page, read_first_page
-from ignitetf.wire.infer import infer_schema
+from ignitetf.wire.infer import Evidence, infer_schema, observe_page
 from ignitetf.wire.requests import cursor_request, scan_request
 from ignitetf.wire.schema import BYTES, Field, Schema
 from ignitetf.wire.types import TypeRegistry

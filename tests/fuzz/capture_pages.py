@@ -18,8 +18,8 @@ from pyignite import GenericObjectMeta
 
 from ignitetf.net.client import cache_id, connect
 from ignitetf.wire.codes import OpCode
-from ignitetf.wire.evidence import Evidence, observe_page
 from ignitetf.wire.frames import read_first_page
+from ignitetf.wire.infer import Evidence, observe_page
 from ignitetf.wire.requests import scan_request
 from ignitetf.wire.types import TypeRegistry, UnknownType, read_binary_type
 

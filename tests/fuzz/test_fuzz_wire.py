@@ -17,9 +17,8 @@ from ignitetf.wire.check_answer import check_answer
 from ignitetf.wire.codes import OpCode, TypeCode
 from ignitetf.wire.decoder import Decoder
 from ignitetf.wire.encode import encode_entries
-from ignitetf.wire.evidence import Evidence, observe_page
 from ignitetf.wire.frames import Page, read_first_page, read_first_sql_page, read_page
-from ignitetf.wire.infer import infer_schema
+from ignitetf.wire.infer import Evidence, infer_schema, observe_page
 from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema, field_for
 from ignitetf.wire.types import (
     BinaryType,

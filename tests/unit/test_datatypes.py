@@ -175,7 +175,7 @@ from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.datatypes import DATA_TYPES
 from ignitetf.wire.decoder import Decoder
 from ignitetf.wire.encode import encode_entries
-from ignitetf.wire.evidence import Evidence, observe_page
+from ignitetf.wire.infer import Evidence, observe_page
 from ignitetf.wire.frames import Page
 from ignitetf.wire.infer import infer_schema
 from ignitetf.wire.objects import _walk_all

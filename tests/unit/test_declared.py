@@ -14,7 +14,7 @@ from ignitetf.read.nulls import apply_nulls, check_masks
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.columns import decode_column
 from ignitetf.wire.datatypes import ARRAY_ELEMENT, FIXED_DTYPE, LIST_ELEMENT
-from ignitetf.wire.evidence import Evidence
+from ignitetf.wire.infer import Evidence
 from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
 from ignitetf.wire.types import BinaryType, TypeRegistry
 

@@ -13,9 +13,8 @@ from ignitetf.wire.buffers import ALIGNMENT, BufferPool
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.decoder import Decoder
 from ignitetf.wire.encode import encode_entries
-from ignitetf.wire.evidence import Evidence, observe_page
 from ignitetf.wire.frames import Page, read_page
-from ignitetf.wire.infer import infer_schema
+from ignitetf.wire.infer import Evidence, infer_schema, observe_page
 from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema, field_for
 from ignitetf.wire.types import BinaryType, TypeRegistry, UnknownClass, UnknownType
 

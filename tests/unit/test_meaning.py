@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from ignitetf.errors import SchemaError, WireError
 from ignitetf.wire.codes import BinaryFlag, TypeCode, java_hash
 from ignitetf.wire.columns import decode_column
-from ignitetf.wire.evidence import Evidence, observe_objects
-from ignitetf.wire.infer import infer_schema
+from ignitetf.wire.infer import Evidence, infer_schema, observe_objects
 from ignitetf.wire.javastream import NotReadable
 from ignitetf.wire.jdk import plain_object
 from ignitetf.wire.meaning import meant
