@@ -16,8 +16,7 @@ from typing import Final
 
 from ignitetf.errors import WireError
 from ignitetf.wire.codes import OpCode, TypeCode
-from ignitetf.wire.javastream import NotReadable
-from ignitetf.wire.jdk import plain_object
+from ignitetf.wire.jdk import NotReadable, plain_object
 from ignitetf.wire.objects import object_end
 from ignitetf.wire.types import read_binary_type
 

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from ignitetf.errors import WireError
 from ignitetf.wire.codes import BinaryFlag, TypeCode, java_hash
 from ignitetf.wire.fields import headers
-from ignitetf.wire.javastream import NotReadable
-from ignitetf.wire.jdk import plain_object
+from ignitetf.wire.jdk import NotReadable, plain_object
 from ignitetf.wire.objects import (
     TREES,
     Bytes,

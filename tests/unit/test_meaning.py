@@ -11,8 +11,7 @@ from ignitetf.errors import SchemaError, WireError
 from ignitetf.wire.codes import BinaryFlag, TypeCode, java_hash
 from ignitetf.wire.columns import decode_column
 from ignitetf.wire.infer import Evidence, infer_schema, observe_objects
-from ignitetf.wire.javastream import NotReadable
-from ignitetf.wire.jdk import plain_object
+from ignitetf.wire.jdk import NotReadable, plain_object
 from ignitetf.wire.meaning import meant
 from ignitetf.wire.objects import TREES, find_elements
 from ignitetf.wire.schema import BYTES, Field
