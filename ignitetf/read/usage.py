@@ -26,8 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.net.places import Place, Source
-from ignitetf.wire.checksum import marks_of
-from ignitetf.wire.hashing import mix
+from ignitetf.wire.checksum import marks_of, mix
 from ignitetf.wire.schema import Batch, Schema
 
 __all__ = [

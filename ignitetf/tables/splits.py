@@ -26,9 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError
+from ignitetf.wire.checksum import mix
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.datatypes import INTEGERS
-from ignitetf.wire.hashing import mix
 from ignitetf.wire.schema import Column, Field
 
 __all__ = ["ALL_BUT", "Division", "balanced", "can_balance", "divided", "fold_fractions"]

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from ignitetf.errors import SchemaError
 from ignitetf.wire.buffers import BufferPool
+from ignitetf.wire.checksum import RowHashes, both_hashes, hash_joined, hash_rows, hash_runs
 from ignitetf.wire.codes import BinaryFlag, TypeCode, java_hash_lower
 from ignitetf.wire.containers import container_part, enum_part
 from ignitetf.wire.datatypes import Family, family_of
@@ -38,7 +39,6 @@ from ignitetf.wire.encoders import (
     stored_times,
     value_part,
 )
-from ignitetf.wire.hashing import RowHashes, both_hashes, hash_joined, hash_rows, hash_runs
 from ignitetf.wire.schema import Batch, Column, Field, Schema, schema_id
 from ignitetf.wire.zones import Zone
 

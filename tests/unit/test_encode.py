@@ -45,8 +45,8 @@ from pyignite.stream import BinaryStream
 
 from ignitetf._core import _native
 from ignitetf.errors import SchemaError
+from ignitetf.wire import checksum
 from ignitetf.wire import encoders as parts
-from ignitetf.wire import hashing
 from ignitetf.wire.checksum import checksum
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.encode import encode_entries
