@@ -18,8 +18,8 @@ from ignitetf.export.base import COLUMNS, Format, Sink
 from ignitetf.export.rows import ExportRows
 from ignitetf.export.target import Target
 from ignitetf.load.sources.arrowplain import import_pyarrow
-from ignitetf.wire.arrow import FIELD_METADATA, bytes_array, fixed_array, list_array, validity
 from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.concat import FIELD_METADATA, bytes_array, fixed_array, list_array, validity
 from ignitetf.wire.datatypes import Family, family_of
 from ignitetf.wire.schema import BYTES, Batch, Column, Field
 

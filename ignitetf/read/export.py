@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from ignitetf.errors import MissingExtra
 from ignitetf.read.leaves import Dense, Node, Runs, Struct
-from ignitetf.wire.arrow import FIELD_METADATA, bytes_array, fixed_array, list_array
 from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.concat import FIELD_METADATA, bytes_array, fixed_array, list_array
 from ignitetf.wire.datatypes import Family, family_of
 from ignitetf.wire.schema import Batch, Column, Field
 

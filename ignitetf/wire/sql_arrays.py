@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import SchemaError
-from ignitetf.wire.arrow import bytes_array, list_array
+from ignitetf.wire.concat import bytes_array, list_array
 from ignitetf.wire.schema import Column
 from ignitetf.wire.sql_values import Kind, Values, sql_form
 

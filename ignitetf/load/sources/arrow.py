@@ -21,8 +21,8 @@ from ignitetf.errors import SchemaError, SourceError
 from ignitetf.load.sources.arrowplain import import_pyarrow, is_uuid, plain_field, refusal
 from ignitetf.load.sources.exact import stored_field
 from ignitetf.load.sources.times import check_years, moments, moments_in
-from ignitetf.wire.arrow import FIELD_METADATA
 from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.concat import FIELD_METADATA
 from ignitetf.wire.datatypes import DATA_TYPES, LIST_OF, Family, family_of
 from ignitetf.wire.schema import BYTES, Column, Field, Shape, field_for, is_identifier
 
