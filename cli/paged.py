@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from ignitetf.net.sql_result import SqlResult
-    from ignitetf.wire.sql_values import Values
+    from ignitetf.wire.sql_arrays import Values
 
 __all__ = ["Counted", "Limited", "Paged", "ResultPages", "Rows", "paged"]
 
@@ -65,7 +65,7 @@ class _Gathered(Paged):
         self._rows = rows
 
     def pages(self) -> Iterator[list[Values]]:
-        from ignitetf.wire.sql_values import Values
+        from ignitetf.wire.sql_arrays import Values
 
         source = iter(self._rows)
         while group := _group(source):

@@ -30,7 +30,7 @@ from ignitetf.tables.suggest import sql_with_suggestions
 
 if TYPE_CHECKING:
     from ignitetf.net.client import Client
-    from ignitetf.wire.sql_values import Values
+    from ignitetf.wire.sql_arrays import Values
 
 __all__ = ["Options", "Shell", "is_complete", "units"]
 

@@ -18,8 +18,7 @@ from ignitetf.net.statements import run_batch
 from ignitetf.sql.tokens import count_parameters, is_query
 from ignitetf.tables.suggest import suggested
 from ignitetf.wire.parameters import parameter_list
-from ignitetf.wire.sql_arrays import joined_arrow, joined_numpy
-from ignitetf.wire.sql_values import Kind, Values
+from ignitetf.wire.sql_arrays import Kind, Values, joined_arrow, joined_numpy
 
 if TYPE_CHECKING:
     from typing import Self

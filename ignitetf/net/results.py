@@ -43,8 +43,7 @@ from ignitetf.wire.codes import OpCode
 from ignitetf.wire.frames import Page, join_pages, read_named_sql_page, read_page
 from ignitetf.wire.objects import Bytes, Positions, find_rows
 from ignitetf.wire.requests import cursor_request
-from ignitetf.wire.sql_arrays import ArrowForm, sampled
-from ignitetf.wire.sql_values import Unreadable, Values, decode_values
+from ignitetf.wire.sql_arrays import ArrowForm, Unreadable, Values, decode_values, sampled
 from ignitetf.wire.types import TypeRegistry
 
 if TYPE_CHECKING:

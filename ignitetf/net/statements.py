@@ -29,7 +29,7 @@ from ignitetf.wire.codes import OpCode
 from ignitetf.wire.frames import Page, read_named_sql_page
 from ignitetf.wire.objects import find_rows
 from ignitetf.wire.requests import sql_request
-from ignitetf.wire.sql_values import decode_values
+from ignitetf.wire.sql_arrays import decode_values
 from ignitetf.wire.types import TypeRegistry
 
 __all__ = ["PAGE_ROWS", "fitting_rows", "run_batch", "statement_request", "wait_seconds"]

@@ -29,7 +29,7 @@ from ignitetf.wire.frames import Page
 from ignitetf.wire.meaning import type_codes
 from ignitetf.wire.objects import Bytes, Positions, find_rows, unwrap
 from ignitetf.wire.requests import size_request
-from ignitetf.wire.sql_values import Kind, Unreadable, Values, decode_values
+from ignitetf.wire.sql_arrays import Kind, Unreadable, Values, decode_values
 from ignitetf.wire.types import TypeRegistry
 
 __all__ = ["StoredRows", "Unlike", "same_values", "stored_rows"]

@@ -22,7 +22,7 @@ from ignitetf.wire.frames import read_named_sql_page
 from ignitetf.wire.objects import find_rows
 from ignitetf.wire.parameters import encode_parameter
 from ignitetf.wire.requests import sql_request
-from ignitetf.wire.sql_values import decode_values
+from ignitetf.wire.sql_arrays import decode_values
 from ignitetf.wire.types import TypeRegistry
 from ignitetf.wire.zones import UTC, Zone, zone_of
 

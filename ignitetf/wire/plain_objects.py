@@ -27,7 +27,7 @@ from ignitetf.wire.datatypes import Family, family_of
 from ignitetf.wire.fields import field_positions, headers
 from ignitetf.wire.meaning import described, is_raw, meant, type_code, type_codes
 from ignitetf.wire.objects import Bytes, Positions, find_elements, gather
-from ignitetf.wire.sql_values import Kind, Values, readable_field
+from ignitetf.wire.sql_arrays import Kind, Values, readable_field
 from ignitetf.wire.types import BinaryType, TypeRegistry
 
 __all__ = ["plain_objects"]

@@ -19,8 +19,7 @@ from ignitetf.wire.cluster import read_cache_names, read_endpoints, read_partiti
 from ignitetf.wire.frames import read_named_sql_page
 from ignitetf.wire.handshake import Accepted, read_handshake
 from ignitetf.wire.objects import find_rows
-from ignitetf.wire.sql_arrays import joined_arrow, joined_numpy
-from ignitetf.wire.sql_values import Unreadable, decode_values
+from ignitetf.wire.sql_arrays import Unreadable, decode_values, joined_arrow, joined_numpy
 from ignitetf.wire.types import TypeRegistry, read_class_name
 
 ANSWERS = Path(__file__).resolve().parents[1] / "data" / "answers"
