@@ -24,10 +24,9 @@ from ignitetf.sql.projection import projection, table_of_view
 from ignitetf.wire.answers import read_long
 from ignitetf.wire.codes import OpCode, TypeCode, java_hash_lower
 from ignitetf.wire.datatypes import DATA_TYPES, Family
-from ignitetf.wire.fields import field_positions, headers
 from ignitetf.wire.frames import Page
 from ignitetf.wire.meaning import type_codes
-from ignitetf.wire.objects import Bytes, Positions, find_rows, unwrap
+from ignitetf.wire.objects import Bytes, Positions, field_positions, find_rows, headers, unwrap
 from ignitetf.wire.requests import size_request
 from ignitetf.wire.sql_arrays import Kind, Unreadable, Values, decode_values
 from ignitetf.wire.types import TypeRegistry

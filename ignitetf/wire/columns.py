@@ -35,15 +35,16 @@ from ignitetf.wire.datatypes import (
     Family,
     family_of,
 )
-from ignitetf.wire.fields import field_positions, headers
 from ignitetf.wire.meaning import described, is_raw, meant, type_code, type_codes
 from ignitetf.wire.objects import (
     Bytes,
     Positions,
     bytes_at,
     check_bounds,
+    field_positions,
     find_elements,
     gather,
+    headers,
     object_end,
     unwrap,
 )

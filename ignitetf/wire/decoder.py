@@ -16,10 +16,9 @@ import numpy as np
 from ignitetf.errors import SchemaError
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.columns import decode_column
-from ignitetf.wire.fields import field_positions, headers
 from ignitetf.wire.frames import Page
 from ignitetf.wire.meaning import described, type_codes
-from ignitetf.wire.objects import Bytes, Positions, find_rows, unwrap
+from ignitetf.wire.objects import Bytes, Positions, field_positions, find_rows, headers, unwrap
 from ignitetf.wire.schema import Batch, Column, Schema
 from ignitetf.wire.types import TypeRegistry
 

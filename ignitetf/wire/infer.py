@@ -18,10 +18,18 @@ from ignitetf.errors import SchemaError
 from ignitetf.wire.codes import BinaryFlag, TypeCode
 from ignitetf.wire.columns import decode_column
 from ignitetf.wire.datatypes import ARRAY_ELEMENT, DATA_TYPES, LIST_ELEMENT, Family, types_of
-from ignitetf.wire.fields import field_positions, full_fields, headers
 from ignitetf.wire.frames import Page
 from ignitetf.wire.meaning import described, is_raw, meant, type_code
-from ignitetf.wire.objects import Bytes, Positions, find_elements, find_rows, gather
+from ignitetf.wire.objects import (
+    Bytes,
+    Positions,
+    field_positions,
+    find_elements,
+    find_rows,
+    full_fields,
+    gather,
+    headers,
+)
 from ignitetf.wire.schema import BYTES, Column, Field, Schema
 from ignitetf.wire.types import BinaryType, TypeRegistry, unregistered_name
 

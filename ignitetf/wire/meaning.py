@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from ignitetf.errors import WireError
 from ignitetf.wire.codes import BinaryFlag, TypeCode, java_hash
-from ignitetf.wire.fields import headers
 from ignitetf.wire.jdk import NotReadable, plain_object
 from ignitetf.wire.objects import (
     TREES,
@@ -28,6 +27,7 @@ from ignitetf.wire.objects import (
     check_bounds,
     follow,
     gather,
+    headers,
     unwrap,
 )
 from ignitetf.wire.types import TypeRegistry

@@ -24,9 +24,8 @@ from ignitetf.errors import SchemaError, WireError
 from ignitetf.wire.codes import BinaryFlag, TypeCode
 from ignitetf.wire.columns import decode_column
 from ignitetf.wire.datatypes import Family, family_of
-from ignitetf.wire.fields import field_positions, headers
 from ignitetf.wire.meaning import described, is_raw, meant, type_code, type_codes
-from ignitetf.wire.objects import Bytes, Positions, find_elements, gather
+from ignitetf.wire.objects import Bytes, Positions, field_positions, find_elements, gather, headers
 from ignitetf.wire.sql_arrays import Kind, Values, readable_field
 from ignitetf.wire.types import BinaryType, TypeRegistry
 
