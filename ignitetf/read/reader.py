@@ -42,8 +42,7 @@ from ignitetf.read.splits import Split, find_split
 from ignitetf.read.usage import Times
 from ignitetf.tables.describe import data_name
 from ignitetf.wire.buffers import BufferPool
-from ignitetf.wire.columns import decode_column
-from ignitetf.wire.decoder import Decoder
+from ignitetf.wire.columns import Decoder, decode_column
 from ignitetf.wire.frames import Page
 from ignitetf.wire.objects import unwrap
 from ignitetf.wire.schema import Batch, Column, Field, Schema

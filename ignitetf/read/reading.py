@@ -33,7 +33,7 @@ from ignitetf.read.queries import Selection
 from ignitetf.read.usage import add_read, add_wait
 from ignitetf.threads import Beside
 from ignitetf.wire.codes import OpCode
-from ignitetf.wire.decoder import Decoder
+from ignitetf.wire.columns import Decoder
 from ignitetf.wire.frames import Page
 from ignitetf.wire.schema import Batch, Field, Schema
 from ignitetf.wire.types import TypeRegistry

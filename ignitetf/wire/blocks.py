@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 from ignitetf.errors import ConfigError, SchemaError
 from ignitetf.wire.affinity import partitions_of
 from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.columns import Decoder
 from ignitetf.wire.concat import compact
 from ignitetf.wire.datatypes import INTEGERS, TIME_UNIT, Family, types_of
-from ignitetf.wire.decoder import Decoder
 from ignitetf.wire.frames import Page
 from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema, field_for
 from ignitetf.wire.types import TypeRegistry

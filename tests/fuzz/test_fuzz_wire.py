@@ -15,7 +15,7 @@ from ignitetf.errors import ConfigError, SchemaError, WireError
 from ignitetf.wire.blocks import BlockDecoder, block_schema, pack_blocks
 from ignitetf.wire.check_answer import check_answer
 from ignitetf.wire.codes import OpCode, TypeCode
-from ignitetf.wire.decoder import Decoder
+from ignitetf.wire.columns import Decoder
 from ignitetf.wire.encode import encode_entries
 from ignitetf.wire.frames import Page, read_first_page, read_first_sql_page, read_page
 from ignitetf.wire.infer import Evidence, infer_schema, observe_page

@@ -173,7 +173,7 @@ from ignitetf.read.leaves import Dense, node_for
 from ignitetf.wire import objects
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.datatypes import DATA_TYPES
-from ignitetf.wire.decoder import Decoder
+from ignitetf.wire.columns import Decoder
 from ignitetf.wire.encode import encode_entries
 from ignitetf.wire.infer import Evidence, observe_page
 from ignitetf.wire.frames import Page

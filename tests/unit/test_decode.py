@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ignitetf.errors import IgniteTFError, SchemaError, WireError
 from ignitetf.wire.buffers import ALIGNMENT, BufferPool
 from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.decoder import Decoder
+from ignitetf.wire.columns import Decoder
 from ignitetf.wire.encode import encode_entries
 from ignitetf.wire.frames import Page, read_page
 from ignitetf.wire.infer import Evidence, infer_schema, observe_page
