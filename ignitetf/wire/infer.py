@@ -218,7 +218,6 @@ def _one_of_each_class(data: Bytes, at: Positions) -> Positions:
 
 _LISTS: Final = types_of(Family.LIST)
 _LISTS_OF_ANY: Final = _LISTS - set(LIST_ELEMENT)
-_ENUMS: Final = types_of(Family.ENUM)
 # Types that are all there is to know of a field without values.
 _TOLD: Final = {int(row.code) for row in DATA_TYPES.values() if row.value or row.element}
 # A key of any type, as the bytes that are stored.

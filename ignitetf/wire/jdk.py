@@ -239,8 +239,6 @@ def _class_of_jdk_stream(body: bytes) -> str:
     return body[8 : 8 + length].decode("utf-8", "replace")
 
 
-_ARRAY_LIST: Final = 1
-_NULL_OBJECT: Final = bytes([TypeCode.NULL])
 _DAY_MS: Final = 86_400_000
 _EPOCH_DAY: Final = datetime.date(1970, 1, 1).toordinal()
 _DAYS_OF_400_YEARS: Final = 146_097

@@ -279,11 +279,6 @@ _TYPED_ROWS: Final = 1 << 17
 _TYPED_BYTES: Final = 16 << 20
 
 
-def _array(column: Column) -> NDArray[Any]:
-    assert isinstance(column.values, np.ndarray)
-    return column.values
-
-
 # As NumPy arrays
 
 

@@ -45,7 +45,7 @@ from pyignite.stream import BinaryStream
 
 from ignitetf._core import _native
 from ignitetf.errors import SchemaError
-from ignitetf.wire import checksum
+from ignitetf.wire import checksum as hashing
 from ignitetf.wire import encoders as parts
 from ignitetf.wire.checksum import checksum
 from ignitetf.wire.codes import TypeCode

@@ -8,10 +8,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ignitetf.errors import WireError
-from ignitetf.wire import objects
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.datatypes import ARRAY_ELEMENT, FIXED_SIZE
-from ignitetf.wire.objects import _walk_all
+from ignitetf.wire.objects import _walk_all, object_positions
 
 OBJECT_ARRAYS = ["STRING", "UUID", "DATE", "TIMESTAMP", "TIME", "DECIMAL"]
 
@@ -74,7 +73,7 @@ objects = st.recursive(
 
 def both(page, count):
     data = np.frombuffer(page, np.uint8)
-    found = walk.object_positions(data, count)
+    found = object_positions(data, count)
     try:
         expected = _walk_all(data, count)
     except WireError:
