@@ -79,7 +79,7 @@ def test_no_value_of_python_or_arrow_has_two_types():
 
 # Modules beside `datatypes` that may list types, and why the list is not a column of its rows.
 TABLES = {
-    "ignitetf/wire/javastream.py": "numbers of Java's own serialization, another format",
+    "ignitetf/wire/jdk.py": "numbers of Java's own serialization, another format",
     "ignitetf/load/sources/values.py": "how the values of Python's classes are converted",
 }
 # Functions that may tell more than three types apart, and why.
@@ -170,7 +170,6 @@ STORED_AND_READ = """
 import numpy as np
 from ignitetf.read.declared import merge, parse_declaration
 from ignitetf.read.leaves import Dense, node_for
-from ignitetf.wire import objects
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.datatypes import DATA_TYPES
 from ignitetf.wire.columns import Decoder
@@ -178,7 +177,7 @@ from ignitetf.wire.encode import encode_entries
 from ignitetf.wire.infer import Evidence, observe_page
 from ignitetf.wire.frames import Page
 from ignitetf.wire.infer import infer_schema
-from ignitetf.wire.objects import _walk_all
+from ignitetf.wire.objects import _walk_all, object_positions
 from ignitetf.wire.schema import Batch, Column, Field, Schema
 from ignitetf.wire.types import TypeRegistry
 
@@ -199,7 +198,7 @@ for field, column in cases:
     schema = Schema(None, KEY, (field,))
     page = encode_entries(schema, Batch(Column(np.arange(count)), {"val": column}))
     data = np.frombuffer(b"".join(page.entries(0, count)), np.uint8)
-    assert walk.object_positions(data, 2 * count).tolist() == _walk_all(data, 2 * count).tolist()
+    assert object_positions(data, 2 * count).tolist() == _walk_all(data, 2 * count).tolist()
     page, registry = Page(count, False, data), TypeRegistry()
     back = Decoder(schema, registry).decode(page).columns["val"]
     key, value = Evidence(), Evidence()

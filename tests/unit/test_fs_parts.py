@@ -267,6 +267,9 @@ def test_only_a_try_that_was_lost_while_it_wrote_leaves_a_transaction_unsettled(
             if at == "begin" and not seen:
                 fail()
 
+        def wait_until_begun(self):
+            return
+
         def write(self):
             self.wrote = True
             if at == "refused" and len(seen) == 1:
