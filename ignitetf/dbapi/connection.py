@@ -34,8 +34,8 @@ def connect(
         address: `HOST:PORT`, or several; None for the profile, the environment or the running node.
         schema: SQL schema for names without one.
         timeout_s: Limit in seconds for each statement; None for none.
-        page_rows: Rows that the node sends at once; None takes 1,024, from a distant cluster as many
-            as fit the link.
+        page_rows: Rows that the node sends at once; None takes 1,024, and then as many as
+            fill the link for a round trip.
         **settings: As of `ignitetf.connect`: `username`, `password`, `ca`, `profile` ...
 
     Raises:

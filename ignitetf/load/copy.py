@@ -28,7 +28,7 @@ from ignitetf.net.exchange import Exchange, Repeat
 from ignitetf.net.failures import is_asked_too_much, is_full
 from ignitetf.net.heap import scan_bytes, scans_at_once
 from ignitetf.net.retry import FAILURES, HEAP, LOAD, Backoff
-from ignitetf.net.window import LEAST_BYTES, Window, first_bytes, most_bytes
+from ignitetf.net.window import LEAST_BYTES, ByteWindow, first_bytes, most_bytes
 from ignitetf.tables.room import memory_full
 from ignitetf.threads import side_by_side
 from ignitetf.wire.codes import OpCode, TypeCode
@@ -237,7 +237,7 @@ class _Copy:
         self, channel: Channel, partitions: Sequence[int]
     ) -> Generator[tuple[int, Page], None, None]:
         """Yield the pages of partitions as they come; the last of each says that there is no more."""
-        window = Window(self._client, most_bytes(self._client))
+        window = ByteWindow(self._client, most_bytes(self._client))
         unasked, asked = deque(partitions), dict[int, _Asked]()
         # The cursors of partitions whose next page was not asked for yet.
         open_: deque[tuple[int, int]] = deque()

@@ -32,7 +32,7 @@ from ignitetf.errors import (
 )
 from ignitetf.net.channel import Channel
 from ignitetf.net.handshake import open_connection
-from ignitetf.net.places import DATA_CENTER, Place, Source, place_of
+from ignitetf.net.places import DATA_CENTER, Origin, Place, place_of
 from ignitetf.net.pool import Pool
 from ignitetf.net.question import Question
 from ignitetf.net.redirect import NO_VIEWS, run
@@ -338,12 +338,12 @@ class Client(Pool):
     def _data_centers(self) -> dict[uuid.UUID, str]:
         return dict(self.sql(statement("data_centers"), (DATA_CENTER,)).fetchall())
 
-    def source_of(self, channel: Channel) -> Source:
+    def source_of(self, channel: Channel) -> Origin:
         """Return the node that a connection leads to, and how near it is."""
         node = channel.node_id
         if node is None:  # a cluster that is too old to tell
-            return Source(channel.address, "elsewhere")
-        return Source(channel.address, self.place(node))
+            return Origin(channel.address, "elsewhere")
+        return Origin(channel.address, self.place(node))
 
     def writes_every_copy(self, name: str) -> bool:
         """Return whether a write to a cache is acknowledged only when all copies have it."""

@@ -28,7 +28,7 @@ from ignitetf.net.channel import Channel
 from ignitetf.net.failures import is_asked_too_much
 from ignitetf.net.pool import Pool
 from ignitetf.net.retry import HEAP, ROOM, Backoff, Tries, is_retryable
-from ignitetf.net.window import Window, first_bytes, most_bytes
+from ignitetf.net.window import ByteWindow, first_bytes, most_bytes
 from ignitetf.threads import start
 from ignitetf.wire.codes import OpCode
 
@@ -66,7 +66,7 @@ class _Request(Generic[Tag]):
 class _Lane(Generic[Tag]):
     """A connection and what is under way on it."""
 
-    def __init__(self, channel: Channel, window: Window) -> None:
+    def __init__(self, channel: Channel, window: ByteWindow) -> None:
         self.channel, self.window = channel, window
         self.waiting: dict[int, _Request[Tag]] = {}
         self.nbytes = 0
@@ -267,7 +267,7 @@ class Exchange(Generic[Tag]):
         return self._add(self._client.acquire(self._node))
 
     def _add(self, channel: Channel) -> _Lane[Tag]:
-        lane = _Lane[Tag](channel, Window(self._client, self._most_window))
+        lane = _Lane[Tag](channel, ByteWindow(self._client, self._most_window))
         self._lanes.append(lane)
         if self._aborted:
             channel.abort()

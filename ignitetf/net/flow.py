@@ -33,7 +33,7 @@ from ignitetf.errors import ConfigError, IgniteTFError, ServerError, WireError
 from ignitetf.net.channel import Channel
 from ignitetf.net.client import Client
 from ignitetf.net.failures import is_asked_too_much, server_error
-from ignitetf.net.places import Source
+from ignitetf.net.places import Origin
 from ignitetf.net.retry import HEAP, READ, Backoff
 from ignitetf.net.window import LEAST_BYTES, first_bytes, most_bytes, shortest_delay
 from ignitetf.wire.answers import read_error
@@ -134,7 +134,7 @@ class Traffic:
 
     wait_s: float = 0.0
     land_s: float = 0.0
-    sources: dict[int, Source] = field(default_factory=dict)
+    sources: dict[int, Origin] = field(default_factory=dict)
 
 
 class Flow:

@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple
 
 from ignitetf.settings import is_loopback, split_address
 
-__all__ = ["DATA_CENTER", "PLACES", "Place", "Source", "place_of"]
+__all__ = ["DATA_CENTER", "PLACES", "Origin", "Place", "place_of"]
 
 # The node attribute that says where a node stands.
 DATA_CENTER: Final = "data_center"
@@ -21,7 +21,7 @@ Place = Literal["host", "data_center", "elsewhere"]
 PLACES: Final[tuple[Place, ...]] = ("host", "data_center", "elsewhere")
 
 
-class Source(NamedTuple):
+class Origin(NamedTuple):
     """Where data came from.
 
     Attributes:

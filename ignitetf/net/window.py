@@ -1,4 +1,4 @@
-"""`Window`: how many bytes a connection may have under way.
+"""`ByteWindow`: how many bytes a connection may have under way.
 
 pool -> **window** -> flow, exchange
 
@@ -16,7 +16,7 @@ from typing import Final
 
 from ignitetf.net.pool import MOST_WINDOW, Pool
 
-__all__ = ["LEAST_BYTES", "Window", "first_bytes", "most_bytes", "shortest_delay"]
+__all__ = ["LEAST_BYTES", "ByteWindow", "first_bytes", "most_bytes", "shortest_delay"]
 
 LEAST_BYTES: Final = 4 << 20
 # Bytes per second that a new connection is expected to have.
@@ -43,7 +43,7 @@ def first_bytes(pool: Pool, most: int) -> int:
     return min(most, min(LEAST_BYTES, most) + int(2 * rate * shortest_delay(pool)))
 
 
-class Window:
+class ByteWindow:
     """The window of one connection; for use by one thread.
 
     Args:

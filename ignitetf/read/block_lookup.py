@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.read.block_order import BlockOrder
-from ignitetf.read.error_context import Place
+from ignitetf.read.error_context import RecordContext
 from ignitetf.read.key_order import Slices
 from ignitetf.read.keys import Numbers
 from ignitetf.read.lookup import KeyReading
@@ -136,7 +136,7 @@ class _Reading:
             for blocks in entries:
                 assert blocks.key is not None
                 records = unpack_blocks(reader.schema, blocks, names)
-                with Place(reader.name, None):
+                with RecordContext(reader.name, None):
                     found = np.asarray(blocks.key.values).tolist()
                     for key, block in zip(found, records, strict=True):
                         while next(asked) != key:

@@ -1,4 +1,4 @@
-"""`Place`: adds the location of a record to errors about it.
+"""`RecordContext`: adds the location of a record to errors about it.
 
 **error_context** -> page decoder, reader
 """
@@ -12,10 +12,10 @@ import numpy as np
 from ignitetf.errors import SchemaError, WireError
 from ignitetf.wire.schema import Batch, Column
 
-__all__ = ["Place", "key_of"]
+__all__ = ["RecordContext", "key_of"]
 
 
-class Place:
+class RecordContext:
     """Adds cache, key and, if it is known, partition to an error about a record.
 
     Args:

@@ -31,7 +31,7 @@ from ignitetf.read.contents import (
     look_up,
 )
 from ignitetf.read.declared import choose_fields, merge, parse_declaration
-from ignitetf.read.error_context import Place
+from ignitetf.read.error_context import RecordContext
 from ignitetf.read.landing import RowLayout
 from ignitetf.read.nulls import apply_nulls, check_masks
 from ignitetf.read.options import ReadOptions
@@ -343,7 +343,7 @@ class CacheReader:
         """Return the batch after the policy for nulls; counts the records that it drops."""
         if self.options.raw_nulls:
             return batch
-        with Place(self.name, partition, batch):
+        with RecordContext(self.name, partition, batch):
             batch, dropped = apply_nulls(batch, self.options.nulls)
         self.dropped += dropped
         return batch

@@ -27,7 +27,7 @@ from ignitetf.net.client import Client
 from ignitetf.net.flow import Flow, Requests, requests_of
 from ignitetf.net.heap import scan_bytes, scans_at_once
 from ignitetf.net.retry import READ, Backoff
-from ignitetf.read.error_context import Place
+from ignitetf.read.error_context import RecordContext
 from ignitetf.read.landing import Left, RowLayout
 from ignitetf.read.queries import Selection
 from ignitetf.read.usage import add_read, add_wait
@@ -243,7 +243,7 @@ class _PageDecoder:
         Raises:
             SchemaError: A record does not fit; names cache, partition, key and field.
         """
-        with Place(self._name, partition, first=first):
+        with RecordContext(self._name, partition, first=first):
             return self.with_types(self._decoder.decode, page)
 
     def with_types(self, work: Callable[..., T], *args: Any) -> T:

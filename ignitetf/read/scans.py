@@ -24,7 +24,7 @@ from ignitetf.errors import DataChanged, IgniteTFError, SchemaError
 from ignitetf.net.client import cache_id
 from ignitetf.net.flow import Requests, requests_of
 from ignitetf.net.topology import owners_of
-from ignitetf.read.error_context import Place
+from ignitetf.read.error_context import RecordContext
 from ignitetf.read.reading import Reading, statement_batches
 from ignitetf.wire.affinity import partitions_of
 from ignitetf.wire.blocks import block_schema, unpack_blocks
@@ -311,7 +311,7 @@ class ScanReading(Reading):
         numbers = np.arange(place, place + len(blocks))
         units = np.searchsorted(self._units["base"][known], numbers, "right") - 1
         for unit, records in zip(units.tolist(), self._records_of(blocks), strict=True):
-            with Place(self._reader.name, int(self._partitions[unit])):
+            with RecordContext(self._reader.name, int(self._partitions[unit])):
                 own = self._own_of(records, int(self._partitions[unit]))
             self._records[unit] += len(records)
             self._found += len(records)

@@ -25,7 +25,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ignitetf.net.places import Place, Source
+from ignitetf.net.places import Origin, Place
 from ignitetf.wire.checksum import marks_of, mix
 from ignitetf.wire.schema import Batch, Schema
 
@@ -168,7 +168,7 @@ class _Counter:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.wait_s = 0.0
-        self.sources: dict[Source, tuple[int, int]] = {}
+        self.sources: dict[Origin, tuple[int, int]] = {}
         self.iterations: deque[Iteration] = deque(maxlen=_KEPT)
         self.numbers = itertools.count(1)
 
@@ -185,7 +185,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_count_anew)
 
 
-def add_read(source: Source | None, rows: int, nbytes: int) -> None:
+def add_read(source: Origin | None, rows: int, nbytes: int) -> None:
     """Count rows of a page that the consumer takes; without a source nothing was received."""
     if source is None:
         return
