@@ -20,7 +20,7 @@ __all__ = ["LEAST_BYTES", "ByteWindow", "first_bytes", "most_bytes", "shortest_d
 
 LEAST_BYTES: Final = 4 << 20
 # Bytes per second that a new connection is expected to have.
-_EXPECTED_RATE: Final = 100e6
+_EXPECTED_RATE: Final = 500e6
 # A round that is shorter than this tells no rate.
 _LEAST_ROUND_S: Final = 1e-4
 

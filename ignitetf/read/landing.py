@@ -73,7 +73,7 @@ class _Stored:
 def _stored(field: Field, registry: TypeRegistry) -> _Stored | None:
     """Return how the values of a field land; None if that takes more than copying them."""
     family = DATA_TYPES[field.type].family
-    if family in _TIMES and registry.zone is not UTC:
+    if family in _TIMES and registry.zone != UTC:
         return None  # what is stored is not what the calendar shows
     if family is Family.ARRAY:
         return _array(field)
