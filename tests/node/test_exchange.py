@@ -240,6 +240,6 @@ def test_a_load_over_an_unsteady_link_that_is_cut_is_complete(client, link, unst
             unsteady.cut()
             at = next(cuts, None)
 
-    batches = ({"X": rows["X"][n]} for n in range(60))
-    report = load_dataset(batches, cache_name, client=link, partitions=8, on_progress=progress)
+    records = [{"X": rows["X"][n]} for n in range(60)]
+    report = load_dataset(records, cache_name, client=link, partitions=8, on_progress=progress)
     assert report.rows == 60 and client.cache_size(cache_name) == 60

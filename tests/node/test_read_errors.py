@@ -16,6 +16,7 @@ import pytest
 from ignitetf import IgniteDataset, load_dataset, own_errors
 from ignitetf.errors import ConfigError, DataChanged, SchemaError
 from ignitetf.net.channel import Channel
+from ignitetf.net.pool import Pool
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
 
@@ -234,6 +235,7 @@ def test_giving_up_does_not_wait_for_a_node_that_says_nothing(build, monkeypatch
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_is_told_and_its_parent_goes_on(build, monkeypatch):
+    monkeypatch.setattr(Pool, "release_idle", lambda self: None)  # the parent keeps its connection
     dataset = build(page_size=3)
     name = dataset.rows.reader.name
     keys = [key for page in dataset.numpy() for key in page["key"].tolist()]
