@@ -104,8 +104,9 @@ class _Block:
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
         self.memory = np.empty(nbytes + ALIGNMENT, np.uint8)
-        # Stored, because asking an array for its address is the slowest step here.
-        self.begin = -self.memory.ctypes.data % ALIGNMENT
+        # Stored, because asking an array for its address is the slowest step here; its `ctypes`
+        # imports, which cannot be done at the end of a program.
+        self.begin = -self.memory.__array_interface__["data"][0] % ALIGNMENT
 
     def view(self, nbytes: int) -> NDArray[np.uint8]:
         """Return the first `nbytes` bytes."""
