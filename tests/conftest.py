@@ -13,6 +13,13 @@ from helpers.nodes import QUICK, compiled_twice, without_recording
 from helpers.paths import SHARED_DATA
 from helpers.ports import free_port
 from helpers.typed_rows import ROWS, record
+from hypothesis import HealthCheck, settings
+
+# A busy machine may hold up any example.
+settings.register_profile(
+    "busy", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("busy")
 
 _numbers = itertools.count()
 _JAVA_EXCEPTION = re.compile(r"\b(?:java|javax|org)\.[\w.$]+(?:Exception|Error)\b")
