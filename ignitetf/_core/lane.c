@@ -20,6 +20,7 @@ enum {
   MOST_AT_ONCE = 8 << 20,   /* received by one call, so that its time limit measures progress */
   LEAST_PROGRESS = 64 << 10, /* fewer bytes than this within the time limit are no progress */
   LEFT_BYTES = 8 << 20,     /* rows for the general decoder are handed over from here on */
+  ROWS_AHEAD = 6,           /* whose places in memory are loaded early */
   MOST_ERROR = 1 << 20
 };
 
@@ -775,6 +776,29 @@ static int find_end(Lane *lane, int64_t at, int64_t *end) {
   }
 }
 
+/* Begins to load what the row after some others will be written to. Places of a permutation are far
+ * apart, so that each column of a row would wait for memory. Only a row of the same unit: it has not
+ * landed, so that the consumer cannot have its group. */
+static void expect_row(const Landing *landing, const Unit *unit, int64_t number) {
+  const Layout *layout = landing->layout;
+  number += ROWS_AHEAD;
+  if (number >= unit->base + unit->rows) return;
+  int64_t place = landing->places[number], row = place % layout->rows;
+  const Group *group = __atomic_load_n(landing->group + place / layout->rows, __ATOMIC_ACQUIRE);
+  if (!group) return;
+  const uint8_t *dense = group->dense->bytes;
+  for (int32_t i = 0; i < layout->columns; i++) {
+    const Column *column = layout->column + i;
+    if (column->heap < 0) {
+      __builtin_prefetch(dense + column->values + row * column->size, 1);
+    } else {
+      __builtin_prefetch(dense + column->starts + 8 * row, 1);
+      __builtin_prefetch(dense + column->lengths + 8 * row, 1);
+    }
+    if (column->nullable) __builtin_prefetch(dense + column->valid + row, 1);
+  }
+}
+
 static void has_landed(Lane *lane, int64_t place) {
   if (lane->landing->keys) {
     lane->landed_place[lane->pending - lane->left_rows] = place;
@@ -810,7 +834,10 @@ static int land_entry(Lane *lane, Unit *unit, int64_t behind) {
       return COUNT;
     }
     place = unit->base + number;
-    if (landing->places) place = landing->places[place];
+    if (landing->places) {
+      expect_row(landing, unit, place);
+      place = landing->places[place];
+    }
   }
   if (!lane->group || place < lane->group_first || place >= lane->group_first + rows) {
     if (!landing->places && !landing->keys) commit(lane, unit);
