@@ -24,6 +24,7 @@ from ignitetf.errors import DataChanged, IgniteTFError, SchemaError
 from ignitetf.net.client import cache_id
 from ignitetf.net.flow import Requests, requests_of
 from ignitetf.net.topology import owners_of
+from ignitetf.net.window import first_bytes
 from ignitetf.read.error_context import RecordContext
 from ignitetf.read.reading import Reading, statement_batches
 from ignitetf.wire.affinity import partitions_of
@@ -45,10 +46,7 @@ __all__ = [
     "scanned_keys",
 ]
 
-# So many pages last as long as a round trip at this rate; each has at least and at most so many
-# bytes.
-_PAGE_RATE: Final = 200e6
-_PARALLEL_PAGES: Final = 8
+# Each partition has one page under way, and all of them fill the window of a connection.
 _LEAST_PAGE: Final = 2 << 20
 _MOST_PAGE: Final = 16 << 20
 _MOST_PAGE_ROWS: Final = 65_536
@@ -171,11 +169,12 @@ class ScanReading(Reading):
         reader = self._reader
         if reader.options.page_size is not None:
             return reader.options.page_size
-        delay = reader.client.quickest_s
-        # The pages of several partitions come in turn.
-        share = min(_PARALLEL_PAGES, max(1, len(self._partitions)))
-        wanted = 0.0 if delay == float("inf") else _PAGE_RATE * delay / share
-        nbytes = min(_MOST_PAGE, max(_LEAST_PAGE, wanted))
+        client, parts = reader.client, max(1, len(self._partitions))
+        window = first_bytes(client, min(client.most_window, client.settings.ahead_bytes))
+        if self._permutation is None:
+            # Those whose rows are soon to be handed over are requested at a time.
+            parts = min(parts, max(1, int(2 * window / max(1.0, reader.unit_bytes))))
+        nbytes = max(_LEAST_PAGE, min(_MOST_PAGE, window / parts))
         return int(max(1, min(_MOST_PAGE_ROWS, nbytes // max(self._stored_bytes, 64.0))))
 
     def batches(self) -> Generator[UnitBatch, None, None]:
