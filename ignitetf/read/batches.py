@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import chain
@@ -136,6 +137,8 @@ def _read_range(
     epoch: int,
 ) -> Iterator[Batch]:
     start, stop = wanted
+    if _takes_more(reader, order, piece.shard, stop):
+        stop = sys.maxsize
     windows = order.windows(piece.shard, epoch)
     if order.known:
         begin = bisect_right(windows, start, key=lambda w: w.first + w.rows)
@@ -150,6 +153,15 @@ def _read_range(
         if low < high:
             yield batch if (low, high) == (0, size) else batch[low:high]
         at += size
+
+
+def _takes_more(reader: CacheReader, order: ScanOrder, shard: Shard, stop: int) -> bool:
+    """Whether rows that were added since the rows were counted are read, too.
+
+    A shuffle has them among the others, so that a cut would leave out others in their place.
+    """
+    is_cut = not order.known or order.even is not None or stop < order.own_rows(shard)
+    return not is_cut and reader.options.on_change != "error"
 
 
 def _plain(reader: CacheReader, windows: Sequence[Window]) -> Iterator[Batch]:

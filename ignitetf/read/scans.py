@@ -182,7 +182,7 @@ class ScanReading(Reading):
         if not len(self._partitions):
             return
         reader, units = self._reader, self._units
-        size, self._found = self._expected_size(), 0
+        size, self._found, self._in_split = self._expected_size(), 0, 0
         with contextlib.closing(self._landed()) as groups:
             for place, batch in groups:
                 yield from self._cut(place, batch)
@@ -190,6 +190,9 @@ class ScanReading(Reading):
         if reader.is_blocks:
             reader.changes.check_units(self._partitions, self._records, units["mark"].copy())
         reader.changes.check_size(size, self._found)
+        if reader.split is not None:
+            counted = reader.row_count(self._partitions.tolist())
+            reader.changes.check_size(counted, self._in_split, "when the split was counted")
         if reader.selection is not None:
             reader.check_entries()
 
@@ -335,6 +338,7 @@ class ScanReading(Reading):
     def _own_of(self, part: Batch, partition: int | None) -> Batch | None:
         reader = self._reader
         own = part if reader.split is None else reader.split.rows_of(reader.schema, part)
+        self._in_split += len(own)
         return reader.without_nulls(own, partition) if len(own) else None
 
 

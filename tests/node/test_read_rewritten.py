@@ -90,6 +90,45 @@ def test_every_way_reads_what_is_there(client, request, data):
     assert rows.by_key(there)["val"]["A"].tolist() == there
 
 
+@pytest.mark.parametrize("way", [{}, {"shuffle": 3}, {"shuffle": 3, "window_bytes": 100}])
+@pytest.mark.parametrize("shards", [1, 2])
+def test_rows_that_are_added_displace_none(client, cache_name, way, shards):
+    """Where a change is not an error, what was there before is read, whatever comes."""
+    load(client, cache_name)
+    insert(client, cache_name, 200)
+    rows = [
+        open_rows(cache_name, client=client, on_change="warn", shard=(i, shards), **way)
+        for i in range(shards)
+    ]
+    started = rows[0].advance(4)
+    insert(client, cache_name, *range(300, 360))
+    for epoch in range(2):
+        found = itertools.chain.from_iterable(keys(each.next_epoch()) for each in rows)
+        assert sorted(found) == stored(client, cache_name), epoch
+    assert len(set(keys(started))) == len(keys(started)) > 40
+
+
+def test_a_split_is_whole_or_has_changed(client, cache_name):
+    """Also where a row of another split takes the place of one, in the same partition."""
+    load(client, cache_name, partitions=2)
+    insert(client, cache_name, *range(200, 240))
+    divide.make_splits(client, cache_name, {"train": 0.5, "test": 0.5})
+    train, test = (
+        keys(open_rows(cache_name, client=client, split=split, part=0))
+        for split in ("train", "test")
+    )
+    came, gone = max(test), train[0]
+    delete(client, cache_name, came)
+    for way in ({}, {"page_size": 3}, {"shuffle": 1}, {"order": "keys"}):
+        rows = open_rows(cache_name, client=client, split="train", **way)
+        delete(client, cache_name, gone)
+        insert(client, cache_name, came)
+        with pytest.raises(DataChanged):
+            keys(rows)
+        delete(client, cache_name, came)
+        insert(client, cache_name, gone)
+
+
 def test_a_state_tells_what_changed_since(client, cache_name):
     load(client, cache_name)
     insert(client, cache_name, 200)

@@ -210,9 +210,10 @@ class IgniteDataset(OwnDataset):
         """Elements of every epoch; None if unknown.
 
         After `resume` it is None, because the rest of an epoch is shorter than the following
-        epochs.
+        epochs; and where rows may be added or removed without an error.
         """
-        return None if self._rows.position.chain else self._rows.length
+        may_change = self._rows.reader.options.on_change != "error"
+        return None if may_change or self._rows.position.chain else self._rows.length
 
     def _inputs(self) -> list[Any]:
         return [self._elements]
