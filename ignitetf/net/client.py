@@ -338,7 +338,7 @@ class Client(Pool):
     def _data_centers(self) -> dict[uuid.UUID, str]:
         return dict(self.sql(statement("data_centers"), (DATA_CENTER,)).fetchall())
 
-    def source_of(self, channel: Channel) -> Origin:
+    def origin_of(self, channel: Channel) -> Origin:
         """Return the node that a connection leads to, and how near it is."""
         node = channel.node_id
         if node is None:  # a cluster that is too old to tell

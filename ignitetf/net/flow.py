@@ -22,7 +22,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -40,7 +40,7 @@ from ignitetf.wire.answers import read_error
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.frames import request_frames, request_head
 
-__all__ = ["MOST_OPEN", "Flow", "Requests", "Sink", "requests_of"]
+__all__ = ["MOST_OPEN", "Flow", "Plan", "Requests", "Sink", "requests_of"]
 
 log = logging.getLogger(__name__)
 
@@ -51,8 +51,6 @@ MOST_OPEN: Final = 120
 # How long closing waits for a thread. One that still expects an answer then ends by itself.
 _CLOSING_S: Final = 1.0
 _POLL_S: Final = 0.1
-
-Owners = Callable[[bool], Mapping[int, uuid.UUID]]
 
 
 @dataclass(frozen=True)
@@ -80,6 +78,23 @@ def requests_of(op: OpCode, bodies: Sequence[bytes] | NDArray[np.void]) -> Reque
         parts += [head, body]
         sizes.append(len(head) + len(body))
     return Requests(b"".join(parts), np.cumsum(sizes, dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is read: the requests, and which node answers each.
+
+    Attributes:
+        units: The units, as the core has them: the state of each request; see `_core.UNIT`.
+        requests: The request of each unit.
+        partitions: The partition of each unit.
+        owners: Returns the node to read each partition from; with True, without cached answers.
+    """
+
+    units: NDArray[Any]
+    requests: Requests
+    partitions: NDArray[np.int64]
+    owners: Callable[[bool], Mapping[int, uuid.UUID]]
 
 
 class Sink(Protocol):
@@ -122,33 +137,14 @@ class _Refused(Exception):
         self.cause = cause
 
 
-@dataclass
-class Traffic:
-    """What arrived, in all.
-
-    Attributes:
-        wait_s: Seconds in which lanes waited for bytes.
-        land_s: Seconds in which they parsed and landed.
-        sources: The node that each lane reads from, by its number.
-    """
-
-    wait_s: float = 0.0
-    land_s: float = 0.0
-    sources: dict[int, Origin] = field(default_factory=dict)
-
-
 class Flow:
     """The connections of one plan.
 
     Args:
         client: The cluster.
         name: Name of the data set, for messages.
+        plan: What to read.
         landing: Where answers land.
-        units: Its units, as the core has them.
-        requests: The request of each unit.
-        keys: What `owners` knows each unit by: its partition.
-        owners: Returns the node to read from, by these; with True, what it was told before led
-            nowhere.
         sink: What understands answers.
         connections: Connections to each node.
         most_open: Cursors that stay open for a further page, which a connection may have.
@@ -157,18 +153,15 @@ class Flow:
         retry_s: Seconds without progress after which a failure is raised; 0 never retries.
 
     Attributes:
-        traffic: What arrived.
+        origins: The node that each lane reads from, by the number of the lane.
     """
 
     def __init__(
         self,
         client: Client,
         name: str,
+        plan: Plan,
         landing: Landing,
-        units: NDArray[Any],
-        requests: Requests,
-        keys: Sequence[int],
-        owners: Owners,
         sink: Sink,
         *,
         connections: int = 1,
@@ -178,11 +171,8 @@ class Flow:
     ) -> None:
         self._client = client
         self._name = name
+        self._plan, self._units = plan, plan.units
         self._landing = landing
-        self._units = units
-        self._requests = requests
-        self._keys = np.asarray(keys, np.int64)
-        self._owners = owners
         self._sink = sink
         self._connections = connections
         self._most_open = max(1, min(MOST_OPEN, most_open))
@@ -193,11 +183,10 @@ class Flow:
         self._error: BaseException | None = None
         self._stopped = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._channels: set[Channel] = set()
         self._lock = threading.Lock()
         self._lanes = 0
         self._process = os.getpid()
-        self.traffic = Traffic()
+        self.origins: dict[int, Origin] = {}
 
     def groups(self) -> Generator[tuple[int, int, Any, tuple[Any, ...], bytes], None, None]:
         """Yield the groups of rows in order, as `Landing.take` returns them.
@@ -211,7 +200,7 @@ class Flow:
             ConfigError: The process was forked since the first group.
         """
         try:
-            self._start(range(len(self._units)), anew=False)
+            self._start(range(len(self._units)))
             while True:
                 taken = self._landing.take(_POLL_S)
                 if os.getpid() != self._process:
@@ -246,12 +235,9 @@ class Flow:
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
 
-    def _start(self, units: Sequence[int], *, anew: bool) -> None:
+    def _start(self, units: Sequence[int]) -> None:
         """Start the threads that read these units, one for each connection."""
-        owners = self._owners(anew)
-        shares: dict[uuid.UUID | None, list[int]] = {}
-        for unit, key in zip(units, self._keys[list(units)].tolist(), strict=True):
-            shares.setdefault(owners.get(key), []).append(unit)
+        shares = self._shares(units, self._plan.owners(False))
         if self._is_small and len(shares) == 1:
             for node, own in shares.items():
                 self._read(node, own)
@@ -262,6 +248,16 @@ class Flow:
             lanes = max(1, min(self._connections, len(own)))
             for first in range(lanes):
                 self._start_lane(node, own[first::lanes])
+
+    def _shares(
+        self, units: Sequence[int], owners: Mapping[int, uuid.UUID]
+    ) -> dict[uuid.UUID | None, list[int]]:
+        """Return the units of each node, in order; None where it makes no difference."""
+        found: dict[uuid.UUID | None, list[int]] = {}
+        partitions = self._plan.partitions[list(units)].tolist()
+        for unit, partition in zip(units, partitions, strict=True):
+            found.setdefault(owners.get(partition), []).append(unit)
+        return found
 
     def _start_lane(self, node: uuid.UUID | None, units: Sequence[int]) -> None:
         thread = threading.Thread(
@@ -284,38 +280,45 @@ class Flow:
     def _read_all(self, node: uuid.UUID | None, units: Sequence[int]) -> None:
         """Read units over one connection after the other, until they have ended."""
         backoff, heap = Backoff(READ), Backoff(HEAP)
-        while not self._stopped.is_set():
+        is_lost = False
+        while units and not self._stopped.is_set():
             before = self._progress(units)
             try:
+                if is_lost:
+                    node, units = self._moved(units)
                 self._read_over(node, units)
             except _Restart:
-                pass
+                is_lost = False
             except IgniteTFError as error:
+                is_lost = True
                 if self._stopped.is_set():
                     return
                 if self._progress(units) != before:
                     backoff.progress()
                     heap.progress()
-                self._wait_to_retry(error, units, backoff, heap)
+                self._wait_to_retry(error, backoff, heap)
             units = [unit for unit in units if self._units["state"][unit] != UnitState.ENDED]
-            if not units:
-                return
             self._reset(units)
-            owners = self._owners(True)
-            node = owners.get(int(self._keys[units[0]]))
-            others = [u for u in units if owners.get(int(self._keys[u])) != node]
-            if others:
-                units = [u for u in units if owners.get(int(self._keys[u])) == node]
-                self._start(others, anew=False)
+
+    def _moved(self, units: Sequence[int]) -> tuple[uuid.UUID | None, Sequence[int]]:
+        """Look up where to read units now.
+
+        Returns:
+            The node of the first unit, and the units that it has. Other threads read the rest.
+        """
+        owners = self._plan.owners(True)
+        node, own = next(iter((shares := self._shares(units, owners)).items()))
+        del shares[node]
+        for other, rest in shares.items():
+            self._start_lane(other, rest)
+        return node, own
 
     def _progress(self, units: Sequence[int]) -> tuple[int, int]:
         own = self._units[list(units)]
         new = np.maximum(own["done"], own["replay"])
         return int(new.sum()), int((own["state"] == UnitState.ENDED).sum())
 
-    def _wait_to_retry(
-        self, error: IgniteTFError, units: Sequence[int], backoff: Backoff, heap: Backoff
-    ) -> None:
+    def _wait_to_retry(self, error: IgniteTFError, backoff: Backoff, heap: Backoff) -> None:
         """Wait before the next try; raise the error if there is none."""
         if is_asked_too_much(error):
             self._most_window = max(1, min(self._most_window, self._window) // 2)
@@ -342,7 +345,7 @@ class Flow:
         channel = self._client.acquire(node)
         with self._lock:
             number, self._lanes = self._lanes, self._lanes + 1
-        self.traffic.sources[number] = self._client.source_of(channel)
+        self.origins[number] = self._client.origin_of(channel)
         is_clean = False
         lane = None
         try:
@@ -351,9 +354,7 @@ class Flow:
             is_clean = self._run(lane, channel)
         finally:
             if lane is not None:
-                _, _, self._window, *_, wait_s, _, major, minor = lane.state()
-                self.traffic.wait_s += wait_s
-                self.traffic.land_s -= wait_s
+                _, _, self._window, *_, major, minor = lane.state()
                 if major:
                     channel.topology_version = major, minor
                     self._client.note_topology(channel)
@@ -381,8 +382,8 @@ class Flow:
             channel.receive_some,
             channel.send_bytes,
             np.array(units, np.int64),
-            self._requests.frames,
-            self._requests.frame_at,
+            self._plan.requests.frames,
+            self._plan.requests.frame_at,
             _FIRST_ID,
             self._client.settings.request_timeout_s,
             delay,
@@ -395,13 +396,10 @@ class Flow:
     def _run(self, lane: Lane, channel: Channel) -> bool:
         """Run a lane to its end; returns whether its connection can be used again."""
         while True:
-            begin = time.monotonic()
             try:
                 event, unit, a, b, c, body = lane.run()
             except OSError as error:
                 channel.fail(error)
-            finally:
-                self.traffic.land_s += time.monotonic() - begin
             if event == Event.DONE:
                 return True
             if event == Event.STOPPED:

@@ -90,7 +90,7 @@ class Pool:
         round_trips: The times of the quickest requests over all connections.
         topology: Version of the topology that `nodes` found last; None before.
         known_nodes: The nodes that it found.
-        newest_topology: The newest version of the topology that an answer has told.
+        told_topology: Version of the topology that an answer told last; None if none has.
         most_window: Bytes that a connection may have on their way; see `net.flow`.
         delivered_rate: Bytes per second that a connection delivered last; 0 before.
     """
@@ -101,7 +101,7 @@ class Pool:
         self.round_trips = RoundTrips()
         self.topology: int | None = None
         self.known_nodes: Sequence[NodeEndpoint] = ()
-        self.newest_topology = (0, 0)
+        self.told_topology: tuple[int, int] | None = None
         self.most_window = MOST_WINDOW
         self.delivered_rate = 0.0
         # Seconds that the quickest connection took to open.
@@ -340,9 +340,9 @@ class Pool:
         channel.close()
 
     def note_topology(self, channel: Channel) -> None:
-        """Take note of the version of the topology that a connection was told."""
-        if channel.topology_version is not None:
-            self.newest_topology = max(self.newest_topology, channel.topology_version)
+        """Keep the version of the topology that the node told over this connection, if it did."""
+        if (told := channel.topology_version) is not None:
+            self.told_topology, channel.topology_version = told, None
 
     def _open_first(self, addresses: Sequence[str]) -> Channel:
         causes: list[IgniteTFError] = []
@@ -419,8 +419,9 @@ class Pool:
 
     @property
     def nodes_are_old(self) -> bool:
-        """Whether nodes have come or left since `nodes` was called, as far as answers told."""
-        return self.topology is None or self.topology < self.newest_topology[0]
+        """Whether `known_nodes` may not be the nodes of now: the topology changed, or nobody tells."""
+        told = self.told_topology
+        return told is None or self.topology != told[0]
 
     @property
     def nodes_question(self) -> Question[list[NodeEndpoint]]:

@@ -3,13 +3,12 @@
 client, places -> **topology** -> reading
 
 Every copy has the same entries in the same order, so what is read does not depend on the choice. A
-node that was asked for a copy which it does not have any more asks the owner itself, so that a
-choice which is out of date costs a detour and no row. What was asked is kept until an answer of the
-cluster says that its topology has changed.
+node that no longer has a copy forwards the request to the owner, so an outdated choice costs a
+detour and no row. Answers are cached until the cluster tells another version of its topology.
 
 Hashing gives some nodes more primary copies than others. Where all nodes are equally near, and a
 write waits for every copy, other copies are read so that all nodes have as many. The choice depends
-on nothing but the copies, so that all processes come to the same one without a word between them.
+on the copies alone, so all processes make the same one.
 """
 
 from __future__ import annotations
@@ -37,15 +36,15 @@ _MOST_UNEVEN: Final = 1.05
 
 @dataclass(frozen=True)
 class _Known:
-    """What was asked of a cache.
+    """What the cluster answered about a cache.
 
     Attributes:
-        version: Of the topology then; (0, 0) while copies are being filled.
+        version: Of the topology then; None if the answer is not to be used again.
         primaries: The primary node of each partition.
         nearest: The node to read each partition from.
     """
 
-    version: tuple[int, int]
+    version: tuple[int, int] | None
     primaries: Mapping[int, uuid.UUID]
     nearest: Mapping[int, uuid.UUID]
 
@@ -54,7 +53,7 @@ _KNOWN: Final[WeakKeyDictionary[Client, dict[str, _Known]]] = WeakKeyDictionary(
 
 
 def owners_of(
-    client: Client, cache: str, *, primary: bool = False, anew: bool = False
+    client: Client, cache: str, *, primary: bool = False, refresh: bool = False
 ) -> Mapping[int, uuid.UUID]:
     """Return the node to read each partition from; empty if it makes no difference.
 
@@ -62,23 +61,22 @@ def owners_of(
         client: The connection.
         cache: Name of the cache.
         primary: Whether only the primary node of a partition answers, as for SQL.
-        anew: Whether an earlier answer of the cluster has led nowhere.
+        refresh: Ignore the cached answer, because reading from one of its nodes failed.
     """
     known = _KNOWN.setdefault(client, {})
     found = known.get(cache)
-    if anew or found is None or found.version < client.newest_topology:
-        found = known[cache] = _asked(client, cache)
+    if refresh or found is None or found.version is None or found.version != client.told_topology:
+        found = known[cache] = _requested(client, cache)
     return found.primaries if primary else found.nearest
 
 
-def _asked(client: Client, cache: str) -> _Known:
+def _requested(client: Client, cache: str) -> _Known:
     nodes = client.nodes() if client.nodes_are_old else client.known_nodes
     if len(nodes) < 2:
-        return _Known(client.newest_topology, {}, {})
+        return _Known(client.told_topology, {}, {})
     found = client.partition_map(cache)
     nearest, is_settled = nearest_nodes(client, cache, nodes, found)
-    version = max(found.version, client.newest_topology) if is_settled else (0, 0)
-    return _Known(version, found.owners, nearest)
+    return _Known(client.told_topology if is_settled else None, found.owners, nearest)
 
 
 def _differ_in_distance(client: Client, nodes: Sequence[NodeEndpoint]) -> bool:

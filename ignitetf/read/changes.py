@@ -34,6 +34,7 @@ __all__ = ["Changes", "explained"]
 log = logging.getLogger(__name__)
 _SHOWN = 20
 _UNKNOWN = -1
+_OTHER_KEYS = "other keys than in an earlier epoch"
 _LOST = (
     "SELECT DISTINCT S.PARTITION_ID FROM SYS.PARTITION_STATES S"
     " JOIN SYS.CACHES C ON C.CACHE_GROUP_ID = S.CACHE_GROUP_ID"
@@ -76,11 +77,22 @@ class Changes:
         self.source = "the first scan found"
         self._counts[partition] = rows
 
-    def check_count(self, partition: int, rows: int) -> None:
-        """Compare the entry count of a partition with the expected one."""
+    def other_count(self, partition: int, rows: int) -> DataChanged:
+        """Return the error of a partition that has another number of entries than is known."""
         expected = int(self._counts[partition])
-        if expected not in (rows, _UNKNOWN):
-            self._tell(partition, f"{rows} entries, {self.source} {expected}")
+        if expected in (rows, _UNKNOWN):
+            return self._error(partition, _OTHER_KEYS)
+        return self._error(partition, f"{rows} entries, {self.source} {expected}")
+
+    def changed_while_read(self, partition: int) -> DataChanged:
+        """Return the error of a partition whose rows differ when they are read again."""
+        return DataChanged(
+            f"{self.name}, partition {partition}: keys were added or removed while it was read",
+            hint="or lost with a node that had no backup; load with --if-exists replace to change"
+            " data under readers",
+            cache=self.name,
+            partition=partition,
+        )
 
     def check_size(self, size: int | None, rows: int, when: str = "when the epoch began") -> None:
         """Compare the total entry count with the size that the cache had before."""
@@ -110,58 +122,43 @@ class Changes:
         elif rows != expected:
             self._tell(None, f"block {key} has {rows} rows, the load stored {expected}")
 
-    def check_keys(self, partition: int, mark: int) -> None:
-        """Compare the mark of the keys of a partition with that of an earlier epoch."""
-        before, self._marks[partition] = int(self._marks[partition]), mark
-        if before not in (mark, _UNKNOWN):
-            self._tell(partition, "other keys than in an earlier epoch")
-
     def check_units(
         self, partitions: NDArray[np.int64], rows: NDArray[np.int64], marks: NDArray[np.int64]
     ) -> None:
-        """Compare counts and keys of partitions of a single page, as `check_count` and `_keys` do."""
-        counts, before = self._counts[partitions], self._marks[partitions]
-        others = ((counts != _UNKNOWN) & (counts != rows)) | (
-            (before != _UNKNOWN) & (before != marks)
-        )
-        for number in np.flatnonzero(others):
-            self.check_count(int(partitions[number]), int(rows[number]))
-            self.check_keys(int(partitions[number]), int(marks[number]))
-        self._seen[partitions], self._marks[partitions] = rows, marks
-
-    def check_again(
-        self, partition: int, delivered: tuple[int, int], again: tuple[int, int]
-    ) -> None:
-        """Compare rows that were fetched again; a difference is an error under any policy.
+        """Compare partitions with what the load stored, and with an earlier epoch.
 
         Args:
-            partition: The partition.
-            delivered: How many of its rows were delivered before, and the mark of their keys.
-            again: The same of the rows that were fetched again.
+            partitions: The partitions, int64 `[n]`.
+            rows: Entries of each; of blocks, their records.
+            marks: The mark of the keys of each.
         """
-        if delivered == again:
-            return
-        raise DataChanged(
-            f"{self.name}, partition {partition}: keys were added or removed while it was read",
-            hint="or lost with a node that had no backup; load with --if-exists replace to change"
-            " data under readers",
+        counts, before = self._counts[partitions], self._marks[partitions]
+        has_other_count = (counts != _UNKNOWN) & (counts != rows)
+        has_other_keys = (before != _UNKNOWN) & (before != marks)
+        self._seen[partitions], self._marks[partitions] = rows, marks
+        for number in np.flatnonzero(has_other_count | has_other_keys):
+            partition = int(partitions[number])
+            if has_other_count[number]:
+                self._tell(partition, f"{rows[number]} entries, {self.source} {counts[number]}")
+            if has_other_keys[number]:
+                self._tell(partition, _OTHER_KEYS)
+
+    def _tell(self, partition: int | None, found: str) -> None:
+        error = self._error(partition, found)
+        if self.policy == "error":
+            raise error
+        if self.policy == "warn":
+            log.warning("%s", error.message)
+
+    def _error(self, partition: int | None, found: str) -> DataChanged:
+        where = self.name if partition is None else f"{self.name}, partition {partition}"
+        return DataChanged(
+            f"{where}: {found}",
+            hint="entries were added or removed since, or lost with a node that had no"
+            " backup; on_change='warn' reads on",
             cache=self.name,
             partition=partition,
         )
-
-    def _tell(self, partition: int | None, found: str) -> None:
-        where = self.name if partition is None else f"{self.name}, partition {partition}"
-        text = f"{where}: {found}"
-        if self.policy == "warn":
-            log.warning("%s", text)
-        elif self.policy == "error":
-            raise DataChanged(
-                text,
-                hint="entries were added or removed since, or lost with a node that had no"
-                " backup; on_change='warn' reads on",
-                cache=self.name,
-                partition=partition,
-            )
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ignitetf._core import UNIT
 from ignitetf.errors import DataChanged, IgniteTFError, WireError
 from ignitetf.net.client import cache_id
-from ignitetf.net.flow import Requests, requests_of
+from ignitetf.net.flow import Plan, Requests, requests_of
 from ignitetf.net.topology import owners_of
 from ignitetf.read.keys import Keys, Numbers
 from ignitetf.read.reading import Reading
@@ -35,6 +35,8 @@ __all__ = ["KeyReading"]
 # A node answers requests in parallel: measured best at 128 rows of 784 bytes; benchmarks/README.md.
 _REQUEST_BYTES: Final = 128 << 10
 _MOST_KEYS: Final = 2048
+# Requests to each node among which rows are sorted.
+_STRETCH: Final = 8
 # Key, headers and footers of an entry, in addition to its values.
 _ENTRY_BYTES: Final = 64
 # Of a row whose size is not known.
@@ -97,58 +99,63 @@ class KeyReading(Reading):
         if not total:
             return
         partitions = self._keys.partitions(self._numbers, self._reader.partition_count)
-        self._order, nodes = self._by_node(partitions)
-        order = self._order
+        order, runs = self._by_node(partitions)
         numbers = self._numbers if order is None else self._numbers[order]
-        units, bounds = self._new_units(nodes)
-        self._units = units
+        self._order, bounds = order, self._bounds(runs)
+        units = self._units = self._new_units(bounds)
         objects = self._keys.objects(numbers)
-        key_at = self._key_bounds(objects, numbers)
-        requests = self._requests(objects, key_at, bounds)
-        landing = self._landing(units, total, total, places=order, keys=objects, key_at=key_at)
+        lengths = self._keys.lengths(numbers)
+        key_at = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
         of = np.zeros(len(units), np.int64)
         if partitions is not None:
-            of = (partitions if order is None else partitions[order])[units["base"]]
-        owners = (of.tolist(), self._owners)
-        with contextlib.closing(self._groups(units, requests, owners, landing)) as groups:
+            of = (partitions if order is None else partitions[order])[units["base"]].astype(
+                np.int64
+            )
+        requests = self._requests(objects, key_at, bounds)
+        landing = self._landing_by_key(units, order, objects, key_at)
+        plan = Plan(units, requests, of, self._owners)
+        with contextlib.closing(self._groups(plan, landing)) as groups:
             for _, batch in groups:
                 yield batch
 
-    def _owners(self, anew: bool) -> Mapping[int, uuid.UUID]:
-        return owners_of(self._reader.client, self._reader.cache, anew=anew)
+    def _owners(self, refresh: bool) -> Mapping[int, uuid.UUID]:
+        return owners_of(self._reader.client, self._reader.cache, refresh=refresh)
 
     def _by_node(
         self, partitions: NDArray[np.int32] | None
     ) -> tuple[NDArray[np.int64] | None, NDArray[np.int64]]:
-        """Return the rows in the order in which they are requested, and what tells them apart.
+        """Sort the rows by the nodes that have them, within stretches of their order.
 
-        Those of one request have the same owner. The order is None for that of the numbers.
+        A stretch is short, so that rows arrive about when they are needed. It does not go across
+        a cut.
+
+        Returns:
+            The rows in the order of the requests, None for that of the numbers; and a number for
+            each of them, int64 `[n]`. Only rows with the same number may be in one request.
         """
-        total = len(self._numbers)
-        part = np.searchsorted(np.asarray(self._cuts), np.arange(total), "right")
+        at = np.arange(len(self._numbers))
+        part = np.searchsorted(np.asarray(self._cuts), at, "right")
         owners = {} if partitions is None else self._owners(False)
         if not owners or partitions is None:
             return None, part
         number_of = {node: i for i, node in enumerate(sorted(set(owners.values())))}
-        table = np.full(self._reader.partition_count, -1, np.int64)
+        table = np.full(self._reader.partition_count, len(number_of), np.int64)
         for partition, node in owners.items():
             table[partition] = number_of[node]
-        # Within stretches of the order, so that rows arrive about when they are needed.
-        stretch = 8 * self._size * max(1, len(number_of))
-        changes = np.flatnonzero(np.diff(np.arange(total) // stretch, prepend=0))
-        parts = np.zeros(total, np.int64)
-        parts[changes] = 1
-        block = np.cumsum(parts) + part
         nodes = table[partitions]
-        order = np.lexsort((nodes, block))
-        return order, (block * (len(number_of) + 2) + nodes)[order]
+        # Both grow with `at`, so that equal sums have equal terms.
+        stretch = at // (_STRETCH * self._size * len(number_of)) + part
+        order = np.lexsort((nodes, stretch))
+        return order, (stretch * (len(number_of) + 1) + nodes)[order]
 
-    def _new_units(self, nodes: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        total = len(self._numbers)
-        changes = np.flatnonzero(np.diff(nodes)) + 1
-        runs = np.concatenate(([0], changes, [total]))
-        starts = [np.arange(a, b, self._size) for a, b in itertools.pairwise(runs.tolist())]
-        bounds = np.concatenate((*starts, [total]))
+    def _bounds(self, runs: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return where each request begins among the rows, and where the last one ends."""
+        changes = np.flatnonzero(np.diff(runs)) + 1
+        ends = np.concatenate(([0], changes, [len(runs)])).tolist()
+        starts = [np.arange(a, b, self._size) for a, b in itertools.pairwise(ends)]
+        return np.concatenate((*starts, [len(runs)]))
+
+    def _new_units(self, bounds: NDArray[np.int64]) -> NDArray[Any]:
         units = np.zeros(len(bounds) - 1, UNIT)
         units["lane"] = -1
         units["base"], units["rows"] = bounds[:-1], np.diff(bounds)
@@ -156,12 +163,7 @@ class KeyReading(Reading):
         if self._order is not None:
             units["first"] = np.minimum.reduceat(self._order, bounds[:-1])
         units["expected"] = units["rows"] * self._row_bytes
-        return units, bounds
-
-    def _key_bounds(self, objects: bytes, numbers: Numbers) -> NDArray[np.int64]:
-        """Return where each key begins, and where the last one ends, int64 `[n + 1]`."""
-        lengths = self._keys.lengths(numbers)
-        return np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
+        return units
 
     def _requests(
         self, objects: bytes, key_at: NDArray[np.int64], bounds: NDArray[np.int64]

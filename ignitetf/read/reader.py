@@ -39,7 +39,6 @@ from ignitetf.read.queries import Selection, find_selection
 from ignitetf.read.sample import Sampler
 from ignitetf.read.scans import ScanReading, UnitBatch, count_entries, count_keys
 from ignitetf.read.splits import Split, find_split
-from ignitetf.read.usage import Times
 from ignitetf.tables.describe import data_name
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.columns import Decoder, decode_column
@@ -91,7 +90,6 @@ class CacheReader:
         self.block_rows = 1.0  # records in an entry of the cache
         self.dropped = 0
         self.left_out: dict[str, SchemaError] = {}  # fields that cannot be read, and why
-        self.times = Times()  # of all batches read
         # Memory of shuffled windows, kept between epochs.
         self.window_pools: list[BufferPool] = []
         self._layouts: dict[tuple[Hashable, ...], RowLayout] = {}

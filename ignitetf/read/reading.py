@@ -13,8 +13,7 @@ import abc
 import contextlib
 import logging
 import time
-import uuid
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
@@ -24,7 +23,7 @@ from ignitetf._core import UNIT, Landing, UnitState
 from ignitetf.errors import IgniteTFError
 from ignitetf.net.binary_types import fetch_ahead, with_types
 from ignitetf.net.client import Client
-from ignitetf.net.flow import Flow, Requests, requests_of
+from ignitetf.net.flow import Flow, Plan, requests_of
 from ignitetf.net.heap import scan_bytes, scans_at_once
 from ignitetf.net.retry import READ, Backoff
 from ignitetf.read.error_context import RecordContext
@@ -95,40 +94,29 @@ class Reading(abc.ABC):
         self._counted = 0  # units whose rows were counted
 
     def _groups(
-        self,
-        units: NDArray[Any],
-        requests: Requests,
-        owners: tuple[Sequence[int], Callable[[bool], Mapping[int, uuid.UUID]]],
-        landing: Landing,
-        retry_s: float | None = None,
+        self, plan: Plan, landing: Landing, retry_s: float | None = None
     ) -> Generator[tuple[int, Batch], None, None]:
         """Yield the first place and the rows of each group."""
         reader = self._reader
         flow = Flow(
-            reader.client, reader.name, landing, units, requests, *owners, self,
+            reader.client, reader.name, plan, landing, self,
             connections=self._connections, most_open=self._most_open,
-            is_small=self._is_small(units),
+            is_small=self._is_small(plan.units),
             retry_s=reader.retry_s if retry_s is None else retry_s,
         )  # fmt: skip
         self._fetching = fetch_ahead(reader.client, reader.registry, self._type_id)
-        times = reader.times
-        times.began = time.monotonic()
-        with self._rest_counted(units, flow), contextlib.closing(flow.groups()) as groups:
+        with self._usage(plan.units, flow), contextlib.closing(flow.groups()) as groups:
             while True:
                 begin = time.monotonic()
                 taken = next(groups, None)
-                waited = time.monotonic() - begin
-                times.starved += waited
-                add_wait(waited)
-                self._count(units, flow)
+                add_wait(time.monotonic() - begin)
+                self._count(plan.units, flow)
                 if taken is None:
                     break
                 number = taken[0] // self._rows
                 left, gone = self._left.take(number), self._left.gone(number)
                 if len(gone) < taken[1]:
                     yield taken[0], self._layout.batch(taken, left, gone)
-        times.wait += flow.traffic.wait_s
-        times.land += flow.traffic.land_s
 
     @property
     def _connections(self) -> int:
@@ -147,16 +135,39 @@ class Reading(abc.ABC):
         rows = int(units["rows"].sum()) if (units["rows"] >= 0).all() else None
         return rows is not None and rows <= _FEW_GROUPS * self._rows
 
-    def _landing(self, units: NDArray[Any], total: int, page_rows: int, **more: Any) -> Landing:
-        group_bytes = int(self._stored_bytes * self._rows)
-        scans = "keys" not in more
-        is_sql = scans and self._is_sql
-        next_page = OpCode.QUERY_SQL_FIELDS_PAGE if is_sql else OpCode.QUERY_SCAN_PAGE
-        columns = _INT_BYTES if is_sql else 0  # their number comes before the first page
+    def _landing(
+        self,
+        units: NDArray[Any],
+        total: int,
+        page_rows: int,
+        next_page: OpCode,
+        places: NDArray[np.int64] | None = None,
+    ) -> Landing:
+        """Return where the answers of cursors land; `total` is -1 if the rows are not counted."""
+        # A first answer of SQL has the number of columns before its page.
+        skipped = _INT_BYTES if next_page == OpCode.QUERY_SQL_FIELDS_PAGE else 0
         return Landing(
-            self._layout.native, units, more.get("places"), more.get("keys"), more.get("key_at"),
-            total, _AHEAD, group_bytes, page_rows, scans, columns, next_page,
+            self._layout.native, units, places, None, None, total, _AHEAD, self._group_bytes,
+            page_rows, True, skipped, next_page,
         )  # fmt: skip
+
+    def _landing_by_key(
+        self,
+        units: NDArray[Any],
+        places: NDArray[np.int64] | None,
+        keys: bytes,
+        key_at: NDArray[np.int64],
+    ) -> Landing:
+        """Return where the answers to requests for keys land; key i is `keys[key_at[i]:]`."""
+        total = len(key_at) - 1
+        return Landing(
+            self._layout.native, units, places, keys, key_at, total, _AHEAD, self._group_bytes,
+            total, False, 0, 0,
+        )  # fmt: skip
+
+    @property
+    def _group_bytes(self) -> int:
+        return int(self._stored_bytes * self._rows)
 
     def _count(self, units: NDArray[Any], flow: Flow) -> None:
         """Count the units that have ended since the last time, in order."""
@@ -166,24 +177,26 @@ class Reading(abc.ABC):
         if last == first:
             return
         self._counted, ended = last, units[first:last]
-        _tell_usage(ended, flow)
+        self._add_usage(ended, flow)
         self._compare(first, ended)
 
     @contextlib.contextmanager
-    def _rest_counted(self, units: NDArray[Any], flow: Flow) -> Iterator[None]:
-        """Count what has come of units that have not ended, when the pass is given up."""
+    def _usage(self, units: NDArray[Any], flow: Flow) -> Iterator[None]:
+        """Count what has arrived of units that have not ended, when the pass stops early."""
         try:
             yield
         finally:
-            _tell_usage(units[self._counted :], flow)
+            self._add_usage(units[self._counted :], flow)
+
+    def _add_usage(self, units: NDArray[Any], flow: Flow) -> None:
+        for lane in np.unique(units["lane"]).tolist():
+            own = units[units["lane"] == lane]
+            if own["nbytes"].any():
+                rows = round(int(own["done"].sum()) * self._reader.block_rows)
+                add_read(flow.origins.get(lane), rows, int(own["nbytes"].sum()))
 
     def _compare(self, first: int, ended: NDArray[Any]) -> None:  # noqa: B027 (keys have nothing)
         """Compare units that have ended, from number `first` on, with what is known of them."""
-
-    @property
-    def _is_sql(self) -> bool:
-        """Whether partitions are requested by SQL."""
-        return False
 
     # What the flow asks
 
@@ -215,14 +228,6 @@ class Reading(abc.ABC):
     def _row_of(self, unit: int, places: NDArray[np.int64]) -> int:
         """Return the number in its unit of the first of these rows, for messages."""
         return 0
-
-
-def _tell_usage(units: NDArray[Any], flow: Flow) -> None:
-    for lane in np.unique(units["lane"]).tolist():
-        own = units[units["lane"] == lane]
-        if own["nbytes"].any():
-            source = flow.traffic.sources.get(lane)
-            add_read(source, int(own["done"].sum()), int(own["nbytes"].sum()))
 
 
 class _PageDecoder:
@@ -299,22 +304,14 @@ class _StatementReading(Reading):
         super().__init__(reader, schema, lambda _: None)
         self._body = selection.key_query(_STATEMENT_PAGE, None if field is None else field[1])
 
-    @property
-    def _is_sql(self) -> bool:
-        return True
-
     def batches(self) -> Generator[Batch, None, None]:
         """Yield the rows, in the order in which the cluster finds them."""
         units = np.zeros(1, UNIT)
         units["lane"], units["rows"], units["expected"] = -1, -1, _STATEMENT_BYTES
-        landing = self._landing(units, -1, _STATEMENT_PAGE)
+        landing = self._landing(units, -1, _STATEMENT_PAGE, OpCode.QUERY_SQL_FIELDS_PAGE)
         requests = requests_of(OpCode.QUERY_SQL_FIELDS, [self._body])
-
-        def owners(_: bool) -> Mapping[int, uuid.UUID]:
-            return {}
-
-        groups = self._groups(units, requests, ([0], owners), landing, retry_s=0.0)
-        with contextlib.closing(groups):
+        plan = Plan(units, requests, np.zeros(1, np.int64), lambda _: {})
+        with contextlib.closing(self._groups(plan, landing, retry_s=0.0)) as groups:
             for _, batch in groups:
                 yield batch
 

@@ -20,12 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf._core import UNIT, UnitState
-from ignitetf.errors import DataChanged, IgniteTFError, SchemaError
+from ignitetf.errors import IgniteTFError, SchemaError
 from ignitetf.net.client import cache_id
-from ignitetf.net.flow import Requests, requests_of
+from ignitetf.net.flow import Plan, Requests, requests_of
 from ignitetf.net.topology import owners_of
 from ignitetf.net.window import first_bytes
 from ignitetf.read.error_context import RecordContext
+from ignitetf.read.queries import Selection
 from ignitetf.read.reading import Reading, statement_batches
 from ignitetf.wire.affinity import partitions_of
 from ignitetf.wire.blocks import block_schema, unpack_blocks
@@ -46,7 +47,6 @@ __all__ = [
     "scanned_keys",
 ]
 
-# Each partition has one page under way, and all of them fill the window of a connection.
 _LEAST_PAGE: Final = 2 << 20
 _MOST_PAGE: Final = 16 << 20
 _MOST_PAGE_ROWS: Final = 65_536
@@ -83,8 +83,104 @@ class Permutation:
     firsts: NDArray[np.int64]
 
 
-class ScanReading(Reading):
-    """Reads partitions once.
+class _PartitionReading(Reading):
+    """Requests partitions, each by a scan or by SQL.
+
+    Args:
+        reader: The cache.
+        partitions: What to read, in this order.
+        stored: What the entries are.
+        permutation: Where the rows go; None for the order of the partitions.
+        by_sql: The rows to request; None for all entries, by scans.
+        counts: Entries of each partition, int64 `[n]`; None if they are not known.
+    """
+
+    def __init__(
+        self,
+        reader: CacheReader,
+        partitions: Sequence[int],
+        stored: Schema,
+        permutation: Permutation | None = None,
+        by_sql: Selection | None = None,
+        counts: NDArray[np.int64] | None = None,
+    ) -> None:
+        self._partitions = np.asarray(partitions, np.int64)
+        super().__init__(reader, stored, lambda u: int(self._partitions[u]))
+        self._permutation = permutation
+        self._by_sql = by_sql
+        self._units = self._new_units(counts)
+
+    def _new_units(self, counts: NDArray[np.int64] | None) -> NDArray[Any]:
+        units = np.zeros(len(self._partitions), UNIT)
+        units["lane"] = -1
+        row_bytes = max(self._stored_bytes, 64.0)
+        if counts is None:
+            units["base"], units["rows"] = -1, -1
+            units["base"][:1] = 0
+            expected = min(self._page_rows * row_bytes, self._reader.unit_bytes)
+            units["expected"] = max(64.0, expected)
+        else:
+            units["rows"] = counts
+            np.cumsum(counts[:-1], out=units["base"][1:])
+            units["expected"] = np.maximum(np.minimum(counts, self._page_rows) * row_bytes, 64.0)
+        units["first"] = units["base"]
+        if self._permutation is not None:
+            units["first"] = self._permutation.firsts
+        return units
+
+    @functools.cached_property
+    def _page_rows(self) -> int:
+        """Entries in a page: one page of each partition read at a time fills the byte window."""
+        reader = self._reader
+        if reader.options.page_size is not None:
+            return reader.options.page_size
+        client, parts = reader.client, max(1, len(self._partitions))
+        window = first_bytes(client, min(client.most_window, client.settings.ahead_bytes))
+        if self._permutation is None:
+            # Only partitions whose rows are needed soon are read at a time.
+            parts = min(parts, max(1, int(2 * window / max(1.0, reader.unit_bytes))))
+        nbytes = max(_LEAST_PAGE, min(_MOST_PAGE, window / parts))
+        return int(max(1, min(_MOST_PAGE_ROWS, nbytes // max(self._stored_bytes, 64.0))))
+
+    def _landed(self) -> Generator[tuple[int, Batch], None, None]:
+        """Yield the first place and the entries of each group."""
+        units, places = self._units, None
+        if self._permutation is not None:
+            places = self._permutation.places
+        total = int(units["rows"].sum()) if (units["rows"] >= 0).all() else -1
+        is_sql = self._by_sql is not None
+        next_page = OpCode.QUERY_SQL_FIELDS_PAGE if is_sql else OpCode.QUERY_SCAN_PAGE
+        landing = self._landing(units, total, self._page_rows, next_page, places)
+        plan = Plan(units, self._requests(), self._partitions, self._owners)
+        return self._groups(plan, landing)
+
+    def _requests(self) -> Requests:
+        partitions = self._partitions.tolist()
+        if self._by_sql is None:
+            scans = scan_requests(cache_id(self._reader.cache), self._page_rows, partitions)
+            return requests_of(OpCode.QUERY_SCAN, scans)
+        statements = self._by_sql.requests(self._page_rows, partitions)
+        return requests_of(OpCode.QUERY_SQL_FIELDS, statements)
+
+    def _owners(self, refresh: bool) -> Mapping[int, uuid.UUID]:
+        # Only the primary node answers SQL by partition.
+        is_sql = self._by_sql is not None
+        return owners_of(self._reader.client, self._reader.cache, primary=is_sql, refresh=refresh)
+
+    def _row_of(self, unit: int, places: NDArray[np.int64]) -> int:
+        return 0 if self._permutation is not None else int(places[0] - self._units["base"][unit])
+
+    def other_count(self, unit: int, found: int) -> IgniteTFError:
+        """Return the error of a partition that has another number of rows than is known."""
+        return self._reader.changes.other_count(int(self._partitions[unit]), found)
+
+    def other_keys(self, unit: int) -> IgniteTFError:
+        """Return the error of a partition whose keys changed between two connections."""
+        return self._reader.changes.changed_while_read(int(self._partitions[unit]))
+
+
+class ScanReading(_PartitionReading):
+    """Reads the rows of partitions once.
 
     Args:
         reader: The cache.
@@ -101,88 +197,37 @@ class ScanReading(Reading):
         ends: Sequence[int] = (),
         permutation: Permutation | None = None,
     ) -> None:
-        self._partitions = np.asarray(partitions, np.int64)
-        self._schema = reader.scanned_schema
-        super().__init__(reader, self._stored(reader), lambda u: int(self._partitions[u]))
+        self._schema, selection = reader.scanned_schema, reader.selection
+        # Blocks land as rows whose columns are arrays.
+        stored = block_schema(self._schema) if reader.is_blocks else self._schema
+        by_row = selection is not None and selection.condition.by_row
+        counts = None
+        if selection is None and reader.options.on_change == "error" and not reader.is_blocks:
+            counts = reader.changes.known_rows(np.asarray(partitions, np.int64))
+        by_sql = selection if by_row else None
+        super().__init__(reader, partitions, stored, permutation, by_sql, counts)
         self._ends = deque(sorted(ends))
-        self._permutation = permutation
-        self._units = self._new_units()
         self._records = np.zeros(len(self._partitions), np.int64)  # of each, in blocks
-        self._wanted = self._wanted_keys()
+        self._wanted = None if selection is None or by_row else self._wanted_keys(selection)
+        self._found = 0  # records so far
+        self._in_split = 0
 
-    def _stored(self, reader: CacheReader) -> Schema:
-        """Return what lands: rows, or blocks of them, whose columns are arrays."""
-        return block_schema(self._schema) if reader.is_blocks else self._schema
-
-    @property
-    def _is_sql(self) -> bool:
-        return self._reader.selection is not None and not self._selects_keys
-
-    @property
-    def _selects_keys(self) -> bool:
-        """Whether a condition has selected keys, and not rows of each partition."""
-        selection = self._reader.selection
-        return selection is not None and not selection.condition.by_row
-
-    def _wanted_keys(self) -> NDArray[np.uint64] | None:
-        """Return the marks of the keys to keep, ascending; None keeps all."""
-        reader, selection = self._reader, self._reader.selection
-        if selection is None or selection.condition.by_row:
-            return None
+    def _wanted_keys(self, selection: Selection) -> NDArray[np.uint64]:
+        """Return the marks of the keys that a condition on the whole table selects, ascending."""
         found: list[NDArray[np.uint64]] = []
-        for anew, batch in statement_batches(reader, selection, self._schema.key):
+        for anew, batch in statement_batches(self._reader, selection, self._schema.key):
             if anew:
                 found.clear()
             assert batch.key is not None
             found.append(marks_of(self._schema, batch.key))
         return np.unique(np.concatenate([*found, np.empty(0, np.uint64)]))
 
-    def _new_units(self) -> NDArray[Any]:
-        reader = self._reader
-        units = np.zeros(len(self._partitions), UNIT)
-        units["lane"] = -1
-        counts = self._known_rows()
-        row_bytes = max(self._stored_bytes, 64.0)
-        if counts is None:
-            units["base"], units["rows"] = -1, -1
-            units["base"][:1] = 0
-            units["expected"] = max(64.0, min(self._page_rows * row_bytes, reader.unit_bytes))
-        else:
-            units["rows"] = counts
-            np.cumsum(counts[:-1], out=units["base"][1:])
-            units["expected"] = np.maximum(np.minimum(counts, self._page_rows) * row_bytes, 64.0)
-        units["first"] = units["base"]
-        if self._permutation is not None:
-            units["first"] = self._permutation.firsts
-        return units
-
-    def _known_rows(self) -> NDArray[np.int64] | None:
-        """Return how many entries each partition must have; None if that is not known."""
-        reader = self._reader
-        if reader.selection is not None or reader.options.on_change != "error" or reader.is_blocks:
-            return None
-        return reader.changes.known_rows(self._partitions)
-
-    @functools.cached_property
-    def _page_rows(self) -> int:
-        """Entries in a page."""
-        reader = self._reader
-        if reader.options.page_size is not None:
-            return reader.options.page_size
-        client, parts = reader.client, max(1, len(self._partitions))
-        window = first_bytes(client, min(client.most_window, client.settings.ahead_bytes))
-        if self._permutation is None:
-            # Those whose rows are soon to be handed over are requested at a time.
-            parts = min(parts, max(1, int(2 * window / max(1.0, reader.unit_bytes))))
-        nbytes = max(_LEAST_PAGE, min(_MOST_PAGE, window / parts))
-        return int(max(1, min(_MOST_PAGE_ROWS, nbytes // max(self._stored_bytes, 64.0))))
-
     def batches(self) -> Generator[UnitBatch, None, None]:
         """Yield the batches, and the marks of the ends."""
         if not len(self._partitions):
             return
         reader, units = self._reader, self._units
-        size, self._found, self._in_split = self._expected_size(), 0, 0
+        size = self._expected_size()
         with contextlib.closing(self._landed()) as groups:
             for place, batch in groups:
                 yield from self._cut(place, batch)
@@ -195,31 +240,6 @@ class ScanReading(Reading):
             reader.changes.check_size(counted, self._in_split, "when the split was counted")
         if reader.selection is not None:
             reader.check_entries()
-
-    def _landed(self) -> Generator[tuple[int, Batch], None, None]:
-        """Yield the first place and the entries of each group."""
-        units, places = self._units, None
-        if self._permutation is not None:
-            places = self._permutation.places
-        total = int(units["rows"].sum()) if (units["rows"] >= 0).all() else -1
-        landing = self._landing(units, total, self._page_rows, places=places)
-        partitions = self._partitions.tolist()
-        requests = self._requests(partitions)
-        return self._groups(units, requests, (partitions, self._owners), landing)
-
-    def _requests(self, partitions: Sequence[int]) -> Requests:
-        reader, page_rows = self._reader, self._page_rows
-        if not self._is_sql:
-            scans = scan_requests(cache_id(reader.cache), page_rows, partitions)
-            return requests_of(OpCode.QUERY_SCAN, scans)
-        assert reader.selection is not None
-        statements = reader.selection.requests(page_rows, partitions)
-        return requests_of(OpCode.QUERY_SQL_FIELDS, statements)
-
-    def _owners(self, anew: bool) -> Mapping[int, uuid.UUID]:
-        reader = self._reader
-        # SQL by partition is always answered by the primary node.
-        return owners_of(reader.client, reader.cache, primary=self._is_sql, anew=anew)
 
     def _expected_size(self) -> int | None:
         """Return how many records there must be; None if that is counted by partition."""
@@ -235,29 +255,6 @@ class ScanReading(Reading):
         if self._reader.selection is None and not self._reader.is_blocks:
             partitions = self._partitions[first : first + len(ended)]
             self._reader.changes.check_units(partitions, ended["done"].copy(), ended["mark"].copy())
-
-    def _row_of(self, unit: int, places: NDArray[np.int64]) -> int:
-        return 0 if self._permutation is not None else int(places[0] - self._units["base"][unit])
-
-    def other_count(self, unit: int, found: int) -> IgniteTFError:
-        """Return the error of a partition that has another number of rows than is known."""
-        try:
-            self._reader.changes.check_count(int(self._partitions[unit]), found)
-        except IgniteTFError as error:
-            return error
-        return DataChanged(
-            f"{self._reader.name}, partition {int(self._partitions[unit])}: other keys than in an"
-            " earlier epoch",
-            hint="entries were added or removed since; on_change='warn' reads on",
-        )
-
-    def other_keys(self, unit: int) -> IgniteTFError:
-        """Return the error of a partition whose keys changed between two connections."""
-        try:
-            self._reader.changes.check_again(int(self._partitions[unit]), (1, 0), (0, 0))
-        except IgniteTFError as error:
-            return error
-        raise AssertionError("rows that differ are an error")
 
     # What the consumer gets
 
@@ -369,28 +366,12 @@ def scanned_keys(reader: CacheReader, key: Field) -> Generator[Batch, None, None
     yield from _KeyScan(reader, range(reader.partition_count), key).keys()
 
 
-class _KeyScan(ScanReading):
+class _KeyScan(_PartitionReading):
     """Reads the keys of partitions, whatever their values are."""
 
     def __init__(self, reader: CacheReader, partitions: Sequence[int], key: Field) -> None:
-        self._key = key
-        super().__init__(reader, partitions)
-
-    def _stored(self, reader: CacheReader) -> Schema:
-        return replace(super()._stored(reader), type_name="", fields=(), key=self._key)
-
-    def _known_rows(self) -> NDArray[np.int64] | None:
-        return None
-
-    def _wanted_keys(self) -> NDArray[np.uint64] | None:
-        return None
-
-    @property
-    def _is_sql(self) -> bool:
-        return False
-
-    def _compare(self, first: int, ended: NDArray[Any]) -> None:
-        return
+        stored = block_schema(reader.schema) if reader.is_blocks else reader.schema
+        super().__init__(reader, partitions, replace(stored, type_name="", fields=(), key=key))
 
     def keys(self) -> Generator[Batch, None, None]:
         """Yield the keys."""

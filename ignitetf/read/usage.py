@@ -2,7 +2,7 @@
 
 reading, rows -> **usage** -> heartbeats of a job, its audit
 
-Counted are pages and batches, never single rows, over all data sets that this process reads. Whoever
+Counted are requests and batches, never single rows, over all data sets that this process reads. Whoever
 takes two snapshots has the rates between them. A worker process of a loader counts for itself.
 
 That each row was read exactly once in an epoch is proved by sums: each iteration over a shard has
@@ -34,7 +34,6 @@ __all__ = [
     "Epoch",
     "Iteration",
     "Snapshot",
-    "Times",
     "add_read",
     "add_wait",
     "counted",
@@ -55,41 +54,15 @@ class Amount:
     Attributes:
         node: Its address; None for all nodes of a place.
         place: How near the node is: `host`, `data_center` or `elsewhere`.
-        rows: Rows in the pages that the consumer took; those of a page are counted even where only
-            some of them belong to the shard.
-        nbytes: Bytes of these pages.
+        rows: Rows that were received, also those that do not belong to the shard; in the block
+            layout as many as its blocks have on average.
+        nbytes: Bytes of the answers.
     """
 
     node: str | None
     place: Place
     rows: int = 0
     nbytes: int = 0
-
-
-@dataclass
-class Times:
-    """Where the time of passes went, in seconds, summed over their connections.
-
-    Attributes:
-        wait: Nothing more had arrived.
-        land: Rows were being parsed and landed.
-        starved: The consumer waited for rows; the rest of the time is its own work.
-        began: When the last pass began, in seconds of `time.monotonic`; 0 before the first.
-    """
-
-    wait: float = 0.0
-    land: float = 0.0
-    starved: float = 0.0
-    began: float = 0.0
-
-    def since(self, earlier: Times) -> Times:
-        """Return the difference to `earlier`, an earlier copy of these times."""
-        return Times(
-            self.wait - earlier.wait,
-            self.land - earlier.land,
-            self.starved - earlier.starved,
-            self.began,
-        )
 
 
 @dataclass(frozen=True)
@@ -137,9 +110,9 @@ class Snapshot:
     """All that was counted in this process so far.
 
     Attributes:
-        rows: Rows in the pages taken from all nodes.
-        nbytes: Bytes of these pages.
-        wait_s: Seconds in which consumers waited for a page. A thread that reads ahead, as that of
+        rows: Rows received from all nodes; see `Amount`.
+        nbytes: Bytes of the answers.
+        wait_s: Seconds in which consumers waited for rows. A thread that reads ahead, as that of
             `tf.data` or `to_device`, is such a consumer.
         nodes: What each node delivered.
         iterations: The latest iterations, in the order in which they began.
@@ -168,7 +141,7 @@ class _Counter:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.wait_s = 0.0
-        self.sources: dict[Origin, tuple[int, int]] = {}
+        self.origins: dict[Origin, tuple[int, int]] = {}
         self.iterations: deque[Iteration] = deque(maxlen=_KEPT)
         self.numbers = itertools.count(1)
 
@@ -185,18 +158,18 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_count_anew)
 
 
-def add_read(source: Origin | None, rows: int, nbytes: int) -> None:
-    """Count rows of a page that the consumer takes; without a source nothing was received."""
-    if source is None:
+def add_read(origin: Origin | None, rows: int, nbytes: int) -> None:
+    """Count rows that were received from a node; without an origin nothing was received."""
+    if origin is None:
         return
     counter = _counter
     with counter.lock:
-        before = counter.sources.get(source, (0, 0))
-        counter.sources[source] = before[0] + rows, before[1] + nbytes
+        before = counter.origins.get(origin, (0, 0))
+        counter.origins[origin] = before[0] + rows, before[1] + nbytes
 
 
 def add_wait(seconds: float) -> None:
-    """Count time in which a consumer waited for a page."""
+    """Count seconds in which a consumer waited for rows."""
     counter = _counter
     with counter.lock:
         counter.wait_s += seconds
@@ -257,8 +230,8 @@ def snapshot() -> Snapshot:
     """Return what was counted in this process so far; `dataclasses.asdict` makes JSON of it."""
     counter = _counter
     with counter.lock:
-        sources = dict(counter.sources)
+        origins = dict(counter.origins)
         wait_s, iterations = counter.wait_s, tuple(counter.iterations)
-    nodes = tuple(Amount(*source, *amount) for source, amount in sources.items())
+    nodes = tuple(Amount(*origin, *amount) for origin, amount in origins.items())
     rows, nbytes = sum(one.rows for one in nodes), sum(one.nbytes for one in nodes)
     return Snapshot(rows, nbytes, wait_s, nodes, iterations)

@@ -22,7 +22,7 @@ from ignitetf.cli.main import app
 from ignitetf.errors import ConnectError, IgniteTFError, RequestTimeout, TlsError
 from ignitetf.net import parting
 from ignitetf.net.client import Client, connect
-from ignitetf.net.flow import Flow, requests_of
+from ignitetf.net.flow import Flow, Plan, requests_of
 from ignitetf.read.landing import RowLayout
 from ignitetf.settings import Settings
 from ignitetf.wire.codes import OpCode, TypeCode
@@ -247,9 +247,8 @@ def scan(client):
     )
     requests = requests_of(OpCode.QUERY_SCAN, scan_requests(1, 10, [0, 1, 2]))
     retry_s = client.settings.idle_timeout_s
-    flow = Flow(
-        client, "C", landing, units, requests, range(3), lambda anew: {}, Sink(), retry_s=retry_s
-    )
+    plan = Plan(units, requests, np.arange(3), lambda refresh: {})
+    flow = Flow(client, "C", plan, landing, Sink(), retry_s=retry_s)
     list(flow.groups())
 
 

@@ -316,8 +316,8 @@ def test_rows_that_go_away_between_the_keys_and_the_rows_are_told(client, cache_
         where=f"A >= (SELECT MIN(A) FROM {cache_name})"))  # fmt: skip
     wanted = ScanReading._wanted_keys
 
-    def removed_after(self):
-        found = wanted(self)
+    def removed_after(self, selection):
+        found = wanted(self, selection)
         client.sql(f"DELETE FROM {cache_name} WHERE A = 7")
         return found
 
