@@ -24,7 +24,6 @@ from ignitetf.load.sources.base import Source, batch_bytes
 from ignitetf.load.writer import Writer, register_types
 from ignitetf.net.client import Client
 from ignitetf.net.retry import FAILURES, LOAD, Backoff
-from ignitetf.net.window import shortest_delay
 from ignitetf.tables.lease import Lease
 from ignitetf.tables.owned import index_table
 from ignitetf.wire.blocks import BlockKeys, block_schema
@@ -248,7 +247,7 @@ def _entry_schema(journal: Journal) -> Schema:
 
 
 def _note_seconds(client: Client) -> float:
-    return max(_NOTE_S, _NOTE_TRIPS * min(shortest_delay(client), 0.1))
+    return max(_NOTE_S, _NOTE_TRIPS * min(client.delay.seconds, 0.1))
 
 
 def index_schema(schema: Schema, index: Collection[str]) -> Schema:

@@ -9,14 +9,12 @@ Whoever waits receives for all others.
 
 from __future__ import annotations
 
-import select
 import threading
 import time
 from typing import Any, Final, NoReturn
 
 from ignitetf.errors import ConnectError, IgniteTFError, RequestTimeout, ServerError
-from ignitetf.net.channel import Channel
-from ignitetf.net.round_trips import RoundTrips
+from ignitetf.net.channel import Channel, Requester, readable
 from ignitetf.wire.codes import OpCode
 
 __all__ = ["Common", "Line"]
@@ -108,7 +106,7 @@ class Common:
             left_s = until - time.monotonic()
             if self.channel.closed:
                 raise ConnectError(f"{self.channel.address}: the connection is closed")
-            if not self.channel.has_bytes and not _is_readable(self.channel, left_s):
+            if not self.channel.has_bytes and not readable([self.channel.file_number], left_s):
                 self.channel.fail(TimeoutError("timed out"))
             with self._io:
                 number, answer = self.channel.receive_any(timeout_s=limit_s)
@@ -133,7 +131,7 @@ class Common:
             self._changed.notify_all()
 
 
-class Line:
+class Line(Requester):
     """A thread's part in a common connection: what requests and results need of a channel."""
 
     def __init__(self, common: Common) -> None:
@@ -157,11 +155,6 @@ class Line:
         """What the node can do."""
         return self._common.channel.features
 
-    @property
-    def round_trips(self) -> RoundTrips:
-        """The times of the quickest requests."""
-        return self._common.channel.round_trips
-
     def send(self, op: OpCode | int, *buffers: Any) -> int:
         """Send a request, and return its id."""
         number = self._common.send(op, *buffers)
@@ -179,15 +172,6 @@ class Line:
             raise
         finally:
             self._waiting.discard(request_id)
-
-    def call(
-        self, op: OpCode | int, body: bytes | bytearray = b"", *, timeout_s: float | None = None
-    ) -> memoryview:
-        """Send a request and return the answer."""
-        begin = time.monotonic()
-        answer = self.receive(self.send(op, body), timeout_s=timeout_s)
-        self.round_trips.add(time.monotonic() - begin)
-        return answer
 
     def close(self) -> None:
         """Drop the answers that are still to come."""
@@ -208,12 +192,3 @@ def _lost(error: IgniteTFError) -> IgniteTFError:
     found = kind(error.message, hint=error.hint)
     found.__cause__ = error
     return found
-
-
-def _is_readable(channel: Channel, wait_s: float) -> bool:
-    wait_s = max(0.0, wait_s)
-    if hasattr(select, "poll"):
-        poll = select.poll()
-        poll.register(channel.file_number, select.POLLIN)
-        return bool(poll.poll(1000 * wait_s))
-    return bool(select.select([channel.file_number], [], [], wait_s)[0])

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import enum
 import logging
-import select
 import threading
 import time
 import uuid
@@ -24,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from ignitetf.errors import ConnectError, IgniteTFError, RequestTimeout, ServerError
-from ignitetf.net.channel import Channel
+from ignitetf.net.channel import Channel, readable
 from ignitetf.net.failures import is_asked_too_much
 from ignitetf.net.pool import Pool
 from ignitetf.net.retry import HEAP, ROOM, Backoff, Tries, is_retryable
@@ -316,8 +315,10 @@ class Exchange(Generic[Tag]):
             if lane.channel.has_bytes:
                 return lane
         wait_s = busy[0].heard_at + self._limit_s - time.monotonic()
-        if (found := _with_bytes(busy, max(0.0, wait_s))) is not None:
-            return found
+        ready = readable([lane.channel.file_number for lane in busy], wait_s)
+        for lane in busy:
+            if lane.channel.file_number in ready:
+                return lane
         try:
             busy[0].channel.fail(TimeoutError("timed out"))
         except RequestTimeout as error:
@@ -415,16 +416,3 @@ class _Opening:
             channel, self._channel = self._channel, None
         if channel is not None:
             self._client.release(channel)
-
-
-def _with_bytes(lanes: Sequence[_Lane[Tag]], wait_s: float) -> _Lane[Tag] | None:
-    """Wait until bytes come on one of the connections, and return it; None after so many seconds."""
-    by_number = {lane.channel.file_number: lane for lane in lanes}
-    if hasattr(select, "poll"):
-        poll = select.poll()
-        for number in by_number:
-            poll.register(number, select.POLLIN)
-        ready = [number for number, _ in poll.poll(1000 * wait_s)]
-    else:
-        ready = select.select(list(by_number), [], [], wait_s)[0]
-    return next((lane for number, lane in by_number.items() if number in ready), None)

@@ -35,7 +35,7 @@ from ignitetf.net.client import Client
 from ignitetf.net.failures import is_asked_too_much, server_error
 from ignitetf.net.places import Origin
 from ignitetf.net.retry import HEAP, READ, Backoff
-from ignitetf.net.window import LEAST_BYTES, first_bytes, most_bytes, shortest_delay
+from ignitetf.net.window import LEAST_BYTES, first_bytes, most_bytes
 from ignitetf.wire.answers import read_error
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.frames import request_frames, request_head
@@ -372,7 +372,6 @@ class Flow:
         channel.close()
 
     def _lane(self, channel: Channel, number: int, units: Sequence[int]) -> Lane:
-        delay = shortest_delay(self._client)
         least = min(LEAST_BYTES, self._most_window)
         window = first_bytes(self._client, self._most_window)
         return Lane(
@@ -386,7 +385,7 @@ class Flow:
             self._plan.requests.frame_at,
             _FIRST_ID,
             self._client.settings.request_timeout_s,
-            delay,
+            self._client.delay.seconds,
             window,
             least,
             self._most_window,

@@ -14,12 +14,11 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 from ignitetf.wire.buffers import BufferPool
 
-__all__ = ["KERNEL_LIMITS", "SMALL_BYTES", "Incoming", "Progress", "Through"]
+__all__ = ["KERNEL_LIMITS", "Incoming", "Progress"]
 
 # With kernel time limits one call receives a whole page without the GIL; elsewhere Python polls.
 KERNEL_LIMITS: Final = sys.platform in ("linux", "darwin")
@@ -28,22 +27,8 @@ _RECEIVE_BYTES: Final = 8 << 20
 # Less than this within a time limit is no progress.
 _PROGRESS_BYTES: Final = 64 << 10
 # Up to here an answer is small.
-SMALL_BYTES: Final = 128 << 10
+_SMALL_BYTES: Final = 128 << 10
 _BLOCK_BYTES: Final = 512 << 10
-
-
-class Through(NamedTuple):
-    """Bytes of an answer that are handed on as they arrive.
-
-    Attributes:
-        lead: Bytes of the body before them.
-        tail: Bytes of the body behind them.
-        receive: Receives them all, so many, from the connection.
-    """
-
-    lead: int
-    tail: int
-    receive: Callable[[Incoming, int], None]
 
 
 class Progress:
@@ -97,7 +82,7 @@ class Incoming:
         return self._block[self._begin : self._begin + nbytes]
 
     def receive_some(self, view: memoryview) -> int:
-        """Wait for some bytes, at most so many, and return how many came."""
+        """Wait for bytes, receive at most `len(view)` of them, and return how many."""
         return self._receive(view, whole=False)
 
     @property
@@ -106,32 +91,10 @@ class Incoming:
         return self._sock.fileno() if self.waits else -1
 
     @property
-    def bytes_here(self) -> int:
-        """Bytes that were received and are still to be taken."""
-        return self._end - self._begin
-
-    @property
     def has_bytes(self) -> bool:
         """Whether bytes were received, by us or by TLS, and are still to be taken."""
         sock = self._sock
         return self._end > self._begin or (isinstance(sock, ssl.SSLSocket) and sock.pending() > 0)
-
-    def take_here(self) -> memoryview:
-        """Take the bytes that are here."""
-        begin, self._begin = self._begin, self._end
-        return self._block[begin : self._end]
-
-    def return_bytes(self, data: memoryview) -> None:
-        """Put bytes, of which a copy is made, before all that are still to come."""
-        self._small = True
-        if not len(data):
-            return
-        if here := self.take_here():
-            data = memoryview(b"".join((data, here)))
-        if len(data) > len(self._block) - self._end:
-            self._turn(len(data))
-        self._block[self._end : self._end + len(data)] = data
-        self._end += len(data)
 
     def skip(self, nbytes: int) -> None:
         """Take bytes that were looked at."""
@@ -147,18 +110,18 @@ class Incoming:
             OSError: The connection broke, or a time limit passed.
             MemoryError: There is no memory for so much.
         """
-        self._small = nbytes <= SMALL_BYTES
+        self._small = nbytes <= _SMALL_BYTES
         if self._small:
             self._fill(nbytes)
             self._begin += nbytes
             return self._block[self._begin - nbytes : self._begin]
         # Not zeroed, and committed by the kernel as bytes arrive: a false length costs nothing.
         view = self._buffers.take(nbytes).data
-        self.receive_into(view)
+        self._receive_into(view)
         return view
 
-    def receive_into(self, view: memoryview) -> None:
-        """Wait for the next bytes, and put them into memory of the caller."""
+    def _receive_into(self, view: memoryview) -> None:
+        """Wait for the next bytes until they fill `view`."""
         here = min(len(view), self._end - self._begin)
         if here:
             view[:here] = self._block[self._begin : self._begin + here]

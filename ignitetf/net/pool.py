@@ -24,13 +24,12 @@ import pyignite
 from ignitetf.errors import ConnectError, IgniteTFError, RequestTimeout, ServerError
 from ignitetf.local.ended import ended_at
 from ignitetf.local.state import running_nodes
-from ignitetf.net.channel import Channel
+from ignitetf.net.channel import Channel, Delay
 from ignitetf.net.common import Common, Line
 from ignitetf.net.probe import explained
 from ignitetf.net.pyclient import PyClient
 from ignitetf.net.question import Question
 from ignitetf.net.retry import is_retryable, retry
-from ignitetf.net.round_trips import RoundTrips
 from ignitetf.net.zones import cluster_zone
 from ignitetf.settings import DEFAULT_ADDRESS, Settings, is_loopback
 from ignitetf.threads import Beside, side_by_side, start
@@ -87,7 +86,7 @@ class Pool:
 
     Attributes:
         settings: The settings.
-        round_trips: The times of the quickest requests over all connections.
+        delay: The time of the quickest request over all connections.
         topology: Version of the topology that `nodes` found last; None before.
         known_nodes: The nodes that it found.
         told_topology: Version of the topology that an answer told last; None if none has.
@@ -98,7 +97,7 @@ class Pool:
     def __init__(self, settings: Settings) -> None:
         """Connect with these settings."""
         self.settings = settings
-        self.round_trips = RoundTrips()
+        self.delay = Delay()
         self.topology: int | None = None
         self.known_nodes: Sequence[NodeEndpoint] = ()
         self.told_topology: tuple[int, int] | None = None
@@ -167,14 +166,6 @@ class Pool:
         """Forget all connections without closing them, which would end the parent's."""
         self._lock = threading.Lock()
         self._idle, self._py, self._resting = {}, None, None
-
-    @property
-    def quickest_s(self) -> float:
-        """Seconds of the quickest request so far, which are hardly more than the round trip.
-
-        Infinite before the first.
-        """
-        return self.round_trips.quickest_s
 
     @property
     def node_count(self) -> int:
@@ -322,7 +313,7 @@ class Pool:
     def open_channel(self, address: str) -> Channel:
         """Open a new connection to this address, outside the pool."""
         begin = time.monotonic()
-        channel = Channel(address, self.settings, self.round_trips)
+        channel = Channel(address, self.settings, self.delay)
         self._opening_s = min(self._opening_s, time.monotonic() - begin)
         if channel.node_id is not None:
             self._address_of[channel.node_id] = address
@@ -456,7 +447,6 @@ def _answers(
     channel: Channel | Line, questions: Sequence[Question[Any]]
 ) -> list[memoryview | ServerError]:
     """Send questions, and return the answers and errors."""
-    begin = time.monotonic()
     found: list[memoryview | ServerError] = []
     for number, question in [(_send(channel, one), one) for one in questions]:
         if number is None:
@@ -469,8 +459,6 @@ def _answers(
             if is_retryable(error):
                 raise
             found.append(error)
-        if len(found) == 1:  # the others came with it
-            channel.round_trips.add(time.monotonic() - begin)
     return found
 
 

@@ -127,8 +127,6 @@ class Result:
             wait_s, began = wait_seconds(self._pool, timeout_s), time.monotonic()
             page = self._begun(self._channel.send(OpCode.QUERY_SQL_FIELDS, first), wait_s)
             seconds = time.monotonic() - began
-            # Even of a near node the handshake may have been slow, and that was all we knew.
-            self._pool.round_trips.add(seconds)
             if page_rows is None and page.more and is_query(self.statement):
                 small = page
 

@@ -22,7 +22,6 @@ from ignitetf.net.exchange import Exchange, Repeat
 from ignitetf.net.failures import late, of_statement
 from ignitetf.net.objects import encode_values
 from ignitetf.net.pool import Pool
-from ignitetf.net.window import shortest_delay
 from ignitetf.sql.deletions import by_value
 from ignitetf.sql.row_keys import with_own_keys
 from ignitetf.wire.codes import OpCode
@@ -65,7 +64,7 @@ def fitting_rows(pool: Pool, page: Page, seconds: float, *, whole: bool = False)
         seconds: How long it took to come.
         whole: All rows are wanted.
     """
-    delay = shortest_delay(pool)
+    delay = pool.delay.seconds
     made_s = max(0.0, seconds - delay)
     soon_s = min(_SOON_S, _SOON_TRIPS * delay)
     wanted = min(_MOST_PAGE_BYTES, pool.settings.ahead_bytes, int(_RATE * delay))

@@ -16,19 +16,13 @@ from typing import Final
 
 from ignitetf.net.pool import MOST_WINDOW, Pool
 
-__all__ = ["LEAST_BYTES", "ByteWindow", "first_bytes", "most_bytes", "shortest_delay"]
+__all__ = ["LEAST_BYTES", "ByteWindow", "first_bytes", "most_bytes"]
 
 LEAST_BYTES: Final = 4 << 20
 # Bytes per second that a new connection is expected to have.
 _EXPECTED_RATE: Final = 500e6
 # A round that is shorter than this tells no rate.
 _LEAST_ROUND_S: Final = 1e-4
-
-
-def shortest_delay(pool: Pool) -> float:
-    """Return the seconds of the quickest request so far; 0 before the first."""
-    delay = pool.quickest_s
-    return 0.0 if delay == math.inf else delay
 
 
 def most_bytes(pool: Pool) -> int:
@@ -40,7 +34,7 @@ def most_bytes(pool: Pool) -> int:
 def first_bytes(pool: Pool, most: int) -> int:
     """Return the window of a new connection, at most so many bytes."""
     rate = max(pool.delivered_rate, _EXPECTED_RATE)
-    return min(most, min(LEAST_BYTES, most) + int(2 * rate * shortest_delay(pool)))
+    return min(most, min(LEAST_BYTES, most) + int(2 * rate * pool.delay.seconds))
 
 
 class ByteWindow:
@@ -58,7 +52,7 @@ class ByteWindow:
     def __init__(self, pool: Pool, most: int) -> None:
         self.size = first_bytes(pool, most)
         self.rate = 0.0
-        self._most, self._delay_s = most, shortest_delay(pool)
+        self._most, self._delay_s = most, pool.delay.seconds
         # A round is told from the first answer on, and lasts until one to what was sent after that.
         self._round_begin = math.inf
         self._round_bytes = 0

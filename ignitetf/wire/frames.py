@@ -25,20 +25,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
-    "COUNTED_HEAD_BYTES",
-    "COUNT_BYTES",
     "LENGTH_BYTES",
     "MAX_HEAD_BYTES",
-    "MIN_HEAD_BYTES",
-    "MORE_BYTES",
     "AnswerHead",
-    "CountedHead",
     "Page",
     "framed",
     "join_pages",
     "read_answer_head",
     "read_answer_length",
-    "read_counted_head",
     "read_entries",
     "read_first_page",
     "read_first_sql_page",
@@ -52,8 +46,8 @@ __all__ = [
 
 LENGTH_BYTES: Final = 4  # before each message: the length of the rest
 # Of a page: the number of its entries before them, and whether there are more pages behind them.
-COUNT_BYTES: Final = 4
-MORE_BYTES: Final = 1
+_COUNT_BYTES: Final = 4
+_MORE_BYTES: Final = 1
 _REQUEST: Final = struct.Struct("<ihq")  # length of the rest, op code, request id
 _LENGTH: Final = struct.Struct("<i")
 _REQUEST_DTYPE: Final = [("length", "<i4"), ("op", "<i2"), ("id", "<i8")]
@@ -61,10 +55,7 @@ _ANSWER: Final = struct.Struct("<qh")  # request id, flags
 _TOPOLOGY: Final = struct.Struct("<qi")
 _FLAG_ERROR: Final = 1
 _FLAG_TOPOLOGY: Final = 2
-MIN_HEAD_BYTES: Final = _ANSWER.size
 MAX_HEAD_BYTES: Final = _ANSWER.size + _TOPOLOGY.size
-_COUNTED: Final = struct.Struct("<iqhi")  # length of the rest, request id, flags, first number
-COUNTED_HEAD_BYTES: Final = _COUNTED.size
 
 
 class AnswerHead(NamedTuple):
@@ -97,23 +88,6 @@ class Page:
     count: int
     more: bool
     data: NDArray[np.uint8]
-
-
-class CountedHead(NamedTuple):
-    """The beginning of an answer whose body begins with a number (int32).
-
-    Attributes:
-        length: Length of the answer.
-        request_id: Id of the request that it answers.
-        plain: Whether the body follows at once; else there is a longer head, for
-            `read_answer_head`, in the place of the number.
-        number: The number, if plain.
-    """
-
-    length: int
-    request_id: int
-    plain: bool
-    number: int
 
 
 def request_head(nbytes: int, op: OpCode | int, request_id: int) -> bytes:
@@ -177,14 +151,6 @@ def read_answer_head(answer: Any) -> AnswerHead:
     return AnswerHead(request_id, bool(flags & _FLAG_ERROR), topology, begin)
 
 
-def read_counted_head(beginning: Any) -> CountedHead:
-    """Read `COUNTED_HEAD_BYTES`, with the length; raises WireError if no answer has that length."""
-    length, request_id, flags, number = _COUNTED.unpack(beginning)
-    if length < COUNTED_HEAD_BYTES - LENGTH_BYTES:
-        raise WireError(f"answer of impossible length {length}")
-    return CountedHead(length, request_id, flags == 0, number)
-
-
 def read_first_page(body: memoryview) -> tuple[int, Page]:
     """Read the cursor id and first page from the answer to QUERY_SCAN."""
     return _int64(body, 0), read_page(body[8:])
@@ -217,7 +183,7 @@ def read_entries(body: memoryview) -> Page:
     import numpy as np  # not for a handshake
 
     count = _int32(body, 0)
-    _check_count(count, len(body) - COUNT_BYTES)
+    _check_count(count, len(body) - _COUNT_BYTES)
     return Page(count, False, np.frombuffer(body, np.uint8)[4:])
 
 
@@ -226,10 +192,10 @@ def read_page(body: memoryview) -> Page:
     import numpy as np  # not for a handshake
 
     count = _int32(body, 0)
-    if len(body) < COUNT_BYTES + MORE_BYTES:
+    if len(body) < _COUNT_BYTES + _MORE_BYTES:
         raise WireError(f"page of {len(body)} bytes is cut")
-    _check_count(count, len(body) - COUNT_BYTES - MORE_BYTES)
-    return Page(count, _more(body), np.frombuffer(body, np.uint8)[COUNT_BYTES:-MORE_BYTES])
+    _check_count(count, len(body) - _COUNT_BYTES - _MORE_BYTES)
+    return Page(count, _more(body), np.frombuffer(body, np.uint8)[_COUNT_BYTES:-_MORE_BYTES])
 
 
 def _check_count(count: int, nbytes: int) -> None:

@@ -33,7 +33,6 @@ __all__ = [
     "Headers",
     "bytes_at",
     "check_bounds",
-    "compact_fields",
     "extents",
     "field_positions",
     "find_elements",
@@ -107,17 +106,6 @@ def field_positions(
             if field in order:
                 out[name][rows] = part[0] + offsets[:, order.index(field)]
     return out
-
-
-def compact_fields(
-    data: Bytes, found: Headers, registry: TypeRegistry
-) -> tuple[tuple[int, ...], Positions]:
-    """Return ids and offsets of all fields of the first object, whose footer is compact, if any."""
-    if not int(found.flags[0]) & BinaryFlag.HAS_SCHEMA:
-        return (), np.empty(0, np.int64)
-    order = registry.schema(int(found.type_id[0]), int(found.schema_id[0]))
-    part = found.start[:1], found.end[:1], found.schema_at[:1]
-    return order, _compact_footer(data, part, int(found.flags[0]), len(order))[0]
 
 
 def full_fields(data: Bytes, found: Headers, row: int) -> tuple[int, ...]:

@@ -37,8 +37,7 @@ def counted(monkeypatch):
     """
     trips = RoundTrips()
     send, send_all, receive = Channel.send, Channel.send_all, Channel.receive
-    exchanged, next_answer = Channel.exchanged, Channel.next_answer
-    receive_any = Channel.receive_any
+    exchanged, receive_any = Channel.exchanged, Channel.receive_any
 
     def sending(self, op, *buffers):
         number = send(self, op, *buffers)
@@ -56,11 +55,6 @@ def counted(monkeypatch):
         answer = receive(self, number, **options)
         trips.received((self, number))
         return answer
-
-    def receiving_next(self, room, **options):
-        number = next_answer(self, room, **options)
-        trips.received((self, number))
-        return number
 
     def receiving_any(self, **options):
         number, answer = receive_any(self, **options)
@@ -80,7 +74,6 @@ def counted(monkeypatch):
         patch.setattr(Channel, "send", sending)
         patch.setattr(Channel, "send_all", sending_all)
         patch.setattr(Channel, "receive", receiving)
-        patch.setattr(Channel, "next_answer", receiving_next)
         patch.setattr(Channel, "receive_any", receiving_any)
         patch.setattr(Channel, "exchanged", telling)
         yield trips

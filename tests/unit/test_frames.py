@@ -17,13 +17,11 @@ from ignitetf.wire.cluster import (
 )
 from ignitetf.wire.codes import Feature, Status
 from ignitetf.wire.frames import (
-    COUNTED_HEAD_BYTES,
     LENGTH_BYTES,
     MAX_HEAD_BYTES,
     framed,
     read_answer_head,
     read_answer_length,
-    read_counted_head,
     read_length,
     read_request_head,
     request_head,
@@ -87,19 +85,6 @@ def test_heads_of_answers(request, flags, major, minor, body):
     assert head.topology == ((major, minor) if topology else None)
     assert answer[head.begin :] == body
     cut_everywhere(answer[: head.begin], read_answer_head)
-
-
-@given(st.integers(0, 30) | st.integers(0, (1 << 31) - 1), longs, flag_bits, ints)
-def test_heads_of_answers_that_begin_with_a_number(length, request, flags, number):
-    beginning = struct.pack("<iqhi", length, request, flags, number)
-    assert len(beginning) == COUNTED_HEAD_BYTES
-    if length < COUNTED_HEAD_BYTES - LENGTH_BYTES:
-        with pytest.raises(WireError, match=f"length {length}"):
-            read_counted_head(beginning)
-        return
-    head = read_counted_head(beginning)
-    assert (head.length, head.request_id, head.plain) == (length, request, flags == 0)
-    assert head.number == number
 
 
 @given(ints, texts)
