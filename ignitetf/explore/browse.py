@@ -39,6 +39,7 @@ _UNVERSIONED_S: Final = 10.0
 _LABEL: Final = "LABEL"
 _BOXES: Final = ("WIDTH", "HEIGHT", "BOXES")
 _PAGE_ROWS: Final = 50
+_FEWEST_ROWS: Final = 6
 _PAGE_BYTES: Final = 8 << 20
 _SEARCH_S: Final = 0.12
 # Rows that one statement looks through, at first and at most.
@@ -199,9 +200,9 @@ class View:
         """Return the conditions in texts such as `LABEL:eq:3`; see `explore.filters`."""
         return parse_filters(self.reader.schema, texts)
 
-    def page_rows(self, most: int = _PAGE_ROWS) -> int:
-        """Return how many rows a page has, fewer of large ones."""
-        return int(max(6, min(most, _PAGE_BYTES / self.row_bytes)))
+    def page_rows(self, most: int = _PAGE_ROWS, least: int = _FEWEST_ROWS) -> int:
+        """Return how many rows are shown at once: `least` to `most`, about 8 MB of large ones."""
+        return int(max(least, min(most, _PAGE_BYTES / self.row_bytes)))
 
     def page(
         self,
@@ -368,7 +369,7 @@ def _bound(client: Client, data: View, table: Table, last: Any, stretch: int) ->
         return None if bound >= dense else bound
     where, params = ("", []) if last is None else (" WHERE _KEY > ?", [last])
     # The name of the table comes from the node's own list, in quotes.
-    text = f"SELECT _KEY FROM {table.sql}{where} ORDER BY _KEY LIMIT 1 OFFSET {_STRETCH}"  # nosec B608
+    text = f"SELECT _KEY FROM {table.sql}{where} ORDER BY _KEY LIMIT 1 OFFSET {stretch}"  # nosec B608
     rows = client.sql(text, params, only_query=True).fetchall()
     return rows[0][0] if rows else None
 

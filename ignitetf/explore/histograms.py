@@ -29,7 +29,6 @@ from ignitetf.wire.schema import BYTES, Batch, Column, Field
 __all__ = ["Bar", "Head", "Sample", "sample_of", "type_name"]
 
 _ROWS: Final = 4096
-_BYTES: Final = 8 << 20
 _FEWEST_ROWS: Final = 32
 _PARTITIONS: Final = 16
 _BARS: Final = 20
@@ -117,7 +116,7 @@ def type_name(field: Field) -> str:
 
 
 def _batches(data: View) -> Iterator[Batch]:
-    count = int(max(_FEWEST_ROWS, min(_ROWS, _BYTES / data.row_bytes)))
+    count = data.page_rows(_ROWS, _FEWEST_ROWS)
     dense = data.numbered
     if dense:
         numbers = np.arange(min(count, dense), dtype=np.int64)

@@ -83,10 +83,6 @@ class ChunkCache:
         self.id = cache_id(name)
         self.make_room: Callable[[], object] = lambda: None  # called when memory is full
 
-    def make_room_now(self) -> None:
-        """Make room, as memory is full."""
-        self.make_room()
-
     def remove(self, content_id: str, numbers: Iterable[int]) -> None:
         """Remove chunks of one content; missing ones are ignored."""
         self.remove_all((content_id, number) for number in numbers)
@@ -143,7 +139,7 @@ class ContentWriter:
         self.size = 0
         self._cache = cache
         self._content = int(content_id, 16)
-        self._puts = Exchange(cache.client, self._stored_chunk, make_room=cache.make_room_now)
+        self._puts = Exchange(cache.client, self._stored_chunk, make_room=lambda: cache.make_room())
         self._number = 0
         self._filled = 0
         self._stored = 0  # bytes of the current chunk that are already in the cache

@@ -13,7 +13,6 @@ import os
 import select
 import socket
 import ssl
-import struct
 import time
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Final, NoReturn
@@ -26,7 +25,7 @@ from ignitetf.errors import (
 )
 from ignitetf.net.failures import server_error
 from ignitetf.net.handshake import open_connection
-from ignitetf.net.incoming import Incoming
+from ignitetf.net.incoming import Incoming, limit_socket
 from ignitetf.net.parting import hang_up, part
 from ignitetf.net.refusals import cause
 from ignitetf.settings import Settings
@@ -115,8 +114,6 @@ class Channel(Requester):
         self._early: dict[int, tuple[AnswerHead, memoryview]] = {}
         self._buffers = BufferPool()
         self._incoming = Incoming(self._sock, self._buffers)
-        if self._incoming.waits:
-            self._sock.settimeout(None)
         self._set_limit(settings.request_timeout_s)
 
     def __repr__(self) -> str:
@@ -289,13 +286,7 @@ class Channel(Requester):
         if limit_s == self._incoming.limit_s:
             return
         self._incoming.limit_s = limit_s
-        if self._incoming.waits:
-            whole = int(limit_s)
-            packed = struct.pack("@ll", whole, int((limit_s - whole) * 1e6))
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, packed)
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, packed)
-        else:
-            self._sock.settimeout(limit_s)
+        limit_socket(self._sock, limit_s)
 
     def _send_parts(self, parts: list[memoryview]) -> None:
         if isinstance(self._sock, ssl.SSLSocket) or not hasattr(self._sock, "sendmsg"):

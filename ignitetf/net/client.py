@@ -14,9 +14,6 @@ import contextlib
 import functools
 import logging
 import socket
-import ssl
-import struct
-import sys
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -32,6 +29,7 @@ from ignitetf.errors import (
 )
 from ignitetf.net.channel import Channel
 from ignitetf.net.handshake import open_connection
+from ignitetf.net.incoming import limit_socket
 from ignitetf.net.places import DATA_CENTER, Origin, Place, place_of
 from ignitetf.net.pool import Pool
 from ignitetf.net.question import Question
@@ -199,7 +197,7 @@ class Client(Pool):
             ConnectError: The node does not answer, or refuses the connection.
         """
         sock, _ = open_connection(address or self.settings.addresses[0], self.settings)
-        _limit(sock, self.settings.request_timeout_s)
+        limit_socket(sock, self.settings.request_timeout_s)
         return sock
 
     # Caches
@@ -366,21 +364,6 @@ class Client(Pool):
         found = self.sql(statement("copies"), (name,), page_size=_MANY).fetchall()
         whole = [(partition, node) for partition, node, state in found if state == "OWNING"]
         return whole, len(found) - len(whole)
-
-
-def _limit(sock: socket.socket, seconds: float) -> None:
-    """Limit the time of each call.
-
-    The kernel does it if it can, so that a single receive can wait for many bytes.
-    """
-    if sys.platform in ("linux", "darwin") and not isinstance(sock, ssl.SSLSocket):
-        sock.settimeout(None)
-        whole = int(seconds)
-        packed = struct.pack("@ll", whole, int((seconds - whole) * 1e6))
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, packed)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, packed)
-    else:
-        sock.settimeout(seconds)
 
 
 def _read_partitions(body: memoryview) -> int | None:

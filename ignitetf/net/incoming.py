@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import socket
 import ssl
+import struct
 import sys
 import time
 from typing import Final
 
 from ignitetf.wire.buffers import BufferPool
 
-__all__ = ["KERNEL_LIMITS", "Incoming", "Progress"]
+__all__ = ["Incoming", "Progress", "limit_socket"]
 
 # With kernel time limits one call receives a whole page without the GIL; elsewhere Python polls.
-KERNEL_LIMITS: Final = sys.platform in ("linux", "darwin")
+_KERNEL_LIMITS: Final = sys.platform in ("linux", "darwin")
 # One receive call waits for at most this much, so that its time limit measures progress.
 _RECEIVE_BYTES: Final = 8 << 20
 # Less than this within a time limit is no progress.
@@ -29,6 +30,26 @@ _PROGRESS_BYTES: Final = 64 << 10
 # Up to here an answer is small.
 _SMALL_BYTES: Final = 128 << 10
 _BLOCK_BYTES: Final = 512 << 10
+
+
+def limit_socket(sock: socket.socket, seconds: float) -> None:
+    """Limit the time of each call; the kernel does it if it can, so that one call waits for a page.
+
+    After `seconds` without progress a call raises BlockingIOError (the kernel) or TimeoutError.
+    """
+    if _waits(sock):
+        sock.settimeout(None)
+        whole = int(seconds)
+        packed = struct.pack("@ll", whole, int((seconds - whole) * 1e6))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, packed)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, packed)
+    else:
+        sock.settimeout(seconds)
+
+
+def _waits(sock: socket.socket) -> bool:
+    """Return whether a call on this socket can wait for many bytes."""
+    return _KERNEL_LIMITS and not isinstance(sock, ssl.SSLSocket)
 
 
 class Progress:
@@ -67,7 +88,7 @@ class Incoming:
     """
 
     def __init__(self, sock: socket.socket, buffers: BufferPool) -> None:
-        self.waits = KERNEL_LIMITS and not isinstance(sock, ssl.SSLSocket)
+        self.waits = _waits(sock)
         self.limit_s = 0.0
         self._sock = sock
         self._buffers = buffers
