@@ -2,14 +2,14 @@
 
 python benchmarks/first_epochs.py                                   # all profiles, this checkout
 python benchmarks/first_epochs.py --profile 60k-8 --rounds 9 --json epochs.jsonl
-python benchmarks/first_epochs.py --ways now --ways core:IGNITETF_ENGINE=core
-python benchmarks/first_epochs.py --ways now --ways before:/tmp/before/.venv/bin/python
+python benchmarks/first_epochs.py --ways now --ways less:IGNITETF_AHEAD_BYTES=8388608
+python benchmarks/first_epochs.py --ways now --ways before:../before/.venv/bin/python
 python benchmarks/first_epochs.py --options '{"order": "global", "shuffle": 7}' --batch 128
 
-A way is a name, and after a colon what is different in its processes: an interpreter of another
-checkout, or settings of the environment, separated by commas. Every round has a fresh process for
-each way, in turn, in both orders. Before and after each epoch the bare socket drains the same cache
-with pages of several sizes, in a process of its own; the size that is quickest in the round counts.
+A way is a name, and after a colon what is different in its processes: the interpreter of another
+checkout, or settings of the environment, separated by commas. Every round starts a fresh process for
+each way, in turn, in both orders. Before and after each epoch, in a process of its own, the bare
+socket drains the same cache with pages of several sizes. The fastest size of the round counts.
 """
 
 from __future__ import annotations

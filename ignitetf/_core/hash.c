@@ -1,7 +1,7 @@
 /* Hashes of many runs of bytes: Java's array hash, `31 * h + b` from 1 over signed bytes, and those
  * that the checksum of rows is made of.
  *
- * hashing.py -> this
+ * checksum.py -> this
  *
  * Byte by byte each step of Java's waits for the one before. Here a thousand bytes are one dot
  * product with the powers of 31, which the compiler turns into vector instructions, and the sums

@@ -1,6 +1,6 @@
 """`Cursor`: statements and their rows, as PEP 249 wants them, and as columns.
 
-net.results, wire.sql_values -> **cursor** -> connection
+results, sql_arrays -> **cursor** -> connection
 """
 
 from __future__ import annotations

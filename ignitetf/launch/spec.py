@@ -1,6 +1,6 @@
-"""What shall be launched, as `ignitetf launch` was asked.
+"""What to launch, as `ignitetf launch` was asked.
 
-command line -> **spec** -> checks, supervisor
+command line -> **spec** -> job, supervisor
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The rows of a whole table as they are stored, for the client to take apart.
 
-projection, wire.fields, binary types -> **stored rows** -> results
+projection, objects, binary types -> **stored rows** -> results
 
 To take a row apart into five columns, a node needs twice as long as to send its key and its value
 as they are. So a query for all rows of a large table asks for these, and the columns are found in

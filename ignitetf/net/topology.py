@@ -8,7 +8,7 @@ detour and no row. Answers are cached until the cluster tells another version of
 
 Hashing gives some nodes more primary copies than others. Where all nodes are equally near, and a
 write waits for every copy, other copies are read so that all nodes have as many. The choice depends
-on the copies alone, so all processes make the same one.
+on the copies alone, so that all processes make the same one.
 """
 
 from __future__ import annotations
@@ -79,11 +79,6 @@ def _requested(client: Client, cache: str) -> _Known:
     return _Known(client.told_topology if is_settled else None, found.owners, nearest)
 
 
-def _differ_in_distance(client: Client, nodes: Sequence[NodeEndpoint]) -> bool:
-    """Return whether some of these nodes are nearer than others."""
-    return len({client.place(node.node_id) for node in nodes}) > 1
-
-
 def nearest_nodes(
     client: Client, cache: str, nodes: Sequence[NodeEndpoint], found: PartitionMap
 ) -> tuple[dict[int, uuid.UUID], bool]:
@@ -101,9 +96,10 @@ def nearest_nodes(
     """
     primaries = found.owners
     distance = {node.node_id: PLACES.index(client.place(node.node_id)) for node in nodes}
-    if _differ_in_distance(client, nodes):
-        return _chosen(client, cache, primaries, distance)
-    if not _is_uneven(primaries, len(nodes)) or not client.writes_every_copy(cache):
+    are_equally_near = len(set(distance.values())) < 2
+    if are_equally_near and not (
+        _is_uneven(primaries, len(nodes)) and client.writes_every_copy(cache)
+    ):
         return primaries, True
     return _chosen(client, cache, primaries, distance)
 

@@ -1,6 +1,6 @@
 """`ServiceTimes`: what a node and a reader take for a page, measured or assumed.
 
-a cache for a moment -> **service times** -> sizing, simulation
+a cache for a moment -> **service times** -> sizing
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ _MEASURED_BYTES: Final = 160 << 20
 _PARTITIONS: Final = 8
 _ROUNDS: Final = 5
 _CALLS: Final = 30
-# Of a page: small rows take a node longer than their bytes do.
-_PAGE_BYTES, _LARGE_PAGE_BYTES = 4 << 20, 16 << 20
-_LARGE_ROW_BYTES: Final = 8 << 10
+# Bytes of a page, at least a row.
+_PAGE_BYTES: Final = 2 << 20
+# The window of a connection.
+_LEAST_WINDOW, _MOST_WINDOW = 4 << 20, 48 << 20
 # Where nothing can be measured: about what one connection has on a machine of 2 cores.
 _NODE_BYTES_PER_S: Final = 2e9
 _DECODE_BYTES_PER_S: Final = 8e9
@@ -56,14 +57,19 @@ class ServiceTimes:
 
     @property
     def reader_bytes_per_s(self) -> float:
-        """Bytes per second of one connection, on which two requests are unanswered at a time."""
-        return self.page_bytes / (self.page_s + self.decode_s + self.round_trip_s / 2)
+        """Bytes per second of one connection, which always has further requests under way."""
+        return self.page_bytes / (self.page_s + self.decode_s)
+
+    @property
+    def window_bytes(self) -> int:
+        """Bytes that a connection has under way: 4 MB and those of two round trips."""
+        of_round_trips = 2 * self.reader_bytes_per_s * self.round_trip_s
+        return int(min(_LEAST_WINDOW + of_round_trips, _MOST_WINDOW))
 
 
 def page_bytes_of(row_bytes: int) -> int:
-    """Return about how many bytes a page of such rows has at least: whole rows, one or more."""
-    wanted = _PAGE_BYTES if row_bytes < _LARGE_ROW_BYTES else _LARGE_PAGE_BYTES
-    return max(1, wanted // row_bytes) * row_bytes
+    """Return about how many bytes a page of rows of `row_bytes` has: whole rows, one or more."""
+    return max(1, _PAGE_BYTES // row_bytes) * row_bytes
 
 
 def assumed_times(row_bytes: int) -> ServiceTimes:

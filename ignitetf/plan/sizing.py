@@ -26,19 +26,19 @@ _MEMORY_SHARE, _STORED = 0.8, 1.05
 _MOST_PARTITIONS: Final = 65_000  # Ignite's own limit
 _PARTITIONS_A_WORKER: Final = 8
 _PARTITIONS_A_NODE: Final = 64
-# Pages are consumed in order, and a connection that is ahead holds a few. So where one connection
-# is not enough, a partition must not have many.
-_PARTITION_PAGES: Final = 2
+# Rows are consumed in order, and are requested up to two windows ahead. So where one connection is
+# not enough, a partition must not be larger.
+_PARTITION_WINDOWS: Final = 2
 _LEAST_PARTITIONS: Final = 16
 # Rows of a partition, or as many as have so many bytes.
 _LEAST_ROWS: Final = 16
 _LEAST_BYTES: Final = 16 << 20
 _LEAST_HEAP: Final = 512 << 20
-_UNANSWERED, _PAGE_COPIES = 3, 2  # requests of a connection; bytes of a page that is made
-# A node takes the rows of a leaf of its index into the heap; a connection has two scans open.
-_LEAF_ROWS, _OPEN_SCANS = 336, 2
+_PAGE_COPIES: Final = 2  # a page takes twice its bytes while it is made
+# Rows of a leaf of its index, which a node takes into the heap for a scan; and their bytes for all
+# scans of a reader.
+_LEAF_ROWS, _MOST_SCANNED = 336, 512 << 20
 _AHEAD: Final = 2  # batches for each accelerator
-_PAGES_A_READER: Final = 3  # being received, waiting, in use
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def make_plan(demand: Demand, times: ServiceTimes) -> ClusterPlan:
     workers, per_worker = _workers(demand, rules)
     nodes, backups = _nodes(demand, times, rules)
     readers = _readers(demand, times, workers, rules)
-    largest = _PARTITION_PAGES * times.page_bytes if readers > 1 else None
+    largest = _PARTITION_WINDOWS * times.window_bytes if readers > 1 else None
     partitions = _partitions(demand, nodes, workers, largest, rules)
     connections = workers * min(max(readers, nodes), max(1, partitions // workers))
     memory = _memory(demand, times, (nodes, backups, partitions), connections, rules)
@@ -215,7 +215,7 @@ def _partitions(
     if largest is not None:
         wanted = max(wanted, demand.rows * demand.workload.row_bytes // largest)
         rules["partitions"] += (
-            f"; of {_gb(largest)} at most ({_PARTITION_PAGES} pages), so that a worker's"
+            f"; of {_gb(largest)} at most ({_PARTITION_WINDOWS} windows), so that a worker's"
             " connections are at work at the same time"
         )
     partitions = 1 << (wanted - 1).bit_length()
@@ -261,13 +261,13 @@ def _memory(
     row_bytes, partition_rows = demand.workload.row_bytes, math.ceil(demand.rows / partitions)
     scan = row_bytes * min(_LEAF_ROWS, partition_rows)
     page = min(times.page_bytes, partition_rows * row_bytes)
-    each = _PAGE_COPIES * _UNANSWERED * page + _OPEN_SCANS * scan
-    heap = max(_LEAST_HEAP, here * each)
+    pages = max(1, times.window_bytes // page)
+    scans = max(1, min(pages, _MOST_SCANNED // scan))
+    heap = max(_LEAST_HEAP, here * (_PAGE_COPIES * pages * page + scans * scan))
     rules["node heap"] = (
-        f"{here:,} connections, {_UNANSWERED} requests of each unanswered, for pages of"
-        f" {page / 1e6:.1f} MB that take {_PAGE_COPIES} times as much while they grow,"
-        f" and {_OPEN_SCANS} scans of up to {_LEAF_ROWS} rows, {scan / 1e6:.1f} MB;"
-        f" at least {_LEAST_HEAP >> 20} MiB"
+        f"{here:,} connections, each with {pages * page / 1e6:.1f} MB of pages under way, which take"
+        f" {_PAGE_COPIES} times as much while they grow, and with scans ({scans:,}) of up to"
+        f" {_LEAF_ROWS} rows, {scan / 1e6:.1f} MB; at least {_LEAST_HEAP >> 20} MiB"
     )
     return int(data / _MEMORY_SHARE), int(heap)
 
@@ -276,13 +276,13 @@ def _worker_memory(
     demand: Demand, times: ServiceTimes, per_worker: int, connections: int, rules: dict[str, str]
 ) -> int:
     batches = per_worker * _AHEAD * demand.workload.batch_bytes
-    pages = connections * _PAGES_A_READER * times.page_bytes + Settings.ahead_bytes
+    under_way = min(Settings.ahead_bytes, connections * max(times.window_bytes, times.page_bytes))
     rules["worker memory"] = (
         f"{_AHEAD} batches of {demand.workload.batch_bytes / 1e6:,.1f} MB for each of {per_worker}"
-        f" accelerators, {_PAGES_A_READER} pages for each of up to {connections:,} connections,"
-        f" {Settings.ahead_bytes / 1e6:.0f} MB of rows ahead"
+        f" accelerators, {under_way / 1e6:,.0f} MB under way on up to {connections:,} connections,"
+        " and as many of rows that wait for their turn"
     )
-    return batches + pages
+    return batches + 2 * under_way
 
 
 def _utilisation(

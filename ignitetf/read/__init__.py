@@ -1,8 +1,8 @@
-"""The read path: partitions to pages to columns to rows, and to `tf.data`.
+"""The read path: from partitions to columns, rows and `tf.data`.
 
-plan -> scan -> reader -> rows -> tf
+plan -> batches -> reader -> reading -> rows -> tf
 
-`plan` decides which partitions are read in which order, `scan` fetches their pages over one or
-several connections and survives the loss of a node, `reader` turns pages into batches of columns,
-and `rows` puts those into the order of an epoch. Only `tf` imports TensorFlow.
+`plan` decides which partitions are read in which order. `reading` requests them, through the core
+and over lost connections, and has their rows as columns in the order of the plan. `batches` puts
+these into the order of an epoch, which `rows` offers. Only `tf` imports TensorFlow.
 """

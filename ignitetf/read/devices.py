@@ -1,6 +1,6 @@
 """Columns on a device of JAX or PyTorch; neither is imported before a device is asked for.
 
-NumPy columns -> **devices** -> ahead (copies), train/resident (gathers)
+NumPy columns -> **devices** -> rows (copies), train/resident (gathers)
 
 Columns are arrays, or dicts of columns for objects and composite keys.
 """

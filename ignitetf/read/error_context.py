@@ -1,6 +1,6 @@
 """`RecordContext`: adds the location of a record to errors about it.
 
-**error_context** -> page decoder, reader
+**error_context** -> reading, reader
 """
 
 from __future__ import annotations

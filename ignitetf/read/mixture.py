@@ -1,6 +1,6 @@
 """Mixtures: several data sets in one epoch, by weights, without TensorFlow.
 
-rows of each component -> mix order -> mix batches -> **mixture** -> training
+rows of each component -> mix order -> lookup -> **mixture** -> training
 
 A mixture is read like the rows of one data set: in global steps, by any number of workers, from any
 step on. Its components stay where they are, in caches of one cluster or of several.

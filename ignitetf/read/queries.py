@@ -1,6 +1,6 @@
 """The queries that read a cache's partitions: scans, or SQL if `where=` is given.
 
-conditions -> **queries** -> scan -> reader
+conditions -> **queries** -> reading -> reader
 
 A condition that depends on single rows is sent to each partition. Any other is evaluated by one
 statement over the whole table, which returns keys; each partition is then scanned, and only entries

@@ -1,6 +1,6 @@
 """`split=`: which rows of a page, or which keys, belong to the split that is read.
 
-manifest -> **split** -> reader, key scan, state
+manifest -> **splits** -> reader, key scan, state
 """
 
 from __future__ import annotations

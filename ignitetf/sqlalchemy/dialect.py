@@ -1,6 +1,6 @@
 """`IgniteDialect`: how SQLAlchemy speaks to Apache Ignite.
 
-dbapi, url, types, compiler, ddl, reflection -> **dialect** -> SQLAlchemy
+dbapi, types, compiler, ddl, reflection -> **dialect** -> SQLAlchemy
 """
 
 from __future__ import annotations

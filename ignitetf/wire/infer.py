@@ -1,6 +1,6 @@
 """Infers the schema of a cache without a manifest from its first pages.
 
-evidence -> **infer** -> schema
+objects, meaning -> **infer** -> schema
 
 A field has a fixed shape only if all records observed have that length, and is nullable if any was
 null.

@@ -4,10 +4,10 @@ meaning, columns -> **plain objects** -> net.objects
 
 | stored | Python |
 | --- | --- |
-| what SQL has a type for | as in `sql_values` |
+| what SQL has a type for | as in `sql_arrays` |
 | an enum | the name of the constant; its ordinal if the cluster does not know it |
 | an array, a list, a set | list |
-| a map | dict; a list of pairs if a key is none of a dict |
+| a map | dict; a list of pairs if a key cannot be one of a dict |
 | an object | dict of its fields |
 
 Values of one type are read together, by the decoder that data sets use.

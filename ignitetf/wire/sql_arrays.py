@@ -1,6 +1,6 @@
 """Columns of a SQL result as NumPy arrays and Arrow arrays.
 
-sql_values -> **sql_arrays** -> dbapi, the export of a query
+frames, objects -> **sql_arrays** -> dbapi, the export of a query
 
 | SQL | NumPy | Arrow |
 | --- | --- | --- |

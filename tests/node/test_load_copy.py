@@ -95,14 +95,23 @@ def test_all_entries_arrive(client, link, caches, count, nbytes, partitions, siz
 
 def test_many_partitions_are_asked_for_at_a_time(client, caches, monkeypatch):
     source, target = caches(3_000, 100, 256)
-    unanswered, send = [], Channel.send
+    unanswered, under_way = [], set()
+    send, receive = Channel.send, Channel.receive_any
 
-    def watched(self, op, *buffers):
+    def sending(self, op, *buffers):
         if op == OpCode.QUERY_SCAN:
-            unanswered.append(self.unanswered)
-        return send(self, op, *buffers)
+            unanswered.append(sum(channel is self for channel, _ in under_way))
+        number = send(self, op, *buffers)
+        under_way.add((self, number))
+        return number
 
-    monkeypatch.setattr(Channel, "send", watched)
+    def receiving(self, **options):
+        number, body = receive(self, **options)
+        under_way.discard((self, number))
+        return number, body
+
+    monkeypatch.setattr(Channel, "send", sending)
+    monkeypatch.setattr(Channel, "receive_any", receiving)
     copied(client, source, target, size=(150, 3_000))
     assert len(unanswered) == 256 and 32 <= max(unanswered) < 128
 

@@ -42,7 +42,7 @@ def test_the_nodes_carry_data_and_demand_also_without_one_of_them(name, accelera
     assert plan.partitions & (plan.partitions - 1) == 0
     assert plan.workers <= plan.partitions <= 65_000
     if plan.readers > 1 and plan.partitions < min(32_768, samples // 32):
-        assert data / plan.partitions <= 2 * times.page_bytes
+        assert data / plan.partitions <= 2 * times.window_bytes
     if plan.per_worker * demand.workload.bytes_per_s <= demand.link_bytes_per_s:
         assert plan.utilisation == 1 and plan.slowest == "accelerators"
     else:  # not even one accelerator fits into the link of a host
