@@ -128,7 +128,7 @@ def preview(
     from ignitetf.explore.preview import contact_sheet
 
     if out is None and not sys.stdout.isatty():
-        raise ConfigError("the output is no terminal to draw in", hint="write a file with --out")
+        raise ConfigError("the output is not a terminal to draw in", hint="write a file with --out")
     if out is not None and out.suffix.lower() != ".png":
         raise ConfigError(f"{out}: the sheet is a PNG", hint="name a file that ends in .png")
     with connect() as client:

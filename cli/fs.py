@@ -97,7 +97,7 @@ def put(
     fs = open_remote(connect, fs_name, target)
     into = target.endswith("/") or fs.isdir(target)
     if len(sources) > 1 and not into:
-        raise typer.BadParameter(f"{target} is no directory", param_hint="TARGET")
+        raise typer.BadParameter(f"{target} is not a directory", param_hint="TARGET")
     for source in sources:
         if source == "-":
             put_input(fs, target)
@@ -128,7 +128,7 @@ def get(
         return
     into = target.endswith("/") or Path(target).is_dir()
     if len(found) > 1 and not into:
-        raise typer.BadParameter(f"{target} is no directory", param_hint="TARGET")
+        raise typer.BadParameter(f"{target} is not a directory", param_hint="TARGET")
     for source in found:
         base = Path(target) / source.rstrip("/").rpartition("/")[2] if into else Path(target)
         if not fs.isdir(source):
@@ -180,7 +180,7 @@ def mv(
     fs = open_remote(connect, fs_name, *sources, target)
     found = expand(fs, sources)
     if len(found) > 1 and not fs.isdir(target):
-        raise typer.BadParameter(f"{target} is no directory", param_hint="TARGET")
+        raise typer.BadParameter(f"{target} is not a directory", param_hint="TARGET")
     for source in found:
         fs.mv_exactly(source, target)
 

@@ -80,7 +80,7 @@ def query(
         raise UsageError("give the statement or --file, not both")
     form = form_of(to, output)
     if form in ("parquet", "arrow") and to is None:
-        raise UsageError(f"{form} is no text: give --to FILE")
+        raise UsageError(f"{form} is not a text: give --to FILE")
     if sql is None and file is None and sys.stdin.isatty() and sys.stdout.isatty():
         from ignitetf.cli.prompt import run
 

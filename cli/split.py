@@ -90,7 +90,7 @@ def _fractions(parts: list[str]) -> dict[str, str]:
     for part in parts:
         name, equals, fraction = part.partition("=")
         if not equals:
-            raise ConfigError(f"{part!r} is no split", hint="SPLIT=FRACTION, as train=0.8")
+            raise ConfigError(f"{part!r} is not a split", hint="SPLIT=FRACTION, as train=0.8")
         if name in found:
             raise ConfigError(f"the split {name!r} is there twice")
         found[name] = fraction

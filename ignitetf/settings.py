@@ -85,7 +85,7 @@ def split_address(address: str) -> tuple[str, int]:
         port = 0
     if not host or not 0 < port < 65536:
         raise ConfigError(
-            f"{address!r} is no address", hint="write HOST:PORT, for example 127.0.0.1:10800"
+            f"{address!r} is not an address", hint="write HOST:PORT, for example 127.0.0.1:10800"
         )
     return host, port
 
@@ -109,9 +109,8 @@ class Settings:
             further 64 KiB of it.
         idle_timeout_s: Limit in seconds for an operation without progress; within it, lost
             connections are replaced and requests refused by a changing cluster are repeated.
-        ahead_bytes: Limit for the bytes that one load, file or query has on its way at once; the
-            farther the cluster, the more of it is used. Also for the rows that the connections of a
-            scan hold ahead of the consumer.
+        ahead_bytes: Limit for the bytes that all connections of one load, file, query or reader have
+            under way at once.
         data_center: Where this process runs. Of several copies of a partition, one on its own host
             is read, else one on a node whose attribute `data_center` is the same, else any.
         time_zone: The time zone by which the nodes tell dates and times from moments, as
@@ -282,14 +281,14 @@ def _setter(name: str, place: str | None) -> str | None:
 def _addresses(name: str, value: Any) -> tuple[str, ...]:
     parts = value.split(",") if isinstance(value, str) else value
     if not isinstance(parts, (list, tuple)) or not all(isinstance(p, str) for p in parts):
-        raise ConfigError(f"{name}: {value!r} is no list of addresses")
+        raise ConfigError(f"{name}: {value!r} is not a list of addresses")
     return tuple(p.strip() for p in parts if p.strip())
 
 
 def _text(name: str, value: Any) -> str:
     # The message omits the value, which may be a secret.
     if not isinstance(value, str):
-        raise ConfigError(f"{name} is no text but of type {type(value).__name__}")
+        raise ConfigError(f"{name} is not a text but of type {type(value).__name__}")
     if "\0" in value:
         raise ConfigError(f"{name} contains a NUL character")
     return value

@@ -54,7 +54,8 @@ class Connection:
     Attributes:
         schema: SQL schema for names without one.
         timeout_s: Limit in seconds for the statements of new cursors.
-        page_rows: Rows that the node sends at once; None for a number that fits the distance.
+        page_rows: Rows that the node sends at once; None takes 1,024, and then as many as fill the
+            link for a round trip.
         autocommit: Always True.
     """
 

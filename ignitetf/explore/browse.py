@@ -428,7 +428,7 @@ def _by_partition(data: View, after: str | None, filters: Sequence[Filter], coun
 def _place(data: View, text: str) -> tuple[int, int]:
     partition, _, offset = text.partition("-")
     if not (partition.isdecimal() and offset.isdecimal() and len(text) < 24):
-        raise ConfigError(f"{text[:40]!r} is no place of a row", hint="go back to the first page")
+        raise ConfigError(f"{text[:40]!r} is not a row's place", hint="go back to the first page")
     if int(partition) >= data.reader.partition_count:
         raise ConfigError(f"{data.name} has no partition {int(partition)}")
     return int(partition), int(offset)

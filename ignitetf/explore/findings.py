@@ -147,7 +147,7 @@ def _port() -> dict[str, Any]:
     ]
     if ours:
         return _row("port", "ok", f"{DEFAULT_PORT} is that of node {ours[0]}")
-    hint = "if that is no Apache Ignite: ignitetf node start --port 10900"
+    hint = "if that is not Apache Ignite: ignitetf node start --port 10900"
     return _row("port", "warning", f"{DEFAULT_PORT} is taken by another process", hint)
 
 

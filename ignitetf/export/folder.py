@@ -148,7 +148,7 @@ class _FolderSink(Sink):
         for value in python_values(field, column):
             known = value is not None and (0 <= value < len(names) if names else _is_int32(value))
             if not known:
-                raise cannot_hold("a folder with a CSV", field, f"{value}, which is no class")
+                raise cannot_hold("a folder with a CSV", field, f"{value}, which is not a class")
         texts = self._texts(field, batch)
         return [names[int(text)] for text in texts] if names else texts
 

@@ -42,10 +42,10 @@ __all__ = ["CHUNK_BYTES", "ChunkCache", "ContentReader", "ContentWriter", "as_by
 
 CHUNK_BYTES: Final = 1 << 20
 _KEPT_CHUNKS: Final = 2
-# Who reads so many at once is taken to go on.
+# A first read of this many chunks counts as the beginning of a sequential one.
 _BULK_CHUNKS: Final = 4
-# How many times as far ahead each step of a sequential read is: on a distant link each takes a round
-# trip, and on a near one it soon has all of its window.
+# Each step of a sequential read goes this many times as far ahead: on a distant link a step takes a
+# round trip, and on a near one few steps reach the whole window.
 _STEEP: Final = 8
 _REMOVE_BATCH: Final = 512
 _CHECKSUM_BYTES: Final = 4

@@ -75,7 +75,7 @@ class LocalFolder:
                     elif name in links:
                         self.left_out[relative] = "is a link to a directory"
                     else:
-                        self.left_out[relative] = "is no file"
+                        self.left_out[relative] = "is not a file"
 
     def _unlisted(self, error: OSError) -> None:
         if not isinstance(error, (FileNotFoundError, NotADirectoryError)):  # not gone meanwhile

@@ -131,9 +131,9 @@ def decode(value: bytes | memoryview) -> dict[str, Any]:
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise WireError("a record of the file system is no JSON text") from error
+        raise WireError("a record of the file system is not JSON") from error
     if not isinstance(found, dict):
-        raise WireError("a record of the file system is no JSON object")
+        raise WireError("a record of the file system is not a JSON object")
     body = data.rpartition(b'"c":')[0].removesuffix(b",")
     if found.pop("c", None) != zlib.crc32(body):
         raise WireError("a record of the file system does not match its checksum")
@@ -230,7 +230,7 @@ class Entry:
             found = cls(None, value["m"], extents, value.get("a", {}), tuple(value.get("w", ())))
             whole = found.size == value["n"]
         except (KeyError, TypeError) as error:
-            raise WireError("a record of the file system is no directory entry") from error
+            raise WireError("a record of the file system is not a directory entry") from error
         if not whole:
             raise WireError("the extents of a file do not add up to its size")
         return found

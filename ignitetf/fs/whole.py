@@ -40,7 +40,7 @@ def check_archive(file: BinaryIO, *, read: bool) -> None:
                     while content.read(_BLOCK_BYTES):
                         pass
     except (zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError, RuntimeError) as error:
-        raise Damaged(f"is no whole zip archive: {error}") from error
+        raise Damaged(f"is not a whole zip archive: {error}") from error
 
 
 def check_hdf5(file: BinaryIO) -> None:
@@ -55,7 +55,7 @@ def check_hdf5(file: BinaryIO) -> None:
             break
         at = 2 * at or 512
         if at >= size:
-            raise Damaged("is no HDF5 file, or not written to its end")
+            raise Damaged("is not an HDF5 file, or not written to its end")
     try:
         old = head[8] in _GROUPS_AS_BEFORE
         width = {2: "H", 4: "I", 8: "Q"}[head[13] if old else head[9]]
@@ -73,9 +73,9 @@ def json_object(data: bytes) -> dict[str, Any]:
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise Damaged(f"is no JSON text, or cut short: {error}") from error
+        raise Damaged(f"is not JSON, or cut short: {error}") from error
     if not isinstance(found, dict):
-        raise Damaged("is no JSON object")
+        raise Damaged("is not a JSON object")
     return found
 
 

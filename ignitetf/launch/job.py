@@ -164,7 +164,7 @@ def check_spec(spec: LaunchSpec) -> None:
     if not path.exists():
         raise ConfigError(f"no script {spec.script!r}", hint=f"the folder is {Path.cwd()}")
     if not path.is_file() or not os.access(path, os.R_OK):
-        raise ConfigError(f"{spec.script!r} is no file that can be read")
+        raise ConfigError(f"{spec.script!r} is not a file that can be read")
     if not 1 <= spec.workers <= _MOST or not 0 <= spec.parameter_servers <= _MOST:
         raise ConfigError(f"1 to {_MOST} workers, 0 to {_MOST} parameter servers")
     if spec.elastic is not None and not spec.elastic[0] <= spec.workers <= spec.elastic[1]:

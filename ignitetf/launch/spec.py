@@ -64,5 +64,5 @@ def elastic_range(text: str) -> tuple[int, int]:
     found = _RANGE.fullmatch(text.strip())
     least, largest = (int(found[1]), int(found[2])) if found else (0, 0)
     if not 1 <= least <= largest:
-        raise ConfigError(f"--elastic {text!r} is no range of workers", hint="MIN:MAX, as 1:4")
+        raise ConfigError(f"--elastic {text!r} is not a range of workers", hint="MIN:MAX, as 1:4")
     return least, largest

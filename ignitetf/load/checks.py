@@ -109,7 +109,7 @@ def next_key(client: Client, old: Manifest) -> int:
     """
     if (found := old.options.next_key) is None:
         raise ConfigError(
-            f"the keys of {old.name!r} are no running numbers, so the next one is not known",
+            f"the keys of {old.name!r} are not running numbers, so the next one is not known",
             hint="append with --key, or load into another cache",
         )
     storage = old.options.storage

@@ -70,7 +70,7 @@ def copy_entries(
         target: The cache to write; entries with the same key are replaced.
         partitions: Number of partitions of the source.
         entry_bytes: Approximate size of an entry, from which the page size follows.
-        entries: Approximate number of entries, from which follows how much is asked for at a time.
+        entries: Approximate number of entries, from which the number of requests under way follows.
         make: Makes the target, while the first entries are read.
         check_lease: Called before each request; raises if the lease on the target was lost.
     """
@@ -84,7 +84,7 @@ def copy_entries(
 
 
 class _Pace(NamedTuple):
-    """How much of a copy is asked for at a time, beside what the windows allow.
+    """How much of a copy is requested at a time, in addition to the limit of the windows.
 
     Attributes:
         shares: Shares of the partitions, each with a connection to read from.
@@ -236,10 +236,10 @@ class _Copy:
     def _pages(
         self, channel: Channel, partitions: Sequence[int]
     ) -> Generator[tuple[int, Page], None, None]:
-        """Yield the pages of partitions as they come; the last of each says that there is no more."""
+        """Yield the pages of partitions as they arrive; `more` is false for the last of each."""
         window = ByteWindow(self._client, most_bytes(self._client))
         unasked, asked = deque(partitions), dict[int, _Asked]()
-        # The cursors of partitions whose next page was not asked for yet.
+        # The cursors of partitions whose next page was not requested yet.
         open_: deque[tuple[int, int]] = deque()
 
         def ask(partition: int, cursor: int | None) -> None:
@@ -286,7 +286,7 @@ class _Copy:
 
 
 class _Asked(NamedTuple):
-    """A page that was asked for; the first of its partition has no cursor yet."""
+    """A page that was requested; the first one of a partition has no cursor yet."""
 
     partition: int
     cursor: int | None

@@ -128,7 +128,7 @@ def node_directory(name: str) -> Path:
     """
     if not _NAME.fullmatch(name):
         raise ConfigError(
-            f"{name!r} is no name for a node",
+            f"{name!r} is not a name for a node",
             hint="use letters, digits, '.', '_' and '-', beginning with a letter or digit",
         )
     return ignitetf_home() / "nodes" / name

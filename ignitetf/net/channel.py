@@ -88,7 +88,7 @@ class Channel(Requester):
     """A connection for raw requests, for use by one thread at a time.
 
     Requests may be sent ahead. The node works on them concurrently and answers in any order; early
-    answers are kept until they are asked for. Any failure other than an error answer closes the
+    answers are kept until `receive` returns them. Any failure other than an error answer closes the
     channel.
 
     Attributes:

@@ -53,7 +53,7 @@ _POLL_S: Final = 0.05
 # What stands for the list of views in a cluster that has none.
 _VIEWS: Final = "SYS.VIEWS"
 _NONE: Final = "(SELECT '' AS NAME, '' AS SCHEMA, '' AS SQL WHERE FALSE)"
-# Rows of an answer that is better not asked for page by page.
+# Rows of a page for answers that should fit into one.
 _MANY: Final = 1 << 14
 
 
@@ -127,7 +127,7 @@ class Client(Pool):
                 where the node made that page in less than ten round trips.
             timeout_s: Limit in seconds for the whole statement, including the reading of its rows,
                 after which the node cancels it. The first answer may take this long.
-            only_query: Let the node refuse what is no query, whatever its text looks like.
+            only_query: Let the node refuse what is not a query, whatever its text looks like.
 
         Raises:
             SqlError: The node refused the statement, or cancelled it after `timeout_s`.
@@ -260,7 +260,7 @@ class Client(Pool):
         )
 
     def settled_size(self, name: str, expected: int) -> int:
-        """Return the number of entries, asked for again for a while if it is below `expected`.
+        """Return the number of entries, requested again for a while if it is below `expected`.
 
         For a moment after a node was lost, nobody counts the entries that were its own.
         """

@@ -2,9 +2,9 @@
 
 channel -> **common** -> pool
 
-What does not depend on each other is asked for at once, and so takes one round trip, without a
-connection for each. Each thread has a `Line`, which has of a channel what requests and results need.
-Whoever waits receives for all others.
+Requests that do not depend on each other are under way together, so they take one round trip and one
+connection. Each thread has a `Line`, which sends and receives like a channel. One of the threads that
+wait receives for all of them.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Common:
             raise
 
     def receive(self, number: int, timeout_s: float | None) -> memoryview:
-        """Return the answer to a request, within so many seconds; raises as `Channel.receive`."""
+        """Return the answer to a request; raises as `Channel.receive`."""
         limit_s = self.channel.settings.request_timeout_s if timeout_s is None else timeout_s
         until = time.monotonic() + limit_s
         while True:
@@ -80,7 +80,7 @@ class Common:
         return answer
 
     def give_up(self, number: int) -> None:
-        """Drop the answer to a request, whenever it comes."""
+        """Drop the answer to a request, even if it has not arrived yet."""
         with self._changed:
             if self._answers.pop(number, None) is None:
                 self._given_up.add(number)
@@ -90,7 +90,7 @@ class Common:
         self.channel.abort()
 
     def _time_out(self) -> NoReturn:
-        """Drop the connection, which another thread waits for in vain as well."""
+        """Drop the connection, since no thread has received an answer within its limit."""
         with self._changed:
             if self._error is None:
                 try:
@@ -101,7 +101,7 @@ class Common:
             raise _lost(self._error)
 
     def _receive_one(self, until: float, limit_s: float) -> None:
-        """Receive an answer, whosever it is."""
+        """Receive the next answer, for the thread that sent its request."""
         try:
             left_s = until - time.monotonic()
             if self.channel.closed:
@@ -132,7 +132,7 @@ class Common:
 
 
 class Line(Requester):
-    """A thread's part in a common connection: what requests and results need of a channel."""
+    """A thread's part in a common connection."""
 
     def __init__(self, common: Common) -> None:
         self._common = common
@@ -174,7 +174,7 @@ class Line(Requester):
             self._waiting.discard(request_id)
 
     def close(self) -> None:
-        """Drop the answers that are still to come."""
+        """Drop the answers that have not arrived."""
         self.closed = True
         for number in self._waiting:
             self._common.give_up(number)
@@ -187,7 +187,7 @@ class Line(Requester):
 
 
 def _lost(error: IgniteTFError) -> IgniteTFError:
-    """Return the error of a request whose connection another one has lost, or dropped in the end."""
+    """Return the error of a request whose connection was lost or dropped by another thread."""
     kind = RequestTimeout if isinstance(error, RequestTimeout) else ConnectError
     found = kind(error.message, hint=error.hint)
     found.__cause__ = error

@@ -2,11 +2,11 @@
 
 requests -> window -> **exchange** -> sink
 
-It has one connection, and more where one carries less than its window: each has in a round trip only
-what its TCP window holds. As many bytes are under way as the windows allow (`window`). Answers reach
-the sink in any order. When a connection is lost, exactly what was not answered is sent again over
-another, unless the caller takes that on itself. What a node had no heap for is sent again with
-half as much under way.
+It has one connection, or up to four where a TCP connection carries less in a round trip than its
+window here. As many bytes are under way as the windows allow (`window`). Answers reach the sink in
+any order. When a connection is lost, exactly the unanswered requests are sent again over another one,
+unless `repeat` says otherwise. A request that a node had no heap for is sent again, with half as many
+bytes under way.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ log = logging.getLogger(__name__)
 Tag = TypeVar("Tag")
 
 _MOST_CONNECTIONS: Final = 4
-# What a connection holds on its way with the limits of Linux.
+# Bytes under way that a TCP connection holds with the limits of Linux.
 _CONNECTION_BYTES: Final = 8 << 20
-# A further connection has to bring so much more.
+# A further connection has to raise the rate by this factor.
 _PAYS: Final = 1.1
-# What a request costs a node beside its bytes.
+# What a request costs a node in addition to its bytes.
 _REQUEST_BYTES: Final = 4096
 
 
@@ -63,13 +63,13 @@ class _Request(Generic[Tag]):
 
 
 class _Lane(Generic[Tag]):
-    """A connection and what is under way on it."""
+    """A connection and its unanswered requests."""
 
     def __init__(self, channel: Channel, window: ByteWindow) -> None:
         self.channel, self.window = channel, window
         self.waiting: dict[int, _Request[Tag]] = {}
         self.nbytes = 0
-        # When the node was last heard of, while something is under way.
+        # When the last answer arrived, or the first unanswered request was sent.
         self.heard_at = 0.0
 
     @property
@@ -99,11 +99,12 @@ class Exchange(Generic[Tag]):
 
     Args:
         client: Lends the connections.
-        sink: Takes each answer, with what its request was sent with.
+        sink: Called with the tag of each request and its answer.
         node: The node; None takes any.
         repeat: Which requests are sent again.
-        refused: Takes an error that a request was answered with; None raises it.
-        make_room: Called before what a full node refused is sent again; None does not send it.
+        refused: Called with the tag of a request and the error that answered it; None raises it.
+        make_room: Called before a request that a full node refused is sent again; None raises
+            the error.
         limit_s: Seconds in which some answer must begin; None takes the setting.
         connections: Connections, at most; None takes four.
     """
@@ -128,7 +129,7 @@ class Exchange(Generic[Tag]):
         self._most_bytes = settings.ahead_bytes
         self._most_window = most_bytes(client)
         self._lanes: list[_Lane[Tag]] = []
-        # What is not under way: given back, or not sent yet.
+        # Requests that are not under way.
         self._queue: deque[_Request[Tag]] = deque()
         self._tries, self._heap, self._full = Tries(settings), Backoff(HEAP), Backoff(ROOM)
         self._waited_at = 0.0
@@ -165,10 +166,10 @@ class Exchange(Generic[Tag]):
         return self._lanes[0].channel
 
     def send(self, tag: Tag, op: OpCode, *buffers: Any, expects: int = 0) -> None:
-        """Send a request; while as much is under way as may be, receive answers first.
+        """Send a request; if the windows are full, receive answers first.
 
         Args:
-            tag: What the sink is told.
+            tag: Passed to the sink.
             op: The request.
             *buffers: Its body; they must not change until it is answered.
             expects: Bytes that its answer is expected to have.
@@ -235,7 +236,7 @@ class Exchange(Generic[Tag]):
     # Sending
 
     def _send_queued(self) -> None:
-        """Send what is queued, until as much is under way as may be."""
+        """Send what is queued, as far as the windows have room."""
         while self._queue and (lane := self._free_lane()) is not None:
             request = self._queue.popleft()
             try:
@@ -273,7 +274,7 @@ class Exchange(Generic[Tag]):
         return lane
 
     def _another_lane(self) -> _Lane[Tag] | None:
-        """Return one more connection, which was opened meanwhile, where that pays; else None."""
+        """Return one more connection if one that was begun is open; begin to open one if that pays."""
         for opening in self._openings:
             if (channel := opening.take()) is not None:
                 self._openings.remove(opening)
@@ -294,7 +295,7 @@ class Exchange(Generic[Tag]):
     # Receiving
 
     def _receive(self) -> None:
-        """Receive an answer, hand it over, and send what waits; or deal with a failure."""
+        """Receive an answer, pass it on and send what is queued; or handle a failure."""
         lane = self._next_lane()
         if lane is not None:
             try:
@@ -350,7 +351,7 @@ class Exchange(Generic[Tag]):
         ):
             return False
         if request.sent_at <= self._waited_at:
-            return True  # what was sent before the last wait tells nothing new
+            return True  # sent before the last wait, so this error is not a new one
         limit_s = self._client.settings.idle_timeout_s
         if heap:
             lane.window.refused()
@@ -370,7 +371,7 @@ class Exchange(Generic[Tag]):
         return True
 
     def _lose(self, lane: _Lane[Tag], error: IgniteTFError) -> None:
-        """Give back what was not answered on a lost connection; raises the error if it is final."""
+        """Queue the unanswered requests of a lost connection; raises the error if it is final."""
         self._lanes.remove(lane)
         lane.channel.close()
         if self._repeat is not Repeat.ALWAYS or self._aborted:
@@ -404,13 +405,13 @@ class _Opening:
             self._client.release(channel)
 
     def take(self) -> Channel | None:
-        """Return the connection if it is there; a second time there is none."""
+        """Return the connection, once it is open; None before, and after the first time."""
         with self._lock:
             channel, self._channel = self._channel, None
         return channel
 
     def end(self) -> None:
-        """Have the connection released, whenever it is there."""
+        """Release the connection once it is open."""
         with self._lock:
             self._ended = True
             channel, self._channel = self._channel, None

@@ -19,15 +19,15 @@ __all__ = [
 
 # A leaf has an item of 12 bytes for each row.
 LEAF_ROWS: Final = 336
-# Rows that the scans of a reader may take into the heap of a node.
+# Bytes of rows that the scans of a reader may take into the heap of a node.
 _ROWS_BYTES: Final = 512 << 20
 
 
 def scan_bytes(row_bytes: float, partition_rows: float) -> float:
-    """Return the bytes of rows that a scan of a partition takes into the heap at a time."""
+    """Return the bytes of rows that a node takes into its heap for a scan of a partition."""
     return row_bytes * min(LEAF_ROWS, partition_rows)
 
 
 def scans_at_once(scan: float) -> int:
-    """Return how many scans, each of which takes so many bytes, a node may be asked for."""
+    """Return how many scans that take `scan` bytes each may be open on a node."""
     return int(_ROWS_BYTES // max(1.0, scan))

@@ -25,7 +25,7 @@ __all__ = ["Incoming", "Progress", "limit_socket"]
 _KERNEL_LIMITS: Final = sys.platform in ("linux", "darwin")
 # One receive call waits for at most this much, so that its time limit measures progress.
 _RECEIVE_BYTES: Final = 8 << 20
-# Less than this within a time limit is no progress.
+# A transfer with fewer bytes than this within a time limit has stopped.
 _PROGRESS_BYTES: Final = 64 << 10
 # Up to here an answer is small.
 _SMALL_BYTES: Final = 128 << 10
@@ -83,7 +83,7 @@ class Incoming:
         buffers: Memory.
 
     Attributes:
-        waits: Whether a call waits for all bytes asked for, within a limit that the kernel keeps.
+        waits: Whether one call can wait for many bytes, under a time limit that the kernel keeps.
         limit_s: Seconds in which some bytes must arrive.
     """
 
@@ -98,7 +98,7 @@ class Incoming:
         self._small = True  # the last answer was
 
     def peek(self, nbytes: int) -> memoryview:
-        """Wait for so many bytes, a few, and return them; they are still to be taken."""
+        """Wait for the next `nbytes` bytes, a few, and return them without taking them."""
         self._fill(nbytes)
         return self._block[self._begin : self._begin + nbytes]
 
@@ -118,7 +118,7 @@ class Incoming:
         return self._end > self._begin or (isinstance(sock, ssl.SSLSocket) and sock.pending() > 0)
 
     def skip(self, nbytes: int) -> None:
-        """Take bytes that were looked at."""
+        """Take bytes that `peek` returned."""
         self._begin += nbytes
 
     def take(self, nbytes: int) -> memoryview:
@@ -156,15 +156,15 @@ class Incoming:
                 progress.received(count)
 
     def rest(self) -> None:
-        """Give the memory back, until the next bytes, if most of it has been used.
+        """Release the block if most of it has been used and nothing in it is left to take.
 
-        Otherwise those come behind: whoever keeps a small answer keeps the block that it is in.
+        Otherwise the next bytes follow in it. A small answer that is kept keeps its block alive.
         """
         if self._begin == self._end > len(self._block) // 2:
             self._block, self._begin, self._end = memoryview(b""), 0, 0
 
     def _fill(self, nbytes: int) -> None:
-        """Receive until so many bytes are here; after small answers, more if they are there."""
+        """Receive until `nbytes` bytes are here; after small answers, as many as have arrived."""
         if self._end - self._begin >= nbytes:
             return
         if self._begin + nbytes > len(self._block):
@@ -178,7 +178,7 @@ class Incoming:
                 progress.received(count)
 
     def _turn(self, nbytes: int) -> None:
-        """Go on in another block, with what is not yet taken."""
+        """Move what is not yet taken to a new block, with room for `nbytes` bytes."""
         block = self._buffers.take(max(_BLOCK_BYTES, nbytes)).data
         here = self._end - self._begin
         block[:here] = self._block[self._begin : self._end]

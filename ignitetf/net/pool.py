@@ -58,9 +58,9 @@ _READS: Final = frozenset(
         OpCode.BINARY_TYPE_NAME_GET,
     }
 )
-# Bytes that a connection may have on their way.
+# Bytes that a connection may have under way.
 MOST_WINDOW: Final = 48 << 20
-# An idle connection is kept for the next epoch or request so many times as long as it took to open.
+# An idle connection is kept this many times as long as it took to open.
 _REST_TIMES: Final = 300
 _MOST_REST_S: Final = 30.0
 
@@ -90,7 +90,7 @@ class Pool:
         topology: Version of the topology that `nodes` found last; None before.
         known_nodes: The nodes that it found.
         told_topology: Version of the topology that an answer told last; None if none has.
-        most_window: Bytes that a connection may have on their way; see `net.flow`.
+        most_window: Bytes that a connection may have under way; see `net.window`.
         delivered_rate: Bytes per second that a connection delivered last; 0 before.
     """
 
@@ -152,7 +152,7 @@ class Pool:
             py.close()
 
     def _close_channels(self) -> None:
-        """Close those of this pool; pyignite's may be in use, of which only its user knows."""
+        """Close the idle channels, not pyignite's connections, which may be in use."""
         with self._lock:
             if self._resting is not None:
                 self._resting.cancel()
@@ -179,10 +179,10 @@ class Pool:
             return sum(map(len, self._idle.values()))
 
     def release_idle(self) -> None:
-        """Close unused connections, after so long a while as new ones would be costly.
+        """Close unused connections after a while, longer where opening them took longer.
 
         An idle connection keeps direct memory on the node. But a new one repeats the TLS handshake,
-        a node deliberately spends 0.1 s on checking a password, and a distant one is far.
+        a node deliberately spends 0.1 s on checking a password, and each round trip counts.
         """
         rest_s = min(_MOST_REST_S, _REST_TIMES * self._opening_s)
         with self._lock:
@@ -202,7 +202,7 @@ class Pool:
 
     @contextlib.contextmanager
     def channel(self, node: uuid.UUID | None = None) -> Iterator[Channel]:
-        """Lend a pooled connection, to `node` if it can be reached, else to any node.
+        """Lend a pooled connection, to `node` if it can be reached, otherwise to any node.
 
         It returns to the pool afterwards, unless an exception has left its state unknown. For use
         by one thread at a time.
@@ -247,8 +247,7 @@ class Pool:
     def at_once(self, *calls: Callable[[], Any]) -> list[Any]:
         """Return what calls that do not depend on each other return, in their order.
 
-        What they ask the cluster (`call`, `ask`, SQL) is under way at the same time, over one
-        connection.
+        Their requests (`call`, `ask`, SQL) are under way at the same time, over one connection.
 
         Raises:
             Exception: The first error in the order of the calls, once all of them have ended.
@@ -271,7 +270,7 @@ class Pool:
         return found
 
     def open_ahead(self, count: int) -> None:
-        """Begin to open connections that are soon needed, until so many are not in use."""
+        """Begin to open connections that are soon needed, until `count` are idle."""
         for _ in range(count - self.idle_count):
             Beside(self._open_idle)
 
@@ -381,7 +380,7 @@ class Pool:
         return [one.answered(answer) for one, answer in zip(questions, answers, strict=True)]
 
     def zone(self) -> Zone:
-        """Return the time zone of the nodes, which is asked for once.
+        """Return the time zone of the nodes, which is requested once.
 
         Raises:
             ConfigError: The nodes have different ones, or do not tell.

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 __all__ = ["Result"]
 
 _UPDATED: Final = ["UPDATED"]
-# Pages that are all wanted are decoded so many bytes at a time.
+# If all pages are wanted, this many bytes are decoded at a time.
 _GATHERED_BYTES: Final = 1 << 20
 
 
@@ -83,7 +83,7 @@ class Result:
         self._more = False
         self._page: Page | None = None
         self._cut = False
-        # Begins the query again with pages of so many rows, of which nobody has seen one.
+        # Runs the query again with larger pages, before a row was returned.
         self._again: Callable[[], Page | None] | None = None
         self._schema = ""
         self._timeout_s: float | None = None
@@ -110,7 +110,7 @@ class Result:
             page_rows: Rows that the node sends at once; None takes a number that fills the link
                 for a round trip, for which a query may run twice.
             timeout_s: Limit for the statement, after which the node cancels it; None for none.
-            only_query: Let the node refuse what is no query.
+            only_query: Let the node refuse what is not a query.
 
         Raises:
             ConfigError: A parameter, or the limit, cannot be sent.
@@ -157,7 +157,7 @@ class Result:
         return page
 
     def _begun_again(self, request: bytes, wait_s: float) -> Page:
-        """Give up the cursor, of whose rows nobody has seen one, for that of another request."""
+        """Close the cursor, of which no row was returned yet, and run the query with this request."""
         assert self._channel is not None
         closed = self._channel.send(OpCode.RESOURCE_CLOSE, cursor_request(self._cursor))
         number = self._channel.send(OpCode.QUERY_SQL_FIELDS, request)
@@ -165,10 +165,9 @@ class Result:
         return self._begun(number, wait_s)
 
     def _begun_beside(self, request: bytes, wait_s: float) -> Page | None:
-        """Give up the cursor for that of another request, if that still has the same columns.
+        """Run the query with this request, and close the cursor if the columns are still the same.
 
-        Its columns were told already. None if they changed meanwhile, or the table is gone: then
-        the cursor goes on.
+        Returns None if they changed meanwhile, or the table is gone; then the cursor stays open.
         """
         assert self._channel is not None
         number = self._channel.send(OpCode.QUERY_SQL_FIELDS, request)
@@ -186,7 +185,7 @@ class Result:
         return page if is_same else None
 
     def _begin_whole(self) -> bool:
-        """Begin again with larger pages, if that is worth it, and only the first one has come."""
+        """Run the query again with larger pages, if that pays and only the first page has arrived."""
         again, self._again = self._again, None
         is_taken = self._page is None and not self._first
         if again is None or is_taken or not self._more or self._asked is not None:
@@ -349,7 +348,7 @@ class Result:
             self._asked = self._channel.send(OpCode.QUERY_SQL_FIELDS_PAGE, request)
 
     def _receive(self) -> Page:
-        """Return the page that was asked for."""
+        """Return the page that was requested."""
         if self._channel is None or self._asked is None:
             raise ConnectError("the result was given up", hint="execute the statement again")
         number, self._asked = self._asked, None
@@ -436,7 +435,7 @@ class Result:
 
 
 def _end_later(channel: Channel | Line, asked: int, cursor: int) -> None:
-    """Wait elsewhere for a page that was asked for, then close its cursor and the connection."""
+    """Wait for a page that was requested, then close its cursor; in a thread of its own."""
 
     def end() -> None:
         with contextlib.suppress(IgniteTFError), channel:

@@ -2,13 +2,12 @@
 
 pool, objects -> **statements** -> results
 
-A node fetches the pages of a cursor one by one: two requests for pages of one cursor at the same
-time spoil it. So the longer a round trip takes, the larger pages have to be. How large is not known
-before the first one came, and the number of rows is fixed when the statement begins. So a query
-whose first page is not the only one begins again, with pages of which each fills the link for a
-round trip, where the node made the first one in less time than the round trips that are saved. The
-same where all rows are wanted at once: a page of 1,024 rows takes a node half as long again as a
-part of a large one.
+A node makes the pages of a cursor one by one: two requests for pages of one cursor at the same time
+spoil it. So the longer a round trip takes, the larger pages have to be. The first page shows how
+large rows are, but the number of rows of a page is fixed when the statement begins. So a query with
+several pages runs again, with pages that fill the link for a round trip each, if the node made the
+first page in less time than the saved round trips. The same applies where all rows are wanted at
+once: as pages of 1,024 rows they take a node half as long again as in large pages.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ __all__ = ["PAGE_ROWS", "fitting_rows", "run_batch", "statement_request", "wait_
 
 # Rows of a page, unless the user has chosen a number.
 PAGE_ROWS: Final = 1024
-# A query is not begun again if the node took longer to make its first page than so many round trips,
-# or than so many seconds: where all rows are wanted there is more to gain.
+# A query does not run again if its node took longer for the first page than this many round trips, or
+# seconds. Where all rows are wanted, _AT_ONCE_S is the least of these limits.
 _SOON_TRIPS: Final = 10
 _SOON_S: Final = 1.0
 _AT_ONCE_S: Final = 0.05
-# Bytes that a link is expected to carry in a second.
+# Bytes per second that a link is expected to carry.
 _RATE: Final = 2e9
 # Bytes of a page if all of them are wanted.
 _WHOLE_BYTES: Final = 1 << 20
@@ -56,12 +55,12 @@ _LONGEST_STATEMENT_S: Final = _MOST_INT // 1000
 
 
 def fitting_rows(pool: Pool, page: Page, seconds: float, *, whole: bool = False) -> int | None:
-    """Return how many rows a page should rather have; None if it is not worth beginning again.
+    """Return how many rows a page should have; None if running the query again does not pay.
 
     Args:
-        pool: The connections, which know the distance.
+        pool: The connections, which have the shortest delay.
         page: The first page, which is not the last.
-        seconds: How long it took to come.
+        seconds: How long it took to arrive.
         whole: All rows are wanted.
     """
     delay = pool.delay.seconds
@@ -97,7 +96,7 @@ def statement_request(
         schema: SQL schema for names without one.
         page_rows: Rows that the node sends at once.
         timeout_s: Limit after which the node cancels it; None for none.
-        only_query: Let the node refuse what is no query.
+        only_query: Let the node refuse what is not a query.
     """
     if not (timeout_s is None or _is_limit(timeout_s)):
         raise ConfigError(
@@ -147,8 +146,8 @@ def run_batch(
 ) -> int:
     """Run a statement with several rows of parameters, many at a time; return the rows changed.
 
-    The first that fails is raised, after the answers to those that were under way have come. They
-    may have taken effect, in any order. None is sent twice.
+    The error of the first that fails is raised, once all statements under way are answered. These may
+    have taken effect, in any order. None is sent twice.
     """
     changed = 0
     failed: dict[int, ServerError] = {}

@@ -2,10 +2,10 @@
 
 pool -> **window** -> flow, exchange
 
-A connection begins with 4 MB and what arrives in twice the shortest delay, at the rate that another
-had before it or else a usual one. Then the best rate seen and the time of the quickest answer tell
-it; it grows twofold in a round at most. A node that has no heap for what is under way halves it.
-The core has the same rule for reads, with these numbers.
+The window is 4 MB and what arrives in twice the shortest delay. For a new connection the rate of an
+earlier one is used, or a usual rate. After that the best rate seen and the time of the quickest
+answer decide. The window at most doubles in a round. A node that has no heap for what is under way
+halves it. The core has the same rule for reads, with these numbers.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ __all__ = ["LEAST_BYTES", "ByteWindow", "first_bytes", "most_bytes"]
 LEAST_BYTES: Final = 4 << 20
 # Bytes per second that a new connection is expected to have.
 _EXPECTED_RATE: Final = 500e6
-# A round that is shorter than this tells no rate.
+# A shorter round is too short to measure a rate.
 _LEAST_ROUND_S: Final = 1e-4
 
 
 def most_bytes(pool: Pool) -> int:
-    """Return the largest window of a connection; what a node refused lately makes it smaller."""
+    """Return the largest window of a connection in bytes, smaller after a node refused one."""
     pool.most_window = min(MOST_WINDOW, 2 * pool.most_window)
     return min(pool.most_window, pool.settings.ahead_bytes)
 
 
 def first_bytes(pool: Pool, most: int) -> int:
-    """Return the window of a new connection, at most so many bytes."""
+    """Return the window of a new connection in bytes, at most `most`."""
     rate = max(pool.delivered_rate, _EXPECTED_RATE)
     return min(most, min(LEAST_BYTES, most) + int(2 * rate * pool.delay.seconds))
 
@@ -41,7 +41,7 @@ class ByteWindow:
     """The window of one connection; for use by one thread.
 
     Args:
-        pool: What its connections have seen.
+        pool: Has the shortest delay and the rate of earlier connections.
         most: The largest window.
 
     Attributes:
@@ -53,7 +53,7 @@ class ByteWindow:
         self.size = first_bytes(pool, most)
         self.rate = 0.0
         self._most, self._delay_s = most, pool.delay.seconds
-        # A round is told from the first answer on, and lasts until one to what was sent after that.
+        # A round begins with an answer, and ends with one to a request sent after that.
         self._round_begin = math.inf
         self._round_bytes = 0
 
@@ -81,5 +81,5 @@ class ByteWindow:
         self.size = min(fitting, 2 * self.size, self._most)
 
     def refused(self) -> None:
-        """Have half as much under way from now on, since the node has no heap for more."""
+        """Halve the window for good, since the node has no heap for more."""
         self._most = self.size = max(1, self.size // 2)

@@ -197,7 +197,7 @@ def _options_of_user() -> list[str]:
         raise NodeError(f"IGNITETF_JVM_OPTIONS: {error}", hint=hint) from error
     for word in words:
         if not word.startswith("-"):  # Java would take it for the class to run
-            raise NodeError(f"IGNITETF_JVM_OPTIONS: {word!r} is no option", hint=hint)
+            raise NodeError(f"IGNITETF_JVM_OPTIONS: {word!r} is not an option", hint=hint)
     return words
 
 

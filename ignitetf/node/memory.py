@@ -24,7 +24,7 @@ def parse_memory(text: str | int) -> int:
     """
     found = _SIZE.fullmatch(str(text).strip())
     if found is None:
-        raise ConfigError(f"--memory: {text!r} is no size", hint=_HINT)
+        raise ConfigError(f"--memory: {text!r} is not a size", hint=_HINT)
     size = int(float(found[1]) * _UNITS[found[2].lower()])
     if size < MINIMUM_REGION_BYTES:
         least = format_bytes(MINIMUM_REGION_BYTES)

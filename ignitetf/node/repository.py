@@ -48,7 +48,7 @@ def _checked(url: str, origin: str) -> str:
     parts = urlsplit(url.strip())
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(
-            f"{origin}: the mirror is no http or https address",
+            f"{origin}: the mirror is not an http or https address",
             hint="write https://HOST/PATH, the address under which group folders stand",
         )
     return url.strip().rstrip("/")

@@ -223,7 +223,7 @@ class Security:
         statement = f'{verb} USER "{user}"'
         if password is not None:
             if not password:
-                raise ConfigError("an empty password is no password")
+                raise ConfigError("an empty password is not a password")
             quoted = password.replace("'", "''")
             statement += f" WITH PASSWORD '{quoted}'"
         reason = None

@@ -203,17 +203,17 @@ def _form(name: str, spec: Any) -> Form:
         try:
             dtype = np.dtype(spec)
         except TypeError as error:
-            raise ConfigError(f"schema: field {name!r}: {spec!r} is no dtype") from error
+            raise ConfigError(f"schema: field {name!r}: {spec!r} is not a dtype") from error
     try:
         dims = tuple(None if n is None else int(n) for n in shape)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"schema: field {name!r}: {shape!r} is no shape") from error
+        raise ConfigError(f"schema: field {name!r}: {shape!r} is not a shape") from error
     if None in dims[1:]:
         raise ConfigError(
             f"schema: field {name!r}: only the first dimension may differ between records"
         )
     if any(n is not None and n < 0 for n in dims) or (None in dims and 0 in dims):
-        raise ConfigError(f"schema: field {name!r}: {list(dims)} is no shape")
+        raise ConfigError(f"schema: field {name!r}: {list(dims)} is not a shape")
     return (BYTES if dtype.kind in "OSU" else dtype), dims
 
 

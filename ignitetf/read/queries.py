@@ -171,7 +171,7 @@ def _check_whole(text: str, found: Sequence[Token]) -> None:
 
 def _no_condition(reason: str) -> ConfigError:
     return ConfigError(
-        f"where= is no single condition: {reason}",
+        f"where= is not a single condition: {reason}",
         hint="it is what stands after WHERE; values go beside it, as where_params",
     )
 
@@ -371,7 +371,7 @@ def _find_table(client: Client, cache: str, wanted: str | None, data_set: str | 
         tables = [replace(tables[0], alias=data_set)]
     if not tables:
         raise ConfigError(
-            f"cache {cache!r} is no SQL table, where= cannot be evaluated on the node",
+            f"cache {cache!r} is not a SQL table, where= cannot be evaluated on the node",
             hint="load it with a table (the default of 'ignitetf load'), or use Dataset.filter",
             cache=cache,
         )

@@ -129,7 +129,7 @@ def _column(place: str, item: str | tuple[str, str]) -> str:
         return f'"{_name(place, item)}"'
     name, kind = item
     if not _TYPE.match(kind):
-        raise ConfigError(f"{kind!r} is no SQL type ({place})")
+        raise ConfigError(f"{kind!r} is not a SQL type ({place})")
     return f'"{_name(place, name)}" {kind}'
 
 

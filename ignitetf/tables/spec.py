@@ -65,7 +65,7 @@ class CacheSpec:
     def __post_init__(self) -> None:
         """Refuse what the server would refuse later or misinterpret."""
         if not self.name or self.name != self.name.strip():
-            raise ConfigError(f"{self.name!r} is no name of a cache")
+            raise ConfigError(f"{self.name!r} is not a name of a cache")
         check_partitions(self.partitions)
         if self.backups < 0:
             raise ConfigError(f"a cache cannot have {self.backups} backups")

@@ -65,11 +65,11 @@ class Texts:
         if code is TypeCode.NULL:
             return None
         if code is not TypeCode.STRING:
-            raise WireError(f"{self.cache}: the entry {name!r} is no text")
+            raise WireError(f"{self.cache}: the entry {name!r} is not a text")
         try:
             return bytes(text).decode("utf-8")
         except UnicodeDecodeError as error:
-            raise SchemaError(f"{self.cache}: the entry {name!r} is no JSON") from error
+            raise SchemaError(f"{self.cache}: the entry {name!r} is not JSON") from error
 
     def get_json(self, name: str) -> dict[str, Any] | None:
         """Return the JSON object of a name, or None."""
@@ -85,9 +85,9 @@ class Texts:
         try:
             found = json.loads(text)
         except ValueError as error:
-            raise SchemaError(f"{self.cache}: the entry {name!r} is no JSON") from error
+            raise SchemaError(f"{self.cache}: the entry {name!r} is not JSON") from error
         if not isinstance(found, dict):
-            raise SchemaError(f"{self.cache}: the entry {name!r} is no JSON object")
+            raise SchemaError(f"{self.cache}: the entry {name!r} is not a JSON object")
         return found
 
     def all(self) -> dict[str, str]:

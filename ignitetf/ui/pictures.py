@@ -56,7 +56,7 @@ def encoded_picture(value: Any, size: int) -> tuple[bytes, str]:
     check_picture(value, _MOST_PIXELS)
     image = picture_of(value)
     if image is None:
-        raise SchemaError("this value is no image that can be decoded")
+        raise SchemaError("this value is not an image that can be decoded")
     out = io.BytesIO()
     if image.width * image.height <= _SMALL:
         image.save(out, "PNG")

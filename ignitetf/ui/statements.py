@@ -71,7 +71,7 @@ def run_statement(client: Client, text: str, *, write: bool) -> Answer:
     statement = only_statement(text)
     query = reads_only(statement)
     if not query and not write:
-        raise ConfigError("this page reads only, and that is no plain query", hint=_HINT)
+        raise ConfigError("this page reads only, and that is not a plain query", hint=_HINT)
     begin = time.monotonic()
     with client.sql(statement, page_size=_PAGE_ROWS, timeout_s=LIMIT_S, only_query=query) as result:
         answer = Answer(result.columns, changed=result.update_count)

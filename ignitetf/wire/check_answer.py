@@ -96,7 +96,7 @@ def _sql(body: memoryview, spans: _Spans, *, named: bool) -> None:
         raise WireError(f"a SQL answer with {columns} columns")
     for _ in range(columns if named else 0):
         if body[at] != TypeCode.STRING:
-            raise WireError("the name of a column is no text")
+            raise WireError("the name of a column is not a text")
         at = object_end(body, at)
     _rows(body, spans, at, columns)
 

@@ -204,7 +204,7 @@ def as_dtype(values: NDArray[Any], field: Field) -> NDArray[Any]:
         limit = np.iinfo(field.dtype).max
         if values.size and (int(values.min()) < 0 or int(values.max()) > limit):
             raise SchemaError(
-                f"field {field.name!r} has values that are no {field.dtype}",
+                f"field {field.name!r} has values outside of {field.dtype}",
                 hint=f"declare what is stored: schema={{{field.name!r}: {values.dtype.name!r}}}",
                 field=field.name,
             )

@@ -74,7 +74,7 @@ def enum_part(field: Field, column: Column, type_id: int) -> Part:
 
 def _maps(field: Field, column: Column, part_of: PartOf) -> Part:
     if not isinstance(column.values, dict) or set(column.values) != {f.name for f in field.fields}:
-        raise SchemaError(f"field {field.name!r}: values are no columns of keys and values")
+        raise SchemaError(f"field {field.name!r}: values are not columns of keys and values")
     found = [_elements(inner, column.values[inner.name]) for inner in field.fields]
     offsets = found[0][1]
     if not np.array_equal(offsets, found[1][1]):
@@ -93,7 +93,7 @@ def _maps(field: Field, column: Column, part_of: PartOf) -> Part:
 def _elements(field: Field, column: Column) -> tuple[Column, Positions]:
     """Return all elements as one column, and the bounds of the lists in it."""
     if column.starts is None:
-        raise SchemaError(f"field {field.name!r}: values are no lists")
+        raise SchemaError(f"field {field.name!r}: values are not lists")
     inner, offsets = column.compact()
     return inner if isinstance(inner, Column) else Column(inner), offsets
 

@@ -220,7 +220,7 @@ def _part(field: Field, column: Column, type_name: str | None, zone: Zone) -> Pa
     if family is not Family.OBJECT:
         return _container(field, column, name, zone)
     if not isinstance(column.values, dict):
-        raise SchemaError(f"field {field.name!r}: values are no columns of a nested object")
+        raise SchemaError(f"field {field.name!r}: values are not columns of a nested object")
     return _object(name, field.fields, column.values, len(column), zone)
 
 

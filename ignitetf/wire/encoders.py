@@ -329,7 +329,7 @@ def _uuid(field: Field, text: bytes) -> bytes:
     try:
         number = uuid.UUID(text.decode()).int
     except ValueError as error:
-        raise _misfit(field, f"{text!r} is no UUID") from error
+        raise _misfit(field, f"{text!r} is not a UUID") from error
     return struct.pack("<QQ", number >> 64, number & 0xFFFFFFFFFFFFFFFF)
 
 
@@ -397,7 +397,7 @@ def _decimal(field: Field, text: bytes) -> bytes:
         number = int(decimal.Decimal((0, digits, 0)))  # int() of a text: 4,300 digits at most
         scale = -int(exponent)
     except (decimal.InvalidOperation, UnicodeDecodeError, ValueError) as error:
-        raise _misfit(field, f"{text[:80]!r} is no decimal") from error
+        raise _misfit(field, f"{text[:80]!r} is not a decimal") from error
     magnitude = bytearray(number.to_bytes(number.bit_length() // 8 + 1, "big"))
     if sign:
         magnitude[0] |= 0x80

@@ -149,7 +149,7 @@ def _moment(value: Any, zone: Callable[[], Zone] | None) -> bytes:
     """Encode a date, a datetime or a time of day."""
     if isinstance(value, dt.datetime):
         if value != value:
-            raise _refused(value, "it is no moment", "pass None for NULL")
+            raise _refused(value, "it is not a moment", "pass None for NULL")
         moment = value if value.tzinfo is not None else value.replace(tzinfo=dt.UTC)
         # Those of pandas have nanoseconds, too.
         nanos = getattr(value, "nanosecond", 0)
@@ -191,7 +191,7 @@ def _numpy_scalar(value: np.generic, zone: Callable[[], Zone] | None) -> bytes:
 
     if isinstance(value, np.datetime64):
         if np.isnat(value):
-            raise _refused(value, "it is no moment", "pass None for NULL")
+            raise _refused(value, "it is not a moment", "pass None for NULL")
         if value.dtype == np.dtype(_DAYS):
             if not isinstance(day := value.item(), dt.date):
                 raise _refused(value, "it is outside the years 1 to 9999")

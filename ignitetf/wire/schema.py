@@ -232,7 +232,7 @@ class Schema:
                 )
             if not is_identifier(name):
                 raise ConfigError(
-                    f"column name {name!r} is no SQL identifier",
+                    f"column name {name!r} is not a SQL identifier",
                     hint="rename it: letters, digits and underscores, not starting with a digit",
                 )
 

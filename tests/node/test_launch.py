@@ -230,11 +230,11 @@ def test_a_worker_that_never_begins_ends_the_job(launches):
     ("arguments", "reason"),
     [
         (["no.py"], "no script 'no.py'"),
-        (["."], "is no file"),
+        (["."], "is not a file"),
         (["--data", "NOT_THERE", "train.py"], "NOT_THERE"),
         (["-n", "900", "--data", "DATA", "train.py"], "rows for 900 workers"),
         (["-n", "2", "--elastic", "3:4", "train.py"], "outside --elastic 3:4"),
-        (["--elastic", "3", "train.py"], "no range of workers"),
+        (["--elastic", "3", "train.py"], "not a range of workers"),
         (["--address", "127.0.0.1:9", "train.py"], "connection refused"),
     ],
 )

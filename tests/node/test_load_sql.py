@@ -69,7 +69,7 @@ def test_what_is_no_source_is_told(address, joined):
         (f"DELETE FROM {name}_A", ConfigError, "no SELECT"),
         (f"{select} WHERE 1 = 0", SourceError, "no rows"),
         (f"SELECT PID, PID AS PID FROM {name}_A", SourceError, "two columns are called PID"),
-        (f"SELECT COUNT(*) FROM {name}_A", SourceError, "no SQL identifier"),
+        (f"SELECT COUNT(*) FROM {name}_A", SourceError, "not a SQL identifier"),
     ):
         with pytest.raises(error, match=words) as caught:
             open_source("sql", text, **opening)

@@ -132,7 +132,7 @@ def test_a_later_append_goes_on_behind_the_limit(client, cache_name):
 
 def test_running_keys_are_not_appended_to_keys_of_a_column(client, cache_name):
     load_dataset([{"id": 7, "x": 1}], cache_name, client=client, key="id")
-    with pytest.raises(ConfigError, match="no running numbers"):
+    with pytest.raises(ConfigError, match="are not running numbers"):
         load_dataset([{"x": 2}], cache_name, client=client, if_exists="append")
     assert client.cache_size(cache_name) == 1
 

@@ -579,8 +579,8 @@ def test_pieces_hold_every_entry_once_and_keep_to_the_limit():
     ("field", "column", "message"),
     [
         (Field("F", TypeCode.INT, np.dtype("<i4")), Column(np.array([2**40])), "int64"),
-        (Field("F", TypeCode.UUID, BYTES), Column.from_bytes([b"zz"]), "no UUID"),
-        (Field("F", TypeCode.DECIMAL, BYTES), Column.from_bytes([b"1,5"]), "no decimal"),
+        (Field("F", TypeCode.UUID, BYTES), Column.from_bytes([b"zz"]), "not a UUID"),
+        (Field("F", TypeCode.DECIMAL, BYTES), Column.from_bytes([b"1,5"]), "not a decimal"),
         (
             Field("F", TypeCode.INT_ARRAY, np.dtype("<i4"), (3,)),
             Column(np.zeros((1, 2), np.int32)),

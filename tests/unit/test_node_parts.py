@@ -260,7 +260,7 @@ def test_a_damaged_state_file_is_no_node(text):
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "a\\b", ".hidden", "a b", "x" * 65])
 def test_names_that_are_paths_are_refused(name):
-    with pytest.raises(ConfigError, match="no name"):
+    with pytest.raises(ConfigError, match="is not a name"):
         node_directory(name)
 
 
@@ -310,7 +310,7 @@ def test_options_of_the_user_come_after_ours(monkeypatch):
 
 @pytest.mark.parametrize(
     ("options", "told"),
-    [("-Da='b", "No closing quotation"), ("-Xmx4g Xms1g", "'Xms1g' is no option")],
+    [("-Da='b", "No closing quotation"), ("-Xmx4g Xms1g", "'Xms1g' is not an option")],
 )
 def test_what_is_no_option_is_told(monkeypatch, options, told):
     monkeypatch.setenv("IGNITETF_JVM_OPTIONS", options)

@@ -125,7 +125,7 @@ def test_refused_files(tmp_path):
     with pytest.raises(SourceError, match="no such file"):
         open_source("npz", tmp_path / "absent.npz")
     np.savez(tmp_path / "name.npz", **{"a b": X})
-    with pytest.raises(ConfigError, match="no SQL identifier"):
+    with pytest.raises(ConfigError, match="not a SQL identifier"):
         open_source("npz", tmp_path / "name.npz")
     np.savez(tmp_path / "case.npz", a=X, A=X)
     with pytest.raises(SourceError, match="two arrays are called 'A'"):

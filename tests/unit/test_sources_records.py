@@ -181,7 +181,7 @@ def test_arrays_by_name():
     assert max(batch_sizes(source, 100)) <= 120
     with pytest.raises(SourceError, match="different length: A 2, B 3"):
         open_source("records", {"a": [1, 2], "b": [1, 2, 3]})
-    with pytest.raises(ConfigError, match="no SQL identifier"):
+    with pytest.raises(ConfigError, match="not a SQL identifier"):
         open_source("records", {"a b": [1, 2]})
 
 
@@ -214,7 +214,7 @@ def test_times_and_texts_of_numpy_and_python_are_what_they_are():
 
 def test_refused_records():
     for wrong in (5, "path", None):
-        with pytest.raises(ConfigError, match="no iterable"):
+        with pytest.raises(ConfigError, match="not an iterable"):
             open_source("records", wrong)
     with pytest.raises(SourceError, match="no records"):
         open_source("records", [])

@@ -127,10 +127,10 @@ def broken(tmp_path, bad_rows, n=200_000):
 BAD_ROWS = {
     3: ("3", "1 columns, expected 2"),
     4: ("4,1,2", "3 columns, expected 2"),
-    150_000: ("x,1", "column A: 'x' is no int64"),
-    150_001: ("1.5,1", "column A: '1.5' is no int64"),
+    150_000: ("x,1", "column A: 'x' is not of type int64"),
+    150_001: ("1.5,1", "column A: '1.5' is not of type int64"),
     199_998: ("1,2,3", "3 columns"),
-    199_999: ("1,seven", "column B: 'seven' is no double"),
+    199_999: ("1,seven", "column B: 'seven' is not of type double"),
 }
 
 
@@ -164,8 +164,8 @@ def test_bad_rows_are_skipped_and_leave_holes(tmp_path):
     ("content", "words"),
     [
         (b"", "Empty CSV"),
-        (b"a b,c\n1,2\n", "'A B' is no SQL identifier"),
-        (b"1,2\n3,4\n", "no SQL identifier"),
+        (b"a b,c\n1,2\n", "'A B' is not a SQL identifier"),
+        (b"1,2\n3,4\n", "not a SQL identifier"),
         (b"a,A\n1,2\n", "two columns are called 'A'"),
         (b"a,b\n\xff\xfe,1\n", "row 2: column A"),
         (b'a,b\n"1,2\n' + b"3,4\n" * 3_000_000, "a row of more than|too large"),
@@ -478,7 +478,7 @@ def test_refused_parquet(tmp_path):
     refused("no Ignite type stores struct", {"a": pa.array([{"b c": 1}])})
     refused("no Ignite type stores list", {"a": pa.array([[[1]]])})
     refused("a null inside a list", {"a": pa.array([[1, None]])})
-    refused("no SQL identifier", {"a-b": pa.array([1])})
+    refused("not a SQL identifier", {"a-b": pa.array([1])})
     refused("not in range", {"a": pa.array([2**63], pa.uint64())})
     refused("out of bounds", {"a": pa.array([2**60], pa.timestamp("us"))})
     for name, content in (("cut", b"PAR1"), ("empty", b""), ("text", b"hello" * 99)):

@@ -379,7 +379,7 @@ def why_not(value: Any, kind: CsvType) -> str:
     if NOT_UTF8 in text:
         return f"{text.replace(NOT_UTF8, '?')!r} is not UTF-8"
     years = " of the years 1 to 9999" if pa.types.is_timestamp(kind.arrow) else ""
-    return f"{text!r} is no {kind.arrow}{years}"
+    return f"{text!r} is not of type {kind.arrow}{years}"
 
 
 def wrong_values(array: Any, kind: CsvType, first: int = 0) -> Iterator[int]:

@@ -80,7 +80,9 @@ class FeatureSpec:
         if not self.field.shape:
             raise SchemaError("bytes instead of a number")
         if len(values) != 1 or len(values[0]) % self.field.dtype.itemsize:
-            raise SchemaError(f"{len(values)} bytes values that are no array of {self.field.dtype}")
+            raise SchemaError(
+                f"{len(values)} values of bytes instead of an array of {self.field.dtype}"
+            )
         return np.frombuffer(values[0], self.field.dtype)
 
     def _scalar(self, value: Any) -> Any:

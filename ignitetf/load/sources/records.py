@@ -352,7 +352,7 @@ def records(
         callable(location) or hasattr(location, "__iter__")
     ):
         raise ConfigError(
-            f"{type(location).__name__} is no iterable of records",
+            f"{type(location).__name__} is not an iterable of records",
             hint="give arrays by name, an iterable of dicts, or of Batch with a schema",
         )
     return RecordSource(

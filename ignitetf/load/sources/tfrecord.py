@@ -120,7 +120,7 @@ def _find_frames(buffer: bytes, name: str, number: int) -> tuple[list[int], list
 
 def _lost(name: str, number: int) -> SourceError:
     return SourceError(
-        f"{name}: record {number}: the CRC of its length is wrong; this is no TFRecord file, or "
+        f"{name}: record {number}: the CRC of its length is wrong; this is not a TFRecord file, or "
         "a damaged one",
         hint="records behind it cannot be found; write the file again",
     )

@@ -123,7 +123,7 @@ def _object_field(name: str, present: list[Mapping[str, Any]], nullable: bool) -
         raise SchemaError(f"field {name!r}: dicts without keys")
     if wrong := [key for key in names if not isinstance(key, str) or not is_identifier(key)]:
         raise SchemaError(
-            f"field {name!r}: {wrong[0]!r} is no name of a nested field",
+            f"field {name!r}: {wrong[0]!r} is not a name of a nested field",
             hint="names have letters, digits and underscores, and do not start with a digit",
         )
     names_of(names)  # a binary object cannot hold two names that differ only in case
@@ -252,7 +252,7 @@ def _decimal(value: Any) -> bytes:
         raise SchemaError(f"{type(value).__name__} instead of a decimal")
     number = decimal.Decimal(value)
     if not number.is_finite():
-        raise SchemaError(f"{number} is no finite decimal")
+        raise SchemaError(f"{number} is not a finite decimal")
     exponent = int(number.as_tuple().exponent)
     if max(number.adjusted(), 0) - min(exponent, 0) >= _MAX_DIGITS:
         raise SchemaError(f"a decimal of more than {_MAX_DIGITS:,} digits")
