@@ -323,6 +323,7 @@ class Flow:
         if is_asked_too_much(error):
             self._most_window = max(1, min(self._most_window, self._window) // 2)
             self._client.most_window = self._most_window
+            self._most_open = max(1, self._most_open // 2)
             wait = heap.wait_s(error, self._retry_s)
         else:
             wait = backoff.wait_s(error, self._retry_s)

@@ -19,8 +19,8 @@ __all__ = [
 
 # A leaf has an item of 12 bytes for each row.
 LEAF_ROWS: Final = 336
-# Bytes of rows that the scans of a reader may take into the heap of a node.
-_ROWS_BYTES: Final = 512 << 20
+# Bytes of rows that the scans of a reader may take into the heap of a node: others read as well.
+_ROWS_BYTES: Final = 128 << 20
 
 
 def scan_bytes(row_bytes: float, partition_rows: float) -> float:

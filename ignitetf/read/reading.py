@@ -100,7 +100,7 @@ class Reading(abc.ABC):
         reader = self._reader
         flow = Flow(
             reader.client, reader.name, plan, landing, self,
-            connections=self._connections, most_open=self._most_open,
+            connections=self._connections, most_open=self._scans_at_once // self._connections,
             is_small=self._is_small(plan.units),
             retry_s=reader.retry_s if retry_s is None else retry_s,
         )  # fmt: skip
@@ -121,14 +121,14 @@ class Reading(abc.ABC):
     @property
     def _connections(self) -> int:
         """Connections to each node."""
-        return -(-self._reader.options.readers // max(1, self._reader.node_count))
+        most = -(-self._reader.options.readers // max(1, self._reader.node_count))
+        return max(1, min(most, self._scans_at_once))
 
     @property
-    def _most_open(self) -> int:
-        """Scans that a connection may have open, for the sake of the node's heap."""
+    def _scans_at_once(self) -> int:
+        """Scans of the partitions that a node has the heap for."""
         stored = self._stored_bytes
-        scan = scan_bytes(stored, self._reader.unit_bytes / stored)
-        return scans_at_once(scan * self._connections)
+        return scans_at_once(scan_bytes(stored, self._reader.unit_bytes / stored))
 
     def _is_small(self, units: NDArray[Any]) -> bool:
         """Whether the rows fit into few groups."""

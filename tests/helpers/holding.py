@@ -26,6 +26,7 @@ class Holding:
 
     Attributes:
         address: HOST:PORT of the relay.
+        kept_back: Whether any answer was kept back.
         passed: Bytes of the answers that passed while one was kept back, of all connections.
     """
 
@@ -33,7 +34,7 @@ class Holding:
         self._target, self.op = target.rsplit(":", 1), op
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self.passed = 0
+        self.kept_back, self.passed = False, 0
         self._lock = threading.Lock()
 
     def __enter__(self):
@@ -86,7 +87,7 @@ class Link:
             if len(frame) > LARGE_BYTES and _number(frame) in self._numbers:
                 large += 1
             if self._held is None and large == NTH:
-                self._held = frame
+                self._held, self._relay.kept_back = frame, True
                 threading.Thread(target=self._give_out, daemon=True).start()
                 continue
             self._pass_on(frame)
