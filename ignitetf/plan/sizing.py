@@ -36,8 +36,8 @@ _LEAST_BYTES: Final = 16 << 20
 _LEAST_HEAP: Final = 512 << 20
 _PAGE_COPIES: Final = 2  # a page takes twice its bytes while it is made
 # Rows of a leaf of its index, which a node takes into the heap for a scan; and their bytes for all
-# scans of a reader.
-_LEAF_ROWS, _MOST_SCANNED = 336, 512 << 20
+# scans of a reader on a node.
+_LEAF_ROWS, _MOST_SCANNED = 336, 128 << 20
 _AHEAD: Final = 2  # batches for each accelerator
 
 
