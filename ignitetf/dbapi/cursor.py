@@ -261,7 +261,7 @@ class Cursor:
         """Return the names of the columns, and all pages that are left."""
         result = self._columns()
         with pep_249():
-            return result.columns, list(result.pages(ahead=True, together=True))
+            return result.columns, list(result.pages(ahead=True))
 
     def _columns(self) -> Result:
         """Return the result, of whose pages nobody has begun to read the rows."""

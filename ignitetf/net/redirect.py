@@ -14,12 +14,13 @@ from typing import Any, Final, TypeVar
 
 from ignitetf.errors import SqlError
 from ignitetf.net.sql_result import SqlResult
-from ignitetf.sql.projection import table_of_view
 
 __all__ = ["NO_VIEWS", "run"]
 
 R = TypeVar("R")
 
+# The form that `create_view.sql` gives to a view over a data set's table.
+_VIEW: Final = re.compile(r'SELECT \* FROM "([^"]+__ROWS)"')
 _NAME: Final = r'(?P<name>"[^"]+"|\w+)(?![\w.])'
 # What a cluster before Apache Ignite 2.17, which has no views of users, says of the column that has
 # their statements.
@@ -105,7 +106,7 @@ def _of_table(ask: Callable[..., SqlResult], statement: str) -> str | None:
         if NO_VIEWS.search(error.message):
             return None
         raise
-    shown = [table for (text,) in views if (table := table_of_view(text)) is not None]
+    shown = [view[1] for (text,) in views if (view := _VIEW.fullmatch(text)) is not None]
     if not shown:
         return None
     if found["drop"]:

@@ -36,7 +36,6 @@ from ignitetf.net.failures import late, of_statement
 from ignitetf.net.objects import read_objects
 from ignitetf.net.pool import Pool
 from ignitetf.net.statements import PAGE_ROWS, fitting_rows, statement_request, wait_seconds
-from ignitetf.net.stored_rows import StoredRows, Unlike, same_values, stored_rows
 from ignitetf.sql.tokens import is_query
 from ignitetf.threads import start
 from ignitetf.wire.codes import OpCode
@@ -85,11 +84,6 @@ class Result:
         self._cut = False
         # Runs the query again with larger pages, before a row was returned.
         self._again: Callable[[], Page | None] | None = None
-        self._schema = ""
-        self._timeout_s: float | None = None
-        self._has_params = False
-        # The same rows in another form, while they are read.
-        self._beside: Result | None = None
         # Pages that were looked at, and not yet taken.
         self._first: list[list[Values]] = []
 
@@ -118,7 +112,6 @@ class Result:
             RequestTimeout: No answer came; the connection was dropped.
         """
         assert self._channel is not None
-        self._schema, self._timeout_s, self._has_params = schema, timeout_s, bool(params)
         with self._asking():
             request = functools.partial(
                 statement_request, self._pool, self.statement, params, schema
@@ -184,77 +177,17 @@ class Result:
             self._channel.call(OpCode.RESOURCE_CLOSE, cursor_request(cursor))
         return page if is_same else None
 
-    def _begin_whole(self) -> bool:
+    def _begin_whole(self) -> None:
         """Run the query again with larger pages, if that pays and only the first page has arrived."""
         again, self._again = self._again, None
         is_taken = self._page is None and not self._first
         if again is None or is_taken or not self._more or self._asked is not None:
-            return False
+            return
         with self._asking():
             if (page := again()) is not None:
                 self._first.clear()
                 self._page = page
                 self._took(page)
-        return page is not None
-
-    def _stored_pages(self) -> list[list[Values]] | None:
-        """Return all rows, taken as they are stored; None where this result has to be read.
-
-        All are here before one is handed out, since a later row may turn out to be unlike the
-        others. The cursor stays open until then.
-        """
-        if self._has_params or not self._more or self._page is None:
-            return None
-        try:
-            stored = stored_rows(
-                self._pool, self._query, self.statement, self._schema, self.columns
-            )
-            if stored is None:
-                return None
-            with Result(self._pool, stored.statement) as beside:
-                self._beside = beside
-                pages = self._read_stored(stored, beside, self._page)
-        except (Unlike, IgniteTFError):
-            return None
-        finally:
-            self._beside = None
-        if self._channel is None or self._channel.closed:
-            raise ConnectError("the result was given up", hint="execute the statement again")
-        self._page = None
-        self.close()
-        self._cut = False
-        return pages
-
-    def _read_stored(self, stored: StoredRows, beside: Result, like: Page) -> list[list[Values]]:
-        """Return the rows of a query for stored objects, which begin as those of a page do.
-
-        Raises:
-            Unlike: They do not, or one of them is not what the table says.
-        """
-        beside.begin(
-            (),
-            schema=self._schema,
-            page_rows=like.count,
-            timeout_s=self._timeout_s,
-            only_query=True,
-        )
-        at = find_rows(like.data, like.count, len(self.columns))
-        own = [self._values(like.data, column) for column in at]
-        pages: list[list[Values]] = []
-        for page in _gathered(iter(lambda: beside._next(True), None)):
-            values = stored.values(self._pool, page, beside._registry)
-            if not pages and not same_values(own, values):
-                raise Unlike
-            # While the node makes the next page, and because all stay here until the last.
-            pages.append([one.compact() for one in values])
-        return pages
-
-    def _query(self, statement: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """Return the rows of a query of ours."""
-        with Result(self._pool, statement) as found:
-            found.begin(params, schema="PUBLIC", page_rows=None, timeout_s=None, only_query=True)
-            pages = [[values.to_python() for values in page] for page in found.pages()]
-        return [row for page in pages for row in zip(*page, strict=True)]
 
     def rows_in(self, nbytes: int) -> int:
         """Return how many rows like the first ones have this size; 0 if there are no others."""
@@ -262,21 +195,18 @@ class Result:
             return 0
         return nbytes * self._page.count // max(1, self._page.data.nbytes)
 
-    def pages(self, *, ahead: bool = False, together: bool = False) -> Iterator[list[Values]]:
+    def pages(self, *, ahead: bool = False) -> Iterator[list[Values]]:
         """Yield the pages that are left, each as one `Values` for each column.
 
         Args:
             ahead: All are wanted: ask for the next page before the present one is decoded, and
                 decode small ones together.
-            together: With `ahead`: none is of use before the last is here.
 
         Raises:
             SqlError: The result was closed before its last row.
         """
-        again = ahead and self._begin_whole()
-        if again and together and (stored := self._stored_pages()) is not None:
-            yield from stored
-            return
+        if ahead:
+            self._begin_whole()
         pages = iter(lambda: self._next(ahead), None)
         pages = _gathered(pages) if ahead else pages
         while True:
@@ -406,12 +336,9 @@ class Result:
 
     def abort(self) -> None:
         """Make the thread that waits for this result stop, with ConnectError."""
-        beside = self._beside
         with self._lock:
             if self._channel is not None:
                 self._channel.abort()
-        if beside is not None:
-            beside.abort()
 
     def _give_back(self) -> None:
         with self._lock:

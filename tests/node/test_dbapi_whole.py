@@ -1,4 +1,4 @@
-"""Rows of a whole table that are taken as they are stored are those that the node would give."""
+"""The columns of a whole result are what the same statement gives page by page."""
 
 import datetime
 import decimal
@@ -13,33 +13,12 @@ from pyignite import datatypes as t
 
 from ignitetf import dbapi
 from ignitetf.load.loader import load_dataset
-from ignitetf.net import results, statements, stored_rows
 from ignitetf.net.channel import Delay
 
 pytestmark = pytest.mark.node
 
 ROWS = 1500
 CITIES = ["Oslo", "", "Zürich", "東京", "x" * 300, None]
-
-
-@pytest.fixture
-def used(monkeypatch):
-    """Whether each result that was read as a whole was taken from stored rows, even if small."""
-    monkeypatch.setattr(results, "PAGE_ROWS", 50)
-    monkeypatch.setattr(statements, "_WHOLE_BYTES", 60_000)
-    monkeypatch.setattr(statements, "_AT_ONCE_S", 60)
-    monkeypatch.setattr(statements, "_RATE", 0)
-    monkeypatch.setattr(stored_rows, "_LEAST_ROWS", 10)
-    found = []
-    original = results.Result._stored_pages
-
-    def spied(self):
-        pages = original(self)
-        found.append(pages is not None)
-        return pages
-
-    monkeypatch.setattr(results.Result, "_stored_pages", spied)
-    return found
 
 
 @pytest.fixture
@@ -99,14 +78,15 @@ def table(connection, cache_name):
 
 @pytest.mark.parametrize(
     ("key", "options"),
-    [("ID", ""), ("ID", 'WITH "WRAP_KEY=true"'), ("ID, KIND", ""), ("ID", 'WITH "TEMPLATE=p8"')],
+    [("ID", ""), ("ID", 'WITH "WRAP_KEY=true"'), ("ID, KIND", 'WITH "TEMPLATE=p8"')],
 )
-def test_the_rows_are_those_of_the_node(connection, table, used, key, options):
+def test_the_rows_as_a_whole_are_those_of_the_pages(connection, table, key, options):
     fill(connection, table, key, options)
     for statement in (
         f"SELECT * FROM {table}",
         f'SELECT x."City" c, F, ID, BIG, X, KIND, AT, PRICE, ID FROM PUBLIC.{table} AS x',
         f'SELECT KIND, BIG, "City", X, D, PRICE, OK, B, S FROM {table}',
+        f"SELECT ID, BIG, X FROM {table} ORDER BY ID DESC",
     ):
         pages, whole = both(connection, statement)
         assert len(whole) == ROWS
@@ -115,38 +95,18 @@ def test_the_rows_are_those_of_the_node(connection, table, used, key, options):
         stream = pa.table(connection.execute(statement))
         # Of decimals a stream keeps more digits than are there.
         assert frame.cast(stream.schema).equals(stream)
-    assert used == [True, True] * 3
 
 
-def test_other_statements_are_left_to_the_node(connection, table, used):
-    fill(connection, table, "ID")
-    for statement in (
-        f"SELECT ID, BIG, X FROM {table}",  # without the texts, which may be long
-        f'SELECT ID, "City" FROM {table}',
-        f'SELECT ID, KIND, "City", OK FROM {table} ORDER BY ID DESC',
-        f"SELECT * FROM {table} WHERE ID >= 0",
-        f"SELECT DISTINCT * FROM {table}",
-        f"SELECT A.* FROM {table} A JOIN {table} B ON A.ID = B.ID",
-    ):
-        pages, whole = both(connection, statement)
-        assert len(whole) == ROWS
-        assert sorted(map(repr, whole)) == sorted(map(repr, pages))
-    assert used == [False] * 6
-
-
-def test_a_table_that_was_altered_has_the_columns_that_it_has_now(connection, table, used):
+def test_a_table_that_was_altered_has_the_columns_that_it_has_now(connection, table):
     fill(connection, table, "ID")
     connection.execute(f"ALTER TABLE {table} ADD COLUMN LATE INT")
     connection.execute(f"UPDATE {table} SET LATE = ID WHERE ID > 1400")
-    pages, whole = both(connection, f"SELECT * FROM {table}")
-    assert repr(whole) == repr(pages) and used == [True]
-    # What was dropped is still in the stored values, however large it is.
     connection.execute(f"ALTER TABLE {table} DROP COLUMN KIND")
     pages, whole = both(connection, f"SELECT * FROM {table}")
-    assert repr(whole) == repr(pages) and used == [True, False]
+    assert repr(whole) == repr(pages) and len(whole[0]) == 13
 
 
-def test_a_data_set_is_taken_by_its_name(connection, client, cache_name, used):
+def test_a_data_set_is_taken_by_its_name(connection, client, cache_name):
     rows = 4 * ROWS
     columns = {
         "AGE": np.arange(rows, dtype=np.int32),
@@ -155,7 +115,7 @@ def test_a_data_set_is_taken_by_its_name(connection, client, cache_name, used):
     }
     load_dataset(pa.table(columns), cache_name, client=client, partitions=4)
     pages, whole = both(connection, f'SELECT * FROM "{cache_name}"')
-    assert len(whole) == rows and repr(whole) == repr(pages) and used == [True]
+    assert len(whole) == rows and repr(whole) == repr(pages)
 
 
 def value_class(client, table, **fields):
@@ -168,7 +128,7 @@ SMALL = "ID INT PRIMARY KEY, A BIGINT, X DOUBLE, C VARCHAR"
 
 @pytest.mark.parametrize("extra", [False, True])
 def test_rows_that_are_unlike_the_table_are_what_the_node_makes_of_them(
-    connection, client, table, used, extra
+    connection, client, table, extra
 ):
     """An Integer among Longs as the last row, or a field that the table does not have."""
     connection.execute(f'CREATE TABLE {table} ({SMALL}) WITH "CACHE_NAME={table}"')
@@ -192,7 +152,6 @@ def test_rows_that_are_unlike_the_table_are_what_the_node_makes_of_them(
             whole_of(connection.execute(statement))
     else:
         assert whole_of(connection.execute(statement)) == expected
-    assert True not in used
 
 
 def test_a_slow_handshake_does_not_make_a_near_node_a_distant_one(connection):
@@ -204,34 +163,8 @@ def test_a_slow_handshake_does_not_make_a_near_node_a_distant_one(connection):
     assert pool.delay.seconds < 100.0
 
 
-def test_it_is_cancelled_as_any_other(connection, table, used, monkeypatch):
-    fill(connection, table, "ID")
-    cursor = connection.execute(f"SELECT * FROM {table}")
-    original = stored_rows.StoredRows.values
-
-    def cancelled(self, *args):
-        cursor.cancel()
-        return original(self, *args)
-
-    monkeypatch.setattr(results, "_GATHERED_BYTES", 1)
-    monkeypatch.setattr(stored_rows.StoredRows, "values", cancelled)
-    with pytest.raises(dbapi.OperationalError):
-        whole_of(cursor)
-    assert True not in used
-
-
-def test_nothing_is_left_on_the_node(connection, client, table, used, monkeypatch):
-    def running():
-        query = "SELECT COUNT(*) FROM SYS.SQL_QUERIES WHERE SQL LIKE ?"
-        return client.sql(query, [f"%FROM %{table}%"]).fetchall()[0][0]
-
+def test_nothing_is_left_on_the_node(connection, client, table):
     fill(connection, table, "ID")
     whole_of(connection.execute(f"SELECT * FROM {table}"))
-    assert used == [True] and running() == 0
-
-    def unlike(self, *args):
-        raise stored_rows.Unlike
-
-    monkeypatch.setattr(stored_rows.StoredRows, "values", unlike)
-    assert len(whole_of(connection.execute(f"SELECT * FROM {table}"))) == ROWS
-    assert used == [True, False] and running() == 0
+    query = "SELECT COUNT(*) FROM SYS.SQL_QUERIES WHERE SQL LIKE ?"
+    assert client.sql(query, [f"%FROM %{table}%"]).fetchall() == [(0,)]
