@@ -1,23 +1,28 @@
 """The names that a command takes and that only the cluster knows.
 
-errand -> **live** -> complete
+handshake -> **live** -> complete
 
-It imports nothing heavy: the names have to be there before the user notices.
+It imports nothing heavy: the names have to be there before the user notices. NumPy and pyignite take
+longer to import than the requests themselves.
 """
 
 from __future__ import annotations
 
 import contextlib
+import socket
 from collections.abc import Iterable
+from itertools import count
 from typing import Final, Literal
 
-from ignitetf.errors import CacheNotFound, IgniteTFError, ServerError
-from ignitetf.net.errand import Errand
+from ignitetf.errors import CacheNotFound, ConnectError, IgniteTFError, RequestTimeout, ServerError
+from ignitetf.net.failures import server_error
+from ignitetf.net.handshake import open_connection
 from ignitetf.settings import Settings
 from ignitetf.sql import statement
-from ignitetf.wire.answers import int_at, pairs_at, read_sized
+from ignitetf.wire.answers import int_at, pairs_at, read_error, read_sized
 from ignitetf.wire.cluster import read_cache_names
 from ignitetf.wire.codes import OpCode, TypeCode, java_hash
+from ignitetf.wire.frames import LENGTH_BYTES, read_answer_head, read_answer_length, request_head
 from ignitetf.wire.parameters import encode_string
 from ignitetf.wire.requests import cache_request, scan_request, sql_request
 
@@ -43,7 +48,7 @@ def live_names(kind: Kind, word: str, settings: Settings) -> list[str]:
     Raises:
         IgniteTFError: The cluster does not answer.
     """
-    with Errand(settings) as errand, contextlib.suppress(CacheNotFound):
+    with _Errand(settings) as errand, contextlib.suppress(CacheNotFound):
         if kind == "file":
             return _files(errand, word)
         if kind == "job":
@@ -67,7 +72,7 @@ def _beginning(word: str, names: Iterable[str]) -> list[str]:
     return sorted({name for name in names if name.upper().startswith(word.upper())})
 
 
-def _tables(errand: Errand) -> dict[str, str]:
+def _tables(errand: _Errand) -> dict[str, str]:
     """Return the caches by the names of their tables; none for a user who may not ask."""
     request = sql_request("PUBLIC", statement("sql_names"), (), _MOST)
     try:
@@ -79,13 +84,13 @@ def _tables(errand: Errand) -> dict[str, str]:
     return {table: cache for table, cache in found.items() if not cache.startswith(_OWN_CACHES)}
 
 
-def _jobs(errand: Errand) -> list[str]:
+def _jobs(errand: _Errand) -> list[str]:
     body = errand.call(OpCode.QUERY_SCAN, scan_request(java_hash(_JOBS), _MOST))
     keys = [(key or b"").decode() for key, _ in pairs_at(body, 12, int_at(body, 8))]
     return [key for key in keys if "#" not in key]  # others belong to a job
 
 
-def _files(errand: Errand, word: str) -> list[str]:
+def _files(errand: _Errand, word: str) -> list[str]:
     """Return the entries of a directory that continue a path, directories with a slash."""
     from ignitetf.fs.path import parts, split_url
     from ignitetf.fs.records import ROOT_ID, Entry, entry_key, entry_range
@@ -119,3 +124,59 @@ def _files(errand: Errand, word: str) -> list[str]:
             entry = Entry.from_bytes(record or b"")
             found.append(f"{before}{name}{'/' if entry.is_directory else ''}")
     return found
+
+
+class _Errand:
+    """A connection to the first node that answers, for a few requests; a context manager."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Connect.
+
+        Raises:
+            ConnectError: No address answered.
+        """
+        self._socket = _first(settings)
+        self._socket.settimeout(settings.request_timeout_s)
+        self._numbers = count(1)
+
+    def __enter__(self) -> _Errand:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._socket.close()
+
+    def call(self, op: OpCode, body: bytes = b"") -> memoryview:
+        """Send a request and return the body of its answer.
+
+        Raises:
+            ServerError: The node refused it.
+            ConnectError: The connection was lost, or no answer came in time.
+        """
+        try:
+            self._socket.sendall(request_head(len(body), op, next(self._numbers)) + body)
+            answer = self._exactly(read_answer_length(self._exactly(LENGTH_BYTES)))
+        except OSError as error:
+            raise ConnectError(f"connection lost: {error}") from error
+        head = read_answer_head(answer)
+        if head.failed:
+            raise server_error(*read_error(answer[head.begin :]))
+        return answer[head.begin :]
+
+    def _exactly(self, size: int) -> memoryview:
+        data = bytearray()
+        while len(data) < size:
+            piece = self._socket.recv(size - len(data))
+            if not piece:
+                raise ConnectionResetError("the node closed the connection")
+            data += piece
+        return memoryview(bytes(data))
+
+
+def _first(settings: Settings) -> socket.socket:
+    causes: list[IgniteTFError] = []
+    for address in settings.addresses:
+        try:
+            return open_connection(address, settings)[0]
+        except (ConnectError, RequestTimeout) as error:
+            causes.append(error)
+    raise causes[0]

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from ignitetf.net.sql_result import SqlResult
+    from ignitetf.net.results import SqlResult
     from ignitetf.wire.sql_arrays import Values
 
 __all__ = ["Counted", "Limited", "Paged", "ResultPages", "Rows", "paged"]

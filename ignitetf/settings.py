@@ -19,6 +19,7 @@ from ignitetf.local.state import read_state, running_addresses, running_nodes
 from ignitetf.profiles import profile_path, read_profile
 
 __all__ = [
+    "DATA_CENTER",
     "DEFAULT_ADDRESS",
     "VARIABLES",
     "Settings",
@@ -29,6 +30,8 @@ __all__ = [
 
 DEFAULT_ADDRESS = "127.0.0.1:10800"
 DEFAULT_PORT = 10800
+# The node attribute that says where a node stands.
+DATA_CENTER = "data_center"
 _SECRETS = frozenset({"password", "key_password"})
 _FILES = ("ca", "cert", "key")
 # Longer than any sensible wait; sockets do not accept arbitrarily large limits.

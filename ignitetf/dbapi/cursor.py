@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from ignitetf.dbapi.errors import DataError, InterfaceError, ProgrammingError, pep_249
 from ignitetf.errors import MissingExtra, SqlError
-from ignitetf.net.redirect import run
 from ignitetf.net.results import Result
-from ignitetf.net.statements import run_batch
+from ignitetf.net.statements import run_batch, run_redirected
 from ignitetf.sql.tokens import count_parameters, is_query
 from ignitetf.tables.suggest import suggested
 from ignitetf.wire.parameters import parameter_list
@@ -81,7 +80,14 @@ class Cursor:
             return result
 
         try:
-            result = run(sql, client.sql, client.cache_exists, operation, values, options)
+            result = run_redirected(
+                sql,
+                lambda text, given: client.sql(text, given).fetchall(),
+                client.cache_exists,
+                operation,
+                values,
+                options,
+            )
         except SqlError as error:
             self._result = None
             if (found := suggested(client, error, operation)) is error:

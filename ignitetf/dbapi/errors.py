@@ -36,7 +36,7 @@ from ignitetf.errors import (
     ServerOverloaded,
     WireError,
 )
-from ignitetf.net.retry import is_retryable
+from ignitetf.net.failures import is_retryable
 
 __all__ = [
     "DataError",

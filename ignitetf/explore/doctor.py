@@ -15,7 +15,7 @@ import ignitetf
 from ignitetf.errors import IgniteTFError
 from ignitetf.explore.versions import installed
 from ignitetf.net.client import Client
-from ignitetf.net.sql_result import only_value
+from ignitetf.net.results import only_value
 from ignitetf.node.java import find_java
 from ignitetf.read.keras_fault import TESTED
 

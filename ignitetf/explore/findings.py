@@ -20,7 +20,7 @@ from ignitetf.home import ignitetf_home
 from ignitetf.local.process import total_memory_bytes
 from ignitetf.local.state import read_state
 from ignitetf.net.client import Client
-from ignitetf.net.sql_result import only_value
+from ignitetf.net.results import only_value
 from ignitetf.node.config import DEFAULT_PARTITION_COUNTS
 from ignitetf.node.jars import IGNITE_VERSION, read_lock
 from ignitetf.node.memory import format_bytes

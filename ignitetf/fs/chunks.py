@@ -30,7 +30,7 @@ from ignitetf.fs.path import os_error
 from ignitetf.fs.records import Extent
 from ignitetf.net.client import Client, cache_id
 from ignitetf.net.exchange import Exchange
-from ignitetf.net.retry import retry
+from ignitetf.net.failures import retry
 from ignitetf.threads import held
 from ignitetf.wire.answers import damaged, read_sized, sized_at, uuid_at
 from ignitetf.wire.codes import OpCode, TypeCode

@@ -28,7 +28,7 @@ from typing import Final, TypeVar
 from ignitetf.errors import CacheNotFound, ClusterReadOnly, IgniteTFError, ServerError
 from ignitetf.net.channel import Channel
 from ignitetf.net.client import Client, cache_id
-from ignitetf.net.retry import retry
+from ignitetf.net.failures import retry
 from ignitetf.tables.spec import CacheSpec
 from ignitetf.wire.answers import damaged, int_at, pairs_at, read_bool, read_int, read_sized
 from ignitetf.wire.codes import OpCode, TypeCode

@@ -37,7 +37,7 @@ from ignitetf.fs.records import (
     hint_key,
     new_id,
 )
-from ignitetf.net.retry import CONFLICT, Backoff
+from ignitetf.net.failures import CONFLICT, Backoff
 
 __all__ = ["Conditions", "Found", "Names", "Outdated", "Stale", "Tree"]
 

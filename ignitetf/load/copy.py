@@ -25,9 +25,8 @@ from ignitetf.load.writer import REQUEST_BYTES
 from ignitetf.net.channel import Channel
 from ignitetf.net.client import Client, cache_id
 from ignitetf.net.exchange import Exchange, Repeat
-from ignitetf.net.failures import is_asked_too_much, is_full
-from ignitetf.net.heap import scan_bytes, scans_at_once
-from ignitetf.net.retry import FAILURES, HEAP, LOAD, Backoff
+from ignitetf.net.failures import FAILURES, HEAP, LOAD, Backoff, is_asked_too_much, is_full
+from ignitetf.net.topology import scan_bytes, scans_at_once
 from ignitetf.net.window import LEAST_BYTES, ByteWindow, first_bytes, most_bytes
 from ignitetf.tables.room import memory_full
 from ignitetf.threads import side_by_side

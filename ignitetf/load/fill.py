@@ -23,7 +23,7 @@ from ignitetf.load.journal import Journal, write_journal
 from ignitetf.load.sources.base import Source, batch_bytes
 from ignitetf.load.writer import Writer, register_types
 from ignitetf.net.client import Client
-from ignitetf.net.retry import FAILURES, LOAD, Backoff
+from ignitetf.net.failures import FAILURES, LOAD, Backoff
 from ignitetf.tables.lease import Lease
 from ignitetf.tables.owned import index_table
 from ignitetf.wire.blocks import BlockKeys, block_schema

@@ -17,7 +17,7 @@ import numpy as np
 from ignitetf.errors import SchemaError
 from ignitetf.load.sender import Totals
 from ignitetf.net.client import Client
-from ignitetf.net.question import Question
+from ignitetf.net.common import Question
 from ignitetf.tables.catalog import SEPARATOR, catalog
 from ignitetf.tables.storage import Origin, Storage
 from ignitetf.tables.texts import json_text

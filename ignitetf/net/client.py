@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import socket
 import time
 import uuid
@@ -22,20 +21,16 @@ from typing import Any, Final
 from ignitetf.errors import (
     CacheNotFound,
     ConfigError,
-    IgniteTFError,
     SqlError,
     SqlUnavailable,
     WireError,
 )
-from ignitetf.net.channel import Channel
+from ignitetf.net.channel import limit_socket
+from ignitetf.net.common import Question
 from ignitetf.net.handshake import open_connection
-from ignitetf.net.incoming import limit_socket
-from ignitetf.net.places import DATA_CENTER, Origin, Place, place_of
 from ignitetf.net.pool import Pool
-from ignitetf.net.question import Question
-from ignitetf.net.redirect import NO_VIEWS, run
-from ignitetf.net.sql_result import SqlResult, execute
-from ignitetf.net.statements import statement_request
+from ignitetf.net.results import SqlResult, execute
+from ignitetf.net.statements import NO_VIEWS, run_redirected, statement_request
 from ignitetf.settings import Settings
 from ignitetf.sql import statement
 from ignitetf.wire.answers import damaged, int_at, read_long
@@ -46,7 +41,6 @@ from ignitetf.wire.requests import destroy_request, partitions_request, size_req
 
 __all__ = ["Client", "cache_id", "connect"]
 
-log = logging.getLogger(__name__)
 # With copies, the number was complete again 0.15 s after it had fallen.
 _SETTLES_S: Final = 2.0
 _POLL_S: Final = 0.05
@@ -141,7 +135,14 @@ class Client(Pool):
             "timeout_s": timeout_s,
             "only_query": only_query,
         }
-        return run(self._sql, self._sql, self.cache_exists, statement, params, options)
+        return run_redirected(
+            self._sql,
+            lambda text, values: self._sql(text, values).fetchall(),
+            self.cache_exists,
+            statement,
+            params,
+            options,
+        )
 
     def about(self, name: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Return the rows of one of the project's statements about tables and views.
@@ -305,52 +306,6 @@ class Client(Pool):
             hint="it has no SQL engine to ask, and the cache has an affinity function of its own",
             cache=name,
         )
-
-    # How near the nodes are
-
-    @functools.cached_property
-    def _places(self) -> dict[uuid.UUID, Place]:
-        return {}
-
-    def place(self, node: uuid.UUID) -> Place:
-        """Return how near a node is; asks the cluster for data centers only if ours is known."""
-        if (known := self._places.get(node)) is not None:
-            return known
-        own, centers = self.settings.data_center, dict[uuid.UUID, str]()
-        if own is None:
-            addresses = self.addresses_of(node)
-            found = place_of(addresses, None, None)
-            if addresses:
-                self._places[node] = found
-            return found
-        try:
-            nodes = {node, *(each.node_id for each in self.nodes())}
-            centers = self._data_centers()
-        except IgniteTFError as error:
-            log.warning("it is not known how near the nodes are: %s", error)
-            nodes = {node}
-        for each in nodes:
-            self._places[each] = place_of(self.addresses_of(each), centers.get(each), own)
-        return self._places[node]
-
-    def _data_centers(self) -> dict[uuid.UUID, str]:
-        return dict(self.sql(statement("data_centers"), (DATA_CENTER,)).fetchall())
-
-    def origin_of(self, channel: Channel) -> Origin:
-        """Return the node that a connection leads to, and how near it is."""
-        node = channel.node_id
-        if node is None:  # a cluster that is too old to tell
-            return Origin(channel.address, "elsewhere")
-        return Origin(channel.address, self.place(node))
-
-    def writes_every_copy(self, name: str) -> bool:
-        """Return whether a write to a cache is acknowledged only when all copies have it."""
-        statement = "SELECT WRITE_SYNCHRONIZATION_MODE FROM SYS.CACHES WHERE CACHE_NAME = ?"
-        try:
-            rows = self.sql(statement, (name,)).fetchall()
-        except SqlError:
-            return False
-        return bool(rows) and rows[0][0] == "FULL_SYNC"
 
     def copies(self, name: str) -> tuple[list[tuple[int, uuid.UUID]], int]:
         """Return the partitions of a cache and the nodes with a whole copy of each.

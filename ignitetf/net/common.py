@@ -4,20 +4,23 @@ channel -> **common** -> pool
 
 Requests that do not depend on each other are under way together, so they take one round trip and one
 connection. Each thread has a `Line`, which sends and receives like a channel. One of the threads that
-wait receives for all of them.
+wait receives for all of them. A single thread asks several `Question`s at once.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from typing import Any, Final, NoReturn
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, NoReturn, TypeVar
 
 from ignitetf.errors import ConnectError, IgniteTFError, RequestTimeout, ServerError
 from ignitetf.net.channel import Channel, Requester, readable
-from ignitetf.wire.codes import OpCode
+from ignitetf.net.failures import is_retryable
+from ignitetf.wire.codes import Feature, OpCode, Status
 
-__all__ = ["Common", "Line"]
+__all__ = ["Common", "Line", "Question", "answers_to"]
 
 Answer = memoryview | ServerError
 _MOMENT_S: Final = 1.0
@@ -192,3 +195,59 @@ def _lost(error: IgniteTFError) -> IgniteTFError:
     found = kind(error.message, hint=error.hint)
     found.__cause__ = error
     return found
+
+
+T = TypeVar("T")
+
+
+def _raised(error: ServerError) -> NoReturn:
+    raise error
+
+
+@dataclass(frozen=True)
+class Question(Generic[T]):
+    """A request that changes nothing, and how its answer is read.
+
+    Attributes:
+        op: The request.
+        body: Its body.
+        read: Reads the body of the answer.
+        refused: Returns what an error means, or raises it.
+        needs: What the cluster must have; one that lacks it counts as having refused.
+    """
+
+    op: OpCode
+    body: bytes
+    read: Callable[[memoryview], T]
+    refused: Callable[[ServerError], T] = _raised
+    needs: Feature | None = None
+
+    def answered(self, answer: memoryview | ServerError) -> T:
+        """Return what an answer means."""
+        return self.refused(answer) if isinstance(answer, ServerError) else self.read(answer)
+
+
+def answers_to(
+    requester: Channel | Line, questions: Sequence[Question[Any]]
+) -> list[memoryview | ServerError]:
+    """Send questions, and return the answers and errors."""
+    found: list[memoryview | ServerError] = []
+    for number, question in [(_send(requester, one), one) for one in questions]:
+        if number is None:
+            text = f"{requester.address}: the cluster is too old for {question.op.name}"
+            found.append(ServerError(text, status=Status.INVALID_OP_CODE))
+            continue
+        try:
+            found.append(requester.receive(number))
+        except ServerError as error:
+            if is_retryable(error):
+                raise
+            found.append(error)
+    return found
+
+
+def _send(requester: Channel | Line, question: Question[Any]) -> int | None:
+    """Send a question, and return its number; None if the cluster lacks what it needs."""
+    if question.needs is not None and not requester.features & question.needs:
+        return None
+    return requester.send(question.op, question.body)

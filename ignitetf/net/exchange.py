@@ -24,9 +24,8 @@ from typing import Any, Final, Generic, TypeVar
 
 from ignitetf.errors import ConnectError, IgniteTFError, RequestTimeout, ServerError
 from ignitetf.net.channel import Channel, readable
-from ignitetf.net.failures import is_asked_too_much
+from ignitetf.net.failures import HEAP, ROOM, Backoff, Tries, is_asked_too_much, is_retryable
 from ignitetf.net.pool import Pool
-from ignitetf.net.retry import HEAP, ROOM, Backoff, Tries, is_retryable
 from ignitetf.net.window import ByteWindow, first_bytes, most_bytes
 from ignitetf.threads import start
 from ignitetf.wire.codes import OpCode

@@ -32,9 +32,8 @@ from ignitetf._core import Event, Landing, Lane, UnitState
 from ignitetf.errors import ConfigError, IgniteTFError, ServerError, WireError
 from ignitetf.net.channel import Channel
 from ignitetf.net.client import Client
-from ignitetf.net.failures import is_asked_too_much, server_error
-from ignitetf.net.places import Origin
-from ignitetf.net.retry import HEAP, READ, Backoff
+from ignitetf.net.failures import HEAP, READ, Backoff, is_asked_too_much, server_error
+from ignitetf.net.topology import Origin, origin_of
 from ignitetf.net.window import LEAST_BYTES, first_bytes, most_bytes
 from ignitetf.wire.answers import read_error
 from ignitetf.wire.codes import OpCode
@@ -346,7 +345,7 @@ class Flow:
         channel = self._client.acquire(node)
         with self._lock:
             number, self._lanes = self._lanes, self._lanes + 1
-        self.origins[number] = self._client.origin_of(channel)
+        self.origins[number] = origin_of(self._client, channel)
         is_clean = False
         lane = None
         try:

@@ -1,37 +1,44 @@
-"""Opens a connection: TCP, TLS and handshake within one time limit.
+"""Opens a connection: TCP, TLS and handshake within one time limit, or says why not.
 
 settings -> **handshake** -> channel (frames), pyclient
 
 Every connection of ignitetf is opened here, including those of pyignite (`pyclient` takes its
 sockets from `open_connection`). The certificate and the host name are checked before the first
 byte of the handshake is sent.
+
+If it fails, the error names the cause in one line: a file of TLS, an alert or a certificate of the
+other side, the first bytes of another server. A node addressed with the wrong protocol (TLS or not,
+Ignite 2 or 3) hangs up without a word. So after a first failure the other protocols are tried once,
+without a login or a certificate, to learn which one the peer speaks (`explained`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 import socket
 import ssl
 import time
 import uuid
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from ignitetf.errors import (
     AuthenticationError,
+    ConfigError,
     ConnectError,
+    IgniteTFError,
     RequestTimeout,
     TlsError,
     WireError,
 )
-from ignitetf.net.refusals import LOST, cause, foreign, tls_failed, unverified
-from ignitetf.net.tlsfiles import tls_context
 from ignitetf.settings import Settings, split_address
 from ignitetf.wire.codes import Feature, Status
 from ignitetf.wire.frames import LENGTH_BYTES, read_length
 from ignitetf.wire.handshake import Accepted, Refused, handshake_request, read_handshake
 
-__all__ = ["Peer", "open_connection"]
+__all__ = ["LOST", "cause", "explained", "open_connection", "tls_context"]
 
 # On one machine the peer reads bytes at once. With the kernel's default buffers of megabytes they
 # have left the processor's caches by then; this size makes loads of large values and of blocks a
@@ -48,7 +55,7 @@ _OUR_FEATURES: Final = (
 
 
 @dataclass(frozen=True)
-class Peer:
+class _Peer:
     """What the handshake revealed about the other side; its answer took so many seconds."""
 
     address: str
@@ -60,7 +67,7 @@ class Peer:
 
 def open_connection(
     address: str, settings: Settings, features: Feature = _OUR_FEATURES
-) -> tuple[socket.socket, Peer]:
+) -> tuple[socket.socket, _Peer]:
     """Connect, check the certificate and perform the handshake.
 
     Returns:
@@ -82,7 +89,7 @@ def open_connection(
         except BaseException:
             sock.close()
             raise
-        if isinstance(answer, Peer):
+        if isinstance(answer, _Peer):
             return sock, answer
         sock.close()
         if answer not in _VERSIONS:
@@ -145,7 +152,7 @@ def _wrap_tls(
     try:
         return context.wrap_socket(sock, server_hostname=host)
     except ssl.SSLCertVerificationError as error:
-        raise unverified(address, error) from error
+        raise _unverified(address, error) from error
     except TimeoutError as error:
         raise TlsError(
             f"{address}: no TLS answer within {settings.connect_timeout_s:g} s",
@@ -154,7 +161,7 @@ def _wrap_tls(
             lost=True,
         ) from error
     except (ssl.SSLError, ConnectionError) as error:
-        raise tls_failed(address, error, settings) from error
+        raise _tls_failed(address, error, settings) from error
 
 
 def _handshake(
@@ -164,7 +171,7 @@ def _handshake(
     version: tuple[int, int, int],
     features: Feature,
     deadline: float,
-) -> Peer | tuple[int, int, int]:
+) -> _Peer | tuple[int, int, int]:
     """Try one version and return the peer, or the version the server wants instead."""
     request = handshake_request(version, features, settings.username, settings.password)
     try:
@@ -185,7 +192,7 @@ def _handshake(
         # A TLS 1.3 server refuses a client certificate only after the client has finished its
         # side, so its alert or a closed connection takes the place of the answer.
         if settings.tls:
-            raise tls_failed(address, _alert_of(sock, error), settings, agreed=True) from error
+            raise _tls_failed(address, _alert_of(sock, error), settings, agreed=True) from error
         raise ConnectError(
             f"{address}: the handshake was cut: {cause(error)}",
             hint="is this the thin client port (10800) of an Ignite node? does it need TLS (--tls),"
@@ -195,13 +202,13 @@ def _handshake(
             hung_up=True,
         ) from error
     if isinstance(answer, _Foreign):
-        raise foreign(address, answer.head)
+        raise _foreign(address, answer.head)
     try:
         found = read_handshake(answer, version)
     except WireError as error:
         raise error.at(address) from error
     if isinstance(found, Accepted):
-        return Peer(address, version, found.features & _OUR_FEATURES, found.node_id, seconds)
+        return _Peer(address, version, found.features & _OUR_FEATURES, found.node_id, seconds)
     return _wanted_version(found, address, version)
 
 
@@ -265,3 +272,301 @@ def _wanted_version(
     raise ConnectError(
         f"{address}: the node refused the handshake: {found.message}", status=found.status
     )
+
+
+# TLS
+
+_PKCS12 = "openssl pkcs12 -in STORE -out client.pem writes one from a PKCS12 store"
+
+
+def tls_context(settings: Settings) -> ssl.SSLContext:
+    """Return the TLS context for these settings; raises ConfigError for an unusable file."""
+    try:
+        context = ssl.create_default_context(cafile=settings.ca)
+    except (OSError, ssl.SSLError) as error:
+        raise _unreadable("--ca", str(settings.ca), error, "CERTIFICATE") from error
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if settings.tls_insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if settings.cert:
+        _load_client_certificate(context, settings, settings.cert)
+    return context
+
+
+def _load_client_certificate(context: ssl.SSLContext, settings: Settings, cert: str) -> None:
+    asked = False
+
+    def password() -> str:
+        # Without a callback OpenSSL would prompt on the terminal. It only asks for encrypted keys.
+        nonlocal asked
+        asked = True
+        return settings.key_password or ""
+
+    key = settings.key or cert
+    try:
+        context.load_cert_chain(cert, key, password)
+    except (OSError, ValueError) as error:
+        if asked:
+            wrong = "is encrypted and no password is given"
+            if settings.key_password:
+                wrong = "is encrypted with another password than the one given"
+            raise ConfigError(
+                f"--key {key}: the key {wrong}",
+                hint="give --key-password-file FILE, or set IGNITETF_KEY_PASSWORD",
+            ) from error
+        if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
+            raise ConfigError(
+                f"--key {key}: not the key of the certificate {cert}",
+                hint="give the key that the certificate was made for",
+            ) from error
+        for option, path, kind in (("--cert", cert, "CERTIFICATE"), ("--key", key, "PRIVATE KEY")):
+            if not _has(path, kind):
+                raise _unreadable(option, path, error, kind) from error
+        raise ConfigError(
+            f"--cert {cert}, --key {key}: damaged: {_said(error)}",
+            hint="check --cert and --key; openssl x509 -in CERT -text shows what it is",
+        ) from error
+
+
+def _unreadable(option: str, path: str, error: Exception, kind: str) -> ConfigError:
+    if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
+        return ConfigError(f"{option} {path}: {_said(error)}", hint="check the path and its rights")
+    if not _has(path, kind):
+        what = "certificate" if kind == "CERTIFICATE" else "private key"
+        return ConfigError(
+            f"{option} {path}: the file has no {what} in PEM form"
+            f" (a line -----BEGIN ... {kind}-----)",
+            hint=_PKCS12 if option != "--ca" else "give the certificate of the authority as PEM",
+        )
+    return ConfigError(f"{option} {path}: damaged: {_said(error)}", hint="make the file anew")
+
+
+def _has(path: str, kind: str) -> bool:
+    """Whether a file contains a PEM block of this kind."""
+    try:
+        lines = Path(path).read_bytes().splitlines()
+    except OSError:
+        return False
+    ending = kind.encode() + b"-----"
+    return any(line.startswith(b"-----BEGIN ") and line.rstrip().endswith(ending) for line in lines)
+
+
+def _expired(path: str) -> bool:
+    """Return whether a certificate has expired; False if the package cryptography is missing."""
+    try:
+        from cryptography import x509
+
+        ends = x509.load_pem_x509_certificate(Path(path).read_bytes()).not_valid_after_utc
+    except (ImportError, OSError, ValueError):
+        return False
+    return ends < datetime.datetime.now(datetime.UTC)
+
+
+def _said(error: Exception) -> str:
+    reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
+    return str(reason).replace("_", " ").lower()
+
+
+# Failures, explained
+
+# The handshake was cut short and may succeed another time.
+LOST: Final = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
+_TRUST_HINT: Final = "give the file of the authority that signed it with --ca"
+_CLOCK_HINT: Final = "renew the node's certificate; is the clock of this machine right?"
+_NAME_HINT: Final = "give an address that the certificate names (--address), or issue one for it"
+# OpenSSL's codes for certificates that cannot be verified.
+_UNVERIFIED: Final = {
+    9: ("is not valid yet", _CLOCK_HINT),
+    10: ("has expired", _CLOCK_HINT),
+    18: ("is not trusted here", _TRUST_HINT),
+    19: ("is not trusted here", _TRUST_HINT),
+    20: ("is not trusted here", _TRUST_HINT),
+    21: ("is not trusted here", _TRUST_HINT),
+    62: ("is for another host", _NAME_HINT),
+    64: ("is for another host", _NAME_HINT),
+}
+_NOT_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH", "RECORD_LAYER_FAILURE")
+# Alerts that state the other side's reason, as they appear at the end of OpenSSL's reasons.
+_ALERTS: Final = {
+    "CERTIFICATE_REQUIRED": "the node asks for a client certificate",
+    "UNKNOWN_CA": "the node does not trust the authority of the client certificate",
+    "CERTIFICATE_EXPIRED": "the client certificate has expired",
+    "CERTIFICATE_REVOKED": "the client certificate was revoked",
+    "BAD_CERTIFICATE": "the node refused the client certificate, or asks for one",
+    "CERTIFICATE_UNKNOWN": "the node refused the client certificate, or asks for one",
+    "UNSUPPORTED_CERTIFICATE": "the node refused the client certificate",
+    "PROTOCOL_VERSION": "the node speaks another version of TLS than 1.2 and 1.3",
+    "HANDSHAKE_FAILURE": "the node and this machine have no cipher in common, or it asks for a"
+    " client certificate",
+}
+# How the answers of other servers begin.
+_FOREIGN: Final = (
+    (b"IGNI", "a node of Apache Ignite 3 listens there, whose protocol is another one"),
+    (b"\x15\x03", "the port speaks TLS"),
+    (b"HTTP", "a web server listens there"),
+    (b"-ERR", "a Redis server listens there, or one that speaks like it"),
+    (b"-DEN", "a Redis server listens there, or one that speaks like it"),
+    (b"-NOA", "a Redis server listens there, or one that speaks like it"),
+    (b"SSH-", "an SSH server listens there"),
+)
+
+
+def _unverified(address: str, error: ssl.SSLCertVerificationError) -> TlsError:
+    """Return the error for a node whose certificate failed our checks."""
+    what, hint = _UNVERIFIED.get(error.verify_code, ("was refused", _TRUST_HINT))
+    return TlsError(
+        f"{address}: the node's certificate {what}: {error.verify_message}",
+        hint=hint,
+        address=address,
+    )
+
+
+def _tls_failed(
+    address: str, error: OSError, settings: Settings, *, agreed: bool = False
+) -> TlsError:
+    """Return the error for a failure of TLS, naming the other side's alert if it sent one.
+
+    Args:
+        address: Address of the node.
+        error: What the socket raised.
+        settings: The client's settings.
+        agreed: Whether the failure came after the TLS handshake.
+    """
+    reason = str(getattr(error, "reason", None) or "")
+    facts: dict[str, Any] = {"address": address, "lost": isinstance(error, LOST)}
+    if not agreed and any(sign in reason for sign in _NOT_TLS):
+        return TlsError(
+            f"{address}: the port speaks no TLS",
+            hint="--no-tls connects without; is it the port of an Ignite node?",
+            **facts,
+        )
+    if alert := next((alert for alert in _ALERTS if alert in reason), None):
+        return TlsError(
+            f"{address}: {_ALERTS[alert]} ({reason.replace('_', ' ').lower()})",
+            hint=_client_hint(settings, agreed),
+            **facts,
+        )
+    if facts["lost"]:
+        # Java's nodes, Ignite's among them, hang up without an alert.
+        return TlsError(
+            f"{address}: the handshake was cut {'after' if agreed else 'during'} TLS:"
+            f" {_client_state(settings)}",
+            hint=_client_hint(settings, agreed),
+            hung_up=True,
+            **facts,
+        )
+    return TlsError(
+        f"{address}: TLS failed: {reason or cause(error)}",
+        hint=_client_hint(settings, agreed),
+        **facts,
+    )
+
+
+def _client_state(settings: Settings) -> str:
+    if settings.cert is None:
+        return "it may ask for a client certificate, and none was given"
+    if _expired(settings.cert):
+        return f"the client certificate {settings.cert} has expired"
+    return f"it may not trust the client certificate {settings.cert}"
+
+
+def _client_hint(settings: Settings, agreed: bool) -> str:
+    who = (
+        "that the node trusts" if settings.cert is None else "that the node's authority has signed"
+    )
+    other = "the node may be ending" if agreed else "the port may speak no TLS (--no-tls)"
+    return f"give --cert and --key of a client {who}; else {other}"
+
+
+def _foreign(address: str, head: bytes) -> ConnectError:
+    """Return the error for a port whose answer does not begin like Ignite's."""
+    for begin, what in _FOREIGN:
+        if head.startswith(begin):
+            hint = "the thin client port of Apache Ignite 2 is 10800 by default"
+            if begin == b"IGNI":
+                hint = "ignitetf needs Apache Ignite 2.8 or newer, of the versions 2"
+            if begin.startswith(b"\x15"):
+                hint = "give --tls, and --ca with the file of the node's authority"
+            return ConnectError(f"{address}: {what}", hint=hint, address=address)
+    return ConnectError(
+        f"{address}: the answer is not that of an Ignite node, it begins with {head!r}",
+        hint="the thin client port is 10800 by default",
+        address=address,
+    )
+
+
+def cause(error: BaseException) -> str:
+    """Return an error's text in lower case, for the middle of a sentence."""
+    return (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()
+
+
+# Who answers in the place of a node
+
+_PROBE_S: Final = 1.0
+# How an Ignite 3 client begins: the magic, version 3.0.0, the client type, no features.
+_IGNITE_3: Final = b"IGNI\x00\x00\x00\x07\x03\x00\x00\x02\xc4\x00\x80"
+
+
+def explained(error: ConnectError, settings: Settings) -> ConnectError:
+    """Return the error of a connection that was cut, with its cause if that can be found out.
+
+    Returns:
+        A new error, or `error` itself.
+    """
+    address = error.fields.get("address")
+    if not error.fields.get("hung_up") or address is None:
+        return error
+    if settings.tls:
+        if _answers_plainly(address):
+            return TlsError(
+                f"{address}: the node speaks no TLS",
+                hint="--no-tls connects without",
+                address=address,
+            )
+    elif _speaks_tls(address):
+        return ConnectError(
+            f"{address}: the port speaks TLS",
+            hint="give --tls, and --ca with the file of the node's authority; a node may ask for"
+            " --cert and --key as well",
+            address=address,
+        )
+    elif (head := _head_of_ignite_3(address)) == b"IGNI":
+        return _foreign(address, head)
+    return error
+
+
+def _connected(address: str) -> socket.socket:
+    return socket.create_connection(split_address(address), _PROBE_S)
+
+
+def _answers_plainly(address: str) -> bool:
+    """Whether an Ignite node answers there without TLS, even if it refuses the login."""
+    plain = Settings(addresses=(address,), connect_timeout_s=_PROBE_S)
+    try:
+        sock, _ = open_connection(address, plain)
+    except IgniteTFError as error:
+        return isinstance(error, AuthenticationError)
+    sock.close()
+    return True
+
+
+def _speaks_tls(address: str) -> bool:
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE  # nothing is sent, so the peer's identity is irrelevant
+    host = split_address(address)[0]
+    with contextlib.suppress(OSError), _connected(address) as sock:
+        try:
+            context.wrap_socket(sock, server_hostname=host).close()
+        except ssl.SSLError as error:
+            return "ALERT" in str(error.reason)
+        return True
+    return False
+
+
+def _head_of_ignite_3(address: str) -> bytes:
+    with contextlib.suppress(OSError), _connected(address) as sock:
+        sock.sendall(_IGNITE_3)
+        return sock.recv(4)
+    return b""

@@ -3,12 +3,16 @@
 settings -> channel, pyclient -> **pool** -> client
 
 A connection that its node has ended is noticed when it is taken, and replaced. Of the cluster this
-module knows where its nodes are, to lend a connection to a particular one.
+module knows where its nodes are, to lend a connection to a particular one, and their time zone, by
+which they tell a moment from a time on the calendar. Each node tells the zone of its JVM as an
+attribute. Where an administrator has left that out, the node is asked what it makes of a few moments;
+those that all are as in UTC tell the zone.
 """
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
 import sys
 import threading
@@ -16,28 +20,40 @@ import time
 import uuid
 import warnings
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pyignite
 
-from ignitetf.errors import ConnectError, IgniteTFError, RequestTimeout, ServerError
+from ignitetf.errors import (
+    ConfigError,
+    ConnectError,
+    IgniteTFError,
+    RequestTimeout,
+    ServerError,
+    SqlUnavailable,
+)
 from ignitetf.local.ended import ended_at
 from ignitetf.local.state import running_nodes
 from ignitetf.net.channel import Channel, Delay
-from ignitetf.net.common import Common, Line
-from ignitetf.net.probe import explained
+from ignitetf.net.common import Common, Line, Question, answers_to
+from ignitetf.net.failures import is_retryable, retry
+from ignitetf.net.handshake import explained
 from ignitetf.net.pyclient import PyClient
-from ignitetf.net.question import Question
-from ignitetf.net.retry import is_retryable, retry
-from ignitetf.net.zones import cluster_zone
 from ignitetf.settings import DEFAULT_ADDRESS, Settings, is_loopback
+from ignitetf.sql import statement
 from ignitetf.threads import Beside, side_by_side, start
 from ignitetf.wire.answers import damaged, read_long
 from ignitetf.wire.cluster import NodeEndpoint, read_endpoints
 from ignitetf.wire.codes import Feature, OpCode, Status
-from ignitetf.wire.requests import nodes_request
-from ignitetf.wire.zones import Zone, zone_of
+from ignitetf.wire.frames import read_named_sql_page
+from ignitetf.wire.objects import find_rows
+from ignitetf.wire.parameters import encode_parameter
+from ignitetf.wire.requests import nodes_request, sql_request
+from ignitetf.wire.sql_arrays import decode_values
+from ignitetf.wire.types import TypeRegistry
+from ignitetf.wire.zones import UTC, Zone, zone_of
 
 if TYPE_CHECKING:
     from typing import Self
@@ -374,7 +390,7 @@ class Pool:
 
         def once(_: object) -> list[memoryview | ServerError]:
             with self._line() as line:
-                return _answers(line, questions)
+                return answers_to(line, questions)
 
         answers = retry(self.settings, once)
         return [one.answered(answer) for one, answer in zip(questions, answers, strict=True)]
@@ -387,7 +403,7 @@ class Pool:
         """
         if self._zone is None:
             given = self.settings.time_zone
-            self._zone = zone_of(given) if given else cluster_zone(lambda one: self.ask(one)[0])
+            self._zone = zone_of(given) if given else _cluster_zone(lambda one: self.ask(one)[0])
         return self._zone
 
     @property
@@ -442,32 +458,6 @@ class Pool:
         return self._addresses.get(node, ())
 
 
-def _answers(
-    channel: Channel | Line, questions: Sequence[Question[Any]]
-) -> list[memoryview | ServerError]:
-    """Send questions, and return the answers and errors."""
-    found: list[memoryview | ServerError] = []
-    for number, question in [(_send(channel, one), one) for one in questions]:
-        if number is None:
-            text = f"{channel.address}: the cluster is too old for {question.op.name}"
-            found.append(ServerError(text, status=Status.INVALID_OP_CODE))
-            continue
-        try:
-            found.append(channel.receive(number))
-        except ServerError as error:
-            if is_retryable(error):
-                raise
-            found.append(error)
-    return found
-
-
-def _send(channel: Channel | Line, question: Question[Any]) -> int | None:
-    """Send a question, and return its number; None if the cluster lacks what it needs."""
-    if question.needs is not None and not channel.features & question.needs:
-        return None
-    return channel.send(question.op, question.body)
-
-
 def _none_if_unknown(error: ServerError) -> list[NodeEndpoint]:
     """Take it that a cluster which does not know the request cannot tell its nodes."""
     if error.fields.get("status") != Status.INVALID_OP_CODE:
@@ -499,3 +489,78 @@ def _of_ended_node(
     )
     found.__cause__ = error.__cause__
     return found
+
+
+Rows = list[tuple[Any, ...]]
+Ask = Callable[[Question[Rows]], Rows]
+
+_MOST_ZONES: Final = 1 << 14
+_MOST_NAMED: Final = 8
+_SET_IT: Final = "or say in which one times are, with IGNITETF_TIME_ZONE (time_zone= of connect)"
+# Winter and summer, of times in which no zone but those that are UTC had its clocks like UTC.
+_PROBED: Final = tuple(
+    datetime.datetime(year, month, 1, 12)
+    for year in (1905, 1942, 1970, 2000, 2024)
+    for month in (1, 7)
+)
+
+
+def _cluster_zone(ask: Ask) -> Zone:
+    """Return the time zone of a cluster's nodes.
+
+    Args:
+        ask: Returns the rows of a query; raises SqlUnavailable if the cluster has no SQL engine.
+
+    Raises:
+        ConfigError: The zones of the nodes differ, or are not known.
+    """
+    try:
+        rows = ask(_zone_query(statement("time_zones")))
+    except SqlUnavailable:
+        return UTC  # without SQL nothing shows a time but a client
+    except IgniteTFError as error:
+        if is_retryable(error):
+            raise
+        rows = []  # this user may not read the views
+    names = [name for name, _ in rows]
+    if not names or None in names:
+        return _probed_zone(ask)
+    zones = {name: zone_of(name) for name in set(names)}
+    if len(set(zones.values())) > 1:
+        raise _different_zones(rows)
+    return zones[names[0]]
+
+
+def _probed_zone(ask: Ask) -> Zone:
+    texts = ", ".join("CAST(? AS VARCHAR)" for _ in _PROBED)
+    (shown,) = ask(_zone_query(f"SELECT {texts}", _PROBED))
+    if [str(moment) for moment in _PROBED] == list(shown):
+        return UTC
+    raise ConfigError(
+        "the cluster does not tell the time zone of its nodes",
+        hint=f"let them have the attribute user.timezone (includeProperties), {_SET_IT}",
+    )
+
+
+def _zone_query(text: str, params: Sequence[Any] = ()) -> Question[Rows]:
+    encoded = [encode_parameter(value) for value in params]
+    body = sql_request("PUBLIC", text, encoded, _MOST_ZONES, names=True)
+    return Question(OpCode.QUERY_SQL_FIELDS, body, _zone_rows)
+
+
+def _zone_rows(body: memoryview) -> Rows:
+    _, columns, page = read_named_sql_page(body)
+    places = find_rows(page.data, page.count, len(columns))
+    values = [decode_values(page.data, at, TypeRegistry()).to_python() for at in places]
+    return list(zip(*values, strict=True))
+
+
+def _different_zones(rows: Rows) -> ConfigError:
+    counts = Counter(name for name, _ in rows)
+    shown = [f"{name} on {node}" for name, node in rows[:_MOST_NAMED]]
+    more = len(rows) - len(shown)
+    return ConfigError(
+        "the nodes of the cluster have different time zones, so a DATE, TIME or TIMESTAMP is"
+        f" another on each: {', '.join(shown)}{f' and {more} more' if more else ''}",
+        hint=f"start all nodes with -Duser.timezone={counts.most_common(1)[0][0]}, {_SET_IT}",
+    )

@@ -30,10 +30,9 @@ from ignitetf.errors import (
     SqlError,
     WireError,
 )
-from ignitetf.net.channel import is_ended
+from ignitetf.net.channel import Progress, is_ended
 from ignitetf.net.failures import late, of_statement, server_error
 from ignitetf.net.handshake import open_connection
-from ignitetf.net.incoming import Progress
 from ignitetf.settings import Settings, split_address
 from ignitetf.wire.check_answer import check_answer, readable
 from ignitetf.wire.codes import Feature

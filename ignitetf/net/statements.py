@@ -1,6 +1,6 @@
-"""The request of a SQL statement, how many rows its pages have, and one with many rows of parameters.
+"""SQL statements on their way to the node: request, size of pages, rows of parameters, table meant.
 
-pool, objects -> **statements** -> results
+pool, binary types -> **statements** -> results, client
 
 A node makes the pages of a cursor one by one: two requests for pages of one cursor at the same time
 spoil it. So the longer a round trip takes, the larger pages have to be. The first page shows how
@@ -8,29 +8,59 @@ large rows are, but the number of rows of a page is fixed when the statement beg
 several pages runs again, with pages that fill the link for a round trip each, if the node made the
 first page in less time than the saved round trips. The same applies where all rows are wanted at
 once: as pages of 1,024 rows they take a node half as long again as in large pages.
+
+A data set's SQL name is a view, which cannot be written to. What the user means is the table behind
+it, whose name changes whenever the data set is replaced. So a statement that writes to the name runs
+on the table (`run_redirected`), and nobody has to look it up.
+
+Parameters and values that are no scalars of SQL (objects, lists, maps) are encoded as pyignite does.
 """
 
 from __future__ import annotations
 
 import numbers
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
-from ignitetf.errors import ConfigError, RequestTimeout, ServerError, WireError
+from pyignite.datatypes import AnyDataObject
+from pyignite.stream import BinaryStream
+from pyignite.utils import is_binary, is_hinted
+
+from ignitetf.errors import (
+    ConfigError,
+    RequestTimeout,
+    SchemaError,
+    ServerError,
+    SqlError,
+    WireError,
+)
+from ignitetf.net.binary_types import with_types
 from ignitetf.net.exchange import Exchange, Repeat
 from ignitetf.net.failures import late, of_statement
-from ignitetf.net.objects import encode_values
 from ignitetf.net.pool import Pool
+from ignitetf.net.pyclient import translated
 from ignitetf.sql.deletions import by_value
 from ignitetf.sql.row_keys import with_own_keys
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.frames import Page, read_named_sql_page
-from ignitetf.wire.objects import find_rows
+from ignitetf.wire.objects import Bytes, Positions, find_rows
+from ignitetf.wire.parameters import encode_parameter
+from ignitetf.wire.plain_objects import plain_objects
 from ignitetf.wire.requests import sql_request
 from ignitetf.wire.sql_arrays import decode_values
 from ignitetf.wire.types import TypeRegistry
 
-__all__ = ["PAGE_ROWS", "fitting_rows", "run_batch", "statement_request", "wait_seconds"]
+__all__ = [
+    "NO_VIEWS",
+    "PAGE_ROWS",
+    "fitting_rows",
+    "read_objects",
+    "run_batch",
+    "run_redirected",
+    "statement_request",
+    "wait_seconds",
+]
 
 # Rows of a page, unless the user has chosen a number.
 PAGE_ROWS: Final = 1024
@@ -115,7 +145,7 @@ def statement_request(
     return sql_request(
         schema,
         by_value(statement, params),
-        encode_values(pool, params),
+        _encode_values(pool, params),
         page_rows,
         timeout_ms=0 if timeout_s is None else max(1, int(timeout_s * 1000)),
         any_statement=not only_query,
@@ -188,3 +218,151 @@ def _changes(answer: memoryview) -> int:
         raise WireError(f"the answer to a change has the columns {columns}")
     (at,) = find_rows(page.data, 1, 1)
     return int(decode_values(page.data, at, TypeRegistry()).to_python()[0])
+
+
+def read_objects(
+    pool: Pool, data: Bytes, at: Positions, registry: TypeRegistry, statement: str
+) -> list[Any]:
+    """Return the objects at these positions of a page, None for a null.
+
+    Raises:
+        SqlError: One of them cannot be read.
+        WireError: An object reaches beyond the page.
+    """
+    try:
+        return with_types(pool, registry, plain_objects, data, at, registry)
+    except SchemaError as error:
+        raise SqlError(error.message, hint=error.hint, statement=statement) from error
+
+
+def _encode_values(pool: Pool, values: Sequence[Any]) -> list[bytes]:
+    """Encode parameters; lists, objects and values with a type of pyignite as pyignite does.
+
+    Raises:
+        ConfigError: SQL has no type for a value.
+    """
+    return [
+        _encoded(pool, value)
+        if isinstance(value, (list, tuple)) or is_binary(value)
+        else encode_parameter(value, pool.zone)
+        for value in values
+    ]
+
+
+def _encoded(pool: Pool, value: Any) -> bytes:
+    """Encode an array, or an object, for a column that holds such."""
+    client = pool.pyignite
+    with BinaryStream(client) as stream:
+        if is_hinted(value):
+            value[1].from_python(stream, value[0])
+            return bytes(stream.getvalue())
+        try:
+            AnyDataObject.map_python_type(value)
+        except (TypeError, IndexError) as error:
+            raise ConfigError(
+                f"a SQL parameter cannot be this {type(value).__name__}: {error}",
+                hint="an array has values of one type; of a list for IN each value has a '?' of"
+                " its own",
+            ) from error
+        with translated():
+            AnyDataObject.from_python(stream, value)
+        return bytes(stream.getvalue())
+
+
+R = TypeVar("R")
+# Returns the rows of a statement of ours, with its parameters.
+Ask = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
+
+# The form that `create_view.sql` gives to a view over a data set's table.
+_VIEW: Final = re.compile(r'SELECT \* FROM "([^"]+__ROWS)"')
+_NAME: Final = r'(?P<name>"[^"]+"|\w+)(?![\w.])'
+# What a cluster before Apache Ignite 2.17, which has no views of users, says of the column that has
+# their statements.
+NO_VIEWS = re.compile(r'Column "(\w+\.)?SQL" not found')
+_WRITES: Final = re.compile(
+    r"""\s*(?:INSERT\s+INTO|MERGE\s+INTO|UPDATE|DELETE\s+FROM
+    |(?P<drop>DROP\s+TABLE(?P<if>\s+IF\s+EXISTS)?)
+    |ALTER\s+TABLE(?:\s+IF\s+EXISTS)?
+    |CREATE\s+INDEX(?:\s+IF\s+NOT\s+EXISTS)?(?:\s+(?!ON\b)(?:"[^"]+"|\w+))?\s+ON
+    )\s+(?:"?PUBLIC"?\.)?"""
+    + _NAME,
+    re.IGNORECASE | re.VERBOSE,
+)
+
+_NO_TABLE: Final = re.compile(r'Table "([^"]+)" not found')
+_NO_COLUMN: Final = re.compile(r'Column "(?:[^"]+\.)?_(?:KEY|VAL)" not found')
+
+
+def run_redirected(
+    sql: Callable[..., R],
+    ask: Ask,
+    is_cache: Callable[[str], bool],
+    statement: str,
+    params: Sequence[Any],
+    options: Mapping[str, Any],
+) -> R:
+    """Run a statement, on the data set's table if it writes to a data set by its name.
+
+    Args:
+        sql: Runs a statement with parameters and options.
+        ask: Returns the rows of a statement of ours.
+        is_cache: Whether a cache of the given name exists.
+        statement: The statement.
+        params: Values for its parameters.
+        options: Options of `sql`.
+
+    Raises:
+        SqlError: The node refused the statement.
+    """
+    found = _WRITES.match(statement)
+    if found is not None and found["if"] is not None:
+        # With IF EXISTS the node would silently do nothing for the name of a view.
+        statement = _of_table(ask, statement) or statement
+    try:
+        return sql(statement, params, **options)
+    except SqlError as error:
+        if (meant := _of_table(ask, statement)) is None:
+            if (hint := _hint(is_cache, error.message)) is not None:
+                raise error.hinted(hint) from error
+            raise
+    return sql(meant, params, **options)
+
+
+def _hint(is_cache: Callable[[str], bool], message: str) -> str | None:
+    """Suggest a fix when a data set's name is not what the user takes it for."""
+    if _NO_COLUMN.match(message):
+        return (
+            "the SQL name of a data set is a view, which has no _KEY and _VAL: name the column of"
+            " the key, or the table, NAME__ROWS"
+        )
+    missing = _NO_TABLE.match(message)
+    if missing is None or not is_cache(missing[1]):
+        return None
+    return (
+        f"cache {missing[1]!r} has no SQL table: blocks get one of the columns of --index, and"
+        " other caches by CREATE TABLE"
+    )
+
+
+def _of_table(ask: Ask, statement: str) -> str | None:
+    """Replace a data set's name by its table; None if the statement writes to no data set.
+
+    Before a table is dropped, its view is dropped too.
+    """
+    if (found := _WRITES.match(statement)) is None:
+        return None
+    name = found["name"]
+    name = name[1:-1] if name.startswith('"') else name.upper()
+    query = "SELECT SQL FROM SYS.VIEWS WHERE SCHEMA = 'PUBLIC' AND NAME = ?"
+    try:
+        views = ask(query, (name,))
+    except SqlError as error:
+        if NO_VIEWS.search(error.message):
+            return None
+        raise
+    shown = [view[1] for (text,) in views if (view := _VIEW.fullmatch(text)) is not None]
+    if not shown:
+        return None
+    if found["drop"]:
+        ask(f'DROP VIEW IF EXISTS "{name}"', ())
+    return f'{statement[: found.start("name")]}"{shown[0]}"{statement[found.end("name") :]}'

@@ -1,6 +1,6 @@
-"""The nodes of a cluster, and which of them each partition is read from.
+"""The nodes of a cluster: how near they are, which copy is read, what scans take of their heap.
 
-client, places -> **topology** -> reading
+client -> **topology** -> flow, reading
 
 Every copy has the same entries in the same order, so what is read does not depend on the choice. A
 node that no longer has a copy forwards the request to the owner, so an outdated choice costs a
@@ -9,24 +9,102 @@ detour and no row. Answers are cached until the cluster tells another version of
 Hashing gives some nodes more primary copies than others. Where all nodes are equally near, and a
 write waits for every copy, other copies are read so that all nodes have as many. The choice depends
 on the copies alone, so that all processes make the same one.
+
+A node makes each page in its heap, and takes all rows of a leaf of its index there before it answers
+a scan. Its heap is often 1 GB (Ignite's own default); if it is full, the node answers "Java heap
+space".
 """
 
 from __future__ import annotations
 
+import functools
 import logging
+import socket
 import uuid
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
-from ignitetf.errors import IgniteTFError
+from ignitetf.errors import IgniteTFError, SqlError
+from ignitetf.net.channel import Channel
 from ignitetf.net.client import Client
-from ignitetf.net.places import PLACES
+from ignitetf.settings import DATA_CENTER, is_loopback, split_address
+from ignitetf.sql import statement
 from ignitetf.wire.cluster import NodeEndpoint, PartitionMap
 
-__all__ = ["chosen_copies", "nearest_nodes", "owners_of"]
+__all__ = [
+    "LEAF_ROWS",
+    "Origin",
+    "Place",
+    "chosen_copies",
+    "nearest_nodes",
+    "origin_of",
+    "owners_of",
+    "place_of",
+    "scan_bytes",
+    "scans_at_once",
+]
+
+# From near to far.
+Place = Literal["host", "data_center", "elsewhere"]
+_PLACES: Final[tuple[Place, ...]] = ("host", "data_center", "elsewhere")
+
+
+class Origin(NamedTuple):
+    """Where data came from.
+
+    Attributes:
+        node: Address of the node.
+        place: How near it is.
+    """
+
+    node: str
+    place: Place
+
+
+def place_of(addresses: Sequence[str], data_center: str | None, own: str | None) -> Place:
+    """Return how near a node is.
+
+    Args:
+        addresses: The node's addresses.
+        data_center: Its data center, if it has one and ours is known.
+        own: Our data center; None if it is not known.
+    """
+    # One host has one data center. Where they differ, an address is a tunnel's or a container's.
+    if own is not None and data_center not in (None, own):
+        return "elsewhere"
+    if _on_own_host(addresses):
+        return "host"
+    return "data_center" if own is not None and data_center == own else "elsewhere"
+
+
+def _on_own_host(addresses: Sequence[str]) -> bool:
+    """Return whether a node with these addresses runs on this machine.
+
+    A node names the addresses of all interfaces that it listens on, so one elsewhere has at least
+    one that is not ours. Loopback addresses, which every machine has, decide only if there is no
+    other.
+    """
+    if is_loopback(addresses):
+        return bool(addresses)
+    hosts = [split_address(a)[0].partition("%")[0] for a in addresses if not is_loopback([a])]
+    return set(hosts) <= _own_addresses()
+
+
+@functools.cache
+def _own_addresses() -> frozenset[str]:
+    """Names and addresses of this machine."""
+    import psutil
+
+    found = {
+        address.address.partition("%")[0]
+        for every in psutil.net_if_addrs().values()
+        for address in every
+    }
+    return frozenset({*found, socket.gethostname()})
+
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +127,50 @@ class _Known:
     nearest: Mapping[int, uuid.UUID]
 
 
-_KNOWN: Final[WeakKeyDictionary[Client, dict[str, _Known]]] = WeakKeyDictionary()
+@dataclass
+class _Cluster:
+    """What a client was answered about its cluster: of each cache, and how near each node is."""
+
+    caches: dict[str, _Known] = field(default_factory=dict)
+    places: dict[uuid.UUID, Place] = field(default_factory=dict)
+
+
+_CLUSTERS: Final[WeakKeyDictionary[Client, _Cluster]] = WeakKeyDictionary()
+
+
+def _cluster(client: Client) -> _Cluster:
+    return _CLUSTERS.setdefault(client, _Cluster())
+
+
+def place_of_node(client: Client, node: uuid.UUID) -> Place:
+    """Return how near a node is; asks the cluster for data centers only if ours is known."""
+    places = _cluster(client).places
+    if (known := places.get(node)) is not None:
+        return known
+    own, centers = client.settings.data_center, dict[uuid.UUID, str]()
+    if own is None:
+        addresses = client.addresses_of(node)
+        found = place_of(addresses, None, None)
+        if addresses:
+            places[node] = found
+        return found
+    try:
+        nodes = {node, *(each.node_id for each in client.nodes())}
+        centers = dict(client.sql(statement("data_centers"), (DATA_CENTER,)).fetchall())
+    except IgniteTFError as error:
+        log.warning("it is not known how near the nodes are: %s", error)
+        nodes = {node}
+    for each in nodes:
+        places[each] = place_of(client.addresses_of(each), centers.get(each), own)
+    return places[node]
+
+
+def origin_of(client: Client, channel: Channel) -> Origin:
+    """Return the node that a connection leads to, and how near it is."""
+    node = channel.node_id
+    if node is None:  # a cluster that is too old to tell
+        return Origin(channel.address, "elsewhere")
+    return Origin(channel.address, place_of_node(client, node))
 
 
 def owners_of(
@@ -63,7 +184,7 @@ def owners_of(
         primary: Whether only the primary node of a partition answers, as for SQL.
         refresh: Ignore the cached answer, because reading from one of its nodes failed.
     """
-    known = _KNOWN.setdefault(client, {})
+    known = _cluster(client).caches
     found = known.get(cache)
     if refresh or found is None or found.version is None or found.version != client.told_topology:
         found = known[cache] = _requested(client, cache)
@@ -95,13 +216,23 @@ def nearest_nodes(
         stay so while copies are being filled, or the cluster does not tell.
     """
     primaries = found.owners
-    distance = {node.node_id: PLACES.index(client.place(node.node_id)) for node in nodes}
+    distance = {node.node_id: _PLACES.index(place_of_node(client, node.node_id)) for node in nodes}
     are_equally_near = len(set(distance.values())) < 2
     if are_equally_near and not (
-        _is_uneven(primaries, len(nodes)) and client.writes_every_copy(cache)
+        _is_uneven(primaries, len(nodes)) and _writes_every_copy(client, cache)
     ):
         return primaries, True
     return _chosen(client, cache, primaries, distance)
+
+
+def _writes_every_copy(client: Client, cache: str) -> bool:
+    """Return whether a write to a cache is acknowledged only when all copies have it."""
+    query = "SELECT WRITE_SYNCHRONIZATION_MODE FROM SYS.CACHES WHERE CACHE_NAME = ?"
+    try:
+        rows = client.sql(query, (cache,)).fetchall()
+    except SqlError:
+        return False
+    return bool(rows) and rows[0][0] == "FULL_SYNC"
 
 
 def _is_uneven(primaries: Mapping[int, uuid.UUID], nodes: int) -> bool:
@@ -228,3 +359,19 @@ class _Nodes:
         for other in self._copies.get(partition, ()):
             if other != node:
                 self._passing[node][other].discard(partition)
+
+
+# A leaf has an item of 12 bytes for each row.
+LEAF_ROWS: Final = 336
+# Bytes of rows that the scans of a reader may take into the heap of a node: others read as well.
+_ROWS_BYTES: Final = 128 << 20
+
+
+def scan_bytes(row_bytes: float, partition_rows: float) -> float:
+    """Return the bytes of rows that a node takes into its heap for a scan of a partition."""
+    return row_bytes * min(LEAF_ROWS, partition_rows)
+
+
+def scans_at_once(scan: float) -> int:
+    """Return how many scans that take `scan` bytes each may be open on a node."""
+    return int(_ROWS_BYTES // max(1.0, scan))

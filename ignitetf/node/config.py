@@ -32,10 +32,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ignitetf.errors import ConfigError
-from ignitetf.net.places import DATA_CENTER
 from ignitetf.node.guard import PROVIDER, guard_beans
 from ignitetf.node.spring import Element, bean, document, entry, item, prop, text_of, value
 from ignitetf.partitions import MAX_PARTITIONS
+from ignitetf.settings import DATA_CENTER
 
 __all__ = [
     "DEFAULT_PARTITION_COUNTS",

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ignitetf.errors import CacheNotFound, ConfigError
 from ignitetf.net.client import Client
-from ignitetf.net.question import Question
+from ignitetf.net.common import Question
 from ignitetf.net.statements import statement_request
 from ignitetf.tables.caches import UNSAFE_LOSS, loss_policy_of
 from ignitetf.tables.catalog import Manifest, manifest_of, manifest_question, read_manifest

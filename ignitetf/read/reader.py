@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ignitetf.errors import ConfigError, DataChanged, SchemaError
 from ignitetf.net.binary_types import with_types
 from ignitetf.net.client import Client
-from ignitetf.net.sql_result import only_value
+from ignitetf.net.results import only_value
 from ignitetf.read.changes import Changes, explained
 from ignitetf.read.contents import (
     Contents,

@@ -23,9 +23,9 @@ from ignitetf._core import UNIT, Landing, UnitState
 from ignitetf.errors import IgniteTFError
 from ignitetf.net.binary_types import fetch_ahead, with_types
 from ignitetf.net.client import Client
+from ignitetf.net.failures import READ, Backoff
 from ignitetf.net.flow import Flow, Plan, requests_of
-from ignitetf.net.heap import scan_bytes, scans_at_once
-from ignitetf.net.retry import READ, Backoff
+from ignitetf.net.topology import scan_bytes, scans_at_once
 from ignitetf.read.error_context import RecordContext
 from ignitetf.read.landing import Left, RowLayout
 from ignitetf.read.queries import Selection

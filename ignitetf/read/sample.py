@@ -15,7 +15,7 @@ from ignitetf.errors import IgniteTFError, SchemaError, ServerError
 from ignitetf.net.binary_types import with_types
 from ignitetf.net.channel import Channel
 from ignitetf.net.client import Client, cache_id
-from ignitetf.net.retry import READ, Backoff
+from ignitetf.net.failures import READ, Backoff
 from ignitetf.read.declared import (
     Declaration,
     check_names,

@@ -25,7 +25,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ignitetf.net.places import Origin, Place
+from ignitetf.net.topology import Origin, Place
 from ignitetf.wire.checksum import marks_of, mix
 from ignitetf.wire.schema import Batch, Schema
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from ignitetf.errors import SchemaError
 from ignitetf.net.client import Client
-from ignitetf.net.question import Question
+from ignitetf.net.common import Question
 from ignitetf.tables.splits import Division
 from ignitetf.tables.storage import Layout, LoadFacts
 from ignitetf.tables.texts import Texts, json_text

@@ -21,7 +21,7 @@ from ignitetf.errors import (
 )
 from ignitetf.net.binary_types import stored_type, with_types
 from ignitetf.net.client import Client, cache_id
-from ignitetf.net.sql_result import only_value
+from ignitetf.net.results import only_value
 from ignitetf.sql import statement
 from ignitetf.sql.tokens import tokens
 from ignitetf.tables.catalog import Manifest, list_manifests, read_manifest

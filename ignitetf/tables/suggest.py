@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ignitetf.errors import IgniteTFError, SqlError
 from ignitetf.net.client import Client
-from ignitetf.net.sql_result import SqlResult
+from ignitetf.net.results import SqlResult
 from ignitetf.sql.references import references
 from ignitetf.sql.tokens import is_query
 from ignitetf.tables.names import SqlNames, nearest, spelled, sql_names

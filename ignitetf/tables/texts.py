@@ -16,8 +16,8 @@ from typing import Any
 
 from ignitetf.errors import CacheNotFound, SchemaError, ServerError, WireError
 from ignitetf.net.client import Client, cache_id
+from ignitetf.net.common import Question
 from ignitetf.net.pyclient import translated
-from ignitetf.net.question import Question
 from ignitetf.tables.spec import CacheSpec, ensure_caches
 from ignitetf.wire.answers import read_bool, read_sized
 from ignitetf.wire.codes import OpCode, TypeCode

@@ -1,6 +1,6 @@
 """Values of any type as plain Python objects, for SQL, which may send what it has no type for.
 
-meaning, columns -> **plain objects** -> net.objects
+meaning, columns -> **plain objects** -> net.statements
 
 | stored | Python |
 | --- | --- |

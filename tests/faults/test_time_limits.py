@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from ignitetf._core import UNIT, Landing
 from ignitetf.cli.main import app
 from ignitetf.errors import ConnectError, IgniteTFError, RequestTimeout, TlsError
-from ignitetf.net import parting
+from ignitetf.net import channel
 from ignitetf.net.client import Client, connect
 from ignitetf.net.flow import Flow, Plan, requests_of
 from ignitetf.read.landing import RowLayout
@@ -165,7 +165,7 @@ def test_every_command_ends_in_time(kind, files, monkeypatch, tmp_path):
     monkeypatch.setenv("IGNITETF_HOME", str(tmp_path))
     monkeypatch.setenv("IGNITETF_CONNECT_TIMEOUT", str(LIMIT_S))
     # A peer that goes on talking is not listened to for a whole second at the end of each command.
-    monkeypatch.setattr(parting, "_LONGEST_S", LIMIT_S)
+    monkeypatch.setattr(channel, "_PARTING_S", LIMIT_S)
     for name in COMMANDS:
         limits = ("--timeout", str(LIMIT_S), "--idle-timeout", str(LIMIT_S))
         with Silent(kind) as peer:

@@ -12,7 +12,7 @@ import pytest
 
 from ignitetf import connect
 from ignitetf.errors import IgniteTFError
-from ignitetf.net.sql_result import only_value
+from ignitetf.net.results import only_value
 
 HEAD = 14  # length, id of the request, flags
 VALUES = (0, 255)

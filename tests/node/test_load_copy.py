@@ -16,8 +16,8 @@ from ignitetf.load.loader import load_dataset
 from ignitetf.net.channel import Channel
 from ignitetf.net.client import connect
 from ignitetf.net.exchange import Exchange
-from ignitetf.net.heap import scan_bytes
-from ignitetf.net.retry import HEAP
+from ignitetf.net.failures import HEAP
+from ignitetf.net.topology import scan_bytes
 from ignitetf.read.rows import open_rows
 from ignitetf.tables.catalog import drop_manifest
 from ignitetf.wire.codes import OpCode

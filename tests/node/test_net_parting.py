@@ -11,7 +11,7 @@ from helpers.distant import Distant
 
 from ignitetf import dbapi
 from ignitetf.load.loader import load_dataset
-from ignitetf.net import channel, parting
+from ignitetf.net import channel
 from ignitetf.net.client import connect
 from ignitetf.read.rows import open_rows
 
@@ -69,7 +69,7 @@ def cancel_a_statement(settings, table):
 
 
 def settled():
-    for thread in list(parting._parting):
+    for thread in list(channel._parting):
         thread.join(30)
 
 
@@ -108,11 +108,11 @@ def test_the_check_sees_a_reset(client, table, monkeypatch):
 
 
 def test_a_node_that_does_not_close_its_side_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr(parting, "_LONGEST_S", 0.2)
+    monkeypatch.setattr(channel, "_PARTING_S", 0.2)
     ours, other = socket.socketpair()
     with contextlib.closing(other):
         other.sendall(bytes(1000))
-        parting.part(ours)
+        channel.part(ours)
         settled()
         assert ours.fileno() == -1
         assert other.recv(10) == b""
@@ -122,6 +122,6 @@ def test_what_is_lost_already_is_closed():
     ours, other = socket.socketpair()
     other.close()
     ours.close()
-    parting.part(ours)
+    channel.part(ours)
     settled()
     assert ours.fileno() == -1

@@ -7,7 +7,7 @@ from helpers.round_trips import counted
 from ignitetf.errors import ServerError
 from ignitetf.load.loader import load_dataset
 from ignitetf.net.client import connect
-from ignitetf.net.question import Question
+from ignitetf.net.common import Question
 from ignitetf.tables.catalog import manifest_of, manifest_question, read_manifest
 from ignitetf.wire.codes import Feature, OpCode, Status
 

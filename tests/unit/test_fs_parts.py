@@ -28,7 +28,7 @@ from ignitetf.fs.oserrors import as_os_error, os_errors
 from ignitetf.fs.path import MAX_NAME_BYTES, join, parts, relative_to
 from ignitetf.fs.records import Entry, Extent, chunk_count, entry_key, entry_range
 from ignitetf.fs.state import state_names, state_of
-from ignitetf.net.retry import retry
+from ignitetf.net.failures import retry
 
 names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/\0"), min_size=1)
 

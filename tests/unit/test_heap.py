@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ignitetf.net.heap import LEAF_ROWS, scan_bytes, scans_at_once
+from ignitetf.net.topology import LEAF_ROWS, scan_bytes, scans_at_once
 
 NUMBERS = st.integers(1, 2000)
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ignitetf.net.incoming import Incoming
+from ignitetf.net.channel import Incoming
 from ignitetf.wire.buffers import BufferPool
 
 SIZES = st.one_of(st.integers(1, 60), st.integers(1, 5000), st.integers(120_000, 700_000))

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from ignitetf.errors import ConfigError
-from ignitetf.net.places import Origin, place_of
-from ignitetf.net.topology import chosen_copies
+from ignitetf.net.topology import Origin, chosen_copies, place_of
 from ignitetf.node import Node
 from ignitetf.read import usage
 from ignitetf.wire.codes import TypeCode

@@ -14,7 +14,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from ignitetf.errors import ConfigError, NodeError
 from ignitetf.local.process import write_private
 from ignitetf.local.state import node_directory
-from ignitetf.net.tlsfiles import tls_context
+from ignitetf.net.handshake import tls_context
 from ignitetf.node.certificates import CertificateFiles, expires_soon, make_certificates
 from ignitetf.node.security import Security
 from ignitetf.profiles import profile_path

@@ -19,8 +19,8 @@ from ignitetf.errors import (
     ServerOverloaded,
     TlsError,
 )
-from ignitetf.net import retry as module
-from ignitetf.net.retry import CONFLICT, LOAD, READ, ROOM, Backoff, Policy, is_retryable, retry
+from ignitetf.net import failures as module
+from ignitetf.net.failures import CONFLICT, LOAD, READ, ROOM, Backoff, Policy, is_retryable, retry
 
 LOST = ConnectError("lost")
 LEFT = ServerError("x", server_message="node left topology")

@@ -28,7 +28,7 @@ from ignitetf.load.sources.tabular import Table
 from ignitetf.net.binary_types import with_types
 from ignitetf.net.client import Client
 from ignitetf.net.client import connect as connect_by_settings
-from ignitetf.net.sql_result import only_value
+from ignitetf.net.results import only_value
 from ignitetf.sql.tokens import is_query
 from ignitetf.tables.catalog import list_manifests
 from ignitetf.tables.storage import OnBadRecord
