@@ -13,4 +13,4 @@ def test_as_many_scans_as_fit_are_open_at_once(row_bytes, partition_rows):
     scan = scan_bytes(row_bytes, partition_rows)
     assert scan == row_bytes * min(partition_rows, LEAF_ROWS)
     fit = scans_at_once(scan)
-    assert fit * scan <= 512 << 20 < (fit + 1) * scan
+    assert fit * scan <= 128 << 20 < (fit + 1) * scan
