@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from ignitetf.node import Node
     from ignitetf.read.mixture import mix_rows
     from ignitetf.read.rows import open_rows
-    from ignitetf.read.tf.causes import own_errors
     from ignitetf.read.tf.dataset import IgniteDataset
+    from ignitetf.read.tf.iteration import own_errors
     from ignitetf.tables.removal import drop_dataset
 
 _HOME = {
@@ -50,7 +50,7 @@ _HOME = {
     "load_dataset": "ignitetf.load.loader",
     "mix_rows": "ignitetf.read.mixture",
     "open_rows": "ignitetf.read.rows",
-    "own_errors": "ignitetf.read.tf.causes",
+    "own_errors": "ignitetf.read.tf.iteration",
 }
 
 # The commands are in `cli/` beside this folder in a checkout, and inside it in an installation. A

@@ -24,8 +24,8 @@ from ignitetf.explore.preview import picture_of
 from ignitetf.net.client import Client
 from ignitetf.read.access import Access
 from ignitetf.read.options import ReadOptions
-from ignitetf.read.queries import Table, find_selection
 from ignitetf.read.reader import CacheReader
+from ignitetf.read.selection import Table, find_selection
 from ignitetf.tables.catalog import Manifest, read_manifest
 from ignitetf.tables.describe import data_name
 from ignitetf.wire.codes import TypeCode

@@ -17,7 +17,7 @@ from ignitetf.explore.versions import installed
 from ignitetf.net.client import Client
 from ignitetf.net.results import only_value
 from ignitetf.node.java import find_java
-from ignitetf.read.keras_fault import TESTED
+from ignitetf.read.tf.cluster import TESTED
 
 __all__ = ["combinations", "versions"]
 

@@ -19,9 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.net.client import Client
-from ignitetf.read.arguments import key_order_of, order_of
+from ignitetf.read.access import key_order_of
+from ignitetf.read.arguments import order_of
 from ignitetf.read.batches import closing_batches
-from ignitetf.read.block_order import RowOrder
+from ignitetf.read.blocks import RowOrder
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.plan import WINDOW_BYTES, OrderName, Position, Shard
 from ignitetf.read.reader import CacheReader

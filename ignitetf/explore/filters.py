@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError
-from ignitetf.read.queries import quoted
+from ignitetf.read.selection import quoted
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.datatypes import Family, family_of
 from ignitetf.wire.schema import Batch, Column, Field, Schema

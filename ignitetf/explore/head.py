@@ -15,7 +15,7 @@ import numpy as np
 from ignitetf.errors import SchemaError
 from ignitetf.explore.times import as_times, time_unit
 from ignitetf.net.client import Client
-from ignitetf.read.declared import KEY_AS_STORED
+from ignitetf.read.fields import KEY_AS_STORED
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
 from ignitetf.wire.codes import TypeCode

@@ -21,7 +21,7 @@ from ignitetf.explore.browse import View
 from ignitetf.explore.filters import Filter, can_filter
 from ignitetf.explore.stats import ColumnStats, batch_stats
 from ignitetf.explore.times import as_times, time_text, time_unit
-from ignitetf.read.permutation import Permutation
+from ignitetf.read.key_order import Permutation
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.concat import concat
 from ignitetf.wire.schema import BYTES, Batch, Column, Field

@@ -14,8 +14,9 @@ from typing import Final
 
 from ignitetf.errors import ConfigError, SchemaError
 from ignitetf.net.client import Client
-from ignitetf.read.arguments import chosen_partitions, key_order_of, open_reader, order_of
-from ignitetf.read.declared import KEY_AS_STORED
+from ignitetf.read.access import key_order_of
+from ignitetf.read.arguments import chosen_partitions, open_reader, order_of
+from ignitetf.read.fields import KEY_AS_STORED
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.plan import WINDOW_BYTES, Position, Shard
 from ignitetf.read.reader import CacheReader

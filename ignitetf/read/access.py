@@ -1,6 +1,10 @@
-"""Random access: rows by number, by key, and samples of them.
+"""Rows by their keys: in an order of keys, by number, by key, and samples of them.
 
-rows -> **access** -> reading
+arguments, reader -> **access** -> rows
+
+The keys of a cache, or of the rows that `where=` selects, are read once. A load that gave out keys
+has recorded all that is needed. Otherwise one SQL statement reads the keys alone, and only a cache
+without a table is scanned whole.
 
 Rows are numbered in the order of their keys, which for loaded data is the order of the source. So a
 row has the same number in every program, whatever order, epoch and shard its training reads.
@@ -9,31 +13,99 @@ row has the same number in every program, whatever order, epoch and shard its tr
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ignitetf.errors import ConfigError, KeyNotFound, OutOfRange
-from ignitetf.read.arguments import check_keyed
-from ignitetf.read.error_context import key_of
-from ignitetf.read.key_scan import read_keys
-from ignitetf.read.keys import Keys, Numbers, keys_of
+from ignitetf.errors import ConfigError, KeyNotFound, OutOfRange, SchemaError
+from ignitetf.read.arguments import even_of, seed_of, step_rows, window_limit
+from ignitetf.read.blocks import BlockOrder, StoredBlocks
+from ignitetf.read.divide import survey
+from ignitetf.read.key_order import KeyOrder, Permutation
+from ignitetf.read.keys import IntegerKeys, Keys, Numbers, ObjectKeys, key_of, keys_of
 from ignitetf.read.lookup import KeyReading
-from ignitetf.read.permutation import Permutation
-from ignitetf.read.plan import whole_argument
+from ignitetf.read.plan import OrderName, Shard, whole_argument
 from ignitetf.read.reader import CacheReader
+from ignitetf.read.reading import statement_batches
+from ignitetf.read.scans import scanned_keys
+from ignitetf.read.selection import Split
+from ignitetf.wire.affinity import partitions_of
 from ignitetf.wire.checksum import marks_of
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.concat import concat
 from ignitetf.wire.datatypes import INTEGERS
+from ignitetf.wire.infer import STORED_KEY
 from ignitetf.wire.schema import Batch, Column, Field
 
-__all__ = ["Access", "Missing"]
+__all__ = ["Access", "Missing", "check_keyed", "key_order_of", "read_keys"]
 
 Missing = Literal["error", "skip"]
 _LARGEST_SEED: Final = (1 << 128) - 1
+
+
+def key_order_of(
+    reader: CacheReader,
+    name: OrderName,
+    seed: int | None,
+    even: Any,
+    global_batch: int | None,
+    shard: Shard,
+    window_bytes: int,
+) -> KeyOrder | BlockOrder:
+    """Return the order of the rows by `keys` or `global`; reads the keys unless they are known.
+
+    Raises:
+        ConfigError: The rows cannot be read by key, or an argument does not fit.
+    """
+    manifest = reader.manifest
+    in_blocks = reader.is_blocks and name == "global"
+    (_check_blocks if in_blocks else check_keyed)(reader, f"order={name!r}")
+    if name == "keys" and seed is not None:
+        raise ConfigError("order='keys' with shuffle=", hint="order='global' shuffles")
+    step = step_rows(global_batch, shard)
+    seed = seed_of(seed)
+    if name == "global" and seed is None:
+        seed = 0
+    even = even_of(even)
+    if in_blocks and manifest is not None:
+        blocks, window_bytes = StoredBlocks.of(manifest), window_limit(window_bytes)
+        return BlockOrder(blocks, window_bytes, seed, even=even, global_batch=step)
+    return KeyOrder(read_keys(reader, name), seed, even=even, global_batch=step)
+
+
+def check_keyed(reader: CacheReader, what: str) -> None:
+    """Raise ConfigError unless each key of the cache is one row."""
+    if reader.is_blocks:
+        raise ConfigError(
+            f"{reader.name}: {what}, but rows in blocks cannot be read by key",
+            hint="load it with --layout rows, or take order='global', or 'scan'",
+            cache=reader.name,
+        )
+    _check_dropped(reader, what)
+
+
+def _check_blocks(reader: CacheReader, what: str) -> None:
+    """Raise ConfigError unless every row of every block is read."""
+    if reader.split is not None:
+        raise ConfigError(
+            f"{reader.name}: {what} with split=, but which rows of a block are in a split shows only"
+            " in reading",
+            hint="load it with --layout rows, or take order='scan'",
+            cache=reader.name,
+        )
+    _check_dropped(reader, what)
+
+
+def _check_dropped(reader: CacheReader, what: str) -> None:
+    """Raise ConfigError if rows are dropped for their nulls, so that their number is unknown."""
+    if reader.options.nulls == "drop":
+        raise ConfigError(
+            f"{reader.name}: {what} needs the number of rows, which nulls='drop' leaves open",
+            hint="where='FIELD IS NOT NULL' leaves them out, or nulls='mask'",
+            cache=reader.name,
+        )
 
 
 class Access:
@@ -117,7 +189,7 @@ class Access:
             raise ConfigError(f"missing={missing!r}", hint=f"one of {', '.join(get_args(Missing))}")
         reader = self._reader
         check_keyed(reader, "by_key")
-        column = _column(reader.schema.key, keys)
+        column = _key_column(reader.schema.key, keys)
         asked = keys_of(reader.schema, column, reader.partition_count)
 
         def on_missing(numbers: Numbers) -> None:
@@ -166,16 +238,16 @@ def _rows(
     return batch[(np.cumsum(there) - 1)[places[present]]]
 
 
-def _column(field: Field, keys: Any) -> Column:
+def _key_column(field: Field, keys: Any) -> Column:
     """Convert keys given by a caller to a column.
 
     Raises:
         ConfigError: They are not of this type.
     """
     if field.type in INTEGERS:
-        return Column(_integers(field, keys))
+        return Column(_integer_keys(field, keys))
     if field.type is TypeCode.STRING:
-        return Column.from_bytes([_text(field, key) for key in keys])
+        return Column.from_bytes([_text_key(field, key) for key in keys])
     if field.type is TypeCode.OBJECT and isinstance(keys, Mapping):
         names = {part.name for part in field.fields}
         if set(keys) != names:
@@ -183,14 +255,14 @@ def _column(field: Field, keys: Any) -> Column:
                 f"keys with the fields {', '.join(map(str, keys))}",
                 hint=f"the key has {', '.join(sorted(names))}",
             )
-        return Column({part.name: _column(part, keys[part.name]) for part in field.fields})
+        return Column({part.name: _key_column(part, keys[part.name]) for part in field.fields})
     hint = "rows[...] finds rows by number"
     if field.type is TypeCode.OBJECT:
         hint = f"pass a dict with a list for each of {', '.join(p.name for p in field.fields)}"
     raise ConfigError(f"by_key of keys of type {field.type.name}", hint=hint)
 
 
-def _integers(field: Field, keys: Any) -> NDArray[Any]:
+def _integer_keys(field: Field, keys: Any) -> NDArray[Any]:
     found = np.asarray(keys)
     if found.size == 0:
         return np.empty(0, field.dtype)
@@ -205,9 +277,155 @@ def _integers(field: Field, keys: Any) -> NDArray[Any]:
     return found.astype(field.dtype)
 
 
-def _text(field: Field, key: Any) -> bytes:
+def _text_key(field: Field, key: Any) -> bytes:
     if isinstance(key, str):
         return key.encode()
     if isinstance(key, bytes):
         return key
     raise ConfigError(f"key {key!r}", hint=f"keys of type {field.type.name} are texts")
+
+
+# 134 million integer keys.
+_MOST_BYTES: Final = 1 << 30
+# Rows that may be added between the count and the reading of the keys.
+_MORE: Final = 1 << 16
+
+
+def read_keys(reader: CacheReader, name: OrderName, most_bytes: int = _MOST_BYTES) -> Keys:
+    """Return the keys of all rows that a reader reads, of its split if it has one.
+
+    Args:
+        reader: The cache.
+        name: `keys` wants them in ascending order, `global` in any that is the same each time.
+        most_bytes: Limit for the memory that they take.
+
+    Raises:
+        ConfigError: There are too many, or they have no order.
+    """
+    keys = _every_key(reader, name, most_bytes)
+    if reader.own_keys is None or reader.selection is not None:
+        reader.check_entries()
+    return keys if reader.split is None else _of_split(reader, reader.split, keys)
+
+
+def _of_split(reader: CacheReader, split: Split, keys: Keys) -> Keys:
+    """Return those keys that belong to a split."""
+    chosen = None
+    if split.by is not None:
+        # The field decides, too: the keys of the split are read from the data.
+        rows = survey(reader.client, reader.name, split.by.name, reader.options)
+        parts = [some.marks[split.has(some.marks, some.values)] for some in rows]
+        chosen = np.sort(np.concatenate([*parts, np.empty(0, np.uint64)]))
+    found = [np.empty(0, np.int64)]
+    for start in range(0, len(keys), _MORE):
+        numbers = np.arange(start, min(start + _MORE, len(keys)))
+        marks = keys.marks(numbers)
+        has = split.has(marks, None) if chosen is None else _are_in(marks, chosen)
+        found.append(numbers[has])
+    return keys.chosen(np.concatenate(found))
+
+
+def _are_in(marks: NDArray[np.uint64], chosen: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Return for each mark whether it is among some ascending ones."""
+    if not len(chosen):
+        return np.zeros(len(marks), np.bool_)
+    places = np.minimum(np.searchsorted(chosen, marks), len(chosen) - 1)
+    found: NDArray[np.bool_] = chosen[places] == marks
+    return found
+
+
+def _every_key(reader: CacheReader, name: OrderName, most_bytes: int) -> Keys:
+    count = reader.own_keys
+    if count is not None and reader.selection is None:
+        return IntegerKeys(reader.schema, count)
+    code = reader.schema.key.type
+    if code in INTEGERS:
+        return _every_integer(reader, most_bytes)
+    if name == "keys" and code is not TypeCode.STRING:
+        raise ConfigError(
+            f"{reader.name}: order='keys', but keys of type {code.name} have no order",
+            hint="order='global' or 'scan' can read them",
+            cache=reader.name,
+        )
+    return _every_object(reader, most_bytes, texts=name == "keys")
+
+
+def _every_integer(reader: CacheReader, most_bytes: int) -> IntegerKeys:
+    size = reader.client.cache_size(reader.cache)
+    # Memory is committed only where keys are written, so a filter may select far fewer.
+    found = np.empty(min(size + _MORE, most_bytes // 8 + 1), np.int64)
+    count = 0
+    for anew, batch in _key_batches(reader, reader.schema.key):
+        if anew:
+            count = 0
+        rows = len(batch)
+        _check_bytes(reader, 8 * (count + rows), most_bytes)
+        if count + rows > len(found):
+            found = np.concatenate((found[:count], np.empty(len(found), np.int64)))
+        assert batch.key is not None
+        found[count : count + rows] = np.asarray(batch.key.values)
+        count += rows
+    values = found[:count]
+    values.sort()
+    if count > 1 and not (values[1:] > values[:-1]).all():
+        raise SchemaError(f"{reader.name}: a key was read twice", cache=reader.name)
+    return IntegerKeys(reader.schema, count, values)
+
+
+def _every_object(reader: CacheReader, most_bytes: int, *, texts: bool) -> ObjectKeys:
+    data: list[NDArray[np.uint8]] = []
+    lengths: list[NDArray[np.int64]] = []
+    marks: list[NDArray[np.uint64]] = []
+    places: list[NDArray[np.uint16]] = []
+    names: list[bytes] = []
+    nbytes = 0
+    for anew, batch in _key_batches(reader, STORED_KEY):
+        if anew:
+            data, lengths, marks, places, names, nbytes = [], [], [], [], [], 0
+        assert batch.key is not None
+        packed, ends = batch.key.compact()
+        assert isinstance(packed, np.ndarray)
+        length = np.diff(ends)
+        keys = reader.decoded(packed, ends[:-1], reader.schema.key)
+        data.append(packed)
+        lengths.append(length)
+        marks.append(marks_of(reader.schema, keys))
+        found = partitions_of(reader.schema, keys, reader.partition_count)
+        if found is not None:
+            places.append(found.astype(np.uint16))
+        if texts:
+            names += keys.to_bytes()
+        nbytes += len(packed) + 24 * len(batch)
+        _check_bytes(reader, nbytes, most_bytes)
+    bounds = np.concatenate([np.zeros(1, np.int64), *lengths]).cumsum()
+    every = np.concatenate([*marks, np.empty(0, np.uint64)])
+    owners = np.concatenate(places) if len(places) == len(marks) and places else None
+    keys_ = ObjectKeys(np.concatenate([*data, np.empty(0, np.uint8)]), bounds, every, owners)
+    if texts:
+        order = np.array(sorted(range(len(names)), key=names.__getitem__), np.int64)
+    else:
+        order = np.argsort(every, kind="stable")
+    if len(np.unique(every)) < len(every):
+        raise SchemaError(f"{reader.name}: a key was read twice", cache=reader.name)
+    return keys_.chosen(order)
+
+
+def _check_bytes(reader: CacheReader, nbytes: int, most_bytes: int) -> None:
+    if nbytes > most_bytes:
+        raise ConfigError(
+            f"{reader.name}: the keys take more than {most_bytes >> 20} MB of memory",
+            hint="order='scan' needs none; or narrow where=",
+            cache=reader.name,
+        )
+
+
+def _key_batches(reader: CacheReader, key: Field) -> Iterator[tuple[bool, Batch]]:
+    """Yield all keys, read as `key`, and whether those before do not count."""
+    table = reader.selection if reader.selection is not None else reader.whole_table()
+    if table is not None:
+        yield from statement_batches(reader, table, key)
+        return
+    first = True
+    for batch in scanned_keys(reader, key):
+        yield first, batch
+        first = False

@@ -16,10 +16,7 @@ import psutil
 
 from ignitetf.errors import ConfigError
 from ignitetf.net.client import Client
-from ignitetf.read.block_order import BlockOrder, StoredBlocks
 from ignitetf.read.divide import count_rows, survey
-from ignitetf.read.key_order import KeyOrder
-from ignitetf.read.key_scan import read_keys
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.plan import Even, OrderName, ScanOrder, Shard, whole_argument
 from ignitetf.read.reader import CacheReader
@@ -28,11 +25,9 @@ from ignitetf.settings import Settings
 __all__ = [
     "DEFAULT_HOST",
     "DEFAULT_PORT",
-    "check_keyed",
     "chosen_partitions",
     "even_of",
     "flag",
-    "key_order_of",
     "label_of",
     "open_reader",
     "order_name",
@@ -43,6 +38,7 @@ __all__ = [
     "settings_of",
     "shard_of",
     "step_rows",
+    "window_limit",
     "with_environment",
 ]
 
@@ -181,7 +177,7 @@ def order_of(
 ) -> ScanOrder:
     """Return the order of the rows of these partitions, by scans."""
     seed, even = seed_of(seed), even_of(even)
-    window_bytes = _window_bytes(window_bytes)
+    window_bytes = window_limit(window_bytes)
     if even is not None and not reader.counts_are_exact:
         raise ConfigError(
             f"even={even!r} needs the number of rows, which where= and nulls='drop' leave open",
@@ -213,69 +209,6 @@ def _count_split(reader: CacheReader) -> None:
     reader.split = replace(split, counts=split.counts_in(counts))
 
 
-def key_order_of(
-    reader: CacheReader,
-    name: OrderName,
-    seed: int | None,
-    even: Any,
-    global_batch: int | None,
-    shard: Shard,
-    window_bytes: int,
-) -> KeyOrder | BlockOrder:
-    """Return the order of the rows by `keys` or `global`; reads the keys unless they are known.
-
-    Raises:
-        ConfigError: The rows cannot be read by key, or an argument does not fit.
-    """
-    manifest = reader.manifest
-    in_blocks = reader.is_blocks and name == "global"
-    (_check_blocks if in_blocks else check_keyed)(reader, f"order={name!r}")
-    if name == "keys" and seed is not None:
-        raise ConfigError("order='keys' with shuffle=", hint="order='global' shuffles")
-    step = step_rows(global_batch, shard)
-    seed = seed_of(seed)
-    if name == "global" and seed is None:
-        seed = 0
-    even = even_of(even)
-    if in_blocks and manifest is not None:
-        blocks, window_bytes = StoredBlocks.of(manifest), _window_bytes(window_bytes)
-        return BlockOrder(blocks, window_bytes, seed, even=even, global_batch=step)
-    return KeyOrder(read_keys(reader, name), seed, even=even, global_batch=step)
-
-
-def check_keyed(reader: CacheReader, what: str) -> None:
-    """Raise ConfigError unless each key of the cache is one row."""
-    if reader.is_blocks:
-        raise ConfigError(
-            f"{reader.name}: {what}, but rows in blocks cannot be read by key",
-            hint="load it with --layout rows, or take order='global', or 'scan'",
-            cache=reader.name,
-        )
-    _check_dropped(reader, what)
-
-
-def _check_blocks(reader: CacheReader, what: str) -> None:
-    """Raise ConfigError unless every row of every block is read."""
-    if reader.split is not None:
-        raise ConfigError(
-            f"{reader.name}: {what} with split=, but which rows of a block are in a split shows only"
-            " in reading",
-            hint="load it with --layout rows, or take order='scan'",
-            cache=reader.name,
-        )
-    _check_dropped(reader, what)
-
-
-def _check_dropped(reader: CacheReader, what: str) -> None:
-    """Raise ConfigError if rows are dropped for their nulls, so that their number is unknown."""
-    if reader.options.nulls == "drop":
-        raise ConfigError(
-            f"{reader.name}: {what} needs the number of rows, which nulls='drop' leaves open",
-            hint="where='FIELD IS NOT NULL' leaves them out, or nulls='mask'",
-            cache=reader.name,
-        )
-
-
 def order_name(order: Any, global_batch: Any = None) -> OrderName:
     """Check the name of an order; None takes the one that `global_batch` needs."""
     if order is None:
@@ -291,7 +224,8 @@ def order_name(order: Any, global_batch: Any = None) -> OrderName:
     raise ConfigError(f"order={order!r}", hint=f"one of {', '.join(get_args(OrderName))}")
 
 
-def _window_bytes(value: Any) -> int:
+def window_limit(value: Any) -> int:
+    """Check the bytes of a window in which rows are shuffled."""
     return whole_argument("window_bytes", value, 1, psutil.virtual_memory().total)
 
 

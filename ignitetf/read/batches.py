@@ -1,9 +1,9 @@
 """Reads what a shard has left of an epoch, in its order, and cuts batches.
 
 Scans are read in windows, which are permuted, and of which the wanted rows are cut out; rows by key
-in the order of their keys' numbers; blocks in a global order by `block_lookup`.
+in the order of their keys' numbers; blocks in a global order by `blocks`.
 
-plan, key order, block order + reader -> **batches** -> rows
+plan, key order, blocks + reader -> **batches** -> rows
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from typing import Final
 
 import numpy as np
 
-from ignitetf.read.block_lookup import read_blocks
-from ignitetf.read.block_order import BlockOrder, RowOrder
+from ignitetf.read.blocks import BlockOrder, RowOrder, read_blocks
 from ignitetf.read.key_order import KeyOrder, Places, StepOrder
 from ignitetf.read.keys import Keys, Numbers
 from ignitetf.read.lookup import KeyReading

@@ -1,4 +1,4 @@
-"""What a data set holds when it is opened, compared with what its load stored.
+"""What a data set holds: when it is opened, and whether that changes while it is read.
 
 manifest, size of the cache -> **contents** -> reader
 
@@ -10,16 +10,36 @@ an order needs their number in each partition.
 Rows that others removed and rows that were lost with a node look alike where a cache answers for
 lost partitions as if they were empty. The topology tells them apart: without a node that came or
 left since the load nothing can be lost.
+
+While rows are read, the entries of each partition are counted and compared (`Changes`): a lost
+partition scans as empty, without any error, under Ignite's default loss policy, and added or removed
+entries shift those that follow. The keys of a partition get a running checksum, in order. It does not
+depend on pages, connections, nodes or ways of reading. It is compared with that of an earlier epoch,
+and where rows are fetched again, with that of the rows delivered before. New values under the same
+keys are not detected.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ignitetf.errors import CacheNotFound, ConfigError
+import numpy as np
+from numpy.typing import NDArray
+
+from ignitetf.errors import (
+    CacheNotFound,
+    ConfigError,
+    DataChanged,
+    IgniteTFError,
+    PartitionLost,
+    ServerError,
+    ServerOverloaded,
+)
 from ignitetf.net.client import Client
 from ignitetf.net.common import Question
 from ignitetf.net.statements import statement_request
@@ -34,10 +54,12 @@ if TYPE_CHECKING:
     from ignitetf.read.reader import CacheReader
 
 __all__ = [
+    "Changes",
     "Contents",
     "Opened",
     "contents_of",
     "disprove",
+    "explained",
     "find_lost",
     "has_moved",
     "look_up",
@@ -217,3 +239,209 @@ def find_lost(reader: CacheReader) -> list[int]:
         return []
     counts = reader.partition_counts(range(reader.partition_count))
     return [p for p, (a, b) in enumerate(zip(stored, counts, strict=True)) if a and not b]
+
+
+log = logging.getLogger(__name__)
+_SHOWN = 20
+_UNKNOWN = -1
+_OTHER_KEYS = "other keys than in an earlier epoch"
+_LOST = (
+    "SELECT DISTINCT S.PARTITION_ID FROM SYS.PARTITION_STATES S"
+    " JOIN SYS.CACHES C ON C.CACHE_GROUP_ID = S.CACHE_GROUP_ID"
+    " WHERE C.CACHE_NAME = ? AND S.STATE = 'LOST' ORDER BY 1"
+)
+
+
+class Changes:
+    """What is known about the partitions of a cache, and what to do if they differ.
+
+    Args:
+        name: Name of the data set, for messages.
+        policy: `error`, `warn` or `ignore`.
+        partitions: How many there are.
+        counts: Entries by partition as the load stored them; empty if unknown.
+    """
+
+    def __init__(self, name: str, policy: str, partitions: int, counts: Sequence[int]) -> None:
+        self.name = name
+        self.policy = policy
+        self.source = "the load stored"
+        # By partition: entries that it must have, and those and their mark in an earlier epoch.
+        size = max(partitions, len(counts))
+        self._counts, self._seen, self._marks = np.full((3, size), _UNKNOWN, np.int64)
+        self._counts[: len(counts)] = counts
+
+    @property
+    def has_counts(self) -> bool:
+        """Whether it is known how many entries partitions must have."""
+        return bool((self._counts != _UNKNOWN).any())
+
+    def known_rows(self, partitions: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """Return how many entries each partition must have, or had, `[n]`; None if one is unknown."""
+        counts = self._counts[partitions]
+        found = np.where(counts == _UNKNOWN, self._seen[partitions], counts)
+        return None if (found == _UNKNOWN).any() else found
+
+    def count_found(self, partition: int, rows: int) -> None:
+        """Remember the count of a first scan as the expected one."""
+        self.source = "the first scan found"
+        self._counts[partition] = rows
+
+    def other_count(self, partition: int, rows: int) -> DataChanged:
+        """Return the error of a partition that has another number of entries than is known."""
+        expected = int(self._counts[partition])
+        if expected in (rows, _UNKNOWN):
+            return self._error(partition, _OTHER_KEYS)
+        return self._error(partition, f"{rows} entries, {self.source} {expected}")
+
+    def changed_while_read(self, partition: int) -> DataChanged:
+        """Return the error of a partition whose rows differ when they are read again."""
+        return DataChanged(
+            f"{self.name}, partition {partition}: keys were added or removed while it was read",
+            hint="or lost with a node that had no backup; load with --if-exists replace to change"
+            " data under readers",
+            cache=self.name,
+            partition=partition,
+        )
+
+    def check_size(self, size: int | None, rows: int, when: str = "when the epoch began") -> None:
+        """Compare the total entry count with the size that the cache had before."""
+        if size is not None and rows != size:
+            self._tell(None, f"{rows} entries, there were {size} {when}")
+
+    def check_lost(self, partitions: Sequence[int], stored: int, rows: int) -> None:
+        """Report partitions that are empty, of which the load stored rows."""
+        shown = ", ".join(map(str, partitions[:_SHOWN])) + (
+            ", ..." if len(partitions) > _SHOWN else ""
+        )
+        found = f"{rows} rows, the load stored {stored}; of partition {shown} there is none"
+        if self.policy == "error":
+            raise PartitionLost(
+                f"{self.name}: {found}",
+                hint="nodes have come or left since the load, and this cache shows lost partitions as"
+                " empty: load it again, or read what is there with on_change='warn'",
+                cache=self.name,
+                partitions=list(partitions),
+            )
+        self._tell(None, found)
+
+    def check_block(self, key: int, rows: int | None, expected: int) -> None:
+        """Compare the rows of a block with what the load stored; None if the block is gone."""
+        if rows is None:
+            self._tell(None, f"block {key} is gone")
+        elif rows != expected:
+            self._tell(None, f"block {key} has {rows} rows, the load stored {expected}")
+
+    def check_units(
+        self, partitions: NDArray[np.int64], rows: NDArray[np.int64], marks: NDArray[np.int64]
+    ) -> None:
+        """Compare partitions with what the load stored, and with an earlier epoch.
+
+        Args:
+            partitions: The partitions, int64 `[n]`.
+            rows: Entries of each; of blocks, their records.
+            marks: The mark of the keys of each.
+        """
+        counts, before = self._counts[partitions], self._marks[partitions]
+        has_other_count = (counts != _UNKNOWN) & (counts != rows)
+        has_other_keys = (before != _UNKNOWN) & (before != marks)
+        self._seen[partitions], self._marks[partitions] = rows, marks
+        for number in np.flatnonzero(has_other_count | has_other_keys):
+            partition = int(partitions[number])
+            if has_other_count[number]:
+                self._tell(partition, f"{rows[number]} entries, {self.source} {counts[number]}")
+            if has_other_keys[number]:
+                self._tell(partition, _OTHER_KEYS)
+
+    def _tell(self, partition: int | None, found: str) -> None:
+        error = self._error(partition, found)
+        if self.policy == "error":
+            raise error
+        if self.policy == "warn":
+            log.warning("%s", error.message)
+
+    def _error(self, partition: int | None, found: str) -> DataChanged:
+        where = self.name if partition is None else f"{self.name}, partition {partition}"
+        return DataChanged(
+            f"{where}: {found}",
+            hint="entries were added or removed since, or lost with a node that had no"
+            " backup; on_change='warn' reads on",
+            cache=self.name,
+            partition=partition,
+        )
+
+
+@contextlib.contextmanager
+def explained(client: Client, name: str, cache: str, partitions: int) -> Iterator[None]:
+    """Raise what is behind an error of reading, if the cluster can tell.
+
+    Just after a node died its partitions scan as empty, so the entry count is the first to show it.
+    A data set that was replaced may have fewer partitions now, of which the node refuses the others.
+
+    Args:
+        client: The connection.
+        name: Name of the data set, for messages.
+        cache: Its cache.
+        partitions: How many it had when it was opened.
+
+    Raises:
+        PartitionLost: Partitions have no owner.
+        DataChanged: It has another number of partitions.
+        IgniteTFError: The error itself.
+    """
+    try:
+        yield
+    except (DataChanged, PartitionLost) as error:
+        if (lost := _without_owner(client, name, cache, error)) is None:
+            raise
+        raise lost from error
+    except ServerOverloaded:
+        raise
+    except ServerError as error:
+        if (changed := _replaced(client, name, cache, partitions)) is None:
+            raise
+        raise changed from error
+
+
+def _without_owner(
+    client: Client, name: str, cache: str, error: DataChanged | PartitionLost
+) -> PartitionLost | None:
+    try:
+        lost = [int(p) for (p,) in client.sql(_LOST, (cache,), schema="SYS")]
+    except IgniteTFError:
+        return None
+    if not lost:
+        return None
+    shown = ", ".join(map(str, lost[:_SHOWN])) + (", ..." if len(lost) > _SHOWN else "")
+    return PartitionLost(
+        f"{name}: {len(lost)} partitions have no owner: {shown}",
+        hint="start the nodes that hold them again, or reload the cache",
+        **{**error.fields, "cache": name, "partitions": lost},
+    )
+
+
+def _replaced(client: Client, name: str, cache: str, partitions: int) -> DataChanged | None:
+    try:
+        now = _partitions_now(client, name, cache)
+    except IgniteTFError:
+        return None
+    if now == partitions:
+        return None
+    found = (
+        "is in another cache" if now is None else f"has {now} partitions instead of {partitions}"
+    )
+    return DataChanged(
+        f"{name} {found} since it was opened",
+        hint="it was replaced: open it again",
+        cache=name,
+    )
+
+
+def _partitions_now(client: Client, name: str, cache: str) -> int | None:
+    """Return the partitions of the cache; None if it is gone, but not the data set."""
+    try:
+        return client.partition_count(cache)
+    except CacheNotFound:
+        if read_manifest(client, name) is None:
+            raise
+        return None

@@ -4,20 +4,21 @@
 
 Three forms. A load that gives out keys makes 0 ... N-1, of which nothing has to be stored. Integer
 keys of others are kept as 8 bytes each, ascending. All other keys are kept as the bytes that a
-request for them needs.
+request for them needs. `RecordContext` names the key of a record in errors about it.
 
-No sockets here; `key_scan` reads keys from a cache.
+No sockets here; `access` reads keys from a cache.
 """
 
 from __future__ import annotations
 
 import functools
 import zlib
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ignitetf.errors import SchemaError, WireError
 from ignitetf.wire.affinity import partitions_of
 from ignitetf.wire.checksum import marks_of
 from ignitetf.wire.codes import TypeCode
@@ -26,7 +27,7 @@ from ignitetf.wire.encode import encode_entries
 from ignitetf.wire.encoders import copy_runs
 from ignitetf.wire.schema import Batch, Column, Field, Schema
 
-__all__ = ["IntegerKeys", "Keys", "Numbers", "ObjectKeys", "keys_of"]
+__all__ = ["IntegerKeys", "Keys", "Numbers", "ObjectKeys", "RecordContext", "key_of", "keys_of"]
 
 Numbers = NDArray[np.int64]
 # Of a byte as a value: its type code and itself.
@@ -206,3 +207,56 @@ class ObjectKeys:
         copy_runs(data, bounds[:-1], self._data, self._bounds[numbers], lengths)
         places = None if self._partitions is None else self._partitions[numbers]
         return ObjectKeys(data, bounds, self._marks[numbers], places)
+
+
+class RecordContext:
+    """Adds cache, key and, if it is known, partition to an error about a record.
+
+    Args:
+        cache: The data set.
+        partition: The partition; None if it is not known.
+        batch: The records, if the error does not have their keys.
+        first: Number of the first of these records.
+    """
+
+    def __init__(
+        self, cache: str, partition: int | None, batch: Batch | None = None, first: int = 0
+    ) -> None:
+        self._where = cache if partition is None else f"{cache}, partition {partition}"
+        self._facts: dict[str, Any] = {"cache": cache}
+        if partition is not None:
+            self._facts["partition"] = partition
+        self._batch = batch
+        self._first = first
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if not isinstance(error, (SchemaError, WireError)):
+            return
+        record = error.fields.get("record")
+        where, facts = self._where, dict(self._facts)
+        if record is not None:
+            facts["record"] = self._first + record
+            where += f", entry {self._first + record}"
+        keys = error.fields.pop("keys", None if self._batch is None else self._batch.key)
+        if record is not None and keys is not None:
+            facts["key"] = key = key_of(keys, record)
+            where += f", key {key}"
+        raise error.at(where, **facts) from error
+
+
+def key_of(key: Column, record: int) -> Any:
+    """Return the key of a record, for messages and for programs."""
+    if key.starts is not None and key.lengths is not None and isinstance(key.values, np.ndarray):
+        first = int(key.starts[record])
+        text = bytes(key.values[first : first + int(key.lengths[record])])
+        return repr(text.decode("utf-8", "backslashreplace"))
+    if isinstance(key.values, np.ndarray):
+        return key.values[record].tolist()
+    return (
+        {n: key_of(c, record) for n, c in key.values.items()}
+        if isinstance(key.values, dict)
+        else "?"
+    )

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ignitetf.read.nulls import MASK_SUFFIX, NullPolicy
+from ignitetf.read.options import MASK_SUFFIX, NullPolicy
 from ignitetf.wire.buffers import ALIGNMENT, BufferPool
 from ignitetf.wire.datatypes import Family, family_of
 from ignitetf.wire.schema import BYTES, Column, Field, Schema

@@ -1,6 +1,6 @@
 """Rows by their keys, in the order asked for.
 
-reading, keys -> **lookup** -> access, batches, block lookup, mixture
+reading, keys -> **lookup** -> access, batches, blocks, mixture
 """
 
 from __future__ import annotations

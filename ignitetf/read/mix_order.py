@@ -23,8 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError
-from ignitetf.read.key_order import StepOrder
-from ignitetf.read.permutation import Permutation
+from ignitetf.read.key_order import Permutation, StepOrder
 from ignitetf.read.plan import whole_argument
 
 __all__ = ["MOST_PLACES", "MOST_STEP", "Interleaving", "MixOrder", "Share", "rows_of"]

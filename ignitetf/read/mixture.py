@@ -28,7 +28,6 @@ from ignitetf.read.batches import (
     cut_batches,
 )
 from ignitetf.read.export import arrow_schema, arrow_stream, to_arrow, to_numpy
-from ignitetf.read.iteration import Batches, Epochs
 from ignitetf.read.key_order import KeyOrder
 from ignitetf.read.keys import Numbers
 from ignitetf.read.leaves import Dense, Node, Text
@@ -37,7 +36,7 @@ from ignitetf.read.mix_order import MOST_STEP, MixOrder, Share, rows_of
 from ignitetf.read.options import PAGE_BYTES
 from ignitetf.read.plan import Even, Position, Shard, whole_argument
 from ignitetf.read.reader import CacheReader
-from ignitetf.read.rows import EpochRows
+from ignitetf.read.rows import Batches, EpochRows, Epochs
 from ignitetf.read.state import mix_identity_of, mix_placed
 from ignitetf.read.usage import Epoch, counted
 from ignitetf.read.window import Filling, inverse
@@ -554,7 +553,7 @@ class MixedRows:
             batch_size: As in `batches`.
             drop_remainder: As in `batches`.
         """
-        from ignitetf.read.tf.columns import dataset_of
+        from ignitetf.read.tf.tensors import dataset_of
 
         rows = self if batch_size is None else self.in_batches(batch_size)
         epochs = Epochs(rows)

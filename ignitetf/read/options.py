@@ -1,18 +1,141 @@
-"""`ReadOptions`: what to read from a cache, and how.
+"""`ReadOptions`: what to read from a cache, and how; and the policies for nulls.
 
 **options** -> reader -> rows
+
+Records with nulls are handled by `error`, `default`, `mask` or `drop`. A field that a record's schema
+version does not have counts as null.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal, NoReturn, get_args
 
-from ignitetf.errors import ConfigError
-from ignitetf.read.nulls import NullPolicy, check_policy
+import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["PAGE_BYTES", "ReadOptions"]
+from ignitetf.errors import ConfigError, SchemaError
+from ignitetf.wire.schema import Batch, Column, Schema
+
+__all__ = ["MASK_SUFFIX", "PAGE_BYTES", "NullPolicy", "ReadOptions", "apply_nulls", "check_masks"]
+
+NullPolicy = Literal["error", "default", "mask", "drop"]
+MASK_SUFFIX: Final = "_valid"
+
+
+def _check_policy(policy: str) -> NullPolicy:
+    """Check the name of a policy; raises ConfigError for an unknown one."""
+    for known in get_args(NullPolicy):
+        if policy == known:
+            return known  # type: ignore[no-any-return]
+    raise ConfigError(f"nulls={policy!r}", hint=f"one of {', '.join(get_args(NullPolicy))}")
+
+
+def check_masks(schema: Schema) -> None:
+    """Raise ConfigError if a mask would take the name of a field."""
+    for where, fields in (("", schema.fields), ("the key's ", schema.key.fields)):
+        names = {f.name for f in fields}
+        for name in sorted(names):
+            if name + MASK_SUFFIX in names:
+                raise ConfigError(
+                    f"nulls='mask' adds {name + MASK_SUFFIX!r} to tell the nulls of {where}"
+                    f"{name!r}, but there is a field of that name",
+                    hint="take one of the two with fields=[...], or another nulls=",
+                )
+
+
+def apply_nulls(batch: Batch, policy: NullPolicy) -> tuple[Batch, int]:
+    """Return the batch without nulls, and how many records were dropped.
+
+    - `error` raises SchemaError for the first null (its `record` and `field`);
+    - `default` leaves zeros, empty strings and empty runs;
+    - `mask` does the same and adds a bool column `FIELD_valid` for every field;
+    - `drop` leaves the record out.
+
+    Fields of composite keys are treated like fields of values.
+    """
+    masks = _masks(batch.columns)
+    key_masks: dict[str, NDArray[np.bool_]] = {}
+    if batch.key is not None and isinstance(batch.key.values, dict):
+        key_masks = _masks(batch.key.values)
+    if policy == "mask":
+        key = batch.key
+        if key is not None and isinstance(key.values, dict):
+            key = Column(_masked(key.values, key_masks, len(batch)))
+        return Batch(key, _masked(batch.columns, masks, len(batch))), 0
+    if not masks and not key_masks:
+        return batch, 0
+    if policy == "error":
+        _refuse(masks, key_masks)
+    key = batch.key
+    if key is not None and isinstance(key.values, dict):
+        key = Column(_filled(key.values))
+    whole = Batch(key, _filled(batch.columns))
+    if policy == "default":
+        return whole, 0
+    keep = np.logical_and.reduce([*masks.values(), *key_masks.values()])
+    return whole[np.flatnonzero(keep)], int(len(batch) - keep.sum())
+
+
+def _masks(columns: Mapping[str, Column]) -> dict[str, NDArray[np.bool_]]:
+    """Return which records have no null, for the columns that contain any."""
+    found = {name: _record_valid(column) for name, column in columns.items()}
+    return {name: valid for name, valid in found.items() if valid is not None}
+
+
+def _filled(columns: Mapping[str, Column]) -> dict[str, Column]:
+    """Return the columns without null marks; objects without fields keep marks as their count."""
+    return {
+        name: Column(c.values, c.starts, c.lengths)
+        if not isinstance(c.values, dict) or c.values
+        else Column({}, valid=np.ones(len(c), np.bool_))
+        for name, c in columns.items()
+    }
+
+
+def _masked(
+    columns: Mapping[str, Column], masks: dict[str, NDArray[np.bool_]], rows: int
+) -> dict[str, Column]:
+    every = np.ones(rows, np.bool_)
+    valid = {name + MASK_SUFFIX: Column(masks.get(name, every)) for name in columns}
+    return {**_filled(columns), **valid}
+
+
+def _refuse(
+    masks: dict[str, NDArray[np.bool_]], key_masks: dict[str, NDArray[np.bool_]]
+) -> NoReturn:
+    """Raise SchemaError for the first null."""
+    found = [(int(np.argmin(valid)), "key." + name) for name, valid in key_masks.items()]
+    found += [(int(np.argmin(valid)), name) for name, valid in masks.items()]
+    record, name = min(found, key=lambda item: item[0])
+    ways = "read it with nulls='mask', 'default' or 'drop'"
+    if name in masks:
+        ways += ", or leave it out with fields=[...]"
+    hint = (
+        "'mask' adds a column that tells the nulls, 'default' reads 0 or empty, 'drop' no such row"
+    )
+    raise SchemaError(f"field {name!r} is null; {ways}", hint=hint, field=name, record=record)
+
+
+def _record_valid(column: Column) -> NDArray[np.bool_] | None:
+    """Return which records have no null in this field, including lists and nested objects.
+
+    Returns:
+        Bool [n], or None if there are no nulls.
+    """
+    parts = [] if column.valid is None else [column.valid]
+    if isinstance(column.values, dict):
+        parts += [v for c in column.values.values() if (v := _record_valid(c)) is not None]
+    elif isinstance(column.values, Column) and (inner := _record_valid(column.values)) is not None:
+        assert column.starts is not None and column.lengths is not None
+        nulls = np.concatenate(([0], np.cumsum(~inner)))
+        parts.append(nulls[column.starts + column.lengths] == nulls[column.starts])
+    if not parts:
+        return None
+    whole: NDArray[np.bool_] = np.logical_and.reduce(parts)
+    return None if whole.all() else whole
+
 
 # About as many bytes as a batch has that is handed over at once.
 PAGE_BYTES: Final = 4 << 20
@@ -27,8 +150,8 @@ class ReadOptions:
         where: SQL condition that the node evaluates, None for all entries.
         where_params: Values for the `?` in it.
         table: The SQL table to read if the cache has several; None for its only one.
-        split: Name of the split to read, see `splits.find_split`; None for all rows.
-        schema: Declared schema, see `declared`.
+        split: Name of the split to read, see `selection.find_split`; None for all rows.
+        schema: Declared schema, see `fields`.
         nulls: Policy for nulls.
         raw_nulls: Leave nulls in the columns, marked by `valid`; no policy is applied.
         skip_unreadable: Leave out fields that cannot be read, instead of raising.
@@ -63,7 +186,7 @@ class ReadOptions:
 
     def check(self) -> None:
         """Raise ConfigError for an unusable value."""
-        check_policy(self.nulls)
+        _check_policy(self.nulls)
         if self.page_size is not None and not 0 < self.page_size < 1 << 31:
             raise ConfigError(f"page_size must be above zero, not {self.page_size}")
         if self.readers < 1:

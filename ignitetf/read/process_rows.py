@@ -16,10 +16,10 @@ from typing import Any, Final
 
 from ignitetf.errors import ConfigError
 from ignitetf.net.client import Client
-from ignitetf.read.arguments import check_keyed, flag, label_of
-from ignitetf.read.block_order import RowOrder
+from ignitetf.read.access import check_keyed, read_keys
+from ignitetf.read.arguments import flag, label_of
+from ignitetf.read.blocks import RowOrder
 from ignitetf.read.key_order import KeyOrder
-from ignitetf.read.key_scan import read_keys
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.plan import Position, Shard
 from ignitetf.read.reader import CacheReader

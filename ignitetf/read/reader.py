@@ -20,25 +20,23 @@ from ignitetf.errors import ConfigError, DataChanged, SchemaError
 from ignitetf.net.binary_types import with_types
 from ignitetf.net.client import Client
 from ignitetf.net.results import only_value
-from ignitetf.read.changes import Changes, explained
 from ignitetf.read.contents import (
+    Changes,
     Contents,
     Opened,
     contents_of,
     disprove,
+    explained,
     find_lost,
     has_moved,
     look_up,
 )
-from ignitetf.read.declared import choose_fields, merge, parse_declaration
-from ignitetf.read.error_context import RecordContext
+from ignitetf.read.fields import Sampler, choose_fields, merge, parse_declaration
+from ignitetf.read.keys import RecordContext
 from ignitetf.read.landing import RowLayout
-from ignitetf.read.nulls import apply_nulls, check_masks
-from ignitetf.read.options import ReadOptions
-from ignitetf.read.queries import Selection, find_selection
-from ignitetf.read.sample import Sampler
+from ignitetf.read.options import ReadOptions, apply_nulls, check_masks
 from ignitetf.read.scans import ScanReading, UnitBatch, count_entries, count_keys
-from ignitetf.read.splits import Split, find_split
+from ignitetf.read.selection import Selection, Split, find_selection, find_split
 from ignitetf.tables.describe import data_name
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.columns import Decoder, decode_column

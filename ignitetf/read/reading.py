@@ -26,9 +26,9 @@ from ignitetf.net.client import Client
 from ignitetf.net.failures import READ, Backoff
 from ignitetf.net.flow import Flow, Plan, requests_of
 from ignitetf.net.topology import scan_bytes, scans_at_once
-from ignitetf.read.error_context import RecordContext
+from ignitetf.read.keys import RecordContext
 from ignitetf.read.landing import Left, RowLayout
-from ignitetf.read.queries import Selection
+from ignitetf.read.selection import Selection
 from ignitetf.read.usage import add_read, add_wait
 from ignitetf.threads import Beside
 from ignitetf.wire.codes import OpCode

@@ -25,9 +25,9 @@ from ignitetf.net.client import cache_id
 from ignitetf.net.flow import Plan, Requests, requests_of
 from ignitetf.net.topology import owners_of
 from ignitetf.net.window import first_bytes
-from ignitetf.read.error_context import RecordContext
-from ignitetf.read.queries import Selection
+from ignitetf.read.keys import RecordContext
 from ignitetf.read.reading import Reading, statement_batches
+from ignitetf.read.selection import Selection
 from ignitetf.wire.affinity import partitions_of
 from ignitetf.wire.blocks import block_schema, unpack_blocks
 from ignitetf.wire.checksum import marks_of

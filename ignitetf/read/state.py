@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from ignitetf.errors import ConfigError, DataChanged
-from ignitetf.read.block_order import BlockOrder, RowOrder
+from ignitetf.read.blocks import BlockOrder, RowOrder
 from ignitetf.read.key_order import KeyOrder, StepOrder
 from ignitetf.read.mix_order import MixOrder
 from ignitetf.read.plan import Position, ScanOrder, Shard

@@ -23,7 +23,7 @@ from torch.utils.data import get_worker_info
 from ignitetf.errors import ConfigError
 from ignitetf.read.arguments import flag
 from ignitetf.read.batches import cut_batches, join_batches, read_places
-from ignitetf.read.block_order import BlockOrder
+from ignitetf.read.blocks import BlockOrder
 from ignitetf.read.key_order import KeyOrder
 from ignitetf.read.plan import Position, Shard, whole_argument
 from ignitetf.read.process_rows import ProcessRows, label_name, opened, with_label

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from ignitetf.post_import import when_imported
-from ignitetf.read.keras_fault import TESTED, TRAINER, is_faulty
+from ignitetf.read.tf.cluster import TESTED, TRAINER, is_faulty
 
 __all__ = ["repair_keras"]
 

@@ -433,7 +433,7 @@ def test_no_row_and_one_row(client, count):
 
 
 def test_keys_are_refused_beyond_the_limit(client, caches):
-    from ignitetf.read.key_scan import read_keys
+    from ignitetf.read.access import read_keys
     from ignitetf.read.options import ReadOptions
     from ignitetf.read.reader import CacheReader
 

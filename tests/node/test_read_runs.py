@@ -9,7 +9,7 @@ from ignitetf.errors import ConnectError, SchemaError
 from ignitetf.load.loader import load_dataset
 from ignitetf.net.channel import Channel
 from ignitetf.net.client import connect
-from ignitetf.read.changes import Changes
+from ignitetf.read.contents import Changes
 from ignitetf.read.divide import make_splits
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader

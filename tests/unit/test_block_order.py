@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ignitetf.errors import ConfigError
-from ignitetf.read.block_order import BlockOrder, StoredBlocks
+from ignitetf.read.blocks import BlockOrder, StoredBlocks
 from ignitetf.read.keys import IntegerKeys
 from ignitetf.read.plan import Position, Shard
 from ignitetf.tables.catalog import Manifest

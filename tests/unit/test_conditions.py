@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ignitetf import sql
 from ignitetf.errors import ConfigError
-from ignitetf.read.queries import Table, parse_condition
+from ignitetf.read.selection import Table, parse_condition
 from ignitetf.sql.tokens import count_parameters, is_query, tokens
 
 T = Table("PUBLIC", "T", frozenset(["ID", "LABEL", "X", "DATE", "select", "_KEY", "_VAL"]))

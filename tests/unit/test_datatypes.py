@@ -168,7 +168,7 @@ COMPLEX = {
 
 STORED_AND_READ = """
 import numpy as np
-from ignitetf.read.declared import merge, parse_declaration
+from ignitetf.read.fields import merge, parse_declaration
 from ignitetf.read.leaves import Dense, node_for
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.datatypes import DATA_TYPES

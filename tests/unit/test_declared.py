@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from ignitetf.errors import ConfigError, SchemaError
-from ignitetf.read.declared import check_names, merge, parse_declaration
 from ignitetf.read.export import to_arrow
+from ignitetf.read.fields import check_names, merge, parse_declaration
 from ignitetf.read.leaves import element_tree, key_tree
-from ignitetf.read.nulls import apply_nulls, check_masks
+from ignitetf.read.options import apply_nulls, check_masks
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.columns import decode_column
 from ignitetf.wire.datatypes import ARRAY_ELEMENT, FIXED_DTYPE, LIST_ELEMENT

@@ -6,7 +6,7 @@ import sys
 import types
 
 from ignitetf.post_import import when_imported
-from ignitetf.read.keras_fault import TESTED, TRAINER
+from ignitetf.read.tf.cluster import TESTED, TRAINER
 from ignitetf.train import repair_keras
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ignitetf.read.permutation import Permutation
+from ignitetf.read.key_order import Permutation
 
 # Numbers of standard deviations that no statistic here may be off: a chance of 1 in 300 million.
 SIGMAS = 6

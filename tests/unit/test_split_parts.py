@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ignitetf.errors import ConfigError
-from ignitetf.read.splits import find_split
+from ignitetf.read.selection import find_split
 from ignitetf.tables.catalog import Manifest
 from ignitetf.tables.splits import Division, balanced, divided, fold_fractions
 from ignitetf.wire.checksum import marks_of

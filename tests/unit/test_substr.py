@@ -12,8 +12,8 @@ import tensorflow as tf
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ignitetf.read.tf import substr
-from ignitetf.read.tf.substr import Sharing, substr_op
+from ignitetf.read.tf import tensors
+from ignitetf.read.tf.tensors import Sharing, substr_op
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -127,7 +127,7 @@ def test_a_page_is_given_up_with_its_last_batch():
     del dataset
     give_up_arrays()
     assert [list(map(len, batch.numpy())) for batch in batches] == [[5000, 6000]] * 3
-    shares = substr.strings_can_share()
+    shares = tensors.strings_can_share()
     assert len(released) == (0 if shares else 3)
     del batches[0]
     give_up_arrays()
@@ -139,7 +139,7 @@ def test_a_page_is_given_up_with_its_last_batch():
 
 def test_strings_of_the_newest_tensorflow_can_share():
     newest = tuple(map(int, tf.__version__.split(".")[:2])) >= (2, 21)
-    assert substr.strings_can_share() or not newest
+    assert tensors.strings_can_share() or not newest
 
 
 @pytest.mark.parametrize(
@@ -185,10 +185,10 @@ def test_it_is_registered_once_also_by_threads_and_reloaded_modules():
     """TensorFlow would abort the process at a second time."""
     code = """
 import importlib, threading
-from ignitetf.read.tf import substr
-threads = [threading.Thread(target=substr.substr_op) for _ in range(8)]
+from ignitetf.read.tf import tensors
+threads = [threading.Thread(target=tensors.substr_op) for _ in range(8)]
 [t.start() for t in threads], [t.join() for t in threads]
-assert importlib.reload(substr).substr_op() is not None
+assert importlib.reload(tensors).substr_op() is not None
 print("alive")
 """
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)

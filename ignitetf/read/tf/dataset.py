@@ -25,17 +25,21 @@ from ignitetf.read.arguments import (
     with_environment,
 )
 from ignitetf.read.batches import join_batches
-from ignitetf.read.iteration import Epochs
 from ignitetf.read.key_order import StepOrder
-from ignitetf.read.nulls import NullPolicy
+from ignitetf.read.options import NullPolicy
 from ignitetf.read.plan import WINDOW_BYTES, Even, OrderName, whole_argument
-from ignitetf.read.rows import EpochRows, open_rows
-from ignitetf.read.tf.causes import for_tensorflow
+from ignitetf.read.rows import EpochRows, Epochs, open_rows
 from ignitetf.read.tf.cluster import in_cluster
-from ignitetf.read.tf.eager import EagerElements, Packed
-from ignitetf.read.tf.iteration import OwnDataset, Steps
-from ignitetf.read.tf.substr import Sharing
-from ignitetf.read.tf.tensors import Form, counted, page_options, rebatched
+from ignitetf.read.tf.iteration import OwnDataset, Steps, for_tensorflow
+from ignitetf.read.tf.tensors import (
+    EagerElements,
+    Form,
+    Packed,
+    Sharing,
+    counted,
+    page_options,
+    rebatched,
+)
 from ignitetf.settings import Settings
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.schema import Batch

@@ -1,19 +1,36 @@
-"""`Form`: how columns become TensorFlow elements.
+"""How columns become TensorFlow elements: in a pipeline, in a loop in Python, as batches of NumPy.
 
-rows -> **tensors** -> dataset
+rows -> **tensors** -> dataset, mixture
 
-Columns are packed into flat leaves in Python; ragged tensors and texts are assembled from them in
-TensorFlow.
+`Form`: columns are packed into flat leaves in Python; ragged tensors and texts are assembled from
+them in TensorFlow. As a Python object each text costs an object, two copies and the GIL. An op of our
+own, in C on TensorFlow's C API for kernels (strings.c), copies it once or, in batches and if
+TensorFlow's strings can share their bytes (from 2.21 on), not at all, while Python receives the next
+page.
+
+`EagerElements`: TensorFlow's own iterators take about 100 microseconds for each element, and 12 ms
+to begin. A loop in Python takes the reader's pages in its own thread. Arrays are cut by NumPy, and
+become tensors of the same memory; an operation of TensorFlow takes 20 to 50 times as long. Texts
+become tensors for a whole page at a time, which one operation cuts.
 """
 
 from __future__ import annotations
 
+import contextlib
+import enum
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+import math
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
 
+import numpy as np
 import tensorflow as tf
 
+from ignitetf._core._native import register_strings
+from ignitetf._core.tensorflow import library_in
+from ignitetf.errors import IgniteTFError
 from ignitetf.read.arguments import label_of
 from ignitetf.read.leaves import (
     Dense,
@@ -23,13 +40,114 @@ from ignitetf.read.leaves import (
     Text,
     TextStore,
 )
-from ignitetf.read.rows import EpochRows
+from ignitetf.read.options import PAGE_BYTES
+from ignitetf.read.rows import Batches, EpochRows
 from ignitetf.read.tf.cluster import in_cluster
-from ignitetf.read.tf.substr import LONG_TEXT, Sharing, strings_can_share, substr_op
-from ignitetf.wire.buffers import BufferPool
+from ignitetf.read.tf.iteration import Steps, for_tensorflow
+from ignitetf.wire.buffers import ALIGNMENT, BufferPool, address_of
 from ignitetf.wire.schema import Batch
 
-__all__ = ["Form", "counted", "page_options", "rebatched"]
+__all__ = [
+    "EagerElements",
+    "Form",
+    "Packed",
+    "Sharing",
+    "counted",
+    "dataset_of",
+    "page_options",
+    "rebatched",
+    "strings_can_share",
+    "substr_op",
+]
+
+_OP: Final = "IgnitetfSubstr"
+# Bytes of a text that is shared where strings can: LONG_TEXT of strings.c.
+_LONG_TEXT: Final = 1024
+
+# Where TensorFlow versions have kept the header that defines the layout of its strings.
+_HEADERS: Final = ("tsl/platform", "xla/tsl/platform", "tensorflow/core/platform")
+
+_lock: Final = threading.Lock()
+
+
+class Sharing(enum.IntEnum):
+    """How long texts are stored if TensorFlow's strings can share: the modes of strings.c.
+
+    A page lives as long as any of its texts, so PAGE is for texts that stay together.
+    """
+
+    NOTHING = 0
+    TEXT = 1
+    PAGE = 2
+
+
+def substr_op() -> Callable[..., tf.Tensor]:
+    """Return the op `substr`, for graphs and eager code.
+
+        substr(first, second, starts, lengths, sharing=Sharing.TEXT)
+
+    Args of the op:
+        first: uint8 `[n]`.
+        second: uint8 `[m]`; positions continue from `first` into it.
+        starts: int64 `[k]`, first byte of each text.
+        lengths: int64 `[k]`, in bytes; no text crosses from `first` into `second`.
+        sharing: A `Sharing`.
+
+    Returns of the op:
+        string `[k]`.
+
+    Raises of the op:
+        InvalidArgumentError: A text extends beyond the bytes.
+    """
+    with _lock:  # two threads must not register the op
+        return _substr_op()
+
+
+@functools.cache
+def _substr_op() -> Callable[..., tf.Tensor]:
+    if code := register_strings(library_in(tf.sysconfig.get_lib())):
+        raise RuntimeError(f"TensorFlow {tf.__version__} does not take the op {_OP}: code {code}")
+    return functools.partial(_substr, can_share=strings_can_share())
+
+
+@functools.cache
+def strings_can_share() -> bool:
+    """Whether strings of this TensorFlow version can be views with an owner."""
+    for folder in _HEADERS:
+        header = Path(tf.sysconfig.get_include(), folder, "ctstring_internal.h")
+        if header.exists() and "owner_ref" in header.read_text():
+            return True
+    return False
+
+
+def _substr(
+    first: tf.Tensor,
+    second: tf.Tensor,
+    starts: tf.Tensor,
+    lengths: tf.Tensor,
+    sharing: Sharing,
+    *,
+    can_share: bool,
+) -> tf.Tensor:
+    mode = tf.constant(sharing if can_share else Sharing.NOTHING, tf.int64)
+    inputs = [tf.convert_to_tensor(t) for t in (first, second, starts, lengths)]
+    return _run_eagerly(*inputs, mode) if tf.executing_eagerly() else _in_graph(*inputs, mode)
+
+
+def _in_graph(*inputs: tf.Tensor) -> tf.Tensor:
+    graph = tf.compat.v1.get_default_graph()
+    return graph.create_op(_OP, list(inputs), [tf.string]).outputs[0]
+
+
+_run_eagerly: Final = tf.function(
+    _in_graph,
+    input_signature=[
+        *(tf.TensorSpec([None], dtype) for dtype in (tf.uint8, tf.uint8, tf.int64, tf.int64)),
+        tf.TensorSpec([], tf.int64),
+    ],
+    autograph=False,
+)
+
 
 _Substr = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
@@ -65,7 +183,7 @@ class Form:
         leaves = [leaf for node in nodes for leaf in _leaves(node)]
         dense = sum(leaf.nbytes for leaf in leaves if isinstance(leaf, Dense))
         texts = sum(isinstance(leaf, Text) for leaf in leaves)
-        long = texts > 0 and entry_bytes - dense >= LONG_TEXT * texts
+        long = texts > 0 and entry_bytes - dense >= _LONG_TEXT * texts
         if long and strings_can_share():
             return float(dense)
         return entry_bytes
@@ -210,3 +328,297 @@ def page_options(*, sharded: bool) -> tf.data.Options:
         policy = tf.data.experimental.AutoShardPolicy.OFF
         options.experimental_distribute.auto_shard_policy = policy
     return options
+
+
+# Values of a component: those of a leaf, or texts.
+_Values = Any
+# The rows of a page and its leaves, of one page after another.
+Packed = Generator[tuple[int, tuple[Any, ...]], None, None]
+
+# So many elements are made at once: a tensor takes half a kilobyte.
+_ELEMENTS: Final = 256
+# Who keeps a single element keeps its page, too, if they share it. From so many bytes on, about a
+# sixteenth of a page, it may.
+_SHARING_BYTES: Final = PAGE_BYTES // 16
+# Where a pipeline of TensorFlow has its elements, whatever other devices there are.
+_DEVICE: Final = "/CPU:0"
+
+
+class EagerElements:
+    """Makes the elements of a dataset in eager mode; each call begins an iteration.
+
+    Args:
+        form: How leaves become tensors.
+        packed: Begins an epoch.
+        spec: The structure of an element.
+        batch_size: Rows of a batch; None for single elements, or if each page is one batch.
+        sharing: What strings share with their page.
+        whole: Whether each page is one batch, as it is.
+        drop_remainder: Whether to leave out an incomplete last batch.
+    """
+
+    def __init__(
+        self,
+        form: Form,
+        packed: Callable[[], Packed],
+        spec: Any,
+        batch_size: int | None,
+        sharing: Sharing,
+        *,
+        whole: bool = False,
+        drop_remainder: bool = False,
+    ) -> None:
+        self._packed, self._form, self._sharing = packed, form, sharing
+        self._single = batch_size is None and not whole
+        self._size = batch_size or 1
+        self._whole, self._drop_remainder = whole, drop_remainder
+        self._element = _builder(spec)
+        self._dtypes = [leaf.dtype for leaf in form.flat_spec(None)]
+        # Of each component its leaf, if it is one; else it is among what `_texts` returns.
+        self._leaf_of: list[int | None] = []
+
+    def __call__(self) -> Generator[Any, None, None]:
+        """Yield the elements of an epoch."""
+        with contextlib.closing(self._packed()) as packed:
+            if self._whole:
+                yield from (self._page(leaves) for _, leaves in packed)
+                return
+            for components in self._singles(packed) if self._single else self._batches(packed):
+                yield self._element(iter(components))
+
+    def _singles(self, packed: Packed) -> Iterator[tuple[tf.Tensor, ...]]:
+        """Yield the components of each row. No page waits for another one: rows may be large."""
+        for rows, leaves in packed:
+            page = self._components(leaves)
+            for start in range(0, rows, _ELEMENTS):
+                count = min(_ELEMENTS, rows - start)
+                cut = [_single(_as_tensor(_rows(values, start, count))) for values in page]
+                yield from zip(*cut, strict=True)
+
+    def _batches(self, packed: Packed) -> Iterator[list[tf.Tensor]]:
+        """Yield the components of each batch."""
+        size, begun, held = self._size, list[list[_Values]](), 0
+        for rows, leaves in packed:
+            page = self._components(leaves)
+            need = min(rows, size - held) if held else 0
+            if need:
+                begun.append([_rows(values, 0, need) for values in page])
+                held += need
+            if held == size:
+                yield _joined(begun)
+                begun, held = [], 0
+            for start in range(need, rows - size + 1, size * _ELEMENTS):
+                count = min(_ELEMENTS, (rows - start) // size)
+                cut = [_cut(values, start, count, size) for values in page]
+                yield from map(list, zip(*cut, strict=True))
+            if rest := (rows - need) % size:
+                begun, held = [[_rows(values, rows - rest, rest) for values in page]], rest
+        if held and not self._drop_remainder:
+            yield _joined(begun)
+
+    def _page(self, leaves: tuple[Any, ...]) -> Any:
+        """Return a page as an element."""
+        tensors = map(_as_tensor, leaves, self._dtypes)
+        if not self._form.assembles:
+            return self._form.assemble(*tensors)
+        with tf.device(_DEVICE):
+            return self._assemble(*tensors)
+
+    def _components(self, leaves: tuple[Any, ...]) -> list[_Values]:
+        """Return the components of a page: leaves as they are, and texts."""
+        if not self._form.assembles:
+            return tf.nest.flatten(self._form.assemble(*leaves))  # type: ignore[no-any-return]
+        with tf.device(_DEVICE):
+            texts = iter(self._assemble(*map(_as_tensor, leaves, self._dtypes)))
+        return [next(texts) if at is None else leaves[at] for at in self._leaf_of]
+
+    @functools.cached_property
+    def _assemble(self) -> Any:
+        """Assembles a page. One trace for each dataset: TensorFlow warns of many if it sees them."""
+
+        def assembled(*leaves: tf.Tensor) -> Any:
+            found = self._form.assemble(*leaves, sharing=self._sharing)
+            return found if self._whole else self._without_leaves(found, leaves)
+
+        signature = self._form.flat_spec(None)
+        function = tf.function(assembled, input_signature=signature, autograph=False)
+        return function.get_concrete_function()
+
+    def _without_leaves(self, found: Any, leaves: tuple[tf.Tensor, ...]) -> list[tf.Tensor]:
+        places = {id(leaf): at for at, leaf in enumerate(leaves)}
+        flat = tf.nest.flatten(found)
+        self._leaf_of = [places.get(id(tensor)) for tensor in flat]
+        return [tensor for tensor in flat if id(tensor) not in places]
+
+
+def _as_tensor(values: _Values, dtype: tf.DType | None = None) -> tf.Tensor:
+    """Return values as a tensor, which shares the memory of an array if TensorFlow can take it.
+
+    TensorFlow ends the process where it computes with memory that is not aligned.
+    """
+    if isinstance(values, tf.Tensor):
+        return values
+    if (
+        isinstance(values, np.ndarray)
+        and values.nbytes
+        and values.flags.c_contiguous
+        and address_of(values) % ALIGNMENT == 0
+    ):
+        with contextlib.suppress(BufferError, RuntimeError, TypeError, tf.errors.OpError):
+            return tf.experimental.dlpack.from_dlpack(values.__dlpack__())
+        # It is read-only, or this version does not take the dtype.
+    with tf.device(_DEVICE):
+        return tf.constant(values, dtype)
+
+
+def _rows(values: _Values, start: int, count: int) -> _Values:
+    """Return `count` rows."""
+    if not isinstance(values, tf.Tensor):
+        return values[start : start + count]
+    with tf.device(_DEVICE):
+        return tf.raw_ops.Slice(input=values, begin=[start], size=[count])
+
+
+def _cut(values: _Values, start: int, count: int, size: int) -> list[tf.Tensor]:
+    """Return `count` batches of the rows from `start` on."""
+    if not isinstance(values, tf.Tensor):
+        return [
+            _as_tensor(values[at : at + size]) for at in range(start, start + count * size, size)
+        ]
+    with tf.device(_DEVICE):
+        part = tf.reshape(_rows(values, start, count * size), [count, size])
+        return _unpacked(part)
+
+
+def _joined(parts: list[list[_Values]]) -> list[tf.Tensor]:
+    """Return the components of a batch that is made of rows of several pages."""
+    found = []
+    for values in zip(*parts, strict=True):
+        if len(values) == 1:
+            found.append(_as_tensor(values[0]))
+        elif isinstance(values[0], tf.Tensor):
+            with tf.device(_DEVICE):
+                found.append(tf.concat(values, 0))
+        else:
+            found.append(_as_tensor(np.concatenate(values)))
+    return found
+
+
+def _unpacked(tensor: tf.Tensor) -> list[tf.Tensor]:
+    """Return the slices of a tensor; they share its memory where they are aligned."""
+    with tf.device(_DEVICE):
+        return tf.raw_ops.Unpack(value=tensor, num=len(tensor))  # type: ignore[no-any-return]
+
+
+def _single(batch: tf.Tensor) -> Iterator[tf.Tensor]:
+    """Yield the slices of a tensor for single elements, which may be kept without the others."""
+    found = _unpacked(batch)
+    if not _share(found, batch):
+        yield from found
+        return
+    for item in found:
+        with tf.device(_DEVICE):
+            own = tf.raw_ops.DeepCopy(x=item)
+        yield own
+
+
+def _share(found: list[tf.Tensor], batch: tf.Tensor) -> bool:
+    """Whether slices that are small beside a page share its memory; which do depends on the build."""
+    item_bytes = batch.dtype.size * math.prod(batch.shape[1:])
+    if batch.dtype == tf.string or not 0 < item_bytes < _SHARING_BYTES:
+        return False
+    first, whole = (np.asarray(memoryview(tensor)) for tensor in (found[0], batch))
+    return np.may_share_memory(first, whole)
+
+
+def _builder(spec: Any) -> Callable[[Iterator[tf.Tensor]], Any]:
+    """Return what makes an element of its components, ten times as fast as `tf.nest`."""
+    if isinstance(spec, dict):
+        # In the order of tf.nest; the element has the order of the structure.
+        parts = {name: _builder(spec[name]) for name in sorted(spec)}
+        if list(parts) == list(spec):
+            return lambda found: {name: part(found) for name, part in parts.items()}
+
+        def build(found: Iterator[tf.Tensor]) -> dict[str, Any]:
+            made = {name: part(found) for name, part in parts.items()}
+            return {name: made[name] for name in spec}
+
+        return build
+    if isinstance(spec, tuple):
+        items = [_builder(item) for item in spec]
+        return lambda found: tuple(item(found) for item in items)
+    return next
+
+
+# The nodes of columns, in their structure.
+Structure = Node | Mapping[str, "Structure"]
+
+
+def dataset_of(
+    structure: Structure, begin: Callable[[], Batches], count: int | None, *, sharded: bool
+) -> Steps:
+    """Return a dataset of batches; an iteration in Python raises ignitetf's own errors.
+
+    Args:
+        structure: The nodes of the columns of a batch.
+        begin: Called for each iteration.
+        count: Batches of every iteration; None if that is unknown.
+        sharded: Whether they are the batches of one of several workers.
+    """
+
+    def elements() -> Generator[Any, None, None]:
+        with contextlib.closing(begin()) as batches:
+            for batch in batches:
+                yield _nested(structure, batch)
+
+    def generate() -> Iterator[Any]:
+        try:
+            yield from elements()
+        except IgniteTFError as error:
+            raise for_tensorflow(error) from None
+
+    def eager() -> Generator[Any, None, None]:
+        with contextlib.closing(elements()) as found:
+            for element in found:
+                yield tf.nest.map_structure(_eager_tensor, element)
+
+    dataset = tf.data.Dataset.from_generator(generate, output_signature=_spec(structure))
+    dataset = dataset.with_options(page_options(sharded=True))
+    return Steps(counted(dataset, count, sharded=sharded), eager)
+
+
+def _eager_tensor(values: Any) -> Any:
+    return values if isinstance(values, tf.RaggedTensor) else _as_tensor(values)
+
+
+def _spec(structure: Structure) -> Any:
+    """Return the specs of the tensors that `_nested` returns."""
+    if isinstance(structure, Mapping):
+        return {name: _spec(inner) for name, inner in structure.items()}
+    if isinstance(structure, Dense):
+        return tf.TensorSpec([None, *structure.shape], tf.as_dtype(structure.dtype))
+    if isinstance(structure, Text):
+        return tf.TensorSpec([None], tf.string)
+    if isinstance(structure, Runs):
+        return tf.nest.map_structure(_ragged, _spec(structure.item))
+    return {name: _spec(inner) for name, inner in structure.fields}
+
+
+def _ragged(spec: Any) -> tf.RaggedTensorSpec:
+    """Return the spec of runs of what a spec describes."""
+    shape = [None, None, *spec.shape[1:]]
+    return tf.RaggedTensorSpec(shape, spec.dtype, getattr(spec, "ragged_rank", 0) + 1, tf.int64)
+
+
+def _nested(structure: Structure, columns: Any) -> Any:
+    """Return columns as TensorFlow takes them: arrays, and runs as ragged tensors."""
+    if isinstance(structure, Mapping):
+        return {name: _nested(inner, columns[name]) for name, inner in structure.items()}
+    if isinstance(structure, (Dense, Text)):
+        return columns
+    if isinstance(structure, Runs):
+        items = _nested(structure.item, columns.values)
+        return tf.nest.map_structure(
+            lambda t: tf.RaggedTensor.from_row_splits(t, columns.offsets, validate=False), items
+        )
+    return {name: _nested(inner, columns[name]) for name, inner in structure.fields}
