@@ -24,7 +24,7 @@ from multiprocessing.connection import Connection
 from ignitetf.settings import split_address
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.frames import LENGTH_BYTES, framed, read_answer_head, read_length
-from ignitetf.wire.parameters import encode_string, encode_uuid
+from ignitetf.wire.requests import encode_string, encode_uuid
 
 _HOST = "127.0.0.1"
 _HEAD = struct.Struct("<hq")  # op code, request id

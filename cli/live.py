@@ -19,12 +19,10 @@ from ignitetf.net.failures import server_error
 from ignitetf.net.handshake import open_connection
 from ignitetf.settings import Settings
 from ignitetf.sql import statement
-from ignitetf.wire.answers import int_at, pairs_at, read_error, read_sized
-from ignitetf.wire.cluster import read_cache_names
+from ignitetf.wire.answers import int_at, pairs_at, read_cache_names, read_error, read_sized
 from ignitetf.wire.codes import OpCode, TypeCode, java_hash
 from ignitetf.wire.frames import LENGTH_BYTES, read_answer_head, read_answer_length, request_head
-from ignitetf.wire.parameters import encode_string
-from ignitetf.wire.requests import cache_request, scan_request, sql_request
+from ignitetf.wire.requests import cache_request, encode_string, scan_request, sql_request
 
 __all__ = ["Kind", "live_names"]
 

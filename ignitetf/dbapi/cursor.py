@@ -16,7 +16,7 @@ from ignitetf.net.results import Result
 from ignitetf.net.statements import run_batch, run_redirected
 from ignitetf.sql.tokens import count_parameters, is_query
 from ignitetf.tables.suggest import suggested
-from ignitetf.wire.parameters import parameter_list
+from ignitetf.wire.requests import parameter_list
 from ignitetf.wire.sql_arrays import Kind, Values, joined_arrow, joined_numpy
 
 if TYPE_CHECKING:

@@ -35,8 +35,14 @@ from ignitetf.threads import held
 from ignitetf.wire.answers import damaged, read_sized, sized_at, uuid_at
 from ignitetf.wire.codes import OpCode, TypeCode
 from ignitetf.wire.frames import Page, read_first_page, read_page
-from ignitetf.wire.parameters import encode_uuid, sized_head
-from ignitetf.wire.requests import batch_request, cache_request, cursor_request, scan_request
+from ignitetf.wire.requests import (
+    batch_request,
+    cache_request,
+    cursor_request,
+    encode_uuid,
+    scan_request,
+    sized_head,
+)
 
 __all__ = ["CHUNK_BYTES", "ChunkCache", "ContentReader", "ContentWriter", "as_bytes"]
 

@@ -33,11 +33,12 @@ from ignitetf.tables.spec import CacheSpec
 from ignitetf.wire.answers import damaged, int_at, pairs_at, read_bool, read_int, read_sized
 from ignitetf.wire.codes import OpCode, TypeCode
 from ignitetf.wire.frames import Page, read_first_sql_page, read_page
-from ignitetf.wire.parameters import encode_bytes, encode_string
 from ignitetf.wire.requests import (
     batch_request,
     cache_request,
     cursor_request,
+    encode_bytes,
+    encode_string,
     sql_request,
     transaction_end_request,
     transaction_start_request,

@@ -24,7 +24,7 @@ from ignitetf.tables.removal import remove_cache
 from ignitetf.tables.spec import CacheSpec, require_room_for
 from ignitetf.tables.storage import Storage
 from ignitetf.tables.views import require_free, taken_names
-from ignitetf.wire.cluster import PartitionMap
+from ignitetf.wire.answers import PartitionMap
 from ignitetf.wire.schema import Schema
 
 __all__ = [

@@ -26,8 +26,8 @@ from ignitetf.net.client import Client
 from ignitetf.net.failures import FAILURES, LOAD, Backoff
 from ignitetf.tables.lease import Lease
 from ignitetf.tables.owned import index_table
+from ignitetf.wire.answers import NodeEndpoint, PartitionMap
 from ignitetf.wire.blocks import BlockKeys, block_schema
-from ignitetf.wire.cluster import NodeEndpoint, PartitionMap
 from ignitetf.wire.schema import Batch, Column, Schema
 
 __all__ = ["Filler", "Owners", "Progress", "index_schema", "register_entries"]

@@ -69,8 +69,8 @@ from ignitetf.tables.removal import drop_caches
 from ignitetf.tables.storage import IfExists, Storage, is_replacing
 from ignitetf.tables.typenames import with_free_name
 from ignitetf.tables.views import publish
+from ignitetf.wire.answers import NodeEndpoint, PartitionMap
 from ignitetf.wire.blocks import block_schema
-from ignitetf.wire.cluster import NodeEndpoint, PartitionMap
 from ignitetf.wire.schema import Schema
 
 __all__ = ["Load"]

@@ -23,8 +23,8 @@ from ignitetf.errors import IgniteTFError, RequestTimeout
 from ignitetf.load.route import find_route
 from ignitetf.load.sender import POLL_S, Flush, Job, Sender, Totals, Work, WorkQueue
 from ignitetf.net.client import Client
+from ignitetf.tables.typenames import binary_type_requests
 from ignitetf.wire.codes import OpCode
-from ignitetf.wire.register import binary_type_requests
 from ignitetf.wire.schema import Batch, Schema
 
 __all__ = ["Totals", "Work", "Writer", "register_types"]

@@ -33,8 +33,14 @@ from ignitetf.net.results import SqlResult, execute
 from ignitetf.net.statements import NO_VIEWS, run_redirected, statement_request
 from ignitetf.settings import Settings
 from ignitetf.sql import statement
-from ignitetf.wire.answers import damaged, int_at, read_long
-from ignitetf.wire.cluster import PartitionMap, read_cache_names, read_partition_map
+from ignitetf.wire.answers import (
+    PartitionMap,
+    damaged,
+    int_at,
+    read_cache_names,
+    read_long,
+    read_partition_map,
+)
 from ignitetf.wire.codes import OpCode, TypeCode, java_hash
 from ignitetf.wire.frames import read_named_sql_page
 from ignitetf.wire.requests import destroy_request, partitions_request, size_request

@@ -35,8 +35,14 @@ from ignitetf.errors import (
 )
 from ignitetf.settings import Settings, split_address
 from ignitetf.wire.codes import Feature, Status
-from ignitetf.wire.frames import LENGTH_BYTES, read_length
-from ignitetf.wire.handshake import Accepted, Refused, handshake_request, read_handshake
+from ignitetf.wire.frames import (
+    LENGTH_BYTES,
+    Accepted,
+    Refused,
+    handshake_request,
+    read_handshake,
+    read_length,
+)
 
 __all__ = ["LOST", "cause", "explained", "open_connection", "tls_context"]
 

@@ -44,13 +44,11 @@ from ignitetf.net.pyclient import PyClient
 from ignitetf.settings import DEFAULT_ADDRESS, Settings, is_loopback
 from ignitetf.sql import statement
 from ignitetf.threads import Beside, side_by_side, start
-from ignitetf.wire.answers import damaged, read_long
-from ignitetf.wire.cluster import NodeEndpoint, read_endpoints
+from ignitetf.wire.answers import NodeEndpoint, damaged, read_endpoints, read_long
 from ignitetf.wire.codes import Feature, OpCode, Status
 from ignitetf.wire.frames import read_named_sql_page
 from ignitetf.wire.objects import find_rows
-from ignitetf.wire.parameters import encode_parameter
-from ignitetf.wire.requests import nodes_request, sql_request
+from ignitetf.wire.requests import encode_parameter, nodes_request, sql_request
 from ignitetf.wire.sql_arrays import decode_values
 from ignitetf.wire.types import TypeRegistry
 from ignitetf.wire.zones import UTC, Zone, zone_of

@@ -49,8 +49,7 @@ from ignitetf.threads import start
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.frames import Page, join_pages, read_named_sql_page, read_page
 from ignitetf.wire.objects import Bytes, Positions, find_rows
-from ignitetf.wire.parameters import parameter_list
-from ignitetf.wire.requests import cursor_request
+from ignitetf.wire.requests import cursor_request, parameter_list
 from ignitetf.wire.sql_arrays import ArrowForm, Unreadable, Values, decode_values, sampled
 from ignitetf.wire.types import TypeRegistry
 

@@ -45,9 +45,8 @@ from ignitetf.sql.row_keys import with_own_keys
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.frames import Page, read_named_sql_page
 from ignitetf.wire.objects import Bytes, Positions, find_rows
-from ignitetf.wire.parameters import encode_parameter
 from ignitetf.wire.plain_objects import plain_objects
-from ignitetf.wire.requests import sql_request
+from ignitetf.wire.requests import encode_parameter, sql_request
 from ignitetf.wire.sql_arrays import decode_values
 from ignitetf.wire.types import TypeRegistry
 

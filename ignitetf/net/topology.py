@@ -32,7 +32,7 @@ from ignitetf.net.channel import Channel
 from ignitetf.net.client import Client
 from ignitetf.settings import DATA_CENTER, is_loopback, split_address
 from ignitetf.sql import statement
-from ignitetf.wire.cluster import NodeEndpoint, PartitionMap
+from ignitetf.wire.answers import NodeEndpoint, PartitionMap
 
 __all__ = [
     "LEAF_ROWS",

@@ -46,7 +46,7 @@ from ignitetf.net.statements import statement_request
 from ignitetf.tables.caches import UNSAFE_LOSS, loss_policy_of
 from ignitetf.tables.catalog import Manifest, manifest_of, manifest_question, read_manifest
 from ignitetf.tables.owned import rows_table
-from ignitetf.wire.cluster import NodeEndpoint
+from ignitetf.wire.answers import NodeEndpoint
 from ignitetf.wire.codes import OpCode, TypeCode
 from ignitetf.wire.frames import read_named_sql_page
 

@@ -54,7 +54,7 @@ from ignitetf.read.usage import Epoch, counted
 from ignitetf.read.window import piece_rows
 from ignitetf.settings import Settings
 from ignitetf.wire.concat import concat
-from ignitetf.wire.parameters import parameter_list
+from ignitetf.wire.requests import parameter_list
 from ignitetf.wire.schema import Batch
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from ignitetf.read.key_order import KeyOrder, StepOrder
 from ignitetf.read.mix_order import MixOrder
 from ignitetf.read.plan import Position, ScanOrder, Shard
 from ignitetf.read.reader import CacheReader
-from ignitetf.wire.parameters import encode_parameter
+from ignitetf.wire.requests import encode_parameter
 
 __all__ = ["identity_of", "mix_identity_of", "mix_placed", "placed"]
 

@@ -37,7 +37,7 @@ from ignitetf.sql import statement
 from ignitetf.tables.owned import carrier_table
 from ignitetf.tables.removal import drop_sql_table, remove_cache
 from ignitetf.tables.spec import CacheSpec, make_cache, require_room_for, table_options
-from ignitetf.wire.cluster import PartitionMap
+from ignitetf.wire.answers import PartitionMap
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.datatypes import DATA_TYPES
 from ignitetf.wire.schema import Field, Schema

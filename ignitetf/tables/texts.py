@@ -21,8 +21,7 @@ from ignitetf.net.pyclient import translated
 from ignitetf.tables.spec import CacheSpec, ensure_caches
 from ignitetf.wire.answers import read_bool, read_sized
 from ignitetf.wire.codes import OpCode, TypeCode
-from ignitetf.wire.parameters import encode_string
-from ignitetf.wire.requests import cache_request
+from ignitetf.wire.requests import cache_request, encode_string
 
 __all__ = ["Texts", "json_text"]
 

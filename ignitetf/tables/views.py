@@ -31,7 +31,7 @@ from ignitetf.partitions import REPLICATED_PARTITIONS
 from ignitetf.sql import statement
 from ignitetf.tables.owned import rows_table
 from ignitetf.tables.room import require_room
-from ignitetf.wire.cluster import NodeEndpoint
+from ignitetf.wire.answers import NodeEndpoint
 
 __all__ = [
     "Switch",

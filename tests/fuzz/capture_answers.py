@@ -11,8 +11,7 @@ from pathlib import Path
 from ignitetf.net.client import cache_id, connect
 from ignitetf.net.statements import statement_request
 from ignitetf.wire.codes import Feature, OpCode
-from ignitetf.wire.frames import read_length
-from ignitetf.wire.handshake import handshake_request
+from ignitetf.wire.frames import handshake_request, read_length
 from ignitetf.wire.requests import nodes_request, partitions_request
 
 TABLE = "P1_ANSWERS"

@@ -14,10 +14,17 @@ import pytest
 from fuzzing import attempt, chance, count, damage, watched
 
 from ignitetf.errors import SchemaError, WireError
-from ignitetf.wire.answers import damaged, read_error, read_int, read_long, read_sized
-from ignitetf.wire.cluster import read_cache_names, read_endpoints, read_partition_map
-from ignitetf.wire.frames import read_named_sql_page
-from ignitetf.wire.handshake import Accepted, read_handshake
+from ignitetf.wire.answers import (
+    damaged,
+    read_cache_names,
+    read_endpoints,
+    read_error,
+    read_int,
+    read_long,
+    read_partition_map,
+    read_sized,
+)
+from ignitetf.wire.frames import Accepted, read_handshake, read_named_sql_page
 from ignitetf.wire.objects import find_rows
 from ignitetf.wire.sql_arrays import Unreadable, decode_values, joined_arrow, joined_numpy
 from ignitetf.wire.types import TypeRegistry, read_class_name

@@ -12,8 +12,8 @@ import pytest
 from fuzzing import attempt, chance, count, damage, watched
 
 from ignitetf.errors import ConfigError, SchemaError, WireError
+from ignitetf.net.pyclient import check_answer
 from ignitetf.wire.blocks import BlockDecoder, block_schema, pack_blocks
-from ignitetf.wire.check_answer import check_answer
 from ignitetf.wire.codes import OpCode, TypeCode
 from ignitetf.wire.columns import Decoder
 from ignitetf.wire.encode import encode_entries

@@ -19,8 +19,7 @@ from ignitetf.net.exchange import Exchange
 from ignitetf.net.statements import run_batch
 from ignitetf.wire.answers import read_sized
 from ignitetf.wire.codes import OpCode
-from ignitetf.wire.parameters import encode_bytes, encode_string
-from ignitetf.wire.requests import cache_request
+from ignitetf.wire.requests import cache_request, encode_bytes, encode_string
 
 pytestmark = pytest.mark.node
 HEAP = "Java heap space"

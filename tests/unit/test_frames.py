@@ -7,27 +7,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ignitetf.errors import WireError
-from ignitetf.wire.answers import damaged, read_error
-from ignitetf.wire.cluster import (
+from ignitetf.wire.answers import (
     NodeEndpoint,
     PartitionMap,
+    damaged,
     read_cache_names,
     read_endpoints,
+    read_error,
     read_partition_map,
 )
 from ignitetf.wire.codes import Feature, Status
 from ignitetf.wire.frames import (
     LENGTH_BYTES,
     MAX_HEAD_BYTES,
+    Accepted,
+    Refused,
     framed,
     read_answer_head,
     read_answer_length,
+    read_handshake,
     read_length,
     read_request_head,
     request_head,
 )
-from ignitetf.wire.handshake import Accepted, Refused, read_handshake
-from ignitetf.wire.parameters import encode_bytes, encode_string
+from ignitetf.wire.requests import encode_bytes, encode_string
 
 ints = st.integers(-(1 << 31), (1 << 31) - 1)
 longs = st.integers(-(1 << 63), (1 << 63) - 1)

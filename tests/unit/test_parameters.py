@@ -14,7 +14,7 @@ from pyignite.datatypes import DecimalObject, UUIDObject
 from pyignite.stream import BinaryStream
 
 from ignitetf.errors import ConfigError
-from ignitetf.wire.parameters import encode_parameter, encode_string, parameter_list
+from ignitetf.wire.requests import encode_parameter, encode_string, parameter_list
 
 ZONE = dt.UTC
 

@@ -33,9 +33,8 @@ from ignitetf.wire.answers import (
     uuid_at,
 )
 from ignitetf.wire.codes import Feature, OpCode, StreamerFlag, TypeCode
-from ignitetf.wire.frames import request_frames, request_head
-from ignitetf.wire.handshake import handshake_request
-from ignitetf.wire.parameters import encode_bytes, encode_parameter, encode_string, encode_uuid
+from ignitetf.wire.frames import handshake_request, request_frames, request_head
+from ignitetf.wire.requests import encode_bytes, encode_parameter, encode_string, encode_uuid
 
 CONTEXT = ProtocolContext((1, 7, 0), BitmaskFeature.all_supported())
 HEAD_BYTES = 14  # length, op code, request id
