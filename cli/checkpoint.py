@@ -159,7 +159,7 @@ def watch(
     import signal
     import threading
 
-    from ignitetf.fs.watch import watch as run
+    from ignitetf.fs.push import watch as run
 
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -133,7 +133,7 @@ class _Training:
         }
 
     def _has_native_io(self) -> bool:
-        from ignitetf.fs.oserrors import NativeIOUnavailable
+        from ignitetf.fs.path import NativeIOUnavailable
 
         try:
             from ignitetf.fs import gfile

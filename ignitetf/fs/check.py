@@ -18,7 +18,7 @@ from typing import Any, Final
 from ignitetf.errors import WireError
 from ignitetf.fs.leases import GRACE_S, LEASE_S
 from ignitetf.fs.meta import Transaction
-from ignitetf.fs.oserrors import os_errors
+from ignitetf.fs.path import os_errors
 from ignitetf.fs.records import (
     ROOT_ID,
     Entry,

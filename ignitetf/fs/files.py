@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING
 from ignitetf.errors import IgniteTFError
 from ignitetf.fs.chunks import ContentReader, ContentWriter, as_bytes
 from ignitetf.fs.meta import Begun, Transaction
-from ignitetf.fs.oserrors import os_errors
-from ignitetf.fs.path import os_error, parts
+from ignitetf.fs.path import os_error, os_errors, parts
 from ignitetf.fs.records import (
     Entry,
     Extent,

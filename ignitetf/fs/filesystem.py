@@ -5,30 +5,36 @@ fsspec -> **filesystem** -> store
 This is translation only: URLs and options become settings, fsspec's calls become the store's.
 `igfs:///path` uses the same default address as the rest of ignitetf (environment, profile, running
 embedded node, default).
+
+fsspec's own functions for what is below a directory take one that cannot be listed for an empty one,
+whatever the reason, and call themselves for each level. Here (`Walking`) only what was removed
+meanwhile is left out, and a tree may have any depth.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime
+import errno
+import io
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from glob import has_magic
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from fsspec.callbacks import DEFAULT_CALLBACK
+from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 from fsspec.utils import infer_storage_options, tokenize
 
-from ignitetf.fs.fsspec_file import IgniteFile
-from ignitetf.fs.oserrors import os_errors
-from ignitetf.fs.path import path_of_url, split_url
+from ignitetf.fs.chunks import as_bytes
+from ignitetf.fs.files import FileWriter
+from ignitetf.fs.path import os_error, os_errors, path_of_url, split_url
 from ignitetf.fs.records import Entry
-from ignitetf.fs.store import DEFAULT_NAME, Store, open_store
-from ignitetf.fs.walking import Walking
+from ignitetf.fs.store import DEFAULT_NAME, FileReader, Store, open_store
 from ignitetf.settings import Settings
 
-__all__ = ["IgniteFileSystem", "connection_of_url"]
+__all__ = ["IgniteFile", "IgniteFileSystem", "Walking", "connection_of_url"]
 
 _STORE_OPTIONS = ("backups", "data_region", "chunk_bytes")
 
@@ -46,6 +52,147 @@ def connection_of_url(url: str) -> dict[str, Any]:
         if "password" in parts:
             options["password"] = parts["password"]
     return options
+
+
+class Walking(AbstractFileSystem):  # type: ignore[misc]
+    """The functions of a file system that look below a directory."""
+
+    def walk(
+        self,
+        path: str,
+        maxdepth: int | None = None,
+        topdown: bool = True,
+        on_error: str | Callable[[OSError], object] = "omit",
+        **kwargs: Any,
+    ) -> Iterator[_Level]:
+        """Yield path, directories and files of each level, as `os.walk` does.
+
+        Args:
+            path: Where to begin.
+            maxdepth: Number of levels; None for all.
+            topdown: Whether a directory comes before what is in it; its list of directories may
+                then be changed by the caller.
+            on_error: "raise", a function that is called with the error, or "omit" for what was
+                removed meanwhile; a cluster that cannot be reached is always an error then.
+            **kwargs: `detail`: dicts from name to info instead of lists of names.
+
+        Raises:
+            OSError: A directory could not be listed.
+        """
+        if maxdepth is not None and maxdepth < 1:
+            raise ValueError("maxdepth must be at least 1")
+        detail = bool(kwargs.get("detail"))
+        above: list[tuple[_Level | None, Iterator[str]]] = [
+            (None, iter([self._strip_protocol(path)]))
+        ]
+        while above:
+            level, below = above[-1]
+            if (place := next(below, None)) is None:
+                above.pop()
+                if level is not None and not topdown:
+                    yield level
+            elif (found := self._level(place, on_error, detail)) is not None:
+                if topdown:
+                    yield found
+                deeper = maxdepth is None or len(above) < maxdepth
+                base = place.rstrip("/")
+                above.append((found, iter([f"{base}/{n}" for n in found[1] if deeper])))
+
+    def _level(
+        self, path: str, on_error: str | Callable[[OSError], object], detail: bool
+    ) -> _Level | None:
+        try:
+            infos = self.ls(path, detail=True)
+        except OSError as error:
+            gone = isinstance(error, (FileNotFoundError, NotADirectoryError))
+            if on_error == "raise" or not (gone or callable(on_error)):
+                raise
+            if callable(on_error):
+                on_error(error)
+            return None
+        found: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+        for info in infos:
+            name = "" if info["name"] == path else info["name"].rpartition("/")[2]
+            found[info["type"] != "directory"][name] = info
+        directories, files = found
+        return (path, directories, files) if detail else (path, list(directories), list(files))
+
+    def find(
+        self,
+        path: str,
+        maxdepth: int | None = None,
+        withdirs: bool = False,
+        detail: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """Return the paths of all files below a path, sorted; with `detail` a dict to their infos.
+
+        A file is below itself; with `withdirs` so is a directory.
+        """
+        path = self._strip_protocol(path)
+        found: dict[str, Any] = {}
+        for _, directories, files in self.walk(path, maxdepth, detail=True):
+            for info in (*files.values(), *(directories.values() if withdirs else ())):
+                found[info["name"]] = info
+        if withdirs and path not in found and self.isdir(path):
+            found[path] = self.info(path)
+        return {name: found[name] for name in sorted(found)} if detail else sorted(found)
+
+    def du(
+        self,
+        path: str,
+        total: bool = True,
+        maxdepth: int | None = None,
+        withdirs: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """Return the bytes of all files below a path; without `total` a dict by path."""
+        found = self.find(path, maxdepth=maxdepth, withdirs=withdirs, detail=True)
+        sizes = {name: info["size"] for name, info in found.items()}
+        return sum(sizes.values()) if total else sizes
+
+    def expand_path(
+        self,
+        path: str | Iterable[str],
+        recursive: bool = False,
+        maxdepth: int | None = None,
+        **kwargs: Any,
+    ) -> list[str]:
+        """Expand globs, and with `recursive` directories; a path that is there means itself."""
+        paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
+        names = [self._strip_protocol(one) for one in paths]
+        plain = [name for name in names if self.is_there_as_written(name)]
+        others = [name for name in names if name not in plain]
+        found = set(plain)
+        for name in plain if recursive else ():
+            found |= set(self.find(name, maxdepth=maxdepth, withdirs=True))
+        if others or not plain:
+            found |= set(super().expand_path(others, recursive, maxdepth, **kwargs))
+        return sorted(found)
+
+    def is_there_as_written(self, path: str) -> bool:
+        """Whether a path that could be a glob is a name."""
+        return has_magic(path) and bool(self.exists(path))
+
+    def below(
+        self, path: str, target: str, into: bool, recursive: bool, maxdepth: int | None
+    ) -> tuple[list[str], list[str]]:
+        """Return a path with all below it, and where each of them is copied to.
+
+        Args:
+            path: A file or directory, never a glob.
+            target: Where it goes.
+            into: Whether that is a directory to put it into.
+            recursive: Whether a directory is taken along.
+            maxdepth: Number of levels; None for all.
+        """
+        source = self._strip_protocol(path)
+        if into and not path.endswith("/"):
+            target = f"{target.rstrip('/')}/{source.rpartition('/')[2]}"
+        found = self.expand_path(source, recursive=recursive, maxdepth=maxdepth)
+        if not recursive:
+            found = [one for one in found if not self.isdir(one)]
+        return found, [target.rstrip("/") + one[len(source) :] for one in found]
 
 
 class IgniteFileSystem(Walking):
@@ -345,3 +492,146 @@ def _info(path: str, entry: Entry) -> dict[str, Any]:
         "mtime_ns": entry.mtime_ns,
         **({"attributes": dict(entry.attributes)} if entry.attributes else {}),
     }
+
+
+_MODES: Final = ("rb", "wb", "xb", "ab")
+_LINE_BYTES: Final = 4096  # looked through for the end of a line, then twice as many
+
+
+class IgniteFile(AbstractBufferedFile):  # type: ignore[misc]
+    """An open file.
+
+    Others see written bytes after `flush` or `close`, and never only a part of what was written
+    between two of these. Leaving a `with` block with an exception discards what was not flushed.
+    Reading does not need fsspec's caches, since the store reads ahead; `cache_type` adds one
+    anyway.
+    """
+
+    _writer: FileWriter | None = None
+
+    def __init__(
+        self,
+        fs: IgniteFileSystem,
+        path: str,
+        mode: str = "rb",
+        block_size: int | str = "default",
+        autocommit: bool = True,
+        cache_type: str = "none",
+        cache_options: dict[str, Any] | None = None,
+        size: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.closed: bool
+        if mode not in _MODES:
+            raise NotImplementedError(
+                f"{path}: mode {mode!r}: files of igfs:// are read, or written from their "
+                "beginning, or appended to; open them once for each"
+            )
+        self._reader: FileReader | None = None
+        self._direct = cache_type == "none"
+        if mode == "rb":
+            self._reader = fs.store.open_read(path)
+            size = self._reader.size
+        super().__init__(
+            fs, path, mode, block_size, autocommit, cache_type, cache_options, size, **kwargs
+        )
+        if self._reader is None:
+            self._writer = fs.store.open_write(
+                path, mode[0], parents=fs.auto_mkdir, chunk_bytes=kwargs.get("chunk_bytes")
+            )
+            self.loc = self._writer.size
+
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        assert self._reader is not None
+        return self._reader.read(start, end - start)
+
+    def readinto(self, b: Any) -> int:
+        """Read into a buffer without another copy."""
+        if not self._direct or self._reader is None:
+            return int(super().readinto(b))
+        if self.closed:
+            raise ValueError("I/O operation on closed file.")
+        count = self._reader.read_into(self.loc, as_bytes(memoryview(b)))
+        self.loc += count
+        return count
+
+    def readline(self, size: int | None = -1) -> bytes:
+        """Return the next line, or at most `size` bytes of it; nothing at the end."""
+        left = self.size - self.loc if size is None or size < 0 else size
+        parts, step = list[bytes](), _LINE_BYTES
+        while left > 0 and (part := bytes(self.read(min(step, left)))):
+            end = part.find(b"\n") + 1
+            if end:
+                self.seek(end - len(part), os.SEEK_CUR)
+                part = part[:end]
+            parts.append(part)
+            left = 0 if end else left - len(part)
+            step = min(2 * step, self.blocksize)
+        return b"".join(parts)
+
+    def readlines(self, hint: int | None = -1) -> list[bytes]:
+        """Return the lines that follow, about `hint` bytes of them; none at the end."""
+        lines: list[bytes] = []
+        left = hint if hint is not None and hint > 0 else self.size
+        while left > 0 and (line := self.readline()):
+            lines.append(line)
+            left -= len(line)
+        return lines
+
+    def write(self, data: Any) -> int:
+        """Append bytes."""
+        if self.closed:
+            raise ValueError("I/O operation on closed file.")
+        if self._writer is None:
+            raise io.UnsupportedOperation("not writable")
+        count = self._writer.write(memoryview(data))
+        self.loc += count
+        return count
+
+    def flush(self, force: bool = False) -> None:
+        """Make what was written visible to all readers, except in a transaction."""
+        if self.closed:
+            raise ValueError("Flush on closed file")
+        if self._writer is not None and self.autocommit:
+            self._writer.publish()
+
+    def close(self) -> None:
+        """Publish, or in a transaction only store, and release the file."""
+        if self.closed:
+            return
+        self.closed = True
+        if self._reader is not None:
+            self._reader.close()
+        elif self._writer is not None and self.autocommit:
+            self._writer.close()
+        elif self._writer is not None:
+            self._writer.store_all()
+
+    def commit(self) -> None:
+        """Publish at the end of a transaction."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def discard(self) -> None:
+        """Discard what was not published."""
+        self.closed = True
+        if self._writer is not None:
+            self._writer.discard()
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if kind is not None and self._writer is not None:
+            self.discard()
+        self.close()
+
+    def __del__(self) -> None:
+        # A child of a fork has a copy of the object, and leaves the file to its parent.
+        if self._writer is None or not self._writer.inherited:
+            super().__del__()
+
+    def fileno(self) -> int:
+        """Raise: there is no file descriptor."""
+        raise os_error(errno.EBADF, self.path, "no file of the operating system")
+
+
+_Names = Any  # a list, or with `detail` a dict from name to info
+_Level = tuple[str, _Names, _Names]

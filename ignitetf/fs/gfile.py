@@ -8,6 +8,9 @@
 After that these can read and write it: `tf.io.gfile`, checkpoints, SavedModels, Keras `.keras` and
 `.weights.h5` files, `tf.summary`, TFRecord and text data sets. TensorFlow allows a scheme to be
 registered once in a process; `configure` changes which cluster `igfs:///` refers to.
+
+TensorFlow's plugin is in the native core. Where it cannot be used `NativeIOUnavailable` is raised;
+fsspec and `ignitetf checkpoint push` do not need it.
 """
 
 from __future__ import annotations
@@ -15,22 +18,41 @@ from __future__ import annotations
 import atexit
 import functools
 import os
+import platform
+import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any, Final
 
+from ignitetf._core import LIBRARY
 from ignitetf._core._native import connect_igfs, shut_igfs
 from ignitetf._core.tensorflow import library_in
 from ignitetf.fs import keras_guard
 from ignitetf.fs.handles import Handles, told
-from ignitetf.fs.oserrors import NativeIOUnavailable
-from ignitetf.fs.shim import shim_path
+from ignitetf.fs.path import NativeIOUnavailable
 from ignitetf.fs.store import DEFAULT_NAME
 from ignitetf.settings import Settings
 
-__all__ = ["SCHEME", "NativeIOUnavailable", "configure", "register"]
+__all__ = ["NativeIOUnavailable", "configure", "register"]
 
-SCHEME: Final = "igfs"
+_HINT: Final = "use fsspec (igfs:// URLs), or 'ignitetf checkpoint push' and 'pull'"
+
+
+def _shim_path() -> Path:
+    """Return the path of the shared object with the plugin.
+
+    Raises:
+        NativeIOUnavailable: This is not Linux.
+    """
+    if sys.platform != "linux":
+        raise NativeIOUnavailable(
+            f"igfs:// inside TensorFlow needs Linux, this is {platform.system()}", hint=_HINT
+        )
+    return LIBRARY
+
+
+_SCHEME: Final = "igfs"
 _EXIT_WAIT_MS: Final = 5000  # for calls that are under way at exit
 _LEAVE_S: Final = 0.02
 
@@ -57,16 +79,16 @@ def register() -> None:
     """
     if _registered:
         return
-    path = shim_path()
+    path = _shim_path()
     # Exit handlers run in reverse order: registered before TensorFlow's, ours runs after them.
     atexit.register(_at_exit)
     import tensorflow as tf
 
-    if SCHEME in _schemes(tf):
+    if _SCHEME in _schemes(tf):
         atexit.unregister(_at_exit)
         raise NativeIOUnavailable("another plugin has registered igfs:// with TensorFlow")
     try:
-        connect_igfs(_handles, told, SCHEME, library_in(tf.sysconfig.get_lib()))
+        connect_igfs(_handles, told, _SCHEME, library_in(tf.sysconfig.get_lib()))
     except ValueError as error:
         raise NativeIOUnavailable(str(error)) from error
     _registered.append(True)
@@ -92,11 +114,11 @@ def _refuse_updates() -> None:
 
     @functools.wraps(begin)
     def checked(self: Any, name: Any, mode: str, *args: Any, **kwargs: Any) -> None:
-        if "+" in mode and os.fsdecode(name).startswith(f"{SCHEME}://"):
+        if "+" in mode and os.fsdecode(name).startswith(f"{_SCHEME}://"):
             raise tf.errors.UnimplementedError(
                 None,
                 None,
-                f"{os.fsdecode(name)}: mode {mode!r}: files of {SCHEME}:// are read, or written "
+                f"{os.fsdecode(name)}: mode {mode!r}: files of {_SCHEME}:// are read, or written "
                 "from their beginning, or appended to; open them once for each",
             )
         begin(self, name, mode, *args, **kwargs)

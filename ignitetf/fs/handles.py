@@ -16,8 +16,7 @@ import threading
 
 from ignitetf.errors import IgniteTFError
 from ignitetf.fs.files import FileWriter
-from ignitetf.fs.oserrors import as_os_error, os_errors
-from ignitetf.fs.path import os_error
+from ignitetf.fs.path import as_os_error, os_error, os_errors
 from ignitetf.fs.records import Entry
 from ignitetf.fs.store import DEFAULT_NAME, FileReader, Store, open_store
 from ignitetf.settings import Settings

@@ -1,4 +1,4 @@
-"""Paths of the file system: text in, checked names out.
+"""Paths of the file system: text in, checked names out; and errors as the OSErrors of users.
 
 A path is absolute whether or not it begins with a slash. Empty parts and `.` are dropped; `..`
 drops the part before it and stays at the root, as the kernel does. A name is any Unicode text of
@@ -7,11 +7,37 @@ drops the part before it and stays at the root, as the kernel does. A name is an
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
+from collections.abc import Iterator
 
-__all__ = ["MAX_NAME_BYTES", "join", "os_error", "parts", "path_of_url", "relative_to", "split_url"]
+from ignitetf.errors import (
+    AuthenticationError,
+    ClusterReadOnly,
+    ConfigError,
+    ConnectError,
+    IgniteTFError,
+    PartitionLost,
+    RequestTimeout,
+    ServerOverloaded,
+    TlsError,
+)
+from ignitetf.net.failures import is_full
+
+__all__ = [
+    "MAX_NAME_BYTES",
+    "NativeIOUnavailable",
+    "as_os_error",
+    "join",
+    "os_error",
+    "os_errors",
+    "parts",
+    "path_of_url",
+    "relative_to",
+    "split_url",
+]
 
 MAX_NAME_BYTES = 255
 _URL = re.compile(r"igfs://(?P<authority>[^/]*)(?P<path>.*)", re.DOTALL)
@@ -77,3 +103,49 @@ def _check(name: str, path: str) -> None:
         raise os_error(errno.EILSEQ, path, "a name is not valid Unicode") from None
     if size > MAX_NAME_BYTES:
         raise os_error(errno.ENAMETOOLONG, path)
+
+
+# The first matching class decides.
+_TABLE: tuple[tuple[type[IgniteTFError], int], ...] = (
+    (AuthenticationError, errno.EACCES),
+    (TlsError, errno.EPROTO),
+    (ConnectError, errno.ECONNREFUSED),
+    (RequestTimeout, errno.ETIMEDOUT),
+    (ServerOverloaded, errno.ENOSPC),
+    (PartitionLost, errno.EIO),
+    (ClusterReadOnly, errno.EROFS),
+    (ConfigError, errno.EINVAL),
+    (IgniteTFError, errno.EIO),
+)
+
+
+class NativeIOUnavailable(IgniteTFError, ImportError):
+    """TensorFlow's own file operations are unavailable; fsspec and `checkpoint push` still work."""
+
+
+def as_os_error(error: IgniteTFError, path: str | None = None) -> OSError:
+    """Return the OSError, of the subclass for its errno, that corresponds to an error."""
+    code = next(code for kind, code in _TABLE if isinstance(error, kind))
+    message = error.message
+    if is_full(error):
+        code = errno.ENOSPC
+        message = f"no space left in the data region, or a node refused to store: {message}"
+    if isinstance(error, ConnectError) and "lost" in error.message and code == errno.ECONNREFUSED:
+        code = errno.ECONNRESET
+    if error.hint is not None:
+        message = f"{message} ({error.hint})"
+    return OSError(code, message, path) if path is not None else OSError(code, message)
+
+
+@contextlib.contextmanager
+def os_errors(path: str | None = None) -> Iterator[None]:
+    """Raise errors of this project as OSError with an errno."""
+    try:
+        yield
+    except OSError as error:
+        # ConnectError and RequestTimeout are already OSErrors, but without an errno.
+        if isinstance(error, IgniteTFError):
+            raise as_os_error(error, path) from error
+        raise
+    except IgniteTFError as error:
+        raise as_os_error(error, path) from error

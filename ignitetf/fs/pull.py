@@ -16,9 +16,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from ignitetf.fs.folders import PART, LocalFolder, RemoteFolder, blocks
+from ignitetf.fs.folders import (
+    PART,
+    LocalFolder,
+    RemoteFolder,
+    base_of,
+    blocks,
+    state_names,
+    state_of,
+)
 from ignitetf.fs.path import os_error
-from ignitetf.fs.state import base_of, state_names, state_of
 from ignitetf.fs.store import Store
 from ignitetf.fs.sync import DIGEST, SyncReport, digest_of, read_file
 from ignitetf.fs.units import STATE_FILE, Unit, is_known, units, what_is_wrong

@@ -1,6 +1,6 @@
-"""Copy what changed in a local directory of checkpoints to the cluster.
+"""Copy what changed in a local directory of checkpoints to the cluster, once or while it changes.
 
-local directory -> **push** -> retire, units, state -> store
+local directory -> **push** -> checkpoints, units, folders -> store
 
 This needs neither TensorFlow nor native code. The files of a checkpoint appear remotely at the same
 moment, once all of them are known to be complete. The state file follows, in a transaction that
@@ -18,18 +18,17 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final
 
+from ignitetf.fs.checkpoints import prune, retire
 from ignitetf.fs.files import FileWriter, close_together
-from ignitetf.fs.folders import LocalFolder, RemoteFolder, blocks
+from ignitetf.fs.folders import LocalFolder, RemoteFolder, base_of, blocks, state_names, state_of
 from ignitetf.fs.path import os_error
 from ignitetf.fs.records import Entry
-from ignitetf.fs.retire import retire
-from ignitetf.fs.state import base_of, state_names, state_of
 from ignitetf.fs.store import Store
 from ignitetf.fs.sync import DIGEST, SyncReport, digest_of, read_state, write_file
 from ignitetf.fs.tree import Outdated
 from ignitetf.fs.units import STATE_FILE, Unit, index_of, is_known, units, what_is_wrong
 
-__all__ = ["push", "push_once"]
+__all__ = ["push", "watch"]
 
 _LOOKS: Final = 5
 _PAUSE_S: Final = 0.5
@@ -63,7 +62,7 @@ def push(
     """
     begin, report = time.monotonic(), SyncReport()
     for _ in range(_LOOKS):
-        before = push_once(store, local, remote, report, delete=delete, keep=keep, on_file=on_file)
+        before = _push_once(store, local, remote, report, delete=delete, keep=keep, on_file=on_file)
         if not (report.incomplete or report.unsettled):
             break
         time.sleep(_PAUSE_S)
@@ -73,7 +72,7 @@ def push(
     return report
 
 
-def push_once(
+def _push_once(
     store: Store,
     local: Path,
     remote: str,
@@ -295,3 +294,43 @@ def _upload(folder: LocalFolder, name: str, writer: FileWriter) -> str:
             writer.write(block)
     writer.store_all()
     return digest.hexdigest()
+
+
+def watch(
+    store: Store,
+    local: Path,
+    remote: str,
+    *,
+    interval_s: float = 2.0,
+    delete: bool = False,
+    keep: int | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+    on_push: Callable[[SyncReport], None] = lambda report: None,
+) -> SyncReport:
+    """Push whatever changes in a local directory until `stopped`, then once more.
+
+    Waits for a directory that does not exist yet, and for a checkpoint that is still incomplete. If
+    the cluster cannot be reached, the next round tries again.
+
+    Returns:
+        The report of the last push.
+    """
+    seen: object = None
+    while True:
+        last, report = stopped(), SyncReport()
+        present = LocalFolder(local).signature()
+        if present and (present != seen or last):
+            with contextlib.ExitStack() as stack:
+                if not last:
+                    stack.enter_context(contextlib.suppress(ConnectionError, TimeoutError))
+                begin = time.monotonic()
+                _push_once(store, local, remote, report, delete=delete, keep=keep)
+                report.seconds = round(time.monotonic() - begin, 3)
+                seen = None if report.unsettled else present
+                if report.copied:
+                    if keep is not None:
+                        prune(store, remote, keep)
+                    on_push(report)
+        if last:
+            return report
+        time.sleep(interval_s)

@@ -24,7 +24,7 @@ from ignitetf.fs.records import (
     reader_key,
     removed_key,
 )
-from ignitetf.fs.removal import Removal
+from ignitetf.fs.tree import Removal
 from ignitetf.net.failures import is_full
 
 __all__ = ["Reclaimer"]

@@ -9,25 +9,27 @@ Guarantees:
 - A file's new content is written beside the old one and shown when complete (`FileWriter`).
 - Content is stored in all copies before an entry refers to it.
 - Several clients may do anything at the same time; see `tree` for how.
-- Only OSErrors are raised, each with its errno (`oserrors`).
+- Only OSErrors are raised, each with its errno (`path`).
 
 The caches NAME_META and NAME_DATA are created on first use, with `backups` copies and in
 `data_region` if one is given. If partitions are lost, these caches raise errors rather than appear
-empty.
+empty. A node may have kept them in memory only, and been started again while a process that uses them
+ran on: an operation that finds no caches is repeated once they are made anew (`_once_made`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import re
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace as replace_fields
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 from ignitetf.errors import (
     CacheNotFound,
@@ -43,26 +45,34 @@ from ignitetf.fs.chunks import CHUNK_BYTES, ChunkCache, ContentReader
 from ignitetf.fs.files import FileWriter, found_beside_lease
 from ignitetf.fs.leases import Leases
 from ignitetf.fs.meta import MetaCache, Transaction, metadata_spec
-from ignitetf.fs.once_made import once_made
-from ignitetf.fs.oserrors import os_errors
-from ignitetf.fs.path import os_error, parts
+from ignitetf.fs.path import os_error, os_errors, parts
 from ignitetf.fs.reclaim import Reclaimer
-from ignitetf.fs.records import (
-    FORMAT_KEY,
-    ROOT_ID,
-    Entry,
-    decode,
-    directory_key,
-    encode,
-)
-from ignitetf.fs.removal import Removal
-from ignitetf.fs.rename import rename
-from ignitetf.fs.tree import Found, Names, Stale, Tree
+from ignitetf.fs.records import FORMAT_KEY, ROOT_ID, Entry, decode, directory_key, encode
+from ignitetf.fs.tree import Found, Names, Removal, Stale, Tree, rename
 from ignitetf.net.client import Client
 from ignitetf.settings import Settings
 from ignitetf.tables.spec import CacheSpec, ensure_caches
 
 __all__ = ["DEFAULT_NAME", "FileReader", "Store", "open_store"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _once_made(operation: F) -> F:
+    """Let a method of an object with a method `make` run again after it, if a cache was missing."""
+
+    @functools.wraps(operation)
+    def repeated(store: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return operation(store, *args, **kwargs)
+        except OSError as error:
+            if not isinstance(error.__cause__, CacheNotFound):
+                raise
+        store.make()
+        return operation(store, *args, **kwargs)
+
+    return cast(F, repeated)
+
 
 DEFAULT_NAME: Final = "IGFS"
 _NAME = re.compile(r"[A-Z][A-Z0-9_]{0,50}")
@@ -210,7 +220,7 @@ class Store:
     def _names(self, path: str) -> Names:
         return parts(path)
 
-    @once_made
+    @_once_made
     def stat(self, path: str) -> Entry:
         """Return the entry at a path, in at most two round trips. Raises ENOENT, ENOTDIR."""
         with os_errors(path):
@@ -231,13 +241,13 @@ class Store:
                 return None
             raise
 
-    @once_made
+    @_once_made
     def list(self, path: str) -> list[tuple[str, Entry]]:
         """Return names and entries of a directory, sorted. Raises ENOENT, ENOTDIR."""
         with os_errors(path):
             return self.tree.entries(self._names(path))
 
-    @once_made
+    @_once_made
     def make_directory(self, path: str, *, parents: bool = False, exist_ok: bool = False) -> None:
         """Create a directory. Raises EEXIST, ENOENT, ENOTDIR."""
         with os_errors(path):
@@ -247,7 +257,7 @@ class Store:
             elif not exist_ok:
                 raise os_error(errno.EEXIST, "/")
 
-    @once_made
+    @_once_made
     def remove(
         self, path: str, *more: str, unchanged: Mapping[str, Entry | None] = MappingProxyType({})
     ) -> None:
@@ -270,7 +280,7 @@ class Store:
             self.removal.files(every, seen)
             self.leases.garbage_made()
 
-    @once_made
+    @_once_made
     def remove_directory(self, path: str, *, recursive: bool = False) -> None:
         """Remove a directory. Raises ENOENT, ENOTDIR, ENOTEMPTY, EBUSY (the root)."""
         with os_errors(path):
@@ -278,14 +288,14 @@ class Store:
             if recursive:
                 self.leases.garbage_made()
 
-    @once_made
+    @_once_made
     def rename(self, source: str, target: str) -> None:
         """Move a file or directory, replacing a file or an empty directory."""
         with os_errors(source):
             rename(self.tree, self._names(source), self._names(target))
             self.leases.garbage_made()
 
-    @once_made
+    @_once_made
     def set_attributes(self, path: str, attributes: Mapping[str, str]) -> None:
         """Add attributes of a file's content to its entry. Raises ENOENT, EISDIR."""
         with os_errors(path):
@@ -315,7 +325,7 @@ class Store:
 
     # Files
 
-    @once_made
+    @_once_made
     def open_read(self, path: str) -> FileReader:
         """Open a file to read its present content. Raises ENOENT, EISDIR."""
         with os_errors(path):
@@ -323,7 +333,7 @@ class Store:
             assert found.entry is not None
             return FileReader(self, path, found.entry)
 
-    @once_made
+    @_once_made
     def open_write(
         self, path: str, mode: str = "w", *, parents: bool = True, chunk_bytes: int | None = None
     ) -> FileWriter:

@@ -16,7 +16,7 @@ from typing import Any
 
 from tensorboard.plugins import base_plugin
 
-from ignitetf.fs.oserrors import NativeIOUnavailable
+from ignitetf.fs.path import NativeIOUnavailable
 
 __all__ = ["IgfsLoader"]
 

@@ -1,26 +1,51 @@
 """Group the files that are useful only together, and check that each group is complete.
 
-push, pull, checkpoints -> **units** -> bundle, whole, folders
+push, pull, checkpoints -> **units** -> folders
 
     checkpoint    TensorFlow's: PREFIX.index, PREFIX.data-NNNNN-of-NNNNN, PREFIX.meta
     weights       Keras's in several files: NAME.weights.json and the files it names
     saved model   saved_model.pb, fingerprint.pb, variables/, assets/, assets.extra/
     orbax         a directory with _CHECKPOINT_METADATA
     file          any other; .keras, .h5 and .hdf5 are checked inside
+
+`.keras` is a zip archive, whose directory is at its end; `.h5` is HDF5, whose first block contains
+the length of the file; `saved_model.pb` is one Protocol Buffers message.
+
+The required sizes of TensorFlow's data files are read from the `.index`, without TensorFlow, so that
+checkpoints can be pushed from machines that lack it. The index is a table of sorted keys (LevelDB's
+format, `tensorflow/core/lib/io/table*.cc`): blocks with a checksum each, one block that points to the
+others, and a 48-byte footer that points to that one. The empty key holds a `BundleHeaderProto`; every
+other key holds a `BundleEntryProto` that locates one tensor
+(`tensorflow/core/protobuf/tensor_bundle.proto`).
 """
 
 from __future__ import annotations
 
+import json
+import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, BinaryIO, Final
 
-from ignitetf.fs.bundle import Damaged, data_sizes, has_magic
+from ignitetf.crc import masked_crc32c
 from ignitetf.fs.folders import Folder
-from ignitetf.fs.whole import check_archive, check_hdf5, json_object, needs_variables
 
-__all__ = ["STATE_FILE", "Unit", "index_of", "is_known", "units", "what_is_wrong"]
+__all__ = [
+    "STATE_FILE",
+    "Damaged",
+    "Unit",
+    "check_hdf5",
+    "data_sizes",
+    "has_magic",
+    "index_of",
+    "is_known",
+    "units",
+    "what_is_wrong",
+]
 
 STATE_FILE: Final = "checkpoint"
 _DATA: Final = re.compile(r"(?P<prefix>.+)\.data-\d{5}-of-(?P<count>\d{5})", re.DOTALL)
@@ -127,7 +152,7 @@ def _weights(folder: Folder, rest: set[str]) -> list[Unit]:
 def _shards(folder: Folder, lead: str) -> set[str]:
     """Return the names of the files that an index of Keras weights refers to."""
     with folder.open(lead) as file:
-        places = json_object(file.read()).get("weight_map")
+        places = _json_object(file.read()).get("weight_map")
     if not isinstance(places, dict):
         raise Damaged("has no weight_map")
     base = _below(lead.rpartition("/")[0])
@@ -195,7 +220,7 @@ def _file_fault(folder: Folder, name: str, read: bool) -> str | None:
     try:
         if name.endswith(_ARCHIVE):
             with folder.open(name) as file:
-                check_archive(file, read=read)
+                _check_archive(file, read=read)
         elif name.endswith(_HDF5):
             with folder.open(name) as file:
                 check_hdf5(file)
@@ -248,7 +273,7 @@ def _weights_fault(folder: Folder, unit: Unit, read: bool) -> str | None:
 def _model_fault(folder: Folder, unit: Unit, read: bool) -> str | None:
     lead, base = unit.files[-1], _below(unit.name)
     try:
-        needed = needs_variables(_content(folder, lead))
+        needed = _needs_variables(_content(folder, lead))
     except Damaged as error:
         return f"{lead} {error}"
     inside = tuple(name for name in unit.files if name.startswith(f"{base}{_VARIABLES}."))
@@ -259,7 +284,7 @@ def _model_fault(folder: Folder, unit: Unit, read: bool) -> str | None:
 
 def _orbax_fault(folder: Folder, unit: Unit, read: bool) -> str | None:
     try:
-        json_object(_content(folder, unit.files[-1]))
+        _json_object(_content(folder, unit.files[-1]))
     except Damaged as error:
         return f"{unit.files[-1]} {error}"
     return None
@@ -271,3 +296,200 @@ _CHECKS: Final[Mapping[str, Callable[[Folder, Unit, bool], str | None]]] = {
     "saved model": _model_fault,
     "orbax": _orbax_fault,
 }
+
+
+_BLOCK_BYTES: Final = 1 << 20
+_SIGNATURE: Final = b"\x89HDF\r\n\x1a\n"
+_GROUPS_AS_BEFORE: Final = (0, 1)  # superblock versions written by HDF5 1.8 and older
+_META_GRAPHS: Final = 2  # SavedModel.meta_graphs
+_OBJECT_GRAPH: Final = 7  # MetaGraphDef.object_graph_def
+
+
+def _check_archive(file: BinaryIO, *, read: bool) -> None:
+    """Raise Damaged for a truncated or corrupt zip archive.
+
+    Args:
+        file: The archive.
+        read: Read all of it, to verify checksums.
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:
+            for member in archive.infolist() if read else ():
+                with archive.open(member) as content:
+                    while content.read(_BLOCK_BYTES):
+                        pass
+    except (zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError, RuntimeError) as error:
+        raise Damaged(f"is not a whole zip archive: {error}") from error
+
+
+def check_hdf5(file: BinaryIO) -> None:
+    """Raise Damaged for an HDF5 file that is shorter than its header says."""
+    size = file.seek(0, os.SEEK_END)
+    at = 0
+    # A user block may precede the superblock; its size is a power of two.
+    while True:
+        file.seek(at)
+        head = file.read(64)
+        if head.startswith(_SIGNATURE):
+            break
+        at = 2 * at or 512
+        if at >= size:
+            raise Damaged("is not an HDF5 file, or not written to its end")
+    try:
+        old = head[8] in _GROUPS_AS_BEFORE
+        width = {2: "H", 4: "I", 8: "Q"}[head[13] if old else head[9]]
+        first = (24 if head[8] == 0 else 28) if old else 12
+        # Base address, one other, end address; all are relative to the original start of file.
+        base, _, end = struct.unpack_from(f"<3{width}", head, first)
+    except (IndexError, KeyError, struct.error) as error:
+        raise Damaged("has a damaged HDF5 superblock") from error
+    if (needed := at - base + end) > size:
+        raise Damaged(f"has {size:,} of {needed:,} bytes")
+
+
+def _json_object(data: bytes) -> dict[str, Any]:
+    """Return the JSON object in a file; raises Damaged if there is none."""
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise Damaged(f"is not JSON, or cut short: {error}") from error
+    if not isinstance(found, dict):
+        raise Damaged("is not a JSON object")
+    return found
+
+
+def _needs_variables(saved_model: bytes) -> bool:
+    """Whether a `saved_model.pb` has objects, whose values are in `variables/`.
+
+    Raises:
+        Damaged: The message is truncated.
+    """
+    graphs = [v for n, v in _wire_fields(saved_model) if n == _META_GRAPHS and isinstance(v, bytes)]
+    if not graphs:
+        raise Damaged("holds no graph, or is cut short")
+    return any(n == _OBJECT_GRAPH for graph in graphs for n, _ in _wire_fields(graph))
+
+
+_MAGIC: Final = struct.pack("<Q", 0xDB4775248B80FB57)
+_FOOTER_BYTES: Final = 48
+_TRAILER_BYTES: Final = 5  # compression type (1), CRC-32C (4)
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_HEADER_SHARDS: Final = 1
+_ENTRY_SHARD, _ENTRY_OFFSET, _ENTRY_SIZE = 3, 4, 5
+_MOST_SHARDS: Final = 100_000  # file names have five digits for the shard
+
+
+class Damaged(Exception):
+    """The bytes are not a valid index; the message says what is wrong."""
+
+
+def has_magic(tail: bytes) -> bool:
+    """Whether a file that ends in these bytes can be an index."""
+    return tail.endswith(_MAGIC)
+
+
+def data_sizes(index: bytes) -> list[int]:
+    """Return the minimum size in bytes of each data file, by its number.
+
+    Raises:
+        Damaged: The index is truncated or corrupt.
+    """
+    if len(index) < _FOOTER_BYTES or not has_magic(index):
+        raise Damaged("is cut short, or no index of a checkpoint")
+    sizes: list[int] | None = None
+    try:
+        _, at = _handle(index, len(index) - _FOOTER_BYTES)  # skips the metadata block
+        root, _ = _handle(index, at)
+        for _, place in _entries(_block(index, *root)):
+            for key, value in _entries(_block(index, *_handle(place, 0)[0])):
+                fields = {n: v for n, v in _wire_fields(value) if isinstance(v, int)}
+                if not key:
+                    count = fields.get(_HEADER_SHARDS, 0)
+                    if not 0 <= count < _MOST_SHARDS:
+                        raise Damaged(f"says that there are {count} data files")
+                    sizes = [0] * count
+                    continue
+                if sizes is None:
+                    raise Damaged("has no header")
+                end = fields.get(_ENTRY_OFFSET, 0) + fields.get(_ENTRY_SIZE, 0)
+                shard = fields.get(_ENTRY_SHARD, 0)
+                # A tensor stored in slices has separate keys for them and no bytes of its own.
+                if end:
+                    sizes[shard] = max(sizes[shard], end)
+    except (IndexError, struct.error) as error:
+        raise Damaged("is damaged: something in it leads outside") from error
+    if not sizes:
+        raise Damaged("names no data files")
+    return sizes
+
+
+def _wire_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Yield the number and value of each field of a Protocol Buffers message.
+
+    Raises:
+        Damaged: A field extends past the end.
+    """
+    at = 0
+    while at < len(data):
+        tag, at = _varint(data, at)
+        kind = tag & 7
+        value: int | bytes
+        if kind == _VARINT:
+            value, at = _varint(data, at)
+        elif kind in (_BYTES, _FIXED64, _FIXED32):
+            size = 8 if kind == _FIXED64 else 4
+            if kind == _BYTES:
+                size, at = _varint(data, at)
+            value, at = data[at : at + size], at + size
+        else:
+            raise Damaged(f"has a field of the unknown kind {kind}")
+        if at > len(data):
+            raise Damaged("is cut short")
+        yield tag >> 3, value
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if at >= len(data) or shift > 63:
+            raise Damaged("is cut short")
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+
+
+def _handle(data: bytes, at: int) -> tuple[tuple[int, int], int]:
+    """Return a block's (offset, size) and the position after the handle."""
+    offset, at = _varint(data, at)
+    size, at = _varint(data, at)
+    return (offset, size), at
+
+
+def _block(index: bytes, offset: int, size: int) -> bytes:
+    end = offset + size
+    if end + _TRAILER_BYTES > len(index):
+        raise Damaged("is damaged: a block lies outside")
+    kind, stored = struct.unpack_from("<BI", index, end)
+    if stored != masked_crc32c(index[offset : end + 1]):
+        raise Damaged("is damaged: a block does not match its checksum")
+    if kind:
+        raise Damaged("is compressed (TensorFlow 1.1 did that), which cannot be checked")
+    return index[offset:end]
+
+
+def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the keys and values of a block; keys share a prefix with the key before."""
+    (restarts,) = struct.unpack_from("<I", block, len(block) - 4)
+    end = len(block) - 4 * (restarts + 1)
+    at, key = 0, b""
+    while at < end:
+        shared, at = _varint(block, at)
+        more, at = _varint(block, at)
+        size, at = _varint(block, at)
+        key = key[:shared] + block[at : at + more]
+        at += more
+        yield key, block[at : at + size]
+        at += size

@@ -18,7 +18,7 @@ from helpers.settled import settle
 
 from ignitetf.fs.check import check
 from ignitetf.fs.filesystem import IgniteFileSystem
-from ignitetf.fs.oserrors import NativeIOUnavailable
+from ignitetf.fs.path import NativeIOUnavailable
 from ignitetf.fs.store import Store
 from ignitetf.net.client import connect
 from ignitetf.settings import Settings

@@ -23,8 +23,8 @@ pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(240)]
 
 # A system for which there is no plugin.
 OTHER_SYSTEM = """
-import types, ignitetf.fs.shim
-ignitetf.fs.shim.sys = types.SimpleNamespace(platform="darwin")
+import types, ignitetf.fs.gfile
+ignitetf.fs.gfile.sys = types.SimpleNamespace(platform="darwin")
 """
 
 

@@ -16,12 +16,11 @@ from typer.testing import CliRunner
 
 from ignitetf.cli.main import app
 from ignitetf.fs import checkpoints
+from ignitetf.fs.folders import state_names
 from ignitetf.fs.pull import pull
-from ignitetf.fs.push import push
-from ignitetf.fs.state import state_names
+from ignitetf.fs.push import push, watch
 from ignitetf.fs.store import Store
 from ignitetf.fs.sync import read_file, write_file
-from ignitetf.fs.watch import watch
 
 pytestmark = pytest.mark.node
 

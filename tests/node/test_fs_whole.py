@@ -19,14 +19,11 @@ from typer.testing import CliRunner
 
 from ignitetf.cli.main import app
 from ignitetf.fs import checkpoints
-from ignitetf.fs.bundle import data_sizes
-from ignitetf.fs.folders import LocalFolder, RemoteFolder
+from ignitetf.fs.folders import LocalFolder, RemoteFolder, state_names
 from ignitetf.fs.pull import pull
-from ignitetf.fs.push import push
-from ignitetf.fs.state import state_names
+from ignitetf.fs.push import push, watch
 from ignitetf.fs.sync import read_file
-from ignitetf.fs.units import units, what_is_wrong
-from ignitetf.fs.watch import watch
+from ignitetf.fs.units import data_sizes, units, what_is_wrong
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(300)]
 

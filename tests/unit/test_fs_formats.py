@@ -8,10 +8,8 @@ import random
 import pytest
 from helpers.checkpoint_files import index_of
 
-from ignitetf.fs.bundle import Damaged, data_sizes
 from ignitetf.fs.folders import LocalFolder
-from ignitetf.fs.units import units, what_is_wrong
-from ignitetf.fs.whole import check_hdf5
+from ignitetf.fs.units import Damaged, check_hdf5, data_sizes, units, what_is_wrong
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 

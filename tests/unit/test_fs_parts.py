@@ -23,11 +23,10 @@ from ignitetf.errors import (
 from ignitetf.fs import meta
 from ignitetf.fs.chunks import _pieces
 from ignitetf.fs.files import FileWriter
+from ignitetf.fs.folders import state_names, state_of
 from ignitetf.fs.handles import Code, _pattern, code_of
-from ignitetf.fs.oserrors import as_os_error, os_errors
-from ignitetf.fs.path import MAX_NAME_BYTES, join, parts, relative_to
+from ignitetf.fs.path import MAX_NAME_BYTES, as_os_error, join, os_errors, parts, relative_to
 from ignitetf.fs.records import Entry, Extent, chunk_count, entry_key, entry_range
-from ignitetf.fs.state import state_names, state_of
 from ignitetf.net.failures import retry
 
 names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/\0"), min_size=1)
@@ -213,7 +212,7 @@ def test_the_state_file_is_read_and_rewritten():
 
 def test_importing_the_file_system_takes_no_tensorflow():
     program = (
-        "import sys, ignitetf.fs.filesystem, ignitetf.fs.handles, ignitetf.fs.watch\n"
+        "import sys, ignitetf.fs.filesystem, ignitetf.fs.handles, ignitetf.fs.push\n"
         "assert not {'tensorflow', 'keras', 'pandas'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, env=dict(os.environ))

@@ -4,8 +4,7 @@ import random
 
 import pytest
 
-from ignitetf.fs.folders import LocalFolder
-from ignitetf.fs.state import state_names, state_of
+from ignitetf.fs.folders import LocalFolder, state_names, state_of
 
 NAMES = ["ckpt-1", "a b", 'q"uote', "back\\slash", "tab\tline\nbell\a", "é", "日本", "😀", "'?%#"]
 

@@ -5,7 +5,7 @@ import random
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
-from ignitetf.fs.walking import Walking
+from ignitetf.fs.filesystem import Walking
 
 
 class Tree(Walking):
