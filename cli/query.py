@@ -149,7 +149,7 @@ def _run(
     timeout_s: float | None,
 ) -> None:
     from ignitetf.sql.tokens import first_word, is_query
-    from ignitetf.tables.suggest import sql_with_suggestions
+    from ignitetf.tables.names import sql_with_suggestions
 
     whole = max_rows is None and (to is not None or not sys.stdout.isatty())
     changed: int | None = None

@@ -25,8 +25,7 @@ from ignitetf.cli.pager import Expanded, display
 from ignitetf.errors import ConfigError, ConnectError, IgniteTFError, RequestTimeout
 from ignitetf.sql import split
 from ignitetf.sql.tokens import first_word, is_query
-from ignitetf.tables.names import SqlNames, sql_names
-from ignitetf.tables.suggest import sql_with_suggestions
+from ignitetf.tables.names import SqlNames, sql_names, sql_with_suggestions
 
 if TYPE_CHECKING:
     from ignitetf.net.client import Client

@@ -12,8 +12,7 @@ from __future__ import annotations
 import datetime
 from typing import Final
 
-from ignitetf.dbapi.connection import Connection, connect
-from ignitetf.dbapi.cursor import Cursor
+from ignitetf.dbapi.cursor import Connection, Cursor, connect
 from ignitetf.dbapi.errors import (
     DatabaseError,
     DataError,

@@ -1,16 +1,19 @@
-"""Logs of a node's members: their last lines, and the cause of a failure found in them."""
+"""Logs of a node's members: their last lines, and why one failed or has ended."""
 
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from ignitetf.errors import NodeError
+from ignitetf.local.state import Member, all_states
 
 __all__ = [
-    "end_cause",
+    "cause_of_end",
+    "ended_at",
     "failure_cause",
     "follow",
     "last_lines",
@@ -86,7 +89,7 @@ def failure_cause(directory: Path) -> str:
     return _last_cause(text)
 
 
-def end_cause(directory: Path) -> str:
+def _end_cause(directory: Path) -> str:
     """Return why a member ended that had started; what its log does not say is told as such."""
     text = _ends(directory)
     if _FULL_DISK.search(text):
@@ -157,3 +160,32 @@ def _end(path: Path) -> str:
             return file.read().decode("utf-8", "replace")
     except OSError:
         return ""
+
+
+# With less free space Ignite cannot continue: it writes 64 MB at once.
+_FULL_BYTES = 4 << 20
+
+
+def ended_at(address: str) -> str | None:
+    """Describe the end of the embedded node at this address; None if no ended node is known.
+
+    A node that was stopped is forgotten; one that ended by itself is still known.
+    """
+    for state in all_states():
+        for member in state.members:
+            if member.address == address and state.phase == "running" and not member.alive:
+                return f"node {state.name!r} has ended: {cause_of_end(member)}"
+    return None
+
+
+def cause_of_end(member: Member) -> str:
+    """Return what best explains why a member ended."""
+    directory = Path(member.directory)
+    try:
+        free = shutil.disk_usage(directory).free
+    except OSError:
+        return f"its folder {directory} is gone"
+    # Checked before the log, which could not be written either on a full disk.
+    if free < _FULL_BYTES:
+        return f"the disk of {directory} is full"
+    return _end_cause(directory)

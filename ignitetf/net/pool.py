@@ -34,7 +34,7 @@ from ignitetf.errors import (
     ServerError,
     SqlUnavailable,
 )
-from ignitetf.local.ended import ended_at
+from ignitetf.local.logs import ended_at
 from ignitetf.local.state import running_nodes
 from ignitetf.net.channel import Channel, Delay
 from ignitetf.net.common import Common, Line, Question, answers_to

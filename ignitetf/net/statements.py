@@ -40,8 +40,7 @@ from ignitetf.net.exchange import Exchange, Repeat
 from ignitetf.net.failures import late, of_statement
 from ignitetf.net.pool import Pool
 from ignitetf.net.pyclient import translated
-from ignitetf.sql.deletions import by_value
-from ignitetf.sql.row_keys import with_own_keys
+from ignitetf.sql.rewriting import by_value, with_own_keys
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.frames import Page, read_named_sql_page
 from ignitetf.wire.objects import Bytes, Positions, find_rows

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from ignitetf.errors import IgniteTFError
-from ignitetf.local.ended import cause_of_end
+from ignitetf.local.logs import cause_of_end
 from ignitetf.local.state import NodeState, all_states, node_directory, read_state, read_store
 from ignitetf.node.jars import IGNITE_VERSION
 from ignitetf.node.readiness import answers

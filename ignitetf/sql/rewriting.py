@@ -1,12 +1,18 @@
-"""`with_own_keys`: rows to insert, with random keys made here instead of by the node.
+"""Statements that the node would take otherwise: rows with random keys, and keys that are compared.
 
-tokens -> **row keys** -> statements
+tokens -> **rewriting** -> statements
 
-Ignite stores the rows of `INSERT ... VALUES` as they are given if they have values and parameters
-alone. With any expression among them it makes a table of all of them first, whose TIME has no
-fraction of a second. The expression that rows have is RANDOM_UUID(), for a key.
+`with_own_keys`: rows to insert get their random keys here instead of by the node. Ignite stores the
+rows of `INSERT ... VALUES` as they are given if they have values and parameters alone. With any
+expression among them it makes a table of all of them first, whose TIME has no fraction of a second.
+The expression that rows have is RANDOM_UUID(), for a key.
 
-Source: Apache Ignite 2.17.0, `DmlAstUtils.selectForInsertOrMerge`.
+`by_value`: a DELETE compares its parameters with keys by their value. Ignite takes the parameter of
+`DELETE ... WHERE KEY = ?` for the key itself, as an object of Java: an INT key never equals a BIGINT,
+as which whole numbers are sent, and nothing is deleted. What is more than a bare parameter is
+compared as SQL does it.
+
+Source: Apache Ignite 2.17.0, `DmlAstUtils.selectForInsertOrMerge`, `getFastUpdateArgs`.
 """
 
 from __future__ import annotations
@@ -14,11 +20,13 @@ from __future__ import annotations
 import functools
 import uuid
 from collections.abc import Sequence
+from decimal import Decimal
+from numbers import Integral, Real
 from typing import Any, Final
 
 from ignitetf.sql.tokens import Token, first_word, tokens
 
-__all__ = ["with_own_keys"]
+__all__ = ["by_value", "with_own_keys"]
 
 _MADE_BY: Final = frozenset({"RANDOM_UUID", "UUID"})
 _NOT_ROWS: Final = frozenset({"SELECT", "WITH"})
@@ -78,3 +86,42 @@ def _calls(kept: Sequence[Token]) -> dict[int, int]:
         if is_call and kept[i - 1].text in "(," and kept[i + 3].text in ",)":
             found[name.start] = closed.start + len(closed.text)
     return found
+
+
+def by_value(statement: str, params: Sequence[Any]) -> str:
+    """Return a statement that does what it says, whatever the width of the keys.
+
+    Args:
+        statement: Any statement.
+        params: Values for its parameters.
+    """
+    if not params or first_word(statement) != "DELETE":
+        return statement
+    return _with_casts(statement, tuple(map(_sql_type, params)))
+
+
+@functools.lru_cache(maxsize=256)
+def _with_casts(statement: str, kinds: tuple[str | None, ...]) -> str:
+    parts, place = [], 0
+    for token in tokens(statement):
+        text = token.text
+        if token.kind == "param":
+            number = int(text[1:]) - 1 if len(text) > 1 else place
+            place += 1
+            kind = kinds[number] if 0 <= number < len(kinds) else None
+            text = text if kind is None else f"CAST({text} AS {kind})"
+        parts.append(text)
+    return "".join(parts)
+
+
+def _sql_type(value: Any) -> str | None:
+    """Return the type that a value is sent as, if keys of other types can be equal to it."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, Integral):
+        return "BIGINT"
+    if isinstance(value, Decimal):
+        return "DECIMAL"
+    if isinstance(value, Real):
+        return "DOUBLE"
+    return "VARCHAR" if isinstance(value, str) else None
