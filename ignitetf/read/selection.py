@@ -148,7 +148,7 @@ def parse_condition(
     if not isinstance(text, str):
         raise ConfigError(f"where= is a {type(text).__name__}", hint="write the condition as text")
     found = list(tokens(text))
-    _check_whole(text, found)
+    _check_whole(found)
     kept = [t for t in found if t.kind not in ("space", "comment")]
     if not kept:
         raise ConfigError("where= has no condition", hint="leave it out to read every row")
@@ -166,7 +166,7 @@ def parse_condition(
     return Condition(sql, encoded, _is_by_row(kept, table), _names_of(kept))
 
 
-def _check_whole(text: str, found: Sequence[Token]) -> None:
+def _check_whole(found: Sequence[Token]) -> None:
     """Refuse text that would break out of the parentheses put around it."""
     depth = 0
     for token in found:
