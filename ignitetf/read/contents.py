@@ -26,7 +26,7 @@ import logging
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,15 +43,11 @@ from ignitetf.errors import (
 from ignitetf.net.client import Client
 from ignitetf.net.common import Question
 from ignitetf.net.statements import statement_request
-from ignitetf.tables.caches import UNSAFE_LOSS, loss_policy_of
 from ignitetf.tables.catalog import Manifest, manifest_of, manifest_question, read_manifest
 from ignitetf.tables.owned import rows_table
 from ignitetf.wire.answers import NodeEndpoint
 from ignitetf.wire.codes import OpCode, TypeCode
 from ignitetf.wire.frames import read_named_sql_page
-
-if TYPE_CHECKING:
-    from ignitetf.read.reader import CacheReader
 
 __all__ = [
     "Changes",
@@ -60,7 +56,6 @@ __all__ = [
     "contents_of",
     "disprove",
     "explained",
-    "find_lost",
     "has_moved",
     "look_up",
 ]
@@ -224,21 +219,6 @@ def has_moved(client: Client, manifest: Manifest) -> bool:
     if version is None:  # a cluster that is too old to list its nodes
         version = client.partition_map(manifest.cache).version[0]
     return version != manifest.options.topology
-
-
-def find_lost(reader: CacheReader) -> list[int]:
-    """Return the partitions that are empty, had rows, and may have been lost with a node.
-
-    Only for a cache that is smaller than the load left it, where `has_moved`. Counts its rows,
-    unless it answers for lost partitions with an error.
-    """
-    manifest = reader.manifest
-    assert manifest is not None
-    stored, policy = manifest.partition_rows, loss_policy_of(reader.client, manifest.cache)
-    if len(stored) != reader.partition_count or policy not in (UNSAFE_LOSS, None):
-        return []
-    counts = reader.partition_counts(range(reader.partition_count))
-    return [p for p, (a, b) in enumerate(zip(stored, counts, strict=True)) if a and not b]
 
 
 log = logging.getLogger(__name__)

@@ -27,7 +27,6 @@ from ignitetf.read.contents import (
     contents_of,
     disprove,
     explained,
-    find_lost,
     has_moved,
     look_up,
 )
@@ -37,6 +36,7 @@ from ignitetf.read.landing import RowLayout
 from ignitetf.read.options import ReadOptions, apply_nulls, check_masks
 from ignitetf.read.scans import ScanReading, UnitBatch, count_entries, count_keys
 from ignitetf.read.selection import Selection, Split, find_selection, find_split
+from ignitetf.tables.caches import UNSAFE_LOSS, loss_policy_of
 from ignitetf.tables.describe import data_name
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.columns import Decoder, decode_column
@@ -114,9 +114,23 @@ class CacheReader:
 
     def _check_lost(self) -> None:
         """Report partitions that were lost with a node, which this cache answers as empty."""
-        if self._may_be_lost and self.manifest is not None and (lost := find_lost(self)):
+        if self._may_be_lost and self.manifest is not None and (lost := self._lost()):
             with self.explained():
                 self.changes.check_lost(lost, self.manifest.rows, self.contents.rows)
+
+    def _lost(self) -> list[int]:
+        """Return the partitions that are empty, had rows, and may have been lost with a node.
+
+        Only for a cache that is smaller than the load left it, where `has_moved`. Counts its rows,
+        unless it answers for lost partitions with an error.
+        """
+        assert self.manifest is not None
+        stored = self.manifest.partition_rows
+        policy = loss_policy_of(self.client, self.cache)
+        if len(stored) != self.partition_count or policy not in (UNSAFE_LOSS, None):
+            return []
+        counts = self.partition_counts(range(self.partition_count))
+        return [p for p, (a, b) in enumerate(zip(stored, counts, strict=True)) if a and not b]
 
     def _check_version(self) -> None:
         wanted = self.options.version
