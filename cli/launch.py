@@ -12,7 +12,7 @@ from ignitetf.cli.options import Connect, connected
 from ignitetf.cli.output import NESTED, Output, OutputOption, note, show
 
 if TYPE_CHECKING:
-    from ignitetf.launch.spec import LaunchSpec
+    from ignitetf.launch.engine import LaunchSpec
     from ignitetf.net.client import Client
 
 app = typer.Typer()
@@ -88,8 +88,8 @@ def launch(
 
     Example: ignitetf launch -n 2 --restarts 2 train.py --epochs 10
     """
+    from ignitetf.launch.engine import LaunchSpec, elastic_range
     from ignitetf.launch.job import check_spec
-    from ignitetf.launch.spec import LaunchSpec, elastic_range
 
     spec = LaunchSpec(
         script,
@@ -119,8 +119,8 @@ def _launch(
 ) -> None:
     """Run the workers from here, and exit with the code of the job; or show what would run."""
     from ignitetf.launch.background import run_in_background
+    from ignitetf.launch.group import LocalEngine
     from ignitetf.launch.job import check_launch, job_of, place_of, run_job
-    from ignitetf.launch.local import LocalEngine
     from ignitetf.launch.output import Prefixed
 
     check_launch(spec, client)

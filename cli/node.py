@@ -205,7 +205,7 @@ def config(
     """
     from ignitetf.errors import ConfigError
     from ignitetf.node import Node
-    from ignitetf.node.spring import masked
+    from ignitetf.node.config import masked
 
     files = Node.attach(name).xml_files
     if member > len(files):

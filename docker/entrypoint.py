@@ -40,8 +40,7 @@ def node(config: Path, directory: Path, heap_mib: int) -> None:
     """Replace this process with the node's JVM, so that the JVM gets the container's signals."""
     from ignitetf.home import ignitetf_home
     from ignitetf.node.jars import ensure_jars
-    from ignitetf.node.java import find_java
-    from ignitetf.node.jvm import argument_file, clean_environment
+    from ignitetf.node.jvm import argument_file, clean_environment, find_java
 
     for folder in ("log", "tmp", "work"):
         (directory / folder).mkdir(parents=True, exist_ok=True)

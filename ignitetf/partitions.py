@@ -1,6 +1,6 @@
 """Limits, defaults and memory needs of the partitions of Ignite's caches.
 
-Source: Apache Ignite 2.17.0, its constants and, for the pages, by measurement (see `node.guard`).
+Source: Apache Ignite 2.17.0, its constants and, for the pages, by measurement (see `node.config`).
 """
 
 from __future__ import annotations

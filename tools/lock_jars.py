@@ -17,8 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ignitetf.node import jars
-from ignitetf.node.jars import IGNITE_VERSION, Artifact
-from ignitetf.node.repository import repository_url
+from ignitetf.node.jars import IGNITE_VERSION, Artifact, repository_url
 
 LOCK = Path(jars.__file__).with_name(f"ignite-{IGNITE_VERSION}.lock.json")
 SPRING_VERSION = "5.3.39"

@@ -16,7 +16,7 @@ from ignitetf.errors import IgniteTFError
 from ignitetf.explore.versions import installed
 from ignitetf.net.client import Client
 from ignitetf.net.results import only_value
-from ignitetf.node.java import find_java
+from ignitetf.node.jvm import find_java
 from ignitetf.read.tf.cluster import TESTED
 
 __all__ = ["combinations", "versions"]

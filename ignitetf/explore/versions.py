@@ -13,7 +13,7 @@ import ignitetf
 from ignitetf.errors import IgniteTFError
 from ignitetf.home import ignitetf_home
 from ignitetf.node.jars import IGNITE_VERSION
-from ignitetf.node.java import find_java
+from ignitetf.node.jvm import find_java
 
 __all__ = ["installed", "versions"]
 

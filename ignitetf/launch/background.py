@@ -22,10 +22,10 @@ from ignitetf import Client, connect
 from ignitetf.errors import ConfigError, IgniteTFError, JobNotFound
 from ignitetf.jobs.record import Job
 from ignitetf.jobs.store import JobStore
+from ignitetf.launch.engine import LaunchSpec
 from ignitetf.launch.environment import launcher_environment
 from ignitetf.launch.job import run_job
 from ignitetf.launch.roles import Role
-from ignitetf.launch.spec import LaunchSpec
 
 __all__ = ["main", "run_in_background"]
 

@@ -11,9 +11,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from ignitetf.launch.engine import Place
+from ignitetf.launch.engine import LaunchSpec, Place
 from ignitetf.launch.roles import ADDRESS, Role, cluster_environment
-from ignitetf.launch.spec import LaunchSpec
 from ignitetf.settings import VARIABLES, Settings
 
 __all__ = [

@@ -1,6 +1,6 @@
-"""The processes of one attempt: started together, watched, and ended together.
+"""The processes of one attempt on this machine: started together, watched, and ended together.
 
-spec, environments -> **group** (process) -> outcome
+spec -> **group** (ports, environments, processes) -> outcome
 
 The first process that fails ends the group. The scripts that end well wait for each other, and are
 let go together: the chief last, since the others need it until they are gone.
@@ -9,21 +9,24 @@ let go together: the chief last, since the others need it until they are gone.
 from __future__ import annotations
 
 import contextlib
+import functools
 import selectors
 import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from ignitetf.errors import ConfigError
 from ignitetf.jobs.record import WorkerState, WorkerStatus
-from ignitetf.launch.engine import Control, Outcome, Place, Show
-from ignitetf.launch.ports import Ports
-from ignitetf.launch.process import Worker
-from ignitetf.launch.spec import LaunchSpec
+from ignitetf.launch.engine import Control, LaunchSpec, Outcome, Place, Show
+from ignitetf.launch.environment import shown, worker_environments
+from ignitetf.launch.ports import HeldPorts, Ports
+from ignitetf.launch.process import Worker, WorkerProcess, worker_command
+from ignitetf.launch.roles import roles_of
+from ignitetf.settings import Settings
 
-__all__ = ["Group"]
+__all__ = ["Group", "LocalEngine"]
 
 _STEP_S: Final = 0.1
 _LOOK_S: Final = 0.5
@@ -279,3 +282,38 @@ def _ended(code: int) -> str:
     with contextlib.suppress(ValueError):
         return f"was ended by {signal.Signals(-code).name}"
     return f"was ended by signal {-code}"
+
+
+class LocalEngine:
+    """Starts groups on this machine.
+
+    Args:
+        settings: How workers connect.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def plan(self, spec: LaunchSpec, place: Place) -> list[dict[str, Any]]:
+        """Return name, command and what is set in the environment of each worker."""
+        roles = roles_of(spec.workers, spec.parameter_servers)
+        ports = HeldPorts(len(roles) + 1)
+        ports.close()
+        environments = worker_environments(spec, self._settings, place, roles, ports.numbers)
+        command = worker_command(spec.script, spec.arguments)
+        return [
+            {"worker": role.name, "command": command, "environment": shown(environment)}
+            for role, environment in zip(roles, environments, strict=True)
+        ]
+
+    def begin(self, spec: LaunchSpec, place: Place, show: Show) -> Group:
+        """Start a group on ports that were free."""
+        roles = roles_of(spec.workers, spec.parameter_servers)
+        ports = HeldPorts(len(roles) + 1)
+        environments = worker_environments(spec, self._settings, place, roles, ports.numbers)
+        command = worker_command(spec.script, spec.arguments)
+        starts = [
+            functools.partial(WorkerProcess, role, command, environment)
+            for role, environment in zip(roles, environments, strict=True)
+        ]
+        return Group(spec, place, starts, ports, show)

@@ -18,12 +18,11 @@ from ignitetf.errors import ConfigError
 from ignitetf.explore.cluster import find_data_set
 from ignitetf.jobs.record import Job
 from ignitetf.jobs.store import JobStore, new_id, utc_now
-from ignitetf.launch.engine import Engine, Place, Show
-from ignitetf.launch.local import LocalEngine
+from ignitetf.launch.engine import Engine, LaunchSpec, Place, Show
+from ignitetf.launch.group import LocalEngine
 from ignitetf.launch.ray_engine import RayEngine
 from ignitetf.launch.recorder import Recorder
 from ignitetf.launch.signals import Requests
-from ignitetf.launch.spec import LaunchSpec
 from ignitetf.launch.supervisor import Supervisor
 from ignitetf.settings import Settings
 

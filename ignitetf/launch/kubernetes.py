@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from ignitetf.errors import ConfigError, MissingExtra
+from ignitetf.launch.engine import LaunchSpec
 from ignitetf.launch.roles import Role, roles_of
-from ignitetf.launch.spec import LaunchSpec
 from ignitetf.settings import VARIABLES, Settings
 
 __all__ = [

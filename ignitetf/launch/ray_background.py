@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from ignitetf.jobs.record import Job
+from ignitetf.launch.engine import LaunchSpec
 from ignitetf.launch.environment import machine_environment
 from ignitetf.launch.member import Script, placed_script, script_of
 from ignitetf.launch.ray_engine import RayEngine
-from ignitetf.launch.spec import LaunchSpec
 from ignitetf.settings import Settings
 
 __all__ = ["start_launcher"]

@@ -19,12 +19,11 @@ from typing import Any, Final
 from ignitetf import Client
 from ignitetf.errors import ConfigError, MissingExtra
 from ignitetf.explore.cluster import find_data_set
-from ignitetf.launch.engine import Place, Show
+from ignitetf.launch.engine import LaunchSpec, Place, Show
 from ignitetf.launch.environment import job_environment
 from ignitetf.launch.group import Group
 from ignitetf.launch.member import Member, News, script_of
 from ignitetf.launch.roles import Role, cluster_environment, roles_of
-from ignitetf.launch.spec import LaunchSpec
 from ignitetf.settings import Settings
 
 __all__ = ["LABEL", "RayEngine"]

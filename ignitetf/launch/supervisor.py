@@ -11,11 +11,10 @@ from dataclasses import replace
 
 from ignitetf.jobs.logs import LogWriter
 from ignitetf.jobs.store import BEAT_S, utc_now
-from ignitetf.launch.engine import Attempt, Engine, Outcome, Place, Show
+from ignitetf.launch.engine import Attempt, Engine, LaunchSpec, Outcome, Place, Show
 from ignitetf.launch.recorder import Recorder
 from ignitetf.launch.roles import Role
 from ignitetf.launch.signals import Requests
-from ignitetf.launch.spec import LaunchSpec
 from ignitetf.settings import Settings
 
 __all__ = ["Supervisor"]

@@ -19,8 +19,7 @@ from ignitetf.load.targets import has_same_fields
 from ignitetf.net.client import Client
 from ignitetf.tables.caches import has_table
 from ignitetf.tables.catalog import Manifest
-from ignitetf.tables.owned import rows_table
-from ignitetf.tables.storage import IfExists, Layout, Storage
+from ignitetf.tables.storage import IfExists, Layout, Storage, rows_table
 from ignitetf.wire.schema import Schema
 
 __all__ = [

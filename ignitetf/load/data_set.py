@@ -19,10 +19,9 @@ from ignitetf.load.fill import index_schema
 from ignitetf.load.options import LoadOptions
 from ignitetf.net.client import Client
 from ignitetf.tables.caches import create_cache, create_table, has_table
-from ignitetf.tables.owned import caches_of, carrier_table, index_table, rows_table
 from ignitetf.tables.removal import remove_cache
 from ignitetf.tables.spec import CacheSpec, require_room_for
-from ignitetf.tables.storage import Storage
+from ignitetf.tables.storage import Storage, caches_of, carrier_table, index_table, rows_table
 from ignitetf.tables.views import require_free, taken_names
 from ignitetf.wire.answers import PartitionMap
 from ignitetf.wire.schema import Schema

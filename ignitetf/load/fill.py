@@ -25,7 +25,7 @@ from ignitetf.load.writer import Writer, register_types
 from ignitetf.net.client import Client
 from ignitetf.net.failures import FAILURES, LOAD, Backoff
 from ignitetf.tables.lease import Lease
-from ignitetf.tables.owned import index_table
+from ignitetf.tables.storage import index_table
 from ignitetf.wire.answers import NodeEndpoint, PartitionMap
 from ignitetf.wire.blocks import BlockKeys, block_schema
 from ignitetf.wire.schema import Batch, Column, Schema

@@ -13,8 +13,7 @@ from ignitetf.load.sources.base import Source
 from ignitetf.net.client import Client
 from ignitetf.tables.catalog import Manifest
 from ignitetf.tables.names import quoted
-from ignitetf.tables.owned import index_table
-from ignitetf.tables.storage import LoadFacts
+from ignitetf.tables.storage import LoadFacts, index_table
 from ignitetf.wire.codes import TypeCode
 
 __all__ = [

@@ -37,8 +37,8 @@ from ignitetf.load.options import LoadOptions
 from ignitetf.net.client import Client
 from ignitetf.tables.catalog import Manifest, write_manifest
 from ignitetf.tables.lease import Lease
-from ignitetf.tables.owned import caches_of, helper_cache, index_table
 from ignitetf.tables.removal import drop_caches, drop_found, find_caches
+from ignitetf.tables.storage import caches_of, helper_cache, index_table
 from ignitetf.tables.views import Switch
 
 __all__ = ["Replacement"]

@@ -64,9 +64,8 @@ from ignitetf.tables.catalog import (
     write_manifest,
 )
 from ignitetf.tables.lease import Lease
-from ignitetf.tables.owned import caches_of, staging_cache
 from ignitetf.tables.removal import drop_caches
-from ignitetf.tables.storage import IfExists, Storage, is_replacing
+from ignitetf.tables.storage import IfExists, Storage, caches_of, is_replacing, staging_cache
 from ignitetf.tables.typenames import with_free_name
 from ignitetf.tables.views import publish
 from ignitetf.wire.answers import NodeEndpoint, PartitionMap

@@ -37,8 +37,7 @@ from ignitetf.local.state import (
 )
 from ignitetf.node.checks import check_disk, check_same, check_store
 from ignitetf.node.jars import Progress, ensure_jars
-from ignitetf.node.java import find_java
-from ignitetf.node.jvm import adopt_training
+from ignitetf.node.jvm import adopt_training, find_java
 from ignitetf.node.memory import check_memory, parse_memory
 from ignitetf.node.ports import wait_free
 from ignitetf.node.security import Security

@@ -42,8 +42,8 @@ from ignitetf.local.state import (
 )
 from ignitetf.node.config import DEFAULT_PARTITION_COUNTS, NodeConfig, spring_xml
 from ignitetf.node.jars import IGNITE_VERSION
-from ignitetf.node.java import JavaRuntime
 from ignitetf.node.jvm import (
+    JavaRuntime,
     StartCache,
     adopt_training,
     argument_file,

@@ -44,7 +44,7 @@ from ignitetf.net.client import Client
 from ignitetf.net.common import Question
 from ignitetf.net.statements import statement_request
 from ignitetf.tables.catalog import Manifest, manifest_of, manifest_question, read_manifest
-from ignitetf.tables.owned import rows_table
+from ignitetf.tables.storage import rows_table
 from ignitetf.wire.answers import NodeEndpoint
 from ignitetf.wire.codes import OpCode, TypeCode
 from ignitetf.wire.frames import read_named_sql_page

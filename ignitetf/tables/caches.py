@@ -34,9 +34,9 @@ from ignitetf.net.client import Client
 from ignitetf.node.config import template_xml
 from ignitetf.partitions import DEFAULT_PARTITIONS
 from ignitetf.sql import statement
-from ignitetf.tables.owned import carrier_table
 from ignitetf.tables.removal import drop_sql_table, remove_cache
 from ignitetf.tables.spec import CacheSpec, make_cache, require_room_for, table_options
+from ignitetf.tables.storage import carrier_table
 from ignitetf.wire.answers import PartitionMap
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.datatypes import DATA_TYPES

@@ -29,8 +29,14 @@ from ignitetf.tables.catalog import (
 from ignitetf.tables.describe import find_table, resolve
 from ignitetf.tables.lease import Lease
 from ignitetf.tables.names import quoted
-from ignitetf.tables.owned import caches_of, helper_cache, index_table, is_staging, rows_table
-from ignitetf.tables.storage import Storage
+from ignitetf.tables.storage import (
+    Storage,
+    caches_of,
+    helper_cache,
+    index_table,
+    is_staging,
+    rows_table,
+)
 from ignitetf.tables.views import drop_views, shown_cache, taken_names
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.requests import cache_request

@@ -1,7 +1,7 @@
 """Checks a node's memory: whether it is full, and whether a new cache fits into the rest.
 
 A cache takes memory for each partition before it has a row, and an in-memory node that has none
-left for that halts. An embedded node refuses such a cache itself (`node.guard`), whichever client
+left for that halts. An embedded node refuses such a cache itself (`node.config`), whichever client
 requests it, but with little explanation. The check here comes first, works on every cluster and
 reports the numbers.
 """

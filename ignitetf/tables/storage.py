@@ -1,14 +1,17 @@
-"""How a data set was selected and stored, as recorded in its manifest and its load's journal.
+"""How a data set was selected and stored, as its manifest and journal say; and the names it has.
 
 The values that users choose from are also defined here, for both the library and the command line,
 so this module imports nothing heavy. The JSON uses the names of the attributes.
+
+Names belong to a data set: of its caches, their tables, and what a load makes beside.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 __all__ = [
     "IfExists",
@@ -17,7 +20,14 @@ __all__ = [
     "OnBadRecord",
     "Origin",
     "Storage",
+    "caches_of",
+    "carrier_table",
+    "helper_cache",
+    "index_table",
     "is_replacing",
+    "is_staging",
+    "rows_table",
+    "staging_cache",
 ]
 
 # What to do if the cache already exists.
@@ -148,3 +158,47 @@ class LoadFacts:
             tuple(data.get("block_rows", ())),
             data.get("topology"),
         )
+
+
+_NEXT: Final = "__NEXT_"
+_ID: Final = 8
+_STAGING: Final = re.compile(rf"{_NEXT}[0-9a-f]{{{_ID}}}(?:_INDEX)?\Z")
+
+
+def index_table(cache: str) -> str:
+    """Return the cache name of the slim table beside a cache of blocks."""
+    return f"{cache}_INDEX"
+
+
+def caches_of(cache: str, storage: Storage) -> list[str]:
+    """Return a cache and, if the storage has one, the cache of its slim table."""
+    return [cache, index_table(cache)] if storage.has_slim_table else [cache]
+
+
+def rows_table(cache: str) -> str:
+    """Return the name of the SQL table of a cache that belongs to a data set."""
+    return f"{cache}__ROWS"
+
+
+def carrier_table(cache: str) -> str:
+    """Return the name of the table that only carries a cache made for entries of any type."""
+    # A table with the cache's own name would claim that the cache is empty.
+    return f"{cache}__CACHE"
+
+
+def staging_cache(data_set: str, load: str) -> str:
+    """Return the cache into which the load of this id puts a replacement.
+
+    No other load of the data set ever writes there.
+    """
+    return f"{data_set}{_NEXT}{load[:_ID]}"
+
+
+def is_staging(cache: str, data_set: str) -> bool:
+    """Return whether a cache has the name of a replacement, or of its slim table."""
+    return cache.startswith(data_set) and bool(_STAGING.match(cache, len(data_set)))
+
+
+def helper_cache(data_set: str) -> str:
+    """Return the table, and its cache, that is there while SQL changes over to a replacement."""
+    return f"{data_set}__SWITCH"

@@ -29,8 +29,8 @@ from ignitetf.errors import CacheExists, IgniteTFError
 from ignitetf.net.client import Client
 from ignitetf.partitions import REPLICATED_PARTITIONS
 from ignitetf.sql import statement
-from ignitetf.tables.owned import rows_table
 from ignitetf.tables.room import require_room
+from ignitetf.tables.storage import rows_table
 from ignitetf.wire.answers import NodeEndpoint
 
 __all__ = [

@@ -44,7 +44,7 @@ def java_command(source, home, folder, jars=None):
     """
     from ignitetf.errors import NodeError
     from ignitetf.node.jars import ensure_jars
-    from ignitetf.node.java import find_java
+    from ignitetf.node.jvm import find_java
 
     try:
         runtime, jars = find_java(), jars or ensure_jars(home)
@@ -68,7 +68,7 @@ def eclipse(program, folder):
 
 def jar(place, sha256, folder):
     """Put a jar into a folder: from Maven's own one, or else from the repository."""
-    from ignitetf.node.repository import local_repository, repository_url
+    from ignitetf.node.jars import local_repository, repository_url
 
     kept = local_repository() / place
     try:

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from ignitetf.errors import ConfigError
+from ignitetf.launch.engine import LaunchSpec
 from ignitetf.launch.kubernetes import Target, indexed_job, ray_job
-from ignitetf.launch.spec import LaunchSpec
 from ignitetf.settings import Settings
 
 yaml = pytest.importorskip("yaml")

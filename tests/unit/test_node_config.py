@@ -7,10 +7,10 @@ from ignitetf.node.config import (
     DEFAULT_PARTITION_COUNTS,
     NodeConfig,
     TlsStores,
+    masked,
     spring_xml,
     template_xml,
 )
-from ignitetf.node.spring import masked
 
 PROVIDER_NAME = "memory guard"
 BEANS = "{http://www.springframework.org/schema/beans}"

@@ -11,8 +11,7 @@ import pytest
 
 from ignitetf.errors import ConfigError, MissingExtra, NodeError
 from ignitetf.node import jars
-from ignitetf.node.jars import IGNITE_VERSION, Artifact, ensure_jars, read_lock
-from ignitetf.node.repository import repository_url
+from ignitetf.node.jars import IGNITE_VERSION, Artifact, ensure_jars, read_lock, repository_url
 
 
 class Server(http.server.ThreadingHTTPServer):

@@ -4,7 +4,7 @@ import types
 import pytest
 
 from ignitetf.errors import NodeError
-from ignitetf.node.java import find_java
+from ignitetf.node.jvm import find_java
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="makes fake programs of sh")
 

@@ -43,8 +43,8 @@ from ignitetf.net.client import connect
 from ignitetf.net.failures import server_error
 from ignitetf.node import memory, running_addresses
 from ignitetf.node.checks import check_disk
-from ignitetf.node.java import JavaRuntime
 from ignitetf.node.jvm import (
+    JavaRuntime,
     StartCache,
     adopt_training,
     argument_file,
